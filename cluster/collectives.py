@@ -1,13 +1,17 @@
-"""How long the processes of a group wait for each other. torch is imported when it is needed."""
+"""Collectives on a few numbers or objects, and how long the processes of a group wait for each other. torch is imported
+when it is needed."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, TimeoutError
 from contextlib import suppress
 from contextvars import copy_context
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Result = TypeVar("Result")
 
@@ -40,3 +44,40 @@ def while_others_wait(work: Callable[[], Result] | None) -> Result | None:
             outcome.exception(timeout=_SIGN_S if work else None)
         dist.all_gather_object(signs, not outcome.done())
     return outcome.result()
+
+
+def summed(sums: Tensor, others: Sequence[float] = ()) -> tuple[list[float], list[float]]:
+    """Sums over ranks, in one message; equal to the last bit on all of them.
+
+    Args:
+        sums: [numbers] float64 on this rank's device.
+        others: more numbers, from the host.
+
+    Returns:
+        The sums of `sums`, and the sums of `others`.
+    """
+    import torch
+    import torch.distributed as dist
+
+    vector = torch.cat([sums, torch.tensor(others, dtype=torch.float64).to(sums.device)])
+    dist.all_reduce(vector)
+    values = vector.tolist()
+    return values[: len(sums)], values[len(sums) :]
+
+
+def from_rank_zero(value: Any) -> Any:
+    """Rank 0's object, on every rank; the other ranks' arguments are ignored."""
+    import torch.distributed as dist
+
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def gathered(value: Any) -> list[Any]:
+    """The objects of all ranks, by rank."""
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found

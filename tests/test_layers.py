@@ -40,9 +40,6 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"config"}),
 )
 """The folders of `pipeline/`, from the top floor down. A folder imports from the floors below it only."""
-PRETRAIN_FLOORS = ("", "measuring", "guards", "step")
-"""The parts of `pipeline/pretrain/`, from the top down: its own files, and its folders. A part imports from itself and
-from those below it."""
 DEEPSPEED_DOOR = "pipeline/engine/deepspeed/"
 """The only folder that imports deepspeed."""
 NEVER_IN_MODELS = {"ray", "deepspeed", "mlflow"}
@@ -110,21 +107,6 @@ def test_folders_of_the_pipeline_import_from_lower_floors_only():
         if importer.startswith("pipeline.") and imported.startswith("pipeline.")
         for above, below in [(importer.split(".")[1], imported.split(".")[1])]
         if above != below and height[above] <= height[below] and {above, below} != FLOORS[0]
-    }
-    assert upwards == set()
-
-
-def test_parts_of_the_trainer_import_from_lower_parts_only():
-    def floor_of(name: str) -> int:
-        folder = name.split(".")[2] if name.count(".") > 2 else ""
-        return PRETRAIN_FLOORS.index(folder)
-
-    upwards = {
-        f"{importer} -> {imported}"
-        for importer, imports in MODULES.items()
-        for imported in imports
-        if importer.startswith("pipeline.pretrain.") and imported.startswith("pipeline.pretrain.")
-        if floor_of(importer) > floor_of(imported)
     }
     assert upwards == set()
 

@@ -52,7 +52,7 @@ def checkpoint_facts(directory: Path, manifest: Manifest, runs_dir: Path) -> dic
         "saved_by": {
             "workers": state.world_size,
             "zero_stage": state.zero_stage,
-            "optimizer": state.identity["optimizer"]["kind"],
+            "optimizer": state.identity.get("optimizer", {}).get("kind"),
             **created_facts(manifest.created_by),
         },
     }

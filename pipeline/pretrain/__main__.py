@@ -38,7 +38,7 @@ def _main(directory: str) -> None:
 
     from cluster.artefacts.errors import ClozeError
     from cluster.group import rank_from_environment
-    from pipeline.pretrain.guards.leftovers import end_leftovers
+    from pipeline.pretrain.ownership import end_leftovers
     from pipeline.run.directory import RunDirectory
     from pipeline.run.lifecycle import record_launch
 
@@ -76,12 +76,11 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
     from cluster.artefacts.errors import ClozeError
-    from cluster.collectives import GROUP_TIMEOUT_S
+    from cluster.collectives import GROUP_TIMEOUT_S, from_rank_zero
     from cluster.stopping import stop_on_sigterm
     from pipeline.engine.device import trains_on_cuda
-    from pipeline.pretrain.guards.out_of_memory import memory_explained
-    from pipeline.pretrain.guards.stalled_rank import watching_without_driver
-    from pipeline.pretrain.step.collectives import from_rank_zero
+    from pipeline.pretrain.memory import memory_explained
+    from pipeline.pretrain.stall_watch import watching_without_driver
     from pipeline.run.heartbeat import has_made_updates
     from pipeline.run.lifecycle import record_end, record_failure, replay
 

@@ -1,27 +1,51 @@
-"""The parts of a rank's attempt at a run, put together from its configuration."""
+"""The parts of a rank's attempt at a run. Each step of the assembly takes what the step before it returned: a run is
+claimed, which finds the checkpoint to start from; then its log is opened, then its data, then the network."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from cluster.artefacts.errors import ConfigError
+from cluster import logs
+from cluster.artefacts.errors import ConfigError, StorageError
+from cluster.artefacts.manifest import created_by
+from cluster.collectives import from_rank_zero, gathered, while_others_wait
 from cluster.group import Rank
+from cluster.stopping import StopFile
 from models.backends import Choice
 from models.initialization import init_weights
+from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, TrainerState, read_trainer_state, step_of
 from pipeline.checkpoint.references import resolve_model
+from pipeline.checkpoint.retention import newest_good
+from pipeline.checkpoint.store import CheckpointStore, store_of
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.interface import EngineSettings
 from pipeline.engine.network import prepare_network
 from pipeline.objectives.registry import OBJECTIVES
+from pipeline.pretrain.batches import HostBatch, host_batch
+from pipeline.pretrain.endings import require_not_lost
 from pipeline.pretrain.evaluation import Evaluation
-from pipeline.pretrain.step.device_batches import HostBatch, host_batch
+from pipeline.pretrain.machine import describe
+from pipeline.pretrain.measure import Measurements
+from pipeline.pretrain.ownership import Fence
+from pipeline.pretrain.profiling import StepProfiler
+from pipeline.pretrain.run_checkpoints import Counters, RunCheckpoints
+from pipeline.pretrain.spikes import SpikeGuard
 from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory
+from pipeline.run.environment import environment
+from pipeline.run.events import Event
+from pipeline.run.heartbeat import Heartbeat
 from pipeline.run.inputs import Inputs, open_inputs
+from pipeline.run.log.reporter import Reporter
 from pipeline.samples.epochs.index_cache import IndexCache
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise.noise import Noise
@@ -29,33 +53,189 @@ from pipeline.samples.packed import Packed
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """A checkpoint to go on from."""
+
+    directory: Path
+    """On this machine."""
+    state: TrainerState
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A run that belongs to this group: no earlier group adds a checkpoint or a line to its log any more."""
+
+    run: RunDirectory
+    config: PretrainConfig
+    rank: Rank
+    fence: Fence | None
+    """On rank 0."""
+    store: CheckpointStore
+
+    @classmethod
+    def make(cls, run: RunDirectory, config: PretrainConfig, rank: Rank) -> Claim:
+        """Take the run over from all earlier groups."""
+        fence = Fence(run) if rank.rank == 0 else None
+        return cls(run, config, rank, fence, store_of(run, config))
+
+    def find_start(self) -> Start | None:
+        """The newest good checkpoint, verified by rank 0; None before the first. All ranks must call it.
+
+        Raises:
+            CorruptCheckpointError: there are checkpoints and none verifies.
+            StorageError: the store cannot be read.
+        """
+        rank, store = self.rank, self.store
+        step = from_rank_zero(while_others_wait(self._newest_step if rank.rank == 0 else None))
+        if step is None:
+            return None
+        directory = store.local(step)
+        copies = store.copies and rank.local_rank == 0 and rank.rank != 0
+        while_others_wait((lambda: store.fetch(step)) if copies else None)
+        return Start(directory, read_trainer_state(directory))
+
+    def _newest_step(self) -> int | None:
+        try:
+            path, messages = newest_good(self.store)
+        except StorageError as error:
+            raise StorageError(
+                error.problem,
+                kept="the run and its checkpoints",
+                next_step=f"when they can be read again: cloze resume {self.run.typed}",
+            ) from error
+        require_not_lost(self.run, path)
+        for message in messages:
+            self.run.record_event(Event.CHECKPOINT_SET_ASIDE, message=message)
+        return None if path is None else step_of(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The samples of a run, opened where training goes on."""
+
+    inputs: Inputs
+    loader: StepLoader[HostBatch]
+    evaluation: Evaluation
+    weights: Mapping[str, float]
+    """By loss term, its weight in the loss."""
+
+
+@dataclass(slots=True)
 class Parts:
     """The parts that a rank trains with."""
 
-    inputs: Inputs
+    claim: Claim
+    data: Data
     engine: Engine
-    attention: Choice
-    """The kernel of the attention, and why."""
-    weights: Mapping[str, float]
-    """By loss term, its weight in the loss."""
-    loader: StepLoader[HostBatch]
-    evaluation: Evaluation
+    heartbeat: Heartbeat
+    reporter: Reporter
+    stop_file: StopFile
+    spikes: SpikeGuard
+    counters: Counters
+    checkpoints: RunCheckpoints
+    measurements: Measurements
+    profiler: StepProfiler
+
+    def beat(self, part: str) -> None:
+        """Give a sign of life, in a part of a step."""
+        logs.bind(step=self.counters.step)
+        self.heartbeat.beat(self.counters.step, part)
+
+    def restore(self, start: Start) -> None:
+        """Restore the engine, the counters and the loss window from a checkpoint."""
+        self.counters = Counters.of(start.state, self.claim.config.metric)
+        # At the checkpoint's step: heartbeats count the updates since the first one.
+        self.beat("loading")
+        self.engine.restore(start.directory / DEEPSPEED_DIRECTORY)
+        self.spikes.restore(start.state.losses)
 
 
-def assemble(config: PretrainConfig, rank: Rank, cache: IndexCache, *, first_data_step: int) -> Parts:
-    """Open the data, build the network and its engine.
+def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: ExitStack) -> tuple[Parts, bool]:
+    """Put all parts together, standing where the newest checkpoint does.
 
     Args:
-        cache: of the indices of epochs.
-        first_data_step: the global batch that will be read first; the index of its epoch is made meanwhile.
+        ending: closes the parts; the caller leaves it when training ends.
+
+    Returns:
+        The parts, and whether the run goes on from a checkpoint.
 
     Raises:
         ConfigError: the configuration does not fit this group, or this machine.
     """
     require_even_share(config, rank.world_size)
+    is_first = rank.rank == 0
+    heartbeat = closed_by(ending, Heartbeat(run, rank.rank, config.guards.stall_timeout_s))
+    claim = Claim.make(run, config, rank)
+    fence, start = claim.fence, claim.find_start()
+    first_step = 0 if start is None else start.state.step
+    reporter = closed_by(
+        ending,
+        Reporter(
+            run,
+            since=first_step,
+            is_reporter=is_first,
+            wandb=config.wandb is not None,
+            is_lost=fence.is_lost if fence is not None else lambda: False,
+        ),
+    )
+    # Its alarm is taken back first: sending the rest of the log may take longer than a stall.
+    closed_by(ending, heartbeat)
+    spikes = SpikeGuard(run, config, writes=is_first)
+    cache = IndexCache(run.index_cache, writes=True, report=run.record_event)
+    data = _open_data(claim, cache, first_data_step=spikes.skipped.data_step(first_step))
+    engine, attention = _open_engine(claim, data)
+    # The indices of epochs that the run has left.
+    cache.evict_unused()
+    checkpoints = RunCheckpoints(
+        run,
+        config,
+        rank,
+        claim.store,
+        data.inputs,
+        reporter,
+        while_waiting=lambda: parts.beat("saving"),
+        fence=fence,
+    )
+    workers = gathered({"rank": rank.rank, **describe(engine.device)})
+    parts = Parts(
+        claim,
+        data,
+        engine,
+        heartbeat,
+        reporter,
+        StopFile(run.path),
+        spikes,
+        Counters(),
+        checkpoints,
+        Measurements(run, config, rank, engine.device, data.inputs.build_model, workers, reporter),
+        closed_by(ending, StepProfiler(config.profile, run.profile, rank.rank, reporter.history)),
+    )
+    if start is not None:
+        parts.restore(start)
+    reporter.history(
+        Event.STARTED,
+        step=parts.counters.step,
+        world_size=rank.world_size,
+        optimizer=config.optimizer.kind,
+        device=str(engine.device),
+        attention=attention._asdict(),
+        workers=workers,
+        attempt=checkpoints.attempt,
+        store_fingerprints=[store.fingerprint for store in data.inputs.stores],
+        commit=created_by().commit,
+        environment=environment(),
+    )
+    return parts, start is not None
+
+
+def _open_data(claim: Claim, cache: IndexCache, *, first_data_step: int) -> Data:
+    """Open the data.
+
+    Args:
+        first_data_step: the global batch that will be read first; the index of its epoch is made in the background.
+    """
+    config, rank, device = claim.config, claim.rank, device_of(claim.rank)
     inputs = open_inputs(config, verify=False, resolve=resolve_model, cache=cache)
-    objective = OBJECTIVES[config.objective.kind]
-    device = device_of(rank)
 
     def prepare(packed: Packed, noise: Noise) -> HostBatch:
         return host_batch(packed, inputs.corrupt(packed, noise), device)
@@ -70,15 +250,10 @@ def assemble(config: PretrainConfig, rank: Rank, cache: IndexCache, *, first_dat
         lengths=inputs.lengths(noise),
     )
     loader.prepare(first_data_step)
-    model = inputs.build_model()
-    init_weights(model, config.seed)
-    attention = prepare_network(model, inputs.model, config, device)
-    engine = Engine(model, EngineSettings.of(config), rank)
-    terms = objective.terms(config.objective)
+    terms = OBJECTIVES[config.objective.kind].terms(config.objective)
     held_out = {"": inputs.held_out}
     if config.evaluation.per_source:
         held_out |= inputs.held_out_by_source
-    cache.evict_unused()
     noise = Noise.of("evaluation", config.seed)
     evaluation = Evaluation(
         held_out,
@@ -91,7 +266,16 @@ def assemble(config: PretrainConfig, rank: Rank, cache: IndexCache, *, first_dat
         before_batch=lambda number: seed_dropout(config.seed, 0, number),
     )
     weights = {name: term.weight for name, term in terms.items()}
-    return Parts(inputs, engine, attention, weights, loader, evaluation)
+    return Data(inputs, loader, evaluation, weights)
+
+
+def _open_engine(claim: Claim, data: Data) -> tuple[Engine, Choice]:
+    """Build the network with its first weights, and its engine; returns the attention's kernel, too."""
+    config, inputs = claim.config, data.inputs
+    model = inputs.build_model()
+    init_weights(model, config.seed)
+    attention = prepare_network(model, inputs.model, config, device_of(claim.rank))
+    return Engine(model, EngineSettings.of(config), claim.rank), attention
 
 
 def require_even_share(config: PretrainConfig, world_size: int) -> None:
@@ -116,3 +300,31 @@ def device_of(rank: Rank) -> torch.device:
 def seed_dropout(seed: int, step: int, micro_batch: int) -> None:
     """Make dropout a function of (seed, step, micro-batch), on whichever rank the micro-batch runs."""
     torch.manual_seed(Noise.of("dropout", seed, step, micro_batch).seed())
+
+
+class _Closable(Protocol):
+    def close(self) -> Any: ...
+
+
+PartT = TypeVar("PartT", bound=_Closable)
+
+
+def closed_by(ending: ExitStack, part: PartT) -> PartT:
+    """Have `ending` close a part; returns the part.
+
+    The error that training ends with stays the one that is raised: a part that fails to close only adds a note to it.
+    After a good end, the first such failure is raised, and the later ones are its notes.
+    """
+
+    def leave(
+        kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            part.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"Closing {type(part).__name__} failed too: {type(failure).__name__}: {failure}")
+
+    ending.push(leave)
+    return part

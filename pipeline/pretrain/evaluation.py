@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cluster.collectives import summed
 from cluster.group import Rank
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.objectives.terms import Term, with_perplexities
-from pipeline.pretrain.step.collectives import summed
-from pipeline.pretrain.step.device_batches import HostBatch
-from pipeline.pretrain.step.totals import Totals
+from pipeline.pretrain.batches import HostBatch, Totals
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.loader import Lengths, sorted_by_length
 from pipeline.samples.packed import Packed

@@ -24,17 +24,17 @@ from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_plain
 from pipeline.objectives.outside import pin_references
-from pipeline.pretrain.guards.endings import stalled
-from pipeline.pretrain.guards.leftovers import end_leftovers
-from pipeline.pretrain.guards.lost_workers import record_lost_workers
-from pipeline.pretrain.guards.out_of_memory import (
+from pipeline.pretrain.endings import stalled
+from pipeline.pretrain.lost_workers import record_lost_workers
+from pipeline.pretrain.memory import (
     count_oom_kills,
     explain_killed_worker,
     memory_explained,
+    require_room,
     what_fits,
 )
-from pipeline.pretrain.guards.room import require_room
-from pipeline.pretrain.guards.stall_watch import StallWatch, watching
+from pipeline.pretrain.ownership import end_leftovers
+from pipeline.pretrain.stall_watch import StallWatch, watching
 from pipeline.pretrain.told_events import ToldEvents
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory, RunInfo

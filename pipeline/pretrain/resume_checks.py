@@ -1,9 +1,11 @@
-"""Whether a run continues from its newest good checkpoint under a configuration, which may differ from its own."""
+"""Whether a run continues from its newest good checkpoint under a configuration, which may differ from its own; and a
+run taken back to an earlier checkpoint by its operator."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +18,16 @@ from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of
 from pipeline.checkpoint import checkpoint as checkpoints
 from pipeline.checkpoint.references import CheckpointReference, resolve_model
-from pipeline.checkpoint.retention import newest_good
+from pipeline.checkpoint.retention import best_step, newest_good
 from pipeline.checkpoint.store import CheckpointStore, open_store, store_of
 from pipeline.objectives.outside import OUTSIDE_KIND
-from pipeline.pretrain.guards.endings import require_not_lost
-from pipeline.pretrain.rollback import roll_back
+from pipeline.pretrain.endings import require_not_lost
+from pipeline.pretrain.ownership import end_leftovers
 from pipeline.run.config import PretrainConfig, identity_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.log import RunLog
 from pipeline.run.log.seals import damage_of_log
 from pipeline.samples.epochs.index_cache import IndexCache
 
@@ -113,6 +117,27 @@ def check_resume(
     if (allowed or at is not None) and not look_only:
         roll_back(run, store, state.step)
     return start
+
+
+def roll_back(run: RunDirectory, store: CheckpointStore, step: int) -> None:
+    """Make the checkpoint of `step` the newest one of the run, whose lock the caller holds.
+
+    Later checkpoints are renamed to `step-*.rolled-back`, and the metrics of later steps count no more: they are logged
+    anew when these steps are made again. Where there is neither, nothing is done. After a kill in the middle, the same
+    call does the rest.
+
+    Raises:
+        StorageError: the file system refuses, or a worker on another machine still trains.
+    """
+    end_leftovers(run)
+    later = [one for one in store.steps() if one > step]
+    with closing(RunLog(run, since=step)) as log:
+        reached = log.last_step(LogKind.STEP)
+        if reached > step:
+            log.roll_back(step, {"from": reached, "steps": later, "best": best_step(store, step)})
+    if later or reached > step:
+        places = [store.set_aside(one, "rolled-back") for one in reversed(later)]
+        run.record_event(Event.ROLLED_BACK, step=step, reached=reached, set_aside=places)
 
 
 def _teachers(inputs: Sequence[InputEntry]) -> list[str]:

@@ -1,21 +1,23 @@
-"""The checkpoints that an attempt saves: written behind training's back, and told in log and history."""
+"""The checkpoints of an attempt: saved in the background, and recorded in log and history; and the counters in them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.artefacts.errors import ClozeError, StorageError, TakenOverError
+from cluster.collectives import from_rank_zero
 from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import TrainerState, evaluated
 from pipeline.checkpoint.retention import Retention, best_step
 from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
 from pipeline.checkpoint.store import CheckpointStore
 from pipeline.engine.deepspeed.engine import Engine
-from pipeline.pretrain.counters import Counters
-from pipeline.pretrain.guards.fence import Fence
-from pipeline.pretrain.guards.spikes import SpikeGuard
-from pipeline.pretrain.step.collectives import from_rank_zero
+from pipeline.objectives.terms import is_better
+from pipeline.pretrain.ownership import Fence
+from pipeline.pretrain.spikes import SpikeGuard
 from pipeline.run.config import PretrainConfig, identity_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
@@ -26,6 +28,63 @@ from pipeline.run.log.reporter import Reporter
 
 MAX_FAILED_SAVES = 3
 """Saves in a row that may fail; the last of them ends the run."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """A run's state beside weights and optimizer; checkpoints hold it."""
+
+    step: int = 0
+    """Updates made."""
+    samples: int = 0
+    tokens: int = 0
+    """Read so far, as `TrainerState` has it; a resumption may have changed the batch."""
+    predicted_tokens: int = 0
+    elapsed_s: float = 0.0
+    """Seconds of training, without start-up; seconds that a failure undid and that were repeated count once."""
+    held_out: dict[str, float] = field(default_factory=dict)
+    """The finite metrics of the newest evaluation, by name."""
+    best: float | None = None
+    """Best value, so far, of the metric that decides; always finite."""
+    evaluations_since_best: int = 0
+    skipped_updates: int = 0
+    """Updates in a row, up to now, that were skipped because the loss or a gradient was not finite."""
+
+    @classmethod
+    def of(cls, state: TrainerState, metric: str) -> Counters:
+        """The counters that a checkpoint holds.
+
+        Args:
+            metric: the metric that decides from now on; by another than the checkpoint's, no best value is known yet.
+        """
+        same = state.metric == metric
+        return cls(
+            step=state.step,
+            samples=state.samples,
+            tokens=state.tokens,
+            predicted_tokens=state.predicted_tokens,
+            elapsed_s=state.elapsed_s,
+            held_out=dict(state.held_out),
+            best=state.best if same else None,
+            evaluations_since_best=state.evaluations_since_best if same else 0,
+            skipped_updates=state.skipped_updates,
+        )
+
+    def add_evaluation(self, metrics: Mapping[str, float], metric: str, min_improvement: float) -> None:
+        """Count an evaluation.
+
+        A value that is not finite is never the best, and counts as an evaluation without improvement, also before the
+        first finite one: a network that only gives NaN runs out of patience like one that learns nothing.
+
+        Args:
+            metric: the metric that decides.
+        """
+        self.held_out = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        value = self.held_out.get(metric)
+        if value is not None and (self.best is None or is_better(metric, value, self.best, min_improvement)):
+            self.best, self.evaluations_since_best = value, 0
+        else:
+            self.evaluations_since_best += 1
 
 
 class RunCheckpoints:
@@ -58,7 +117,7 @@ class RunCheckpoints:
         self._failed: list[StorageError] = []
         self._committed = -1
         """Step of the newest checkpoint that this attempt saved."""
-        self._told: set[int] = set()
+        self._logged: set[int] = set()
         """Steps of the checkpoints that the log lists as existing; rank 0 knows."""
         settings = config.checkpoint
         self._saver = CheckpointSaver(
@@ -98,14 +157,14 @@ class RunCheckpoints:
     def wait(self) -> None:
         """Return when nothing is being written any more."""
         self._saver.wait()
-        self.tell()
+        self.log_saves()
 
-    def tell(self) -> bool:
+    def log_saves(self) -> bool:
         """Log the outcomes of saves; returns, on rank 0, whether too many in a row failed."""
         for outcome in self._saver.finished():
             if isinstance(outcome, Committed):
                 self._failed.clear()
-                self._tell_of(outcome)
+                self._log_commit(outcome)
             else:
                 self._failed.append(outcome.error)
                 message = outcome.error.problem[:2000]
@@ -172,7 +231,7 @@ class RunCheckpoints:
 
     def _catch_up(self) -> None:
         """Log the checkpoints that were committed or deleted by a process that was killed before it could log them."""
-        last, self._told = logged_checkpoints(self._run)
+        last, self._logged = logged_checkpoints(self._run)
         steps = self._store.steps()
         if steps:
             self._forget_all_but(steps, steps[-1])
@@ -182,7 +241,7 @@ class RunCheckpoints:
             is_best = best_step(self._store) == step
             self._log(step, self._store.place(step), manifest.fingerprint, held_out, is_best)
 
-    def _tell_of(self, saved: Committed) -> None:
+    def _log_commit(self, saved: Committed) -> None:
         self._committed = saved.step
         self._forget_all_but(saved.kept, saved.step)
         self._log(saved.step, saved.place, saved.fingerprint, saved.held_out, saved.best)
@@ -194,15 +253,15 @@ class RunCheckpoints:
     def _forget_all_but(self, steps: Collection[int], newest: int) -> None:
         """Log that checkpoints were deleted, so that tracking deletes them too. Those newer than `newest` were set
         aside, and will be made again."""
-        gone = [step for step in sorted(self._told) if step < newest and step not in steps]
+        gone = [step for step in sorted(self._logged) if step < newest and step not in steps]
         if gone and self._reporter.write(LogKind.FORGET, newest, {"steps": gone}):
-            self._told.difference_update(gone)
+            self._logged.difference_update(gone)
 
     def _log(
         self, step: int, place: str, fingerprint: str, held_out: Mapping[str, float], best: bool
     ) -> None:
         local = Path(place)
-        self._told.add(step)
+        self._logged.add(step)
         # Metrics of an evaluation at an earlier step are not metrics of these weights.
         evaluated_ms = self._reporter.evaluated_ms(step)
         entry = {
@@ -213,6 +272,6 @@ class RunCheckpoints:
             else {f"{METRIC_PREFIXES[LogKind.HELD_OUT]}{name}": value for name, value in held_out.items()},
             "evaluated_ms": evaluated_ms,
             "best": best,
-            "kept": sorted(self._told),
+            "kept": sorted(self._logged),
         }
         self._reporter.write(LogKind.CHECKPOINT, step, entry)

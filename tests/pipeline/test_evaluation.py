@@ -12,8 +12,8 @@ from cluster.group import Rank
 from data_prep.token_store import TokenStore
 from pipeline.objectives.terms import Term
 from pipeline.pretrain import evaluation
+from pipeline.pretrain.batches import HostBatch
 from pipeline.pretrain.evaluation import Evaluation
-from pipeline.pretrain.step.device_batches import HostBatch
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.packed import Packed

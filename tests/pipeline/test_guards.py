@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import CorruptArtefactError
-from pipeline.pretrain.guards import endings
-from pipeline.pretrain.guards.loss_window import LossWindow
-from pipeline.pretrain.guards.stragglers import compare
+from pipeline.pretrain import endings
+from pipeline.pretrain.measure import compare
+from pipeline.pretrain.spikes import LossWindow
 from pipeline.run.directory import RunDirectory
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from tests.pipeline.ranks import make_config

@@ -27,17 +27,16 @@ from pipeline.checkpoint.store import store_of
 from pipeline.commands import train
 from pipeline.commands.checkpoints import checkpoints
 from pipeline.commands.verbs import app
-from pipeline.pretrain import launch
-from pipeline.pretrain.guards import leftovers
-from pipeline.pretrain.guards.fence import Fence
-from pipeline.pretrain.guards.out_of_memory import (
+from pipeline.pretrain import launch, leftovers
+from pipeline.pretrain.memory import (
     count_oom_kills,
     explain_killed_worker,
     explain_out_of_memory,
     memory_explained,
 )
-from pipeline.pretrain.guards.stall_watch import StallWatch
+from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.resume_checks import check_resume
+from pipeline.pretrain.stall_watch import StallWatch
 from pipeline.run import heartbeat
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory

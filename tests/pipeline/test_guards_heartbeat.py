@@ -74,7 +74,7 @@ def test_rank_zero_without_a_driver_names_who_stood_still_and_ends_with_the_exit
     # Without its alarm, which might come first on a busy machine.
     body = (
         "import faulthandler\n"
-        "from pipeline.pretrain.guards.stalled_rank import watching_without_driver\n"
+        "from pipeline.pretrain.stall_watch import watching_without_driver\n"
         "run = RunDirectory(Path(sys.argv[1]))\n"
         "first = Heartbeat(run, 0, timeout_s=3)\n"
         "def stuck_here():\n    time.sleep(600)\n"

@@ -13,7 +13,7 @@ import torch
 from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
 from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
 
-from pipeline.pretrain.measuring.machine import MachineMetrics, by_host, describe
+from pipeline.pretrain.machine import MachineMetrics, by_host, describe
 
 CPU = torch.device("cpu")
 

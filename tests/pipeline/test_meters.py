@@ -17,7 +17,7 @@ from models.initialization import without_memory
 from models.masked_language_model import MaskedLanguageModel
 from pipeline.engine.gpus import peak_flops
 from pipeline.plan.flops import Flops, count_flops
-from pipeline.pretrain.measuring.meters import Meter, Meters, device_peak, flops_of
+from pipeline.pretrain.measure import Meter, Meters, device_peak, flops_of
 from tests.benchmarks.plan_memory import CASES, network_and_batch
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, LENGTH, ROWS = 512, 64, 3, 4, 32, 4

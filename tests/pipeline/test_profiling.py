@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pipeline.pretrain.measuring.profiling import MAX_PROFILED_RANKS, StepProfiler
+from pipeline.pretrain.profiling import MAX_PROFILED_RANKS, StepProfiler
 from pipeline.run.settings import ProfileConfig
 
 PARTS = ("data", "forward", "backward", "optimizer")

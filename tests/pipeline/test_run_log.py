@@ -15,7 +15,7 @@ from cluster.group import Rank
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.retention import Retention, apply_retention
 from pipeline.checkpoint.store import store_of
-from pipeline.pretrain.rollback import roll_back
+from pipeline.pretrain.resume_checks import roll_back
 from pipeline.pretrain.run_checkpoints import RunCheckpoints
 from pipeline.run.directory import RunDirectory
 from pipeline.run.environment import environment, source_tags

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from cluster.group import GroupFailure
 from pipeline.commands.verbs import app
-from pipeline.pretrain.guards.lost_workers import record_lost_workers
 from pipeline.pretrain.launch import create_run
+from pipeline.pretrain.lost_workers import record_lost_workers
 from pipeline.run.directory import RunDirectory, find_run_of_job
 from pipeline.run.heartbeat import Heartbeat, read_heartbeats
 from pipeline.run.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile

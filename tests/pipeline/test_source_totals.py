@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from models.losses import EACH
-from pipeline.pretrain.step.totals import Totals
+from pipeline.pretrain.batches import Totals
 
 NAMES = ["books", "common_crawl", "wikipedia"]
 

@@ -16,7 +16,7 @@ from cluster.artefacts.errors import ConfigError
 from pipeline.checkpoint.checkpoint import TrainerState
 from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.terms import Term, deciding_metric, metric_names, with_perplexities
-from pipeline.pretrain.counters import Counters
+from pipeline.pretrain.run_checkpoints import Counters
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at
 
@@ -100,7 +100,7 @@ def test_evaluations_without_numbers_are_never_best_and_a_resumed_run_counts_the
         if number == killed:
             resumed = restored(resumed, metric)
         for counters in (whole, resumed):
-            counters.note_evaluation({metric: value, "lr": 1.0}, metric, 0.0)
+            counters.add_evaluation({metric: value, "lr": 1.0}, metric, 0.0)
     for name in ("held_out", "best", "evaluations_since_best"):
         assert getattr(whole, name) == getattr(resumed, name)
     finite = [value for value in values if math.isfinite(value)]

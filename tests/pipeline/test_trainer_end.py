@@ -15,7 +15,7 @@ from pipeline.run.log.lines import log_size
 from tests.pipeline.process_group import Group
 from tests.pipeline.ranks import make_run
 
-PROFILER = "pipeline.pretrain.measuring.profiling:StepProfiler"
+PROFILER = "pipeline.pretrain.profiling:StepProfiler"
 HEARTBEAT = "pipeline.run.heartbeat:Heartbeat"
 EXPLODES = ("optimizer.lr=1e30", "schedule.warmup_steps=0", "guards.max_skipped_updates=1")
 

@@ -20,7 +20,7 @@ from cluster.artefacts.signatures import make_keys
 from data_prep.documents import DocumentStore, read_selected
 from data_prep.selection import Selection
 from pipeline.checkpoint.checkpoint import list_checkpoints
-from pipeline.pretrain.guards.stall_watch import watching
+from pipeline.pretrain.stall_watch import watching
 from pipeline.run.directory import RunDirectory, list_runs
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from tests.data_prep.download.publisher import Answer, serve

@@ -1,27 +1,84 @@
-"""Workers of an earlier start that are still there: two groups must not train a run at the same time.
+"""The group of workers that a run belongs to: the newest one. Earlier workers are ended, or lose the run.
 
 The lock on a run's directory goes with the driver. Its workers go with it too, but not in the same moment: Ray notices
-first that the driver is gone; and a worker that stands still, or lost its network, notices nothing. What cannot be
-reached at all loses the run by its fence (`fence.py`).
+first that the driver is gone; and a worker that stands still, or lost its network, notices nothing. `end_leftovers`
+ends what can be reached. For the rest there is the fence: RUN/owner.json holds a token that every group replaces when
+it starts. Workers that were cut off and come back find another token, and end without having written what others read:
+neither a checkpoint nor a line of the log.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Sequence
+from uuid import uuid4
 
+import orjson
 import psutil
 
-from cluster.artefacts.errors import StorageError
+from cluster.artefacts.errors import StorageError, TakenOverError
+from cluster.artefacts.manifest import write_durably
+from pipeline.pretrain.endings import taken_over
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.heartbeat import ENDED, Beat, is_here, process_of, read_heartbeats
 
+_FENCE_POLL_S = 1.0
 _OBSERVATION_S = 12.0
 """Seconds without a beat after which a worker of another machine is taken for gone."""
 _POLL_S = 0.5
 _PATIENCE_S = 10.0
 """Seconds that a worker of this machine has to notice by itself."""
+
+
+class Fence:
+    """The token of one group, on its rank 0."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        """Take the run over from all earlier groups.
+
+        Raises:
+            StorageError: the file system refuses.
+        """
+        self._run = run
+        self._contents = orjson.dumps(
+            {"token": uuid4().hex, "host": platform.node(), "pid": os.getpid()}, option=orjson.OPT_INDENT_2
+        )
+        self._next_look_s = 0.0
+        self._found_lost = False
+        with self._run.refusals():
+            write_durably(self._run.owner, self._contents)
+
+    def require(self) -> None:
+        """Raise TakenOverError when another group has taken the run over."""
+        try:
+            found = self._run.owner.read_bytes()
+        except FileNotFoundError:
+            found = b""
+        except OSError:
+            # A file system that refuses now refuses the checkpoint too, with a better message.
+            return
+        if found == self._contents:
+            return
+        try:
+            owner = orjson.loads(found)
+            other = f"process {owner['pid']} on {owner['host']}"
+        except (ValueError, KeyError, TypeError):
+            other = "another group"
+        raise taken_over(self._run, other)
+
+    def is_lost(self, *, now: bool = False) -> bool:
+        """Whether another group has taken the run over; looks once a second, or `now`."""
+        if self._found_lost or (not now and time.monotonic() < self._next_look_s):
+            return self._found_lost
+        self._next_look_s = time.monotonic() + _FENCE_POLL_S
+        try:
+            self.require()
+        except TakenOverError:
+            self._found_lost = True
+        return self._found_lost
 
 
 def end_leftovers(run: RunDirectory) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cluster.group import GroupFailure
-from pipeline.pretrain.guards.out_of_memory import was_killed_for_memory
+from pipeline.pretrain.memory import was_killed_for_memory
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.heartbeat import Beat, read_heartbeats

@@ -1,4 +1,4 @@
-"""Watches the heartbeats from the driver: names the rank that is behind when training stalls, and kills stalled ranks.
+"""Watch the heartbeats: name the rank that is behind when training stalls, and end stalled ranks.
 
 A rank that stands still ends itself and leaves its stacks (`heartbeat.py`). By then all ranks stand still, because they
 wait for the one that is behind; and a stopped process does not even end. So the driver looks a little earlier, writes
@@ -7,18 +7,25 @@ the rank that is behind into the run's history, and a little later kills stalled
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psutil
 
+from cluster import logs, signals
 from cluster.artefacts.repeated import repeated
+from pipeline.pretrain.endings import stalled
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.heartbeat import ENDED, Beat, is_here, process_of, read_heartbeats
+from pipeline.run.lifecycle import record_failure
 
 NAMED_AFTER = 0.9
 """Share of the timeout after which a silent rank is named: before any of them has ended itself."""
@@ -163,6 +170,28 @@ def watching(run: RunDirectory, at_end: Callable[[Stall], None] | None = None) -
 
     with repeated(look, poll_s, name="stall-watch"):
         yield watch
+
+
+def watching_without_driver(run: RunDirectory) -> AbstractContextManager[StallWatch]:
+    """Watch a run from a thread of its rank 0 for the time of the block; a stall ends this process with 34.
+
+    The alarm of `heartbeat.py` comes a little later and ends every rank without a word, also where the interpreter
+    hangs.
+    """
+    return watching(run, at_end=partial(_end_rank_zero, run))
+
+
+def _end_rank_zero(run: RunDirectory, stall: Stall) -> None:
+    stacks = run.stack_file(0, platform.node(), os.getpid())
+    with suppress(OSError), stacks.open("a") as stream:
+        faulthandler.dump_traceback(stream)
+    error = stalled(run, 0, str(stall), [stacks])
+    record_failure(run, error)
+    with suppress(OSError):
+        logs.say(f"\n{error}", "error", **error.members)
+    signals.end_children()
+    # The main thread waits for the other ranks.
+    os._exit(error.exit_code)
 
 
 def _how_far(late: tuple[Beat, float]) -> tuple[bool, int, float]:

@@ -1,7 +1,9 @@
-"""Memory that ran out, on a GPU or on a machine: how it is recognized, and a configuration that fits."""
+"""Memory: networks that are too large for this machine are refused before anything is started; memory that ran out is
+recognized, and a configuration that fits is named."""
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from collections.abc import Callable, Iterator
@@ -9,10 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cluster.artefacts.errors import OutOfMemoryError
+from cluster.memory import memory
+from models.config import NetworkConfig, TransformerConfig
+from pipeline.engine.gpus import GPUS
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.heartbeat import read_heartbeats
 
+_GIB = 1 << 30
+_LEAST_BYTES = 8
+"""Of a parameter, with its gradient: float32 both, or in half precision with a float32 master. Optimizer state and
+activations come on top."""
 _ALLOCATION = re.compile(r"out of memory|can(?:'|no)t allocate memory|unable to allocate", re.IGNORECASE)
 """Messages of torch, CUDA, NumPy and the C library; torch's allocator for CPUs raises a plain RuntimeError."""
 _ALLOCATION_LINE = re.compile(rf"^.*(?:{_ALLOCATION.pattern}).*$", re.IGNORECASE | re.MULTILINE)
@@ -126,3 +135,38 @@ def _error(problem: str, config: PretrainConfig, estimate: Callable[[], str]) ->
         kept="all committed checkpoints",
         next_step=advice,
     )
+
+
+def least_bytes(parameters: int, config: PretrainConfig) -> int:
+    """Memory without which a run cannot train, over all workers: one copy of everything, as ZeRO stage 3 spreads it."""
+    copies = 1 if config.zero.stage == 3 else config.cluster.workers
+    item = 4 if config.precision == "fp32" else 2
+    return parameters * (_LEAST_BYTES + item * (copies - 1))
+
+
+def require_room(config: PretrainConfig, shape: NetworkConfig) -> None:
+    """Refuse a run that this machine's memory cannot hold, by a lower bound that takes no time.
+
+    A cluster at an address may have any size, and is not looked at.
+
+    Raises:
+        OutOfMemoryError: says what is needed and what is there.
+    """
+    if config.cluster.address or os.environ.get("RAY_ADDRESS"):
+        return
+    parameters = shape.least_parameters if isinstance(shape, TransformerConfig) else 0
+    needed, there = least_bytes(parameters, config), memory().total
+    # Of the largest card there is: to ask for the cards takes seconds.
+    there += (
+        config.cluster.workers
+        * config.cluster.gpus_per_worker
+        * max(gpu.memory_bytes for gpu in GPUS.values())
+    )
+    if needed > there:
+        raise OutOfMemoryError(
+            f"{config.name} has more than {parameters / 1e9:,.1f} billion parameters: its weights and gradients alone"
+            f" take {needed / _GIB:,.0f} GiB, and this machine has {there / _GIB:,.0f} GiB at most.",
+            kept="everything; nothing was started",
+            next_step="make the network smaller (model.hidden_size, model.num_layers), or train on a cluster:"
+            " cluster.address=... (`cloze plan` says what it must have)",
+        )

@@ -1,1 +1,0 @@
-"""What watches a run: spikes of the loss, stalls, memory, and what an early end says."""

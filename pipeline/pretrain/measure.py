@@ -1,0 +1,343 @@
+"""Measurements of every step: speeds that can be compared between runs, machines and papers, and memory; periodically
+also the ranks that are slower than the group, and the machines."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from torch import nn
+
+from cluster.collectives import gathered
+from cluster.group import Rank
+from models.initialization import without_memory
+from pipeline.engine.gpus import peak_flops
+from pipeline.plan.flops import count_flops
+from pipeline.pretrain.batches import HostBatch
+from pipeline.pretrain.machine import MachineMetrics, by_host
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.reporter import Reporter
+from pipeline.samples.loader import Step
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of one step."""
+
+    whole_s: float
+    waiting_s: float
+    """For data."""
+    busy_s: float
+    """For data and in the network's forward pass: the part that does not wait for other ranks."""
+
+
+class StepClock:
+    """Times of one rank."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._mark = self._started = time.perf_counter()
+        self._waiting_s = self._forward_s = 0.0
+
+    def start_step(self) -> None:
+        """A step begins."""
+        self._started = time.perf_counter()
+        self._waiting_s = self._forward_s = 0.0
+        self._events.clear()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The time inside is spent waiting for data."""
+        started = time.perf_counter()
+        yield
+        self._waiting_s += time.perf_counter() - started
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """The time inside is spent in a forward pass; a GPU is asked for it only when the step has ended."""
+        if self._is_cuda:
+            pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            pair[0].record()
+            yield
+            pair[1].record()
+            self._events.append(pair)
+            return
+        started = time.perf_counter()
+        yield
+        self._forward_s += time.perf_counter() - started
+
+    def end_step(self) -> StepTime:
+        """The step that ends now. A GPU must have finished it."""
+        forward_s = self._forward_s + sum(first.elapsed_time(last) for first, last in self._events) / 1000
+        whole_s = time.perf_counter() - self._started
+        return StepTime(whole_s, self._waiting_s, self._waiting_s + forward_s)
+
+    def since_last(self) -> float:
+        """Seconds since the last call, or since the beginning."""
+        now = time.perf_counter()
+        passed, self._mark = now - self._mark, now
+        return passed
+
+
+class Measurements:
+    """Measures a run; all ranks make one, and call `report` for every step."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        config: PretrainConfig,
+        rank: Rank,
+        device: torch.device,
+        build: Callable[[], nn.Module],
+        workers: Sequence[dict[str, Any]],
+        reporter: Reporter,
+    ) -> None:
+        """
+        Args:
+            build: makes the network that is trained.
+            workers: by rank, where it runs.
+        """
+        self._config, self._rank, self._workers, self._reporter = config, rank, workers, reporter
+        self._device = device
+        self._busy_s: list[float] = []
+        """Seconds of data and forward passes, without waiting for other ranks, by step since the last comparison."""
+        self._meter = Meter(flops_per_sample=0.0, num_devices=rank.world_size, peak_flops=None)
+        self._is_first = True
+        self._machine = MachineMetrics(run.path, self._device) if rank.local_rank == 0 else None
+        self._meters = Meters(
+            build,
+            num_devices=rank.world_size,
+            device=self._device,
+            precision=config.precision,
+        )
+
+    def report(
+        self, number: int, step: Step[HostBatch], values: Mapping[str, float], spent: StepTime
+    ) -> None:
+        """Log a step.
+
+        Args:
+            number: of the step in the log; 1 is the first.
+            values: what it computed.
+        """
+        self._busy_s.append(spent.busy_s)
+        if self._rank.rank == 0:
+            self._reporter.write(
+                LogKind.STEP, number, {**values, **self._speeds(step, spent), **memory(self._device)}
+            )
+        if number % self._config.guards.straggler_every_steps == 0:
+            self._compare_ranks(number)
+
+    def _speeds(self, step: Step[HostBatch], spent: StepTime) -> dict[str, float]:
+        length = self._config.sequence_length_at(step.data_step)
+        samples = self._config.batch_plan.samples_at(step.data_step)
+        return self._meter.speeds(
+            tokens=samples * length, samples=samples, step_s=spent.whole_s, data_wait_s=spent.waiting_s
+        )
+
+    def prepare(self, step: Step[HostBatch]) -> None:
+        """Count the operations of a step like this one, before its time is taken. The first step of an attempt is not
+        made to wait for that."""
+        if self._rank.rank != 0:
+            return
+        if self._is_first:
+            self._is_first = False
+            return
+        length = self._config.sequence_length_at(step.data_step)
+        # Micro-batches may be sorted by length: the one in the middle stands for all.
+        middle = step.micro_batches[len(step.micro_batches) // 2].data
+        self._meter = self._meters.meter(middle.arrays, self._config.batch.micro_batch_size, length)
+
+    def _compare_ranks(self, number: int) -> None:
+        """Times and memory of all ranks since the last comparison, and what their machines do; who is slow is named in
+        the run's history."""
+        machine = None if self._machine is None else (self._machine.host, self._machine.sample())
+        mine = {"busy_s": self._busy_s, "memory": memory(self._device), "machine": machine}
+        self._busy_s = []
+        everyone = gathered(mine)
+        comparison = compare([one["busy_s"] for one in everyone], self._config.guards.straggler_ratio)
+        most = {f"max_{name}": max(one["memory"][name] for one in everyone) for name in everyone[0]["memory"]}
+        self._reporter.write(LogKind.RANKS, number, {**comparison.metrics, **most})
+        self._reporter.write(LogKind.SYSTEM, number, by_host(one["machine"] for one in everyone))
+        if comparison.stragglers:
+            self._reporter.history(Event.STRAGGLER, step=number, **comparison.event(self._workers))
+
+
+def flops_of(build: Callable[[], nn.Module], inputs: Mapping[str, np.ndarray]) -> int:
+    """Model FLOPs of a micro-batch, forward and backward; 0 where the network cannot be counted.
+
+    Args:
+        build: makes the network; called where tensors have no storage, so that no size is too large.
+        inputs: the arguments of its forward pass, as the objective makes them.
+    """
+    # Networks read and refuse what they like; a figure for the log must not end a run.
+    with suppress(Exception):
+        with without_memory():
+            model = build()
+        if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
+            teacher.to("meta")
+        return count_flops(model.train(), inputs).total
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Turns the times of a step into speeds."""
+
+    flops_per_sample: float
+    """Model FLOPs of a sample, forward and backward; 0 where they are not known."""
+    num_devices: int
+    """Workers that share a step."""
+    peak_flops: float | None
+    """Peak FLOP/s of one device in the precision of the run; None where it is not known, as for CPUs."""
+
+    def speeds(self, *, tokens: int, samples: int, step_s: float, data_wait_s: float) -> dict[str, float]:
+        """The speeds of a step.
+
+        Args:
+            tokens: of text in the global batch.
+            samples: of the global batch.
+            step_s: seconds from the end of the step before to the end of this one.
+            data_wait_s: seconds of it in which the step waited for its data.
+
+        Returns:
+            `tokens_per_s`, `samples_per_s`, `step_s`, `data_wait_share`, `model_flops_per_s` (of one device), and
+            `mfu`, the share of its peak, where that is known. MFU is not given for CPUs, and for cards that are not in
+            the table of `pipeline/engine/gpus.py`: a share of a speed measured here is another number, and
+            would be mistaken for it.
+        """
+        found = {
+            "tokens_per_s": tokens / step_s,
+            "samples_per_s": samples / step_s,
+            "step_s": step_s,
+            "data_wait_share": data_wait_s / step_s,
+        }
+        if not self.flops_per_sample:
+            return found
+        per_device = self.flops_per_sample * samples / step_s / self.num_devices
+        found["model_flops_per_s"] = per_device
+        return found | ({} if self.peak_flops is None else {"mfu": per_device / self.peak_flops})
+
+
+class Meters:
+    """The meters of a run's phases: samples of other lengths take other numbers of operations."""
+
+    def __init__(
+        self, build: Callable[[], nn.Module], *, num_devices: int, device: torch.device, precision: str
+    ) -> None:
+        """
+        Args:
+            build: makes the network that is trained; called without storage, once for every phase.
+            precision: `fp32`, `bf16` or `fp16`.
+        """
+        self._build, self._num_devices = build, num_devices
+        self.peak_flops = device_peak(device, precision)
+        self._meters: dict[int, Meter] = {}
+
+    def meter(
+        self, inputs: Callable[[], Mapping[str, np.ndarray]], samples: int, sequence_length: int
+    ) -> Meter:
+        """The meter of the steps with this sequence length.
+
+        The first micro-batch of a length is counted, in a second or two, and stands for all that follow: how many
+        documents share a row differs from one to the next, and what it changes is the attention's part alone.
+
+        Args:
+            inputs: gives the arguments of the network for a micro-batch; called for the first of a length alone.
+            samples: of the micro-batch.
+        """
+        if sequence_length not in self._meters:
+            flops = flops_of(self._build, inputs())
+            self._meters[sequence_length] = Meter(flops / samples, self._num_devices, self.peak_flops)
+        return self._meters[sequence_length]
+
+
+def device_peak(device: torch.device, precision: str) -> float | None:
+    """Peak FLOP/s of a device; None for CPUs and unknown cards. `fp32` is the speed without TF32, or with it where it
+    is switched on: then half the speed of half precision."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    if precision == "fp32" and torch.backends.cuda.matmul.allow_tf32:
+        half = peak_flops(name, "bf16")
+        # From Ampere on, tensor cores take TF32 at half the rate of bfloat16; cards before have no TF32.
+        return peak_flops(name, precision) if half is None else half / 2
+    return peak_flops(name, precision)
+
+
+def memory(device: torch.device) -> dict[str, float]:
+    """Bytes of this rank: `host_memory_bytes`, resident in the process now; and since it was started
+    `peak_host_memory_bytes`, `peak_gpu_memory_bytes` in tensors, and `reserved_gpu_memory_bytes` with what the
+    allocator keeps for later."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    found = {
+        "host_memory_bytes": float(psutil.Process().memory_info().rss),
+        "peak_host_memory_bytes": float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit),
+    }
+    if device.type == "cuda":
+        found["peak_gpu_memory_bytes"] = float(torch.cuda.max_memory_allocated(device))
+        found["reserved_gpu_memory_bytes"] = float(torch.cuda.max_memory_reserved(device))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The times of all ranks."""
+
+    p50_s: tuple[float, ...]
+    """By rank, the median of its busy times."""
+    p90_s: tuple[float, ...]
+    """By rank, what nine of ten steps stay below."""
+    group_s: float
+    """The median of the ranks' medians; the lower of the two in the middle, so that the slower of two ranks is
+    found."""
+    stragglers: tuple[int, ...]
+    """Ranks whose median is above `ratio` times the group's, slowest first."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """For the log: the group's median, and the slowest rank's median in units of it."""
+        return {
+            "rank_busy_p50_s": self.group_s,
+            "rank_busy_p90_s": max(self.p90_s),
+            "slowest_rank_ratio": max(self.p50_s) / self.group_s if self.group_s > 0 else 1.0,
+        }
+
+    def event(self, workers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Details of the event `straggler` in the run's history.
+
+        Args:
+            workers: by rank, where it runs, as the event `started` has it.
+        """
+        slow = [
+            {**workers[rank], "p50_s": round(self.p50_s[rank], 6), "p90_s": round(self.p90_s[rank], 6)}
+            for rank in self.stragglers
+        ]
+        return {"group_p50_s": round(self.group_s, 6), "ranks": slow}
+
+
+def compare(busy_s: Sequence[Sequence[float]], ratio: float) -> Comparison:
+    """Compare the busy times of all ranks.
+
+    Args:
+        busy_s: by rank, its times; at least one each.
+        ratio: times the group's median above which a rank's median makes it a straggler.
+    """
+    p50 = [float(np.percentile(times, 50)) for times in busy_s]
+    p90 = [float(np.percentile(times, 90)) for times in busy_s]
+    group = median_low(p50)
+    slow = [rank for rank in np.argsort(p50)[::-1].tolist() if p50[rank] > ratio * group]
+    return Comparison(tuple(p50), tuple(p90), group, tuple(slow))

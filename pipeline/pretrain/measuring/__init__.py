@@ -1,1 +1,0 @@
-"""Speeds, FLOPs, machines and the parts of a step."""
