@@ -7,7 +7,7 @@ so that its losses can be divided by the predictions of the whole global batch b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import astuple, dataclass
 
@@ -58,7 +58,7 @@ class Updates:
         self._config, self._data, self._engine = parts.claim.config, parts.data, parts.engine
         self._clock = StepClock(parts.engine.device)
 
-    def until_rollback(self) -> Iterator[Signals]:
+    def until_rollback(self) -> Generator[Signals, None, None]:
         """Make one update after another, to the last step of the configuration or until a loss spike rolls the run
         back. Yields rank 0's signals after each update.
 

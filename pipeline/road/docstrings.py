@@ -104,7 +104,8 @@ def write_rows(store: TokenStore, held_out: float, out: Path) -> None:
             file = out / task / f"{name}.jsonl"
             with storage_errors(file):
                 file.parent.mkdir(parents=True, exist_ok=True)
-                write_durably(file, (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
+                lines = (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+                write_durably(file, b"".join(lines))
 
 
 class _TooFew(Exception):
