@@ -1,4 +1,4 @@
-"""README's table of speeds is the published rows, and a run of the benchmarks is compared with them."""
+"""The table of speeds in docs is the published rows, and a run of the benchmarks is compared with them."""
 
 from tests.benchmarks.compare import Comparison, compare
 from tests.benchmarks.page import render
@@ -31,7 +31,7 @@ def test_a_comparison_has_the_same_key_with_other_versions_and_remarks():
 def test_rounds_that_meet_the_published_range_are_no_difference():
     assert differences(results(comparison(2.9, 3.4, 5.0)), [ROW]) == []
     (told,) = differences(results(comparison(3.4, 4.0, 5.0)), [ROW])
-    assert "README says 2.0 to 3.0, measured 3.4 to 5.0" in told
+    assert "the table says 2.0 to 3.0, measured 3.4 to 5.0" in told
     (row,) = taken_over(results(comparison(3.4, 4.0, 5.0)), [ROW])
     assert figure(row) == "3.4 to 5.0"
     assert taken_over(results("a line"), [ROW]) == [ROW]
@@ -45,6 +45,6 @@ def test_the_spread_is_of_the_measured_rounds():
 
 
 def test_the_page_tells_ratios_and_differences():
-    page = render(results(comparison(3.4, 4.0, 5.0), "resumed in 3 s"), ["README says another ratio"])
-    for text in ("3.4 to 5.0", "resumed in 3 s", "README says another ratio", "torch 1"):
+    page = render(results(comparison(3.4, 4.0, 5.0), "resumed in 3 s"), ["the table says another ratio"])
+    for text in ("3.4 to 5.0", "resumed in 3 s", "the table says another ratio", "torch 1"):
         assert text in page

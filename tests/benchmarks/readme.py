@@ -1,4 +1,4 @@
-"""README's table of speeds: rendered from `published.json`, and compared with what was just measured.
+"""The table of speeds in docs/speeds.md: rendered from `published.json`, and compared with what was just measured.
 
 `python -m tests.benchmarks.readme bench/results.json` takes that run's ratios over and writes the table; without an
 argument it only writes the table.
@@ -16,12 +16,12 @@ from pydantic import BaseModel, TypeAdapter
 from tests.benchmarks.results import Results
 
 PUBLISHED = Path(__file__).with_name("published.json")
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "speeds.md"
 BEGIN, END = "<!-- speeds -->\n", "<!-- end of speeds -->"
 
 
 class Row(BaseModel):
-    """A row of README's table."""
+    """A row of the table."""
 
     what: str
     against: str
@@ -59,7 +59,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def differences(results: Results, rows: Sequence[Row]) -> list[str]:
-    """Rows of README that these rounds contradict: the two ranges of the ratio do not meet."""
+    """Rows of the table that these rounds contradict: the two ranges of the ratio do not meet."""
     found, told = results.ratios(), []
     for row in rows:
         if row.key is None or (line := found.get(row.key)) is None:
@@ -67,7 +67,7 @@ def differences(results: Results, rows: Sequence[Row]) -> list[str]:
         low, high = min(line["rounds"]), max(line["rounds"])
         if high < row.low or low > row.high:
             measured = figure(row.model_copy(update={"low": low, "high": high}))
-            told.append(f"{row.what}, against {row.against}: README says {figure(row)}, measured {measured}")
+            told.append(f"{row.what}, against {row.against}: the table says {figure(row)}, measured {measured}")
     return told
 
 
@@ -83,7 +83,7 @@ def taken_over(results: Results, rows: Sequence[Row]) -> list[Row]:
 
 
 def with_table(readme: str, rows: Sequence[Row]) -> str:
-    """The text of README with this table."""
+    """The text of the page with this table."""
     before, rest = readme.split(BEGIN)
     return before + BEGIN + table(rows) + END + rest.split(END)[1]
 
@@ -94,7 +94,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         rows = taken_over(Results(**orjson.loads(Path(sys.argv[1]).read_bytes())), rows)
         PUBLISHED.write_bytes(_ROWS.dump_json(rows, indent=2) + b"\n")
-    README.write_text(with_table(README.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
