@@ -67,7 +67,9 @@ def differences(results: Results, rows: Sequence[Row]) -> list[str]:
         low, high = min(line["rounds"]), max(line["rounds"])
         if high < row.low or low > row.high:
             measured = figure(row.model_copy(update={"low": low, "high": high}))
-            told.append(f"{row.what}, against {row.against}: the table says {figure(row)}, measured {measured}")
+            told.append(
+                f"{row.what}, against {row.against}: the table says {figure(row)}, measured {measured}"
+            )
     return told
 
 

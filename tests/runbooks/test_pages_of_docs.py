@@ -59,7 +59,7 @@ def training(killed_run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path:
     expected = (
         "what would be trained",
         "verified",
-        f"{run.path.name}@60",
+        f"{run.path.name}@20",
         "exported",
         "ways to spread the state",
     )
