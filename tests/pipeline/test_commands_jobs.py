@@ -19,7 +19,7 @@ from cluster.artefacts.errors import (
 )
 from cluster.jobs import connect as connect_jobs
 from cluster.jobs import submit
-from cluster.local_cluster import find_local_cluster, resolve_address
+from cluster.local_cluster import resolve_address, start_local_cluster
 from pipeline.commands import jobs
 from pipeline.commands.verbs import app
 from pipeline.run import submission
@@ -96,7 +96,7 @@ def test_submitted_verb_outlives_the_command_and_is_listed_with_its_log(cli):
 def test_same_work_is_not_started_twice_while_it_runs_and_is_attempt_2_after_it_ended(cli):
     prepared = submission.prepare(app, ["doctor", "--data-dir", "."])
     base_id = prepared.base_id
-    assert find_local_cluster() is not None
+    start_local_cluster()
     submit(
         connect_jobs(resolve_address(None)),
         base_id,

@@ -27,7 +27,7 @@ from pipeline.checkpoint.store import store_of
 from pipeline.commands import train
 from pipeline.commands.checkpoints import checkpoints
 from pipeline.commands.verbs import app
-from pipeline.pretrain import launch, leftovers
+from pipeline.pretrain import launch, ownership
 from pipeline.pretrain.memory import (
     count_oom_kills,
     explain_killed_worker,
@@ -139,9 +139,9 @@ def test_killed_workers_are_explained_by_what_the_kernel_counts(config: Pretrain
 
 
 def test_a_worker_left_behind_is_ended_before_the_run_is_trained_again(run: RunDirectory, monkeypatch):
-    monkeypatch.setattr(leftovers, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(ownership, "_PATIENCE_S", 0.2)
     process = start_beating(run)
-    leftovers.end_leftovers(run)
+    ownership.end_leftovers(run)
     assert not psutil.pid_exists(process.pid)
     assert [event["pid"] for event in run.events() if event["event"] == "leftover-killed"] == [process.pid]
     assert read_heartbeats(run) == []
@@ -149,7 +149,7 @@ def test_a_worker_left_behind_is_ended_before_the_run_is_trained_again(run: RunD
 
 def test_a_worker_that_came_to_its_end_is_left_alone(run: RunDirectory):
     process = start_beating(run, "ended")
-    leftovers.end_leftovers(run)
+    ownership.end_leftovers(run)
     assert process.poll() is None
     process.kill()
 
@@ -161,11 +161,11 @@ def test_a_worker_of_another_machine_is_in_the_way_as_long_as_it_makes_progress(
     process = start_beating(run, "beats")
     # The age of its beats says nothing: clocks differ.
     with pytest.raises(StorageError, match=rf"rank 0, process {process.pid} on"):
-        leftovers.end_leftovers(run)
+        ownership.end_leftovers(run)
     process.kill()
     process.wait()
-    monkeypatch.setattr(leftovers, "_OBSERVATION_S", 1.5)
-    leftovers.end_leftovers(run)
+    monkeypatch.setattr(ownership, "_OBSERVATION_S", 1.5)
+    ownership.end_leftovers(run)
     assert list(run.heartbeats.iterdir()) == []
 
 
