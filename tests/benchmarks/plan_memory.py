@@ -1,14 +1,15 @@
 """The memory that `cloze plan` predicts, beside what real DeepSpeed steps allocate: networks, objectives, ZeRO stages.
 
-On CUDA the measure is `torch.cuda.max_memory_allocated`. On a CPU it is what all threads had allocated at most
-(`heap`), above what is there once libraries are loaded. Where the measured thread alone frees tensors, as in stage 1 on
-one rank, it agrees with PyTorch's profiler to 0.1%; an all-gather of known size is measured first. What is offloaded
-lies in the same memory as the device there, and both are compared together. Several updates are made: the optimizer's
-state is there only after the first.
+On CUDA the measure is `torch.cuda.max_memory_allocated`, on a CPU what all threads had allocated at most (`heap`), each
+above what is there once libraries are loaded. Where the measured thread alone frees tensors, as in stage 1 on one rank,
+the latter agrees with PyTorch's profiler to 0.1%; an all-gather of known size is measured first. What is offloaded lies
+in the same memory as the device there, and both are compared together. Several updates are made: the optimizer's state
+is there only after the first.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -227,14 +228,16 @@ def _known() -> list[int]:
 def _peak_on_cuda(case: Case, rank: Any) -> int:
     import torch
 
+    # PyTorch's allocator hands out cuBLAS's workspace too, which a plan counts with CUDA's context.
+    _warm_up(case, rank)
+    gc.collect()
+    before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     _train(case, rank)
-    return torch.cuda.max_memory_allocated()
+    return torch.cuda.max_memory_allocated() - before
 
 
 def _peak_on_cpu(case: Case, rank: Any) -> int:
-    import gc
-
     _warm_up(case, rank)
     gc.collect()
     before, reached = heap.mapped_bytes(), heap.peak_mapped_bytes()
@@ -260,9 +263,10 @@ def _warm_up(case: Case, rank: Any) -> None:
 
     config = case.config()
     model, batch = network_and_batch(case)
-    _loss(model.to(DTYPES[config.precision]), batch).backward()
     engine = Engine(torch.nn.Linear(8, 8), EngineSettings.of(config), rank)
-    inputs = torch.ones(1, 8, dtype=DTYPES[config.precision])
+    batch = {name: tensor.to(engine.device) for name, tensor in batch.items()}
+    _loss(model.to(engine.device, DTYPES[config.precision]), batch).backward()
+    inputs = torch.ones(1, 8, dtype=DTYPES[config.precision], device=engine.device)
     engine.backward(engine(input=inputs).float().sum(), last=True)
     engine.update(1e-4)
 

@@ -69,8 +69,9 @@ def _memory(device: torch.device) -> Iterator[object]:
 
     for case in PLANNED:
         if case.name in MEMORY_CASES:
-            off = abs(predict(case) / measure_memory(case) - 1)
-            yield Check(f"memory of {case.name}, predicted beside allocated", off, TOLERANCE)
+            predicted, allocated = predict(case), measure_memory(case)
+            what = f"memory of {case.name}, {predicted >> 20} MiB predicted, {allocated >> 20} MiB allocated"
+            yield Check(what, abs(predicted / allocated - 1), TOLERANCE)
 
 
 def _speed(device: torch.device) -> Iterator[object]:

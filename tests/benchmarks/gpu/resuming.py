@@ -70,7 +70,7 @@ def _start(run: RunDirectory, environment: Mapping[str, str]) -> subprocess.Pope
     with (run.path / "output").open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "pipeline.pretrain", str(run.path)],
-            env=os.environ | environment,
+            env=os.environ | {"DS_ACCELERATOR": "cuda"} | environment,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
