@@ -39,8 +39,6 @@ _UPLOAD_S = 600.0
 """Longest waits for the dashboard, because Ray's client has no deadlines; a submission uploads the code."""
 _SILENCE_S = 20.0
 """Seconds without a line of a followed log after which the dashboard is checked."""
-_LOGGERS = ("ray.dashboard.modules", "ray._private.runtime_env")
-"""Their warnings name directories that are not shipped, which none of them is meant to be."""
 
 
 def connect(address: str) -> JobSubmissionClient:
@@ -52,8 +50,8 @@ def connect(address: str) -> JobSubmissionClient:
     url = dashboard_at(address)
     from ray.job_submission import JobSubmissionClient
 
-    for name in _LOGGERS:
-        logging.getLogger(name).setLevel(logging.ERROR)
+    # Its warnings name directories that are not shipped, which none of them is meant to be.
+    logging.getLogger("ray").setLevel(logging.ERROR)
     own = own_cluster_at(url)
     with without_address_variables(), answering(url):
         return within(_ANSWER_S, lambda: JobSubmissionClient(url, headers=own.headers if own else None))

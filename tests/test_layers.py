@@ -7,11 +7,14 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.conftest import CANARIES, SYSTEM
 
@@ -42,6 +45,14 @@ FLOORS: tuple[frozenset[str], ...] = (
 """The folders of `pipeline/`, from the top floor down. A folder imports from the floors below it only."""
 DEEPSPEED_DOOR = "pipeline/engine/deepspeed/"
 """The only folder that imports deepspeed."""
+PRIVATE_DOORS = (DEEPSPEED_DOOR, "cluster/ray_internals.py")
+"""Where names may be used that a third party keeps for itself; each has a test that looks them up."""
+DOCUMENTED = {"os._exit", "._asdict", "._replace", "._fields"}
+"""Names with an underscore that Python documents."""
+INTERNAL = re.compile(
+    r"(?:^|\.)(?:_(?!_)\w+|internals?)(?:\.|$)|^ray\.(?:dashboard|autoscaler)\b|^mwxml\.element_iterator"
+)
+"""Modules that a third party keeps for itself."""
 NEVER_IN_MODELS = {"ray", "deepspeed", "mlflow"}
 HEAVY = {
     *(
@@ -160,6 +171,46 @@ def test_what_is_behind_the_door_is_imported_by_the_engine_alone():
     assert not found
 
 
+def test_private_names_of_others_are_used_behind_two_doors():
+    found = {
+        f"{name_of(path)}:{use}"
+        for path in FILES
+        if not name_of(path).startswith(PRIVATE_DOORS)
+        for use in private_uses(path.read_text())
+    }
+    assert found == set()
+
+
+def test_the_check_sees_private_modules_names_and_attributes():
+    program = """
+        import torch._inductor.config
+        from ray._private import worker
+        from hypothesis.internal import floats
+        from accelerate.commands.launch import _validate
+        def f(engine):
+            os._exit(engine._asdict())
+            return engine._state, getattr(engine, "_hidden"), torch._foreach_add_
+        class C:
+            def __init__(self): self._own = 1
+            def same(self, other): return self._own == other._own
+    """
+    assert [use.partition(": ")[2] for use in private_uses(dedent(program))] == [
+        "torch._inductor.config",
+        "ray._private.worker",
+        "hypothesis.internal.floats",
+        "accelerate.commands.launch._validate",
+        "engine._state",
+        "_hidden",
+        "torch._foreach_add_",
+    ]
+
+
+def test_versions_of_what_is_used_behind_the_doors_are_bounded_above():
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    bounded = {line.name for line in map(Requirement, lines) if "<" in str(line.specifier)}
+    assert {"ray", "deepspeed", "torch", "py3langid"} <= bounded
+
+
 def test_every_package_is_covered():
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
     assert packages == set(MAY_IMPORT)
@@ -275,6 +326,49 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
             yield node.lineno, str(node.module)
+
+
+def private_uses(source: str) -> list[str]:
+    """`LINE: NAME` of each use of a private module, name or attribute of somebody else, in the order of lines.
+
+    An attribute is a file's own where the file defines it.
+    """
+    tree = ast.parse(source)
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    own |= {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    own |= {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("self", "cls")
+    }
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found += [(node.lineno, alias.name) for alias in names if INTERNAL.search(alias.name)]
+            case ast.ImportFrom(module=str(module), names=names) if (
+                module.partition(".")[0] not in MAY_IMPORT
+            ):
+                full = [f"{module}.{alias.name}" for alias in names]
+                found += [(node.lineno, name) for name in full if INTERNAL.search(name)]
+            case ast.Attribute(attr=attr) if is_private(attr) and attr not in own:
+                name = ast.unparse(node)
+                if not {name, f".{attr}"} & DOCUMENTED:
+                    found.append((node.lineno, name))
+            case ast.Call(
+                func=ast.Name(id="getattr" | "setattr"), args=[_, ast.Constant(value=str(name)), *_]
+            ):
+                if is_private(name):
+                    found.append((node.lineno, name))
+    return [f"{line}: {name}" for line, name in sorted(found, key=lambda use: use[0])]
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
 
 
 def test_every_pattern_of_slow_tests_names_a_file():

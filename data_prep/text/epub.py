@@ -74,7 +74,9 @@ class Epub:
             self._zip = zipfile.ZipFile(file)
         except _BAD_ZIP as error:
             raise EpubError(f"not a readable zip file: {error}") from None
-        self._names = {_folded(name): name for name in reversed(self._zip.namelist())}
+        names = self._zip.namelist()
+        self._members = frozenset(names)
+        self._folded = {_folded(name): name for name in reversed(names)}
         self._max_bytes = max_bytes
         self.num_read = 0
         """Bytes decompressed so far."""
@@ -111,7 +113,7 @@ class Epub:
         path = next((each.get("full-path") for each in container.iter("{*}rootfile")), None)
         if not path:
             raise EpubError("META-INF/container.xml names no package document")
-        if "META-INF/encryption.xml" in self._zip.namelist() and self._is_protected():
+        if "META-INF/encryption.xml" in self._members and self._is_protected():
             raise EpubError("its text is encrypted (digital rights management)")
         root = self._xml(path)
         return Package(
@@ -128,7 +130,7 @@ class Epub:
 
     def _name_of(self, name: str) -> str:
         """The member that readers take for `name`: some books have other capitals, `./`, or `%20` in their zip."""
-        return name if name in self._zip.NameToInfo else self._names.get(_folded(name), name)
+        return name if name in self._members else self._folded.get(_folded(name), name)
 
     def _xml(self, name: str) -> Any:
         try:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 AVERAGE = "ema"
 """Key of the moving average in the optimizer's state."""
@@ -19,7 +20,7 @@ class Averaging:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, decay: float) -> None:
-        self.decay = decay
+        self._move = get_ema_multi_avg_fn(decay)
         self._initial: dict[Tensor, Tensor] = {}
         optimizer.register_step_pre_hook(self._keep_initial)
         optimizer.register_step_post_hook(self._average)
@@ -38,9 +39,7 @@ class Averaging:
             if AVERAGE not in optimizer.state[master]:
                 optimizer.state[master][AVERAGE] = self._initial.pop(master)
         averages = [optimizer.state[master][AVERAGE] for master in masters]
-        torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]
-            averages, [master.detach() for master in masters], 1.0 - self.decay
-        )
+        self._move(averages, [master.detach() for master in masters], 0)
 
 
 def _updated(optimizer: torch.optim.Optimizer) -> list[Tensor]:

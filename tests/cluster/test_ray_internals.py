@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
-from pathlib import Path
-
-import cluster
 
 PRIVATE_NAMES = {
     "ray._private.utils.set_sigterm_handler": "replaced in `own_signal_handlers`",
@@ -47,12 +43,3 @@ def test_no_private_name_is_gone():
 def test_the_check_notices_names_that_are_gone():
     assert not exists("ray._private.utils.no_such_function")
     assert not exists("ray._private.no_such_module.name")
-
-
-def test_private_modules_of_ray_are_imported_in_one_file():
-    root = Path(cluster.__file__).parents[1]
-    private = re.compile(r"^\s*(?:from|import) ray(?:\._private|\.dashboard)", re.M)
-    files = [
-        path for package in ("cluster", "data_prep", "pipeline") for path in (root / package).rglob("*.py")
-    ]
-    assert [path.name for path in files if private.search(path.read_text())] == ["ray_internals.py"]

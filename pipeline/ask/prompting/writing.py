@@ -113,7 +113,7 @@ def chat_prompt(network: LanguageModel, text: str, system: str | None = None) ->
         MismatchError: the network has no template, or its template refuses these turns.
     """
     from jinja2 import TemplateError
-    from transformers.utils.chat_template_utils import render_jinja_template
+    from transformers import PreTrainedTokenizerFast
 
     if network.chat_template is None:
         raise MismatchError(
@@ -124,21 +124,19 @@ def chat_prompt(network: LanguageModel, text: str, system: str | None = None) ->
     turns = [{"role": "user", "content": text}]
     if system is not None:
         turns.insert(0, {"role": "system", "content": system})
-    special: dict[str, Any] = {
-        f"{role}_token": network.tokenizer.plain.token(number)
-        for role, number in network.tokenizer.special.items()
-    }
+    plain = network.tokenizer.plain
+    special = {f"{role}_token": plain.token(number) for role, number in plain.special.items()}
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=plain.with_special_tokens(), **special)
     try:
         # Rendered in a sandbox: a directory may come from a stranger.
-        rendered, _ = render_jinja_template(
-            [turns], chat_template=network.chat_template, add_generation_prompt=True, **special
+        return tokenizer.apply_chat_template(
+            turns, chat_template=network.chat_template, tokenize=False, add_generation_prompt=True
         )
     except TemplateError as error:
         raise MismatchError(
             f"The chat_template of {network.reference} refuses these turns: {error}",
             next_step="leave out --system, or correct the template",
         ) from None
-    return rendered[0]
 
 
 def _ids(network: LanguageModel, text: str, is_chat: bool) -> list[int]:
