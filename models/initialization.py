@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from models.attention import Attention, CrossAttention, SelfAttention
 from models.config import Initializer, TransformerConfig
@@ -19,24 +17,6 @@ from models.transformer import FeedForward
 Scale = Callable[[TransformerConfig, Any, str], float | Tensor]
 """(configuration, the module that owns a parameter, the path of its own module) to the standard deviation of the
 parameter: a number, or [rows, 1]."""
-
-
-@contextmanager
-def without_memory() -> Iterator[None]:
-    """Inside, modules are made on the meta device: default weights would be drawn from a global generator, only to be
-    replaced."""
-    with torch.device("meta"), _WithoutValues():
-        yield
-
-
-class _WithoutValues(TorchFunctionMode):
-    """Leaves out torch's own initialization. It has no effect on the meta device, but "draws" there by code that
-    imports torch's compiler, which takes longer than torch itself."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__module__", None) == nn.init.__name__:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
 
 
 @torch.no_grad()

@@ -15,7 +15,6 @@ from torch import Tensor
 from models.elmo.config import ElmoConfig
 from models.elmo.language_model import ElmoLanguageModel
 from models.elmo.sentences import pad_sentences, read_sentences
-from models.initialization import without_memory
 from models.weights import check_tensors
 
 CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "model.safetensors", "tokenizer.json"
@@ -96,7 +95,7 @@ def load_elmo(directory: str | Path) -> Elmo:
             )
     config = _read_config(directory / CONFIG_FILE)
     tokenizer_json = _read_tokenizer(directory / TOKENIZER_FILE, config)
-    with without_memory():
+    with torch.device("meta"):
         model = ElmoLanguageModel(config)
     try:
         tensors = load_file(directory / WEIGHTS_FILE)

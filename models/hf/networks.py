@@ -18,7 +18,6 @@ from models.encoder import Encoder
 from models.encoder_decoder_classifier import EncoderDecoderClassifier
 from models.hf.heads import Head
 from models.hf.names import Names
-from models.initialization import without_memory
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_classifier import SequenceClassifier
 from models.sequence_to_sequence import SequenceToSequence
@@ -58,7 +57,7 @@ def carrier_of(config: TransformerConfig, head: Head) -> Carrier:
 
 def build_on_meta(config: TransformerConfig, head: Head, num_labels: int = 1) -> nn.Module:
     """The network without memory: its state dict tells names and shapes."""
-    with without_memory():
+    with torch.device("meta"):
         return carrier_of(config, head).build(config, num_labels)
 
 

@@ -12,7 +12,7 @@ from models.config import TransformerConfig
 from models.decoder import Decoder
 from models.encoder import Encoder
 from models.heads import MaskedLanguageModelHead, VocabularyProjection
-from models.initialization import named_generator, without_memory
+from models.initialization import named_generator
 from models.peft.adapters import add_adapters
 from models.peft.lora import LoraLinear, add_lora, projections
 from models.peft.prefix import add_prefix, layers_of
@@ -60,7 +60,7 @@ def apply_peft(model: nn.Module, settings: PeftSettings, seed: int) -> nn.Module
     for part in parts:
         _CHECKS[type(part)](model, part)
     _freeze(model)
-    with without_memory():
+    with torch.device("meta"):
         for part in parts:
             _ADD[type(part)](model, part)
     model.peft_settings = settings  # pyright: ignore[reportArgumentType]

@@ -183,7 +183,6 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
     if vocab_size is not None:
         import torch
 
-        from models.initialization import without_memory
         from models.weights import count_parameters
         from pipeline.engine.network import prepare_network
         from pipeline.objectives.registry import build_model
@@ -191,7 +190,7 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
         outside = resolve_references(config.objective, resolve_model)
         shape = replace(config.model, vocab_size=vocab_size)
         require_room(config, shape)
-        with without_memory():
+        with torch.device("meta"):
             network = build_model(config.objective, shape, outside)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         attention = prepare_network(network, config.model, config, device)

@@ -115,10 +115,10 @@ def check_fit(
         MismatchError: the teacher has other tokens; otherwise as `build_model`.
         ConfigError: as `build_model`.
     """
-    from models.initialization import without_memory
+    import torch
 
     # Built first: that the teacher is of another kind says more than that its tokens differ.
-    with without_memory():
+    with torch.device("meta"):
         build_model(settings, config, teacher)
     _require_same_tokens(settings.teacher, teacher, vocabulary)
 
@@ -156,8 +156,9 @@ def build_model(
 
 def _load(name: str, teacher: TrainedModel) -> MaskedLanguageModel:
     """The teacher's network with its weights, in host memory; `name` is its reference in messages."""
+    import torch
+
     from models.config import TransformerConfig
-    from models.initialization import without_memory
     from models.masked_language_model import MaskedLanguageModel
     from models.weights import check_tensors
 
@@ -167,7 +168,7 @@ def _load(name: str, teacher: TrainedModel) -> MaskedLanguageModel:
             f"The teacher {name} is a network of kind {shape.network}, but only encoders are distilled.",
             next_step="set objective.teacher to an encoder that was trained on masked tokens",
         )
-    with without_memory():
+    with torch.device("meta"):
         network = MaskedLanguageModel(shape)
     expected = network.state_dict()
     # Other heads, such as those for pairs and spans, teach nothing here.

@@ -11,7 +11,6 @@ from torch import nn
 from cluster.artefacts.errors import ConfigError
 from models.backends import Choice, choose_backend
 from models.config import NetworkConfig
-from models.initialization import without_memory
 from pipeline.checkpoint.references import resolve_model
 from pipeline.objectives.outside import resolve_references
 from pipeline.objectives.registry import build_model
@@ -112,7 +111,7 @@ def make_network(
     shape = replace(config.model, vocab_size=reader.vocabulary.size)
     attention = attention_kernel(config, shape, "cuda" if on_cuda else "cpu", capability)
     outside = resolve_references(config.objective, resolve_model)
-    with without_memory():
+    with torch.device("meta"):
         model = build_model(config.objective, shape, outside)
     if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
         teacher.to("meta")

@@ -19,7 +19,6 @@ from torch import nn
 
 from cluster.collectives import gathered
 from cluster.group import Rank
-from models.initialization import without_memory
 from pipeline.engine.gpus import peak_flops
 from pipeline.plan.flops import count_flops
 from pipeline.pretrain.batches import HostBatch
@@ -185,7 +184,7 @@ def flops_of(build: Callable[[], nn.Module], inputs: Mapping[str, np.ndarray]) -
     """
     # Networks read and refuse what they like; a figure for the log must not end a run.
     with suppress(Exception):
-        with without_memory():
+        with torch.device("meta"):
             model = build()
         if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
             teacher.to("meta")

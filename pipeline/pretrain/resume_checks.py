@@ -164,14 +164,13 @@ def _require_same_shapes(start: Path, inputs: Inputs) -> None:
 
     A checkpoint elsewhere, whose weights are not on this machine, is compared by the workers alone.
     """
+    import torch
     from safetensors import safe_open
-
-    from models.initialization import without_memory
 
     weights = start / checkpoints.MODEL_FILE
     if not weights.exists():
         return
-    with without_memory():
+    with torch.device("meta"):
         model = inputs.build_model()
     with contents_of(weights, CorruptCheckpointError), safe_open(weights, framework="pt") as file:
         saved = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cluster.artefacts.errors import MismatchError
-from models.initialization import init_weights, without_memory
+from models.initialization import init_weights
 from models.peft.apply import apply_peft
 from models.peft.settings import PeftSettings
 from models.weights import check_tensors, with_prefix
@@ -31,7 +31,7 @@ def initial_network(
         MismatchError: the checkpoint lacks tensors, or they have other shapes or are not finite; they are named. Or the
             network cannot have the method.
     """
-    with without_memory():
+    with torch.device("meta"):
         model = task.build()
     model.to_empty(device="cpu")
     init_weights(model, seed)

@@ -17,7 +17,6 @@ from models.config import ElmoConfig, NetworkConfig, TransformerConfig
 from models.elmo.sentences import read_sentences
 from models.encoder import position_limit
 from models.features import FeatureExtractor, FeatureSettings, hidden_states, num_layers_of
-from models.initialization import without_memory
 from pipeline.checkpoint.references import Weights, resolve_model
 from pipeline.tune.batches import pad_rows
 from pipeline.tune.forms.base import STACK_PARTS, Part
@@ -103,7 +102,7 @@ def load_features(reference: str, runs_dir: Path, weights: Weights = "model") ->
     config = pretrained.model
     if isinstance(config, TransformerConfig) and config.network in _DECODERS_TOO:
         config = replace(config, network="encoder", num_decoder_layers=None)
-    with without_memory():
+    with torch.device("meta"):
         extractor = FeatureExtractor(config, FeatureSettings())
     extractor.to_empty(device="cpu")
     parts = (Part("encoder."),) if isinstance(config, ElmoConfig) else STACK_PARTS[config.network]

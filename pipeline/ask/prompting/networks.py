@@ -14,7 +14,6 @@ from cluster.artefacts.errors import ClozeError, MismatchError
 from models.causal_language_model import CausalLanguageModel
 from models.config import ElmoConfig, TransformerConfig
 from models.encoder import position_limit
-from models.initialization import without_memory
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_to_sequence import SequenceToSequence
 from models.weights import check_tensors
@@ -153,7 +152,7 @@ def _build(source: Source, reference: str) -> tuple[Kind, Any]:
         )
     kind, build = found
     assert isinstance(source.config, TransformerConfig)
-    with without_memory():
+    with torch.device("meta"):
         model = build(source.config)
     tensors = {name: tensor for name, tensor in source.state_dict.items() if not name.startswith(_PAIR_HEAD)}
     check_tensors(model.state_dict(), tensors, reference)

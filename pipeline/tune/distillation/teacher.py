@@ -94,11 +94,12 @@ def load_teacher(teacher: Teacher, task: PreparedTask, device: torch.device) -> 
     Raises:
         MismatchError: the teacher has another head than the task needs.
     """
+    import torch
+
     from models.hf.parts import POOLER
-    from models.initialization import without_memory
     from models.weights import check_tensors
 
-    with without_memory():
+    with torch.device("meta"):
         model = task.build()
     tensors = {
         name: tensor
