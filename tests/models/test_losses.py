@@ -29,11 +29,12 @@ class PeakMemory(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        given = {storage._cdata for storage in storages((args, kwargs))}
+        given = {storage.data_ptr() for storage in storages((args, kwargs))}
         for storage in storages(out):
-            if storage._cdata not in self.live and storage._cdata not in given:
-                self.live[storage._cdata] = storage.nbytes()
-                weakref.finalize(storage, self.live.pop, storage._cdata, None)
+            place = storage.data_ptr()
+            if place not in self.live and place not in given:
+                self.live[place] = storage.nbytes()
+                weakref.finalize(storage, self.live.pop, place, None)
         self.peak = max(self.peak, sum(self.live.values()))
         return out
 
