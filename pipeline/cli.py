@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cluster import logs, signals
-from cluster.imports import uncollected
 
 if TYPE_CHECKING:
     from cluster.artefacts.errors import ClozeError
@@ -36,11 +35,10 @@ def main() -> None:
 
 def _run() -> int:
     """Run a verb; returns the exit code of one that failed as documented."""
-    with uncollected():
-        from cluster.artefacts.credentials import message_without_credentials, split_tracking_credentials
-        from cluster.artefacts.errors import ClozeError, StorageError
-        from cluster.start_directory import enter_start_directory
-        from pipeline.commands.verbs import app
+    from cluster.artefacts.credentials import message_without_credentials, split_tracking_credentials
+    from cluster.artefacts.errors import ClozeError, StorageError
+    from cluster.start_directory import enter_start_directory
+    from pipeline.commands.verbs import app
 
     try:
         logs.start()

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from cluster.imports import uncollected
 from pipeline.commands.data_tables import print_plan, print_stats
 from pipeline.commands.download import download
 from pipeline.commands.find import find
@@ -58,8 +57,7 @@ def prepare(
     log_format: LogFormat = None,
 ) -> None:
     """Turn raw text into a token store. The same command continues, repairs, or confirms an existing one."""
-    with uncollected():
-        from pipeline.preparation.config import evaluation_texts, load_with_inputs
+    from pipeline.preparation.config import evaluation_texts, load_with_inputs
 
     settings, inputs = load_with_inputs(config, overrides or ())
     if dry_run:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cluster.imports import uncollected
 from pipeline.commands.output import (
     REFERENCE_HELP,
     DryRun,
@@ -100,14 +99,12 @@ def run(
     settings = _settings(config, list(overrides or ()), given, runs_dir)
     pretrained = resolve_start(reference, settings.runs_dir)
     if dry_run:
-        with uncollected():
-            from pipeline.tune.preview import preview
+        from pipeline.tune.preview import preview
 
         _show_preview(preview(settings, pretrained), as_json)
         return
-    with uncollected():
-        from pipeline.tune.run import finetune
-        from pipeline.tune.workload import scores_directory
+    from pipeline.tune.run import finetune
+    from pipeline.tune.workload import scores_directory
 
     on_page = partial(write_page, html) if html is not None and _is_first() else None
     scores = finetune(settings, pretrained, replace=replace, on_page=on_page)
@@ -189,10 +186,9 @@ def _settings(
     config: Path | None, overrides: list[str], given: dict[str, Any], runs_dir: Path | None
 ) -> FinetuneConfig:
     """The configuration of a file, or of one task that the options describe."""
-    with uncollected():
-        from cluster.artefacts.errors import ConfigError
-        from pipeline.config.loading import load_config, validate, with_overrides
-        from pipeline.tune.config import FinetuneConfig
+    from cluster.artefacts.errors import ConfigError
+    from pipeline.config.loading import load_config, validate, with_overrides
+    from pipeline.tune.config import FinetuneConfig
 
     if config is not None and "=" in str(config) and not config.exists():
         overrides, config = [str(config), *overrides], None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.imports import uncollected
 from pipeline.commands.data_plan import plan_data
 from pipeline.commands.output import ConfigPath, Json, Overrides, print_json, print_mapping, print_table
 
@@ -57,12 +56,11 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Work out memory, disk and hours of a pre-training run or of a preparation, before anything is started."""
-    with uncollected():
-        from pipeline.config.loading import load_config, load_plain
-        from pipeline.engine.gpus import require_gpu
-        from pipeline.plan.plan import make_plan, to_json
-        from pipeline.preparation.makers import missing_stores
-        from pipeline.run.config import PretrainConfig
+    from pipeline.config.loading import load_config, load_plain
+    from pipeline.engine.gpus import require_gpu
+    from pipeline.plan.plan import make_plan, to_json
+    from pipeline.preparation.makers import missing_stores
+    from pipeline.run.config import PretrainConfig
 
     of_runs = {"--gpu": gpu, "--gpus-per-node": gpus_per_node, "--memory-gib": memory_gib, "--mfu": mfu}
     of_preparations = {"--cpus-per-node": cpus_per_node, "--measured": measured, "--size": size}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.imports import uncollected
 from pipeline.commands.output import (
     ConfigPath,
     DryRun,
@@ -34,9 +33,8 @@ def pretrain(
     log_format: LogFormat = None,
 ) -> None:
     """Train a network on token stores, from random weights. A job that is tried again goes on with its run."""
-    with uncollected():
-        from pipeline.config.loading import load_config
-        from pipeline.run.config import PretrainConfig
+    from pipeline.config.loading import load_config
+    from pipeline.run.config import PretrainConfig
 
     settings = load_config(PretrainConfig, config, overrides or ())
     if dry_run:

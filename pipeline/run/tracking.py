@@ -28,7 +28,6 @@ from cluster.artefacts.credentials import (
 from cluster.artefacts.errors import TrackingUnreachableError
 from cluster.artefacts.private import lock
 from cluster.artefacts.storage import storage_errors
-from cluster.imports import uncollected
 from pipeline.config.loading import flatten
 from pipeline.run.environment import environment, source_tags, without_secrets
 
@@ -149,10 +148,9 @@ def start_run(
     config = without_secrets(config)
     _require_writable(runs_dir)
     with tracking_errors(uri):
-        with uncollected():
-            if uri.startswith(f"{_SQLITE}/"):
-                _make_tables(uri)
-            client = connect(uri)
+        if uri.startswith(f"{_SQLITE}/"):
+            _make_tables(uri)
+        client = connect(uri)
         from mlflow.entities import Param, RunTag
 
         if resume and _reopened(client, resume):
