@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+
 import pytest
-from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.tune.processes import check_launch
 
-BASE = ("--num_machines", "1", "--dynamo_backend", "no")
-RANKS = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-"""What torchrun, which `--multi_gpu` starts, adds."""
+LAUNCH = (sys.executable, "-m", "accelerate.commands.launch", "--num_machines", "1", "--dynamo_backend", "no")
+PRINTED = """
+import json, os
+if os.environ.get("RANK", "0") == "0":
+    print(json.dumps(dict(os.environ)), flush=True)
+"""
 
 
-def variables(*options: str) -> dict[str, str]:
-    """The environment that `accelerate launch` with these options gives a process."""
-    args = launch_command_parser().parse_args([*BASE, *options, "script.py"])
-    args, _, _ = _validate_launch_command(args)
-    if args.multi_gpu or args.use_fsdp:
-        return prepare_multi_gpu_env(args) | RANKS
-    return prepare_simple_launcher_cmd_env(args)[1]
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, str]]:
+    """From options of `accelerate launch` to the environment that it gives its first process."""
+    script = tmp_path_factory.mktemp("launched") / "script.py"
+    script.write_text(PRINTED)
+
+    @cache
+    def launched(*options: str) -> dict[str, str]:
+        # Port 0: torchrun takes a free one.
+        command = [*LAUNCH, "--main_process_port", "0", *options, str(script)]
+        # torchrun leaves a directory of logs behind.
+        environment = os.environ | {"TMPDIR": str(script.parent)}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return launched
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +55,7 @@ def no_launcher(monkeypatch):
     ],
     ids=["one", "two", "bf16"],
 )
-def test_launch_that_fits_is_accepted(make_config, options):
+def test_launch_that_fits_is_accepted(make_config, variables, options):
     precision = "bf16" if "bf16" in options else "fp32"
     check_launch(make_config(precision=precision), variables(*options))
 
@@ -52,14 +69,14 @@ def test_launch_that_fits_is_accepted(make_config, options):
     ],
     ids=["one process", "precision", "sharding"],
 )
-def test_launch_that_does_not_fit_is_answered_with_what_to_do(make_config, options, answer):
+def test_launch_that_does_not_fit_is_answered_with_what_to_do(make_config, variables, options, answer):
     found = variables(*options)
     with pytest.raises(ConfigError) as refused:
         check_launch(make_config(), found)
     assert answer in refused.value.next_step
 
 
-def test_all_differences_are_told_at_once(make_config):
+def test_all_differences_are_told_at_once(make_config, variables):
     found = variables("--cpu", "--num_processes", "2", "--mixed_precision", "bf16")
     with pytest.raises(ConfigError) as refused:
         check_launch(make_config(), found)
