@@ -73,7 +73,8 @@ def train(run: RunDirectory, workers: int) -> str:
 
 def train_by_torchrun(run: RunDirectory, workers: int) -> None:
     """The same, as an operator without Ray does it."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    command = [*torchrun, f"--log-dir={run.path.parent / 'torchrun'}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     done = subprocess.run(
         [*command, "-m", "pipeline.pretrain", str(run.path)], env=environment, capture_output=True, text=True

@@ -25,9 +25,9 @@ def launched(tmp_path_factory) -> dict[str, dict]:
 
 
 def launch(folder: Path, num_processes: int) -> dict:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--log-dir={folder}"]
     ran = subprocess.run(
-        [*torchrun, "--nproc_per_node", str(num_processes), str(SCRIPT), str(folder)],
+        [*torchrun, f"--nproc-per-node={num_processes}", str(SCRIPT), str(folder)],
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

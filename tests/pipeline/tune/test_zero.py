@@ -20,9 +20,9 @@ ROOT = SCRIPT.parents[3]
 def cases(tmp_path_factory) -> dict[str, dict]:
     """What each case of `zero_run.py` reports."""
     folder = tmp_path_factory.mktemp("zero")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     ran = subprocess.run(
-        [*torchrun, str(SCRIPT), str(folder)],
+        [*torchrun, f"--log-dir={folder}", str(SCRIPT), str(folder)],
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
