@@ -97,12 +97,12 @@ def fetch(name: HubName, otherwise: str) -> Snapshot:
         ReferenceNotFoundError: the Hub has no such model, keeps it from this user, or does not answer.
         DownloadError: a file could not be downloaded.
     """
-    from huggingface_hub import constants
+    from huggingface_hub import constants, is_offline_mode
 
     cached = find_cached(name)
     if cached is not None and _is_complete(cached.directory):
         return cached
-    if constants.is_offline_mode():
+    if is_offline_mode():
         if cached is not None and (cached.directory / CONFIG_FILE).is_file():
             return cached  # reading it says which file is missing
         raise ReferenceNotFoundError(

@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 import xxhash
 import yaml
-from numba.core.codegen import get_host_cpu_features
+from llvmlite.binding import get_host_cpu_features
 
 KINDS: Mapping[str, float] = {
     "documents": 0.0,
@@ -59,7 +59,7 @@ def compute(kind: str, directory: Path) -> dict[str, Any]:
 
 def processor() -> str:
     """What the last bits of a number depend on: the processor's instructions, and the library."""
-    features = xxhash.xxh3_64_hexdigest(str(get_host_cpu_features()).encode())
+    features = xxhash.xxh3_64_hexdigest(get_host_cpu_features().flatten().encode())
     return f"{platform.machine()} with instructions {features}, torch {version('torch')}"
 
 
