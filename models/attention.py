@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from models.cache import LayerCache
 from models.config import TransformerConfig
-from models.padding import Read, Unpadded
+from models.layout import Read, Unpadded
 from models.positions import Rotation, rotate
 from models.visibility import Varlen, Visible
 

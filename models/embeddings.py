@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
-from models.dropout import dropout
-from models.norms import make_norm
+from models.functional import dropout, make_norm
 from models.positions import sinusoidal_embedding
 
 

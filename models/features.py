@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.config import NetworkConfig
-from models.dropout import dropout
+from models.config import Combination, FeatureSettings, NetworkConfig
 from models.elmo.config import ElmoConfig
-from models.elmo.encoder import ElmoEncoder
+from models.elmo.encoder import ElmoEncoder, pad_sentences
 from models.elmo.representations import ScalarMix
-from models.elmo.sentences import pad_sentences
 from models.elmo.token_layer import DrawnLinear
-from models.feature_settings import Combination, FeatureSettings
+from models.functional import dropout
 from models.stacks import add_stacks, read_text
 from models.transformer import Transformer
 

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.config import ClassificationStyle, TransformerConfig
-from models.dropout import dropout
+from models.functional import dropout, make_norm
 from models.losses import CrossEntropy, summed_cross_entropy
-from models.norms import make_norm
 from models.transformer import ACTIVATIONS
 
 

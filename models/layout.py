@@ -1,6 +1,8 @@
-"""Where the tokens of a batch lie.
+"""Places of the tokens of a batch: packed pieces that must not see each other, padding that is left out, cached tokens.
 
-A batch is packed (pieces of text side by side in a row, `cu_seqlens`), padded (`attention_mask`), or neither.
+Linear layers, norms and dropout treat every position alike; only attention sees rows. So they run on the tokens alone,
+which are put back into their rows before attention (Zeng et al. 2022, section 3.1), and after the last attention they
+run only on the positions that a head reads.
 """
 
 from __future__ import annotations
@@ -10,7 +12,130 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.segments import segments_from_cu_seqlens
+
+def segments_from_cu_seqlens(
+    cu_seqlens: Tensor, batch: int, length: int, max_positions: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Number the pieces of a packed batch, and the tokens inside each piece.
+
+    Args:
+        cu_seqlens: [num_pieces + 1] int32 or int64 boundaries of the pieces in the flattened (row-major)
+            batch: first 0, last batch * length. No piece crosses a row. Repeated boundaries are empty
+            pieces, so a batch may pad its boundaries to a fixed count by repeating the last.
+        batch: rows.
+        length: tokens in a row.
+        max_positions: tokens in the longest allowed piece.
+
+    Returns:
+        piece_ids and position_ids, both [batch, length] int64. Positions restart at 0 in every piece.
+
+    Raises:
+        ValueError: the boundaries are not as described. Values are checked only in host memory, because
+            reading them from an accelerator would stall it once per batch.
+    """
+    if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            "cu_seqlens must be an int32 or int64 tensor of shape [num_pieces + 1], "
+            f"not {cu_seqlens.dtype} of shape {list(cu_seqlens.shape)}"
+        )
+    if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
+        _check_boundaries(cu_seqlens, batch, length, max_positions)
+    token = torch.arange(batch * length, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
+    piece_ids = torch.searchsorted(cu_seqlens, token, right=True) - 1
+    position_ids = token - cu_seqlens[piece_ids]
+    return piece_ids.view(batch, length), position_ids.long().view(batch, length)
+
+
+def same_piece_mask(piece_ids: Tensor) -> Tensor:
+    """[batch, length] piece numbers to a [batch, 1, length (query), length (key)] bool mask of tokens of one piece."""
+    return (piece_ids.unsqueeze(2) == piece_ids.unsqueeze(1)).unsqueeze(1)
+
+
+def _check_boundaries(cu_seqlens: Tensor, batch: int, length: int, max_positions: int | None) -> None:
+    sizes = cu_seqlens.diff()
+    if cu_seqlens.numel() < 2 or cu_seqlens[0] != 0 or cu_seqlens[-1] != batch * length or (sizes < 0).any():
+        raise ValueError(
+            f"cu_seqlens must rise from 0 to batch * length = {batch * length}, not {cu_seqlens.tolist()}"
+        )
+    starts, ends = cu_seqlens[:-1][sizes > 0], cu_seqlens[1:][sizes > 0]
+    if (starts // length != (ends - 1) // length).any():
+        raise ValueError(
+            f"a piece crosses a row of {length} tokens in cu_seqlens {cu_seqlens.tolist()}; "
+            "every multiple of the row length must be a boundary"
+        )
+    if max_positions is not None and (sizes > max_positions).any():
+        raise ValueError(
+            f"a packed piece has {int(sizes.max())} tokens, but the network knows {max_positions} positions; "
+            "pack shorter pieces or raise max_positions"
+        )
+
+
+@dataclass(frozen=True)
+class Unpadded:
+    """The places of the tokens of padded rows."""
+
+    index: Tensor
+    """[tokens] int64: places of the tokens in the flattened rows."""
+    batch: int
+    length: int
+
+    @classmethod
+    def of(cls, present: Tensor) -> Unpadded:
+        """From a [batch, length] bool mask that is true at tokens. Waits for the device, once per batch."""
+        return cls(present.flatten().nonzero().squeeze(1), *present.shape)
+
+    def tokens(self, rows: Tensor) -> Tensor:
+        """[batch, length, ...] to [1, tokens, ...]."""
+        return rows.flatten(0, 1).index_select(0, self.index).unsqueeze(0)
+
+    def rows(self, tokens: Tensor) -> Tensor:
+        """[1, tokens, ...] to [batch, length, ...], zero at padding."""
+        flat = tokens.new_zeros(self.batch * self.length, *tokens.shape[2:])
+        return flat.index_copy(0, self.index, tokens.squeeze(0)).unflatten(0, (self.batch, self.length))
+
+
+@dataclass(frozen=True)
+class Read:
+    """The positions that a head reads, where the last layer computes no others behind its attention."""
+
+    in_rows: Tensor
+    """[read] int64: their places in the flattened rows, as attention gives them."""
+    in_tokens: Tensor
+    """[read] int64: their places among the positions that all other blocks compute."""
+
+    @classmethod
+    def of(cls, positions: Tensor, places: Unpadded | None, in_rows: Unpadded | None) -> Read:
+        """From [read] int64 positions in the flattened rows and, where padding is left out, the places of the tokens
+        there and in the rows of attention."""
+        if places is None or in_rows is None:
+            return cls(positions, positions)
+        # A row of padding alone has nothing to read: what it gives has no meaning.
+        last = len(places.index) - 1
+        in_tokens = torch.searchsorted(places.index, positions).clamp_max(last)
+        return cls(in_rows.index[in_tokens], in_tokens)
+
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """[batch, length, ...] to [1, read, ...]."""
+        return rows.flatten(0, 1).index_select(0, self.in_rows).unsqueeze(0)
+
+    def of_tokens(self, tokens: Tensor) -> Tensor:
+        """What the other blocks compute, [batch, length, ...] or [1, tokens, ...], to [1, read, ...]."""
+        return tokens.flatten(0, 1).index_select(0, self.in_tokens).unsqueeze(0)
+
+
+def unpadded(present: Tensor | None) -> Unpadded | None:
+    """The places of the tokens, where rows are padded enough for it to pay; None elsewhere.
+
+    A compiled network keeps its padding: the number of tokens would change the shapes of every batch.
+    """
+    if present is None or torch.compiler.is_compiling() or present.device.type == "meta":
+        return None
+    places = Unpadded.of(present)
+    return places if len(places.index) < WORTH_IT * present.numel() else None
+
+
+WORTH_IT = 0.95
+"""Largest share of positions at which the others are left out: moving them costs about a twentieth of a layer."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Short texts of a padded batch side by side in the rows of attention, whose cost grows with rows times length squared.
 
-All other blocks run on tokens alone (see `models.padding`). Attention takes rows, and a batch with one long text has
+All other blocks run on tokens alone (see `models.layout`). Attention takes rows, and a batch with one long text has
 long rows for all: as pieces of fewer rows, which do not see each other, the texts compute the same.
 """
 
@@ -11,8 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from models.layout import Layout
-from models.padding import Unpadded
+from models.layout import Layout, Unpadded
 
 WORTH_IT = 0.75
 """Largest share of the rows that may remain: a mask of pieces costs more than one of padding."""

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.encoder import Encoder
+from models.functional import make_norm
 from models.heads import MaskedLanguageModelHead, PairHead, VocabularyProjection
 from models.layout import first_positions
 from models.losses import EACH, CrossEntropy
-from models.norms import make_norm
 
 PLACE_SIZE = 200
 """Width of the embedding of a token's place in its span, as in the released code."""

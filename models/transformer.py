@@ -13,10 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from models.attention import CrossAttention, SelfAttention
 from models.cache import DecoderCache
 from models.config import Activation, TransformerConfig
-from models.dropout import dropout
-from models.layout import Layout
-from models.norms import make_norm
-from models.padding import WORTH_IT, Read, Unpadded, unpadded
+from models.functional import dropout, make_norm
+from models.layout import WORTH_IT, Layout, Read, Unpadded, unpadded
 from models.positions import RelativeBias, Rotation, rotary_angles
 from models.side_by_side import side_by_side
 from models.visibility import Visible, see, see_memory

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.layout import Layout
-from models.segments import same_piece_mask
+from models.layout import Layout, same_piece_mask
 
 
 @dataclass(frozen=True)

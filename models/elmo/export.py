@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.elmo.config import ElmoConfig
+from models.elmo.encoder import pad_sentences, read_sentences
 from models.elmo.language_model import ElmoLanguageModel
-from models.elmo.sentences import pad_sentences, read_sentences
 from models.weights import check_tensors
 
 CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "model.safetensors", "tokenizer.json"

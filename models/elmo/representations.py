@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.elmo.config import ElmoConfig
-from models.elmo.encoder import ElmoEncoder
-from models.elmo.sentences import pad_sentences
+from models.elmo.encoder import ElmoEncoder, pad_sentences
 
 
 class ScalarMix(nn.Module):

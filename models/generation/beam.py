@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.generation.constraints import Constraints
-from models.generation.generated import Generated
 from models.generation.reader import Reader, check_numbers
+from models.generation.rows import Generated
+from models.generation.sampling import Constraints
 
 IMPOSSIBLE = -1e9
 """Score of an empty slot: below all real scores, and finite so that sums and quotients do not become NaN."""

@@ -14,11 +14,9 @@ from models.config import TransformerConfig
 from models.encoder import position_limit
 from models.generation.beam import beam_search
 from models.generation.config import GenerationConfig
-from models.generation.constraints import Constraints
-from models.generation.generated import Generated
 from models.generation.reader import DecoderReader, EncoderDecoderReader, Reader
-from models.generation.rows import write_rows
-from models.generation.sampling import Sampler
+from models.generation.rows import Generated, write_rows
+from models.generation.sampling import Constraints, Sampler
 from models.sequence_to_sequence import SequenceToSequence
 
 

@@ -1,6 +1,7 @@
-"""BART to and from Hugging Face (Lewis et al. 2020), and the part that mBART shares.
+"""BART (Lewis et al. 2020) and mBART (Liu et al. 2020) to and from Hugging Face.
 
 Hugging Face counts positions from 2, with two unused rows before: ids of special tokens in BART's first implementation.
+mBART is BART with pre-norm and a last norm on both stacks, and no token starts every decoder.
 """
 
 from __future__ import annotations
@@ -10,14 +11,53 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from models.config import Norm, TransformerConfig
+from models.hf.bert import pooled_head
 from models.hf.config_json import HfConfig, generation_keys, require_keys
-from models.hf.encoder_decoders import STACKS, heads, with_shared_embedding
 from models.hf.family import Family, TokenIds
 from models.hf.heads import Head
-from models.hf.names import Names, module, parameter
+from models.hf.names import Names, module, parameter, vocabulary_names
+
+STACKS = ("encoder", "decoder")
+
+
+def heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
+    """Tensors of every head."""
+    return {
+        "seq2seq_lm": vocabulary_names(config),
+        "sequence_classification": pooled_head("classification_head.dense", "classification_head.out_proj"),
+        "question_answering": module("output", "qa_outputs"),
+    }
+
+
+def with_shared_embedding(tensors: Mapping[str, Tensor], base: str, *, separate: bool) -> dict[str, Tensor]:
+    """Leave one name of the embedding that both stacks read: `shared.weight`.
+
+    Args:
+        base: what tensor names begin with.
+        separate: whether each stack reads its own copy, and `shared.weight` is read by none where there are copies.
+
+    Raises:
+        ValueError: the copies differ.
+    """
+    kept = dict(tensors)
+    shared = f"{base}shared.weight"
+    copies = {
+        name: kept.pop(name) for stack in STACKS if (name := f"{base}{stack}.embed_tokens.weight") in kept
+    }
+    if separate and len(copies) == len(STACKS):
+        kept.pop(shared, None)
+    for name, copy in copies.items():
+        if not torch.equal(kept.setdefault(shared, copy), copy):
+            raise ValueError(
+                f"{name} differs from the other input embedding, but encoder and decoder share one in these networks; "
+                "a network that was trained with two cannot be read"
+            )
+    return kept
+
 
 UNUSED_POSITIONS = 2
 """Rows of their position embeddings before the first position."""
@@ -191,3 +231,18 @@ BART = Variant(
     starts_with_eos=True,
 )
 FAMILY = family_of(BART)
+
+MBART = Variant(
+    name="mBART",
+    norm="pre",
+    model_type="mbart",
+    architectures={
+        "MBartForConditionalGeneration": "seq2seq_lm",
+        "MBartModel": "seq2seq_lm",
+        "MBartForQuestionAnswering": "question_answering",
+        # `transformers` classifies by `</s>`, which comes before the tag of the language; our networks take the last
+        # token, so sequence classification is not translated.
+    },
+    starts_with_eos=False,
+)
+MBART_FAMILY = family_of(MBART)

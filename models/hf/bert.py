@@ -7,13 +7,169 @@ Pass it `position_ids` there.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
 
 from models.config import TransformerConfig
-from models.hf import bert_names as bert
 from models.hf.config_json import read_activation
 from models.hf.family import Family
 from models.hf.heads import FINE_TUNED, Head, classes
-from models.hf.names import Names, module
+from models.hf.names import Names, module, parameter
+
+KEYS: Mapping[str, str] = {
+    "vocab_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "norm_eps": "layer_norm_eps",
+    "initializer_std": "initializer_range",
+    "tie_embeddings": "tie_word_embeddings",
+}
+DEFAULTS: Mapping[str, Any] = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-12,
+    "tie_word_embeddings": True,
+}
+REQUIRED: Mapping[str, Any] = {
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "position_embedding_type": "absolute",
+}
+SHARED: Mapping[str, Any] = {
+    "activation_key": "hidden_act",
+    "required": REQUIRED,
+    "buffers": r"(^|\.)embeddings\.(position_ids|token_type_ids)$",
+}
+"""Members of `Family` that all of them have."""
+
+
+def modern_norms(tensors: dict[str, Tensor], values: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
+    """Weights and biases of norms, which the first published files call gamma and beta, under the names of now."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+            name = name.removesuffix(old) + new if name.endswith(old) else name
+        renamed[name] = tensor
+    return renamed
+
+
+def body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
+    """Tensors of embeddings and layers."""
+    return [*embedding_names(config, prefix), *layer_names(config, f"{prefix}encoder.layer.")]
+
+
+def embedding_names(config: TransformerConfig, prefix: str, *, skipped: int = 0) -> list[Names]:
+    """Tensors of the embeddings.
+
+    Args:
+        skipped: rows before the first position.
+    """
+    ours, theirs = "encoder.embeddings", f"{prefix}embeddings"
+    segments = parameter(f"{ours}.segments.weight", f"{theirs}.token_type_embeddings.weight")
+    return [
+        *parameter(f"{ours}.tokens.weight", f"{theirs}.word_embeddings.weight"),
+        *parameter(f"{ours}.positions.weight", f"{theirs}.position_embeddings.weight", skipped=skipped),
+        *(segments if config.num_segments else []),
+        *module(f"{ours}.norm", f"{theirs}.LayerNorm"),
+    ]
+
+
+LAYER: Mapping[str, tuple[str, ...]] = {
+    "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "attention.output": ("attention.output.dense",),
+    "attention_norm": ("attention.output.LayerNorm",),
+    "feed_forward.up": ("intermediate.dense",),
+    "feed_forward.down": ("output.dense",),
+    "feed_forward_norm": ("output.LayerNorm",),
+}
+"""Our modules of a layer and theirs."""
+
+
+def layer_names(
+    config: TransformerConfig, theirs: str, layer: Mapping[str, tuple[str, ...]] = LAYER
+) -> list[Names]:
+    """Tensors of all layers of an encoder.
+
+    Args:
+        theirs: beginning of their names up to the number of the layer.
+        layer: as in `LAYER`.
+    """
+    return [
+        names
+        for number in range(config.num_layers)
+        for own, parts in layer.items()
+        for names in module(
+            f"encoder.transformer.layers.{number}.{own}", *(f"{theirs}{number}.{part}" for part in parts)
+        )
+    ]
+
+
+def prediction_names(
+    config: TransformerConfig, dense: str, norm: str, decoder: str, bias: str
+) -> list[Names]:
+    """The head that predicts tokens.
+
+    Args:
+        dense: their linear layer before the projection.
+        norm: their norm.
+        decoder: their projection to the vocabulary.
+        bias: name of the bias that is used with tied embeddings. Untied, `transformers` adds the bias of `decoder`
+            and stores this one without using it.
+    """
+    projection = parameter("head.decoder.bias", bias)
+    if not config.tie_embeddings:
+        projection += module("head.decoder", decoder)
+    return [*module("head.dense", dense), *module("head.norm", norm), *projection]
+
+
+def label_heads(sequence: tuple[str, str], choice: tuple[str, str]) -> dict[Head, list[Names]]:
+    """The heads of fine-tuning.
+
+    Args:
+        sequence: the dense layer and the scores of sequence classification.
+        choice: the dense layer and the scores of multiple choice.
+    """
+    return {
+        "sequence_classification": pooled_head(*sequence),
+        "multiple_choice": pooled_head(*choice),
+        "token_classification": module("scores", "classifier"),
+        "question_answering": module("output", "qa_outputs"),
+    }
+
+
+def pooled_head(dense: str, scores: str) -> list[Names]:
+    """A dense layer on one token of a text, and its scores."""
+    return [*module("head.dense", dense), *module("head.output", scores)]
+
+
+def without_segments(config: TransformerConfig, head: Head) -> list[str]:
+    """The obstacle for families that always have segments."""
+    return [] if config.num_segments else ["num_segments is 0, and it always has segments"]
+
+
+def other_prediction(config: TransformerConfig, head: Head) -> list[str]:
+    """The obstacle for families whose head predicts tokens with the activation of the layers."""
+    if head not in ("masked_lm", "pretraining") or config.prediction_activation == config.activation:
+        return []
+    return [
+        f"prediction_activation is {config.prediction_activation!r}, activation {config.activation!r}; they are equal "
+        "there"
+    ]
 
 
 def _pooler(prefix: str) -> list[Names]:
@@ -22,7 +178,7 @@ def _pooler(prefix: str) -> list[Names]:
 
 def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
     predictions = "cls.predictions"
-    tokens = bert.prediction_names(
+    tokens = prediction_names(
         config,
         f"{predictions}.transform.dense",
         f"{predictions}.transform.LayerNorm",
@@ -35,7 +191,7 @@ def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]
         "encoder": [],
         "masked_lm": tokens,
         "pretraining": [*tokens, *pairs],
-        **bert.label_heads(labels, labels),
+        **label_heads(labels, labels),
     }
 
 
@@ -45,19 +201,19 @@ FAMILY = Family(
     architectures=classes("Bert", "encoder", "masked_lm", "pretraining", *FINE_TUNED),
     base="bert.",
     always=TransformerConfig(),
-    keys=bert.KEYS,
-    defaults=bert.DEFAULTS,
-    body=bert.body,
+    keys=KEYS,
+    defaults=DEFAULTS,
+    body=body,
     heads=_heads,
     carried={"prediction_activation"},
     read=lambda values, head, tensors: {"prediction_activation": read_activation(values, "hidden_act")},
     write=lambda config, head, token_ids: {"pad_token_id": token_ids.pad},
-    prepare=bert.modern_norms,
+    prepare=modern_norms,
     pooler=_pooler,
     copies={
         "cls.predictions.decoder.weight": "{}embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    problems=lambda config, head: bert.without_segments(config, head) + bert.other_prediction(config, head),
-    **bert.SHARED,
+    problems=lambda config, head: without_segments(config, head) + other_prediction(config, head),
+    **SHARED,
 )

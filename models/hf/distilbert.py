@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from models.config import TransformerConfig
-from models.hf import bert_names as bert
+from models.hf import bert
 from models.hf.config_json import read_activation
 from models.hf.family import Family
 from models.hf.heads import FINE_TUNED, Head, classes

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from models.config import TransformerConfig
-from models.hf import bert_names as bert
+from models.hf import bert
 from models.hf.config_json import require_keys
 from models.hf.family import Family
 from models.hf.heads import FINE_TUNED, Head, classes

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
-from models.hf import bart, bert, distilbert, electra, gpt2, llama, mbart, modernbert, roberta, t5
+from models.hf import bart, bert, distilbert, electra, gpt2, llama, modernbert, roberta, t5
 from models.hf.config_json import HfConfig, generation_keys, label_names, require_keys, search_keys
 from models.hf.family import Family, Imported, Tensors, TokenIds
 from models.hf.heads import Head
@@ -29,7 +29,7 @@ FAMILIES: tuple[Family, ...] = (
     gpt2.FAMILY,
     llama.FAMILY,
     bart.FAMILY,
-    mbart.FAMILY,
+    bart.MBART_FAMILY,
     t5.FAMILY,
 )
 """In the order in which an export tries them."""

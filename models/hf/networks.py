@@ -10,19 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from models.causal_language_model import CausalLanguageModel
-from models.choice_classifier import CHOICE_CLASSIFIERS
+from models.classifiers import (
+    CHOICE_CLASSIFIERS,
+    DecoderClassifier,
+    EncoderDecoderClassifier,
+    SequenceClassifier,
+    SpanClassifier,
+    TokenClassifier,
+)
 from models.config import Network, TransformerConfig
-from models.decoder_classifier import DecoderClassifier
 from models.electra import Discriminator
 from models.encoder import Encoder
-from models.encoder_decoder_classifier import EncoderDecoderClassifier
 from models.hf.heads import Head
 from models.hf.names import Names
 from models.masked_language_model import MaskedLanguageModel
-from models.sequence_classifier import SequenceClassifier
 from models.sequence_to_sequence import SequenceToSequence
-from models.span_classifier import SpanClassifier
-from models.token_classifier import TokenClassifier
 
 Outputs: TypeAlias = dict[str, Tensor]
 Model: TypeAlias = Any

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from models.config import TransformerConfig
-from models.hf import bert_names as bert
+from models.hf import bert
 from models.hf.family import Family, TokenIds
 from models.hf.heads import FINE_TUNED, Head, classes
 from models.hf.names import Names, module

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from models.config import Activation, TransformerConfig
+from models.hf.bart import STACKS, heads, with_shared_embedding
 from models.hf.config_json import HfConfig, generation_keys
-from models.hf.encoder_decoders import STACKS, heads, with_shared_embedding
 from models.hf.family import Family, TokenIds
 from models.hf.heads import Head
 from models.hf.names import Names, module, parameter

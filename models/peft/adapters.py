@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
-from models.dropout import dropout
+from models.functional import dropout
 from models.peft.settings import AdapterSettings
 from models.transformer import ACTIVATIONS, TransformerLayer
 

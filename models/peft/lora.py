@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
-from models.dropout import dropout
+from models.functional import dropout
 from models.peft.settings import LoraSettings, Target
 from models.transformer import TransformerLayer
 

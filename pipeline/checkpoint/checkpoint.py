@@ -30,7 +30,7 @@ from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import Damage, contents_of, free_name, is_committed
 from models.config import NetworkConfig
 from pipeline.config.networks import NetworkChoice
-from pipeline.objectives.terms import TOTAL
+from pipeline.objectives.base import TOTAL
 
 KIND = "checkpoint"
 TRAINER_FILE = "trainer.json"

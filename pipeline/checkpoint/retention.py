@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster.artefacts.errors import CorruptArtefactError, CorruptCheckpointError, StorageError
 from pipeline.checkpoint.store import CheckpointStore
-from pipeline.objectives.terms import higher_is_better
+from pipeline.objectives.base import higher_is_better
 
 
 @dataclass(frozen=True, slots=True)

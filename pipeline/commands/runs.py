@@ -161,7 +161,7 @@ def _cell(value: Any) -> str:
 
 def _summary(run: Any) -> dict[str, Any]:
     from cluster.artefacts.errors import ClozeError
-    from pipeline.objectives.terms import TOTAL
+    from pipeline.objectives.base import TOTAL
     from pipeline.run.history import last_logged
     from pipeline.run.log.kinds import LogKind
     from pipeline.run.state import state_of

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from cluster.artefacts.errors import ConfigError, ConfigProblem, MissingInputError
 from cluster.artefacts.places import folded_uri
-from pipeline.config.members import TAG_FIELDS, fields_of, members_in, tags_of
-from pipeline.config.problems import nearest, problems_of
+from pipeline.config.problems import TAG_FIELDS, fields_of, members_in, nearest, problems_of, tags_of
 from pipeline.config.shipped import find_beside, find_shipped, names_of_shipped
 
 ConfigT = TypeVar("ConfigT")

@@ -13,7 +13,7 @@ from cluster.artefacts.errors import ExportError
 from models.config import TransformerConfig
 from models.hf.heads import Head
 from models.hf.networks import carrier_of, ended_by, num_labels_of, their_inputs
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 
 if TYPE_CHECKING:
     from models.elmo.export import Elmo

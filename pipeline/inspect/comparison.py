@@ -17,7 +17,7 @@ from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.places import as_place
 from cluster.copies import manifest_at
 from pipeline.checkpoint.store import newest_state
-from pipeline.objectives.terms import higher_is_better
+from pipeline.objectives.base import higher_is_better
 from pipeline.run.directory import RunDirectory, RunInfo
 from pipeline.run.history import list_attempts, tokens_by_step
 from pipeline.run.log.kinds import LogKind

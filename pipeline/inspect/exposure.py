@@ -21,7 +21,7 @@ from pipeline.run.events import Event
 from pipeline.run.history import Attempt, last_logged, list_attempts
 from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.run.skipped_data import SkipLedger
-from pipeline.samples.epochs.index_cache import IndexCache
+from pipeline.samples.index_cache import IndexCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pipeline.inspect.whereabouts import Whereabouts, find_documents
 from pipeline.objectives.base import Batch
 from pipeline.run.inputs import Inputs
 from pipeline.samples.dataset import SampleOrigin, TokenDataset
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from pipeline.samples.rows import Slice
 

@@ -28,7 +28,7 @@ from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from pipeline.samples.dataset import SampleOrigin, TokenDataset
 from pipeline.samples.loader import StepLoader
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 
 
 @dataclass(frozen=True, slots=True)

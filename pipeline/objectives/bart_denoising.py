@@ -27,9 +27,8 @@ from pipeline.objectives.kernels.text_noise import (
     denoising_pairs,
 )
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.noise.noise import Noise
-from pipeline.samples.packed import Packed
-from pipeline.samples.reading import SINGLE_FORMATS, Reading
+from pipeline.samples.noise import Noise
+from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
 
 NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
 

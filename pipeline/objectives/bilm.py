@@ -22,12 +22,10 @@ from data_prep.tokenizers.word_lexicon import Lexicon
 from models.elmo.characters import PADDING, SENTENCE_BEGIN, SENTENCE_END, SHIFT, WORD_BEGIN, WORD_END
 from models.elmo.config import ElmoConfig
 from pipeline.config.loading import Config
-from pipeline.objectives.base import Batch
-from pipeline.objectives.terms import Term
+from pipeline.objectives.base import Batch, Term
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.noise.noise import Noise
-from pipeline.samples.packed import Packed
-from pipeline.samples.reading import Format, Reading
+from pipeline.samples.noise import Noise
+from pipeline.samples.packed import Format, Packed, Reading
 
 if TYPE_CHECKING:
     from torch import nn

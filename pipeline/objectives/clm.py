@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pipeline.config.loading import Config
-from pipeline.objectives.base import Batch, boundaries
-from pipeline.objectives.terms import Term
+from pipeline.objectives.base import Batch, Term, boundaries
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.noise.noise import Noise
-from pipeline.samples.packed import Packed
-from pipeline.samples.reading import SINGLE_FORMATS, Reading
+from pipeline.samples.noise import Noise
+from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
 
 if TYPE_CHECKING:
     from models.causal_language_model import CausalLanguageModel

@@ -18,14 +18,12 @@ from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.storage import contents_of
 from pipeline.config.loading import Config
 from pipeline.objectives import mlm
-from pipeline.objectives.base import Batch
+from pipeline.objectives.base import Batch, Term
 from pipeline.objectives.mlm import MaskedLM
 from pipeline.objectives.outside import ModelReference, TrainedModel
-from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.noise.noise import Noise
-from pipeline.samples.packed import Packed
-from pipeline.samples.reading import SINGLE_FORMATS, Reading
+from pipeline.samples.noise import Noise
+from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from pipeline.objectives.base import Batch
-from pipeline.objectives.terms import Term
+from pipeline.objectives.base import Batch, Term
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

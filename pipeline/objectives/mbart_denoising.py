@@ -18,9 +18,8 @@ from pipeline.objectives import encoder_decoder
 from pipeline.objectives.bart_denoising import corrupt_texts
 from pipeline.objectives.base import Batch
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.noise.noise import Noise
-from pipeline.samples.packed import Packed
-from pipeline.samples.reading import Reading
+from pipeline.samples.noise import Noise
+from pipeline.samples.packed import Packed, Reading
 
 NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
 

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from cluster.compiled_loop import compiled_loop
 from pipeline.config.loading import Config
 from pipeline.objectives import nsp
-from pipeline.objectives.base import Batch, boundaries
+from pipeline.objectives.base import Batch, Term, boundaries
 from pipeline.objectives.kernels.masking import (
     Masking,
     Spans,
@@ -29,11 +29,9 @@ from pipeline.objectives.kernels.masking import (
     hide_tokens,
     write_positions,
 )
-from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.noise.noise import Noise
-from pipeline.samples.packed import Packed
-from pipeline.samples.reading import Reading, Relation
+from pipeline.samples.noise import Noise
+from pipeline.samples.packed import Packed, Reading, Relation
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

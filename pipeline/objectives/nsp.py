@@ -15,9 +15,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pipeline.objectives.terms import Term
-from pipeline.samples.packed import Packed
-from pipeline.samples.reading import PAIR_FORMATS, SINGLE_FORMATS, Reading, Relation
+from pipeline.objectives.base import Term
+from pipeline.samples.packed import PAIR_FORMATS, SINGLE_FORMATS, Packed, Reading, Relation
 
 
 def reading(pairs: Relation | None, sequence_length: int) -> Reading:

@@ -14,7 +14,7 @@ from pipeline.config.loading import Config
 from pipeline.objectives import clm
 from pipeline.objectives.base import Batch
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 
 NETWORKS, reading, extra_tokens = clm.NETWORKS, clm.reading, clm.extra_tokens

@@ -23,7 +23,7 @@ from pipeline.objectives import (
 )
 from pipeline.objectives.base import Objective
 from pipeline.objectives.outside import OutsideModels
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 
 if TYPE_CHECKING:
     from torch import nn

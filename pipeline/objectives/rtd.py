@@ -16,13 +16,11 @@ from pydantic import Field
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import Config
 from pipeline.objectives import mlm, nsp
-from pipeline.objectives.base import Batch, boundaries
+from pipeline.objectives.base import Batch, Term, boundaries
 from pipeline.objectives.mlm import mask_tokens, masking_of
-from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.noise.noise import Noise
-from pipeline.samples.packed import Packed
-from pipeline.samples.reading import SINGLE_FORMATS, Reading
+from pipeline.samples.noise import Noise
+from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

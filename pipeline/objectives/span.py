@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from cluster.compiled_loop import compiled_loop
 from pipeline.config.loading import Config
 from pipeline.objectives import mlm, nsp
-from pipeline.objectives.base import Batch, boundaries
+from pipeline.objectives.base import Batch, Term, boundaries
 from pipeline.objectives.kernels.masking import (
     Masking,
     Spans,
@@ -30,11 +30,9 @@ from pipeline.objectives.kernels.masking import (
     write_positions,
 )
 from pipeline.objectives.mlm import cumulative, masking_of
-from pipeline.objectives.terms import Term
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.noise.noise import Noise
-from pipeline.samples.packed import Packed
-from pipeline.samples.reading import Reading, Relation
+from pipeline.samples.noise import Noise
+from pipeline.samples.packed import Packed, Reading, Relation
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

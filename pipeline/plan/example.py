@@ -19,9 +19,8 @@ from pipeline.objectives.base import Batch
 from pipeline.objectives.registry import OBJECTIVES
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.run.config import PretrainConfig
-from pipeline.samples.noise.noise import Noise
-from pipeline.samples.packed import Packed
-from pipeline.samples.reading import PAIR_FORMATS
+from pipeline.samples.noise import Noise
+from pipeline.samples.packed import PAIR_FORMATS, Packed
 
 PIECES_PER_ROW = 4
 """Documents that are taken to share a row."""

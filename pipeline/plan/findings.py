@@ -12,8 +12,8 @@ from cluster.copies import committed_at, manifest_at
 from data_prep.layout import TOKENS
 from data_prep.token_store import TokenStore
 from pipeline.plan.choices import Machines, Option, cheapest
-from pipeline.plan.disk import Disk
 from pipeline.plan.duration import Duration
+from pipeline.plan.memory import Disk
 from pipeline.run.config import PretrainConfig
 from pipeline.run.settings import must_be_multiple
 from pipeline.run.token_plan import UNBOUNDED_STEPS

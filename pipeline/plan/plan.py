@@ -8,9 +8,9 @@ from typing import Any
 from cluster.memory import memory
 from pipeline.engine.gpus import CPU, Gpu, find_gpu
 from pipeline.plan.choices import Machines, Option, cheapest, chosen_option, options, sharding_of
-from pipeline.plan.disk import Disk, disk_of
 from pipeline.plan.duration import Duration, duration_of
 from pipeline.plan.findings import StoreUse, findings, memory_findings, store_uses
+from pipeline.plan.memory import Disk, disk_of
 from pipeline.plan.network import make_network
 from pipeline.run.config import PretrainConfig
 

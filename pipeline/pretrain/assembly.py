@@ -46,9 +46,9 @@ from pipeline.run.events import Event
 from pipeline.run.heartbeat import Heartbeat
 from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.run.log.reporter import Reporter
-from pipeline.samples.epochs.index_cache import IndexCache
+from pipeline.samples.index_cache import IndexCache
 from pipeline.samples.loader import StepLoader
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 
 

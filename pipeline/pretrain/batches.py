@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from models.losses import EACH, sums_by_group
-from pipeline.objectives.base import Batch
-from pipeline.objectives.terms import TOTAL
+from pipeline.objectives.base import TOTAL, Batch
 from pipeline.samples.packed import Packed
 
 

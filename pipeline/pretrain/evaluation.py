@@ -12,7 +12,7 @@ from torch import Tensor
 from cluster.collectives import summed
 from cluster.group import Rank
 from pipeline.engine.deepspeed.engine import Engine
-from pipeline.objectives.terms import Term, with_perplexities
+from pipeline.objectives.base import Term, with_perplexities
 from pipeline.pretrain.batches import HostBatch, Totals
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.loader import Lengths, sorted_by_length

@@ -29,7 +29,7 @@ from pipeline.run.events import Event
 from pipeline.run.log.kinds import LogKind
 from pipeline.run.log.log import RunLog
 from pipeline.run.log.seals import damage_of_log
-from pipeline.samples.epochs.index_cache import IndexCache
+from pipeline.samples.index_cache import IndexCache
 
 if TYPE_CHECKING:
     from pipeline.run.inputs import Inputs

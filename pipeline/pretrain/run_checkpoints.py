@@ -15,7 +15,7 @@ from pipeline.checkpoint.retention import Retention, best_step
 from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
 from pipeline.checkpoint.store import CheckpointStore
 from pipeline.engine.deepspeed.engine import Engine
-from pipeline.objectives.terms import is_better
+from pipeline.objectives.base import is_better
 from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.spikes import SpikeGuard
 from pipeline.run.config import PretrainConfig, identity_of

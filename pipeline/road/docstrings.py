@@ -26,7 +26,7 @@ from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import storage_errors
 from data_prep.document import Document
 from data_prep.token_store import TokenStore
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 
 SIZES: Mapping[str, tuple[int, int]] = {"package": (450, 450), "code": (300, 300), "word_order": (1600, 800)}
 """By task, the rows to train on and to evaluate on; with 800 of `word_order`, some seeds do not learn it."""

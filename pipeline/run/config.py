@@ -14,8 +14,8 @@ from models.config import TransformerConfig
 from pipeline.config.loading import Config
 from pipeline.config.networks import NetworkChoice
 from pipeline.config.problems import SettingsMisfit, nearest
+from pipeline.objectives.base import deciding_metric, metric_names
 from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
-from pipeline.objectives.terms import deciding_metric, metric_names
 from pipeline.optimizers import OptimizerChoice
 from pipeline.run.settings import (
     BatchConfig,
@@ -36,7 +36,7 @@ from pipeline.run.settings import (
 )
 from pipeline.run.token_plan import TokenPlan
 from pipeline.samples.batch_plan import BatchPlan
-from pipeline.samples.reading import Format, Reading
+from pipeline.samples.packed import Format, Reading
 
 
 class PretrainConfig(Config):

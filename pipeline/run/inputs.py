@@ -20,10 +20,10 @@ from pipeline.objectives.registry import FIT_CHECKS, LENGTHS, OBJECTIVES, build_
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
 from pipeline.run.config import PretrainConfig
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.epochs.index_cache import IndexCache
+from pipeline.samples.index_cache import IndexCache
 from pipeline.samples.loader import Lengths
 from pipeline.samples.mixture import Split, StoreShare
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:

@@ -59,8 +59,8 @@ class StoredSettings:
             return chosen
         from pydantic import ValidationError
 
+        from pipeline.objectives.base import TOTAL, deciding_metric
         from pipeline.objectives.registry import OBJECTIVES
-        from pipeline.objectives.terms import TOTAL, deciding_metric
 
         try:
             objective = _objectives().validate_python(self.plain.get("objective"))

@@ -1,5 +1,5 @@
 """From token stores to micro-batches: order, packing, mixing and loading as pure functions of one integer."""
 
-from pipeline.samples.noise.kernel_cache import use_kernel_cache
+from pipeline.samples.kernel_cache import use_kernel_cache
 
 use_kernel_cache()

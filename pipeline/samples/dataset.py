@@ -13,15 +13,20 @@ from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import hash_json
 from cluster.memory import memory
 from data_prep.token_store import TokenStore
-from pipeline.samples.epochs.index_cache import IndexCache, Summary
-from pipeline.samples.epochs.prefetch import EpochPrefetch
-from pipeline.samples.mixture import Mixture, Split, StoreShare
-from pipeline.samples.packed import Packed, Special, TokenSources, find_sources, number_sources
-from pipeline.samples.parts import Cutter, IndexMaker, Part
-from pipeline.samples.reader import read_rows, sentence_positions, span_of
-from pipeline.samples.reading import PAIR_FORMATS, Format, Relation
+from pipeline.samples.index_cache import EpochPrefetch, IndexCache, Summary
+from pipeline.samples.mixture import Cutter, IndexMaker, Mixture, Part, Split, StoreShare
+from pipeline.samples.packed import (
+    PAIR_FORMATS,
+    Format,
+    Packed,
+    Relation,
+    Special,
+    TokenSources,
+    find_sources,
+    number_sources,
+)
 from pipeline.samples.rows import ShuffledRows, Slice, slices_of_row
-from pipeline.samples.text import find_documents, find_source_numbers
+from pipeline.samples.text import find_documents, find_source_numbers, read_rows, sentence_positions, span_of
 
 _PART_SHIFT = 48
 """A sample's id holds its part of the mixture in the bits above and its row in the bits below."""

@@ -1,15 +1,10 @@
-"""Micro-batches of packed samples: rows of pieces, each of which attends to itself.
-
-A piece is a slice of one document, `<s> ids </s>` (a row may open inside a document with an extra `<s>`, and may end a
-piece without `</s>`); a pair `<s> A </s> B </s>`; or the padding that closes a row. The format decides which slices
-make a row: see `formats/`.
-"""
+"""Samples, as an objective asks for them and as it gets them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +12,47 @@ from cluster.compiled_loop import compiled_loop
 from data_prep.token_store import TokenStore
 from pipeline.samples.rows import Slices
 from pipeline.samples.text import count_up_to
+
+Format = Literal[
+    "contiguous",
+    "best_fit",
+    "full_sentences",
+    "doc_sentences",
+    "segment_pair",
+    "sentence_pair",
+    "sentences",
+]
+"""How samples are cut from documents; `pipeline/samples/formats/__init__.py` describes each."""
+SINGLE_FORMATS: tuple[Format, ...] = (
+    "contiguous",
+    "best_fit",
+    "full_sentences",
+    "doc_sentences",
+    "sentences",
+)
+"""Formats in which a piece is one slice of a document."""
+PAIR_FORMATS: tuple[Format, ...] = ("segment_pair", "sentence_pair")
+"""Formats in which a piece is a pair of segments (Devlin et al. 2019, section 3.1, task 2)."""
+Relation = Literal["nsp", "sop"]
+"""Where second segments come from: next or random (Devlin et al. 2019), or right or swapped order (Lan et al. 2020)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The samples that an objective asks for."""
+
+    formats: tuple[Format, ...]
+    """Formats it can learn from. The first is the format of its paper, taken when the configuration names none."""
+    length: int
+    """Tokens of a sample as it is read. Differs from the sequence length where noise shortens the text (T5)."""
+    sentence_starts: bool = False
+    """Whether `Packed.sentence_starts` is needed."""
+    langs: bool = False
+    """Whether every sample must be in one language, named by `Packed.langs`."""
+    relation: Relation | None = None
+    """The relation of the segments of a pair; None reads plain text."""
+    positions: int = 0
+    """Tokens of the longest text that the network reads or writes, where that may be more than the sequence length."""
 
 
 @dataclass(frozen=True, slots=True)

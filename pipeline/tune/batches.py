@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.ragged import Ragged
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 
 
 def example_order(seed: int, epoch: int, num_examples: int) -> np.ndarray:

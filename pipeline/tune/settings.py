@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from models.feature_settings import FeatureSettings
+from models.config import FeatureSettings
 from models.peft.settings import PeftSettings
 from pipeline.config.loading import Config
 from pipeline.optimizers import Optimizer

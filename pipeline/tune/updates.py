@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 
 from cluster.artefacts.errors import ClozeError, ConfigError
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.tune.batches import UpdatePlan
 from pipeline.tune.forms.base import PreparedTask
 from pipeline.tune.learner import Learner

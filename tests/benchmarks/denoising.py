@@ -17,7 +17,7 @@ from pipeline.objectives.bart_denoising import BartDenoising
 from pipeline.objectives.base import Batch
 from pipeline.objectives.t5_span_corruption import SpanCorruption
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.benchmarks.compare import Comparison, compare
 

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 import transformers
 
+from models.classifiers import SequenceClassifier
 from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
 from models.initialization import init_weights
 from models.peft.apply import apply_peft, trained_parameters
 from models.peft.hf import save_peft_directory, to_peft
 from models.peft.settings import LoraSettings
-from models.sequence_classifier import SequenceClassifier
 from tests.benchmarks.compare import Comparison, compare, peer_name
 
 CONFIG = TransformerConfig(

@@ -20,7 +20,7 @@ from pipeline.objectives.base import Batch
 from pipeline.objectives.mlm import MaskedLM
 from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.benchmarks.compare import Comparison, compare, peer_name
 

@@ -16,10 +16,10 @@ import numpy as np
 import orjson
 
 from data_prep.token_arrays import TokenArrays
-from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.formats import FORMATS
 from pipeline.samples.formats.base import FormatInput
-from pipeline.samples.reading import PAIR_FORMATS
+from pipeline.samples.packed import PAIR_FORMATS
+from pipeline.samples.shuffle import StoreOrder
 from tests.benchmarks.compare import Share
 from tests.benchmarks.corpus import documents
 

@@ -20,7 +20,7 @@ from data_prep.token_store import TokenStore
 from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.mixture import StoreShare
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from tests.benchmarks.compare import Comparison, compare_all, peer_name
 from tests.pipeline.materials import ANY_TOKENIZER
 

@@ -175,7 +175,7 @@ def bare_loop(directory: str) -> None:
     from models.initialization import init_weights
     from pipeline.checkpoint.references import resolve_model
     from pipeline.run.inputs import open_inputs
-    from pipeline.samples.noise.noise import Noise
+    from pipeline.samples.noise import Noise
 
     torch.set_num_threads(2)
     config = _config(Path(directory))

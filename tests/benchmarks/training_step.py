@@ -19,7 +19,7 @@ from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.losses import summed_cross_entropy
 from models.masked_language_model import MaskedLanguageModel
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from tests.benchmarks.compare import Comparison, compare, peer_name
 
 BATCH, LENGTH, VOCAB_SIZE, PAD = 32, 128, 8192, 1

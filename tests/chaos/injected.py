@@ -122,7 +122,7 @@ def _slow_down(pace: Path) -> None:
 def main() -> None:
     """Install the fault, then train."""
     from pipeline.pretrain.__main__ import main as train
-    from pipeline.samples.epochs.index_cache import IndexCache
+    from pipeline.samples.index_cache import IndexCache
 
     # The store is small; its index is cached all the same, so that a fault can hit it.
     defaults = IndexCache.__init__.__kwdefaults__

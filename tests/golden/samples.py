@@ -14,7 +14,7 @@ from pipeline.run.config import PretrainConfig
 from pipeline.run.inputs import Inputs, open_vocabulary
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.loader import StepLoader
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from tests.data_prep.conftest import sentences
 from tests.golden.book import digest
 from tests.golden.losses import ELMO, FAMILIES

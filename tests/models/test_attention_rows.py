@@ -12,8 +12,7 @@ from models.config import TransformerConfig
 from models.decoder import Decoder
 from models.encoder import Encoder
 from models.initialization import init_weights
-from models.layout import make_layout
-from models.padding import Unpadded
+from models.layout import Unpadded, make_layout
 from models.side_by_side import WORTH_IT, side_by_side
 
 SHAPE = {"vocab_size": 50, "num_layers": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.dropout import dropout
+from models.functional import dropout
 
 
 @pytest.mark.parametrize("probability", [0.05, 0.1, 0.5, 0.9])

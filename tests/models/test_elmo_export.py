@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from data_prep.tokenizers.config import WordLexicon
 from data_prep.tokenizers.word_lexicon import train
 from models.elmo.config import ElmoConfig
+from models.elmo.encoder import read_sentences
 from models.elmo.export import Elmo, load_elmo, save_elmo
 from models.elmo.language_model import ElmoLanguageModel
-from models.elmo.sentences import read_sentences
 from models.initialization import init_weights
 
 ROOT = Path(__file__).parents[2]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from torch import nn
 
-from models.elmo.classifier import ElmoClassifier
+from models.elmo.classifiers import ElmoClassifier
 from models.elmo.config import ElmoConfig
+from models.elmo.encoder import pad_sentences, read_sentences
 from models.elmo.language_model import ElmoLanguageModel
 from models.elmo.representations import ElmoRepresentations, ScalarMix
-from models.elmo.sentences import pad_sentences, read_sentences
 from models.initialization import init_weights
 
 CONFIG = ElmoConfig(

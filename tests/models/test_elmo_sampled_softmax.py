@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.elmo.config import ElmoConfig
-from models.elmo.language_model import ElmoLanguageModel
-from models.elmo.sampled_softmax import choose_candidates, sampled_cross_entropy
-from models.elmo.sentences import read_sentences
+from models.elmo.encoder import read_sentences
+from models.elmo.language_model import ElmoLanguageModel, choose_candidates, sampled_cross_entropy
 from models.initialization import init_weights
 from models.losses import EACH
 

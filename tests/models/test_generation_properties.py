@@ -14,8 +14,8 @@ from models.cache import LayerCache
 from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
-from models.generation.constraints import ban_repeated_ngrams
 from models.generation.generate import generate
+from models.generation.sampling import ban_repeated_ngrams
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_to_sequence import SequenceToSequence

@@ -6,10 +6,10 @@ import pytest
 import torch
 import transformers
 
+from models.classifiers import SequenceClassifier
 from models.hf.directory import load_hf_directory, read_hf_directory, save_hf_directory, weight_files
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from models.sequence_classifier import SequenceClassifier
 from tests.models.hf_oracle import shake
 
 INPUT_IDS = torch.tensor([[0, 5, 6, 7, 2], [0, 8, 9, 10, 2]])

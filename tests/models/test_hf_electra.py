@@ -2,86 +2,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-import transformers
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from models.config import TransformerConfig
 from models.electra import Electra
-from models.hf import electra
 from models.hf.family import TokenIds
 from models.hf.parts import generator_part
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from tests.models.hf_oracle import (
     PaddedBatch,
-    assert_export_agrees,
-    assert_import_agrees,
     assert_same_outputs,
     opened_by_transformers,
     shake,
 )
-
-COLUMNS = {"counts_columns": True}
-
-
-@st.composite
-def our_configs(draw) -> TransformerConfig:
-    num_heads = draw(st.integers(1, 4))
-    hidden = num_heads * draw(st.integers(1, 8))
-    width = draw(st.integers(1, 20))
-    return TransformerConfig(
-        vocab_size=draw(st.integers(5, 70)),
-        num_layers=draw(st.integers(1, 3)),
-        num_heads=num_heads,
-        hidden_size=hidden,
-        embedding_size=None if width == hidden else width,
-        intermediate_size=draw(st.integers(1, 40)),
-        max_positions=draw(st.integers(2, 20)),
-        num_segments=draw(st.integers(1, 3)),
-        norm_eps=draw(st.sampled_from([1e-12, 1e-5])),
-        activation=draw(st.sampled_from(["gelu", "gelu_tanh", "relu"])),
-        tie_embeddings=draw(st.booleans()),
-        dropout=draw(st.sampled_from([0.0, 0.1])),
-        classification_head="gelu",
-    )
-
-
-@st.composite
-def their_configs(draw) -> transformers.ElectraConfig:
-    num_heads = draw(st.integers(1, 4))
-    vocab_size = draw(st.integers(5, 70))
-    hidden = num_heads * draw(st.integers(1, 8))
-    return transformers.ElectraConfig(
-        vocab_size=vocab_size,
-        num_hidden_layers=draw(st.integers(1, 3)),
-        num_attention_heads=num_heads,
-        hidden_size=hidden,
-        embedding_size=draw(st.sampled_from([hidden, 3, 12])),
-        intermediate_size=draw(st.integers(1, 40)),
-        max_position_embeddings=draw(st.integers(2, 20)),
-        type_vocab_size=draw(st.integers(1, 3)),
-        hidden_act=draw(st.sampled_from(["gelu", "gelu_new", "gelu_pytorch_tanh", "relu"])),
-        layer_norm_eps=draw(st.sampled_from([1e-12, 1e-5])),
-        pad_token_id=draw(st.integers(0, vocab_size - 1)),
-        tie_word_embeddings=draw(st.booleans()),
-        num_labels=2,
-    )
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.data(), st.sampled_from(sorted(electra.FAMILY.architectures)), their_configs())
-def test_imported_network_computes_what_transformers_computes(data, name, config):
-    theirs = getattr(transformers, name)(config)
-    longest = config.max_position_embeddings
-    imported = assert_import_agrees(data, theirs, pad=config.pad_token_id, longest=longest, **COLUMNS)
-    assert imported.head == electra.FAMILY.architectures[name]
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.data(), st.sampled_from(sorted(electra.FAMILY.architectures.values())), our_configs())
-def test_exported_network_computes_the_same_in_transformers_and_comes_back(data, head, config):
-    assert_export_agrees(data, config, head, "ELECTRA", longest=config.max_positions, **COLUMNS)
 
 
 @pytest.fixture

@@ -9,13 +9,21 @@ import torch
 import transformers
 from torch import nn
 
+from models.classifiers import TokenClassifier
 from models.config import TransformerConfig
 from models.hf.families import export_model, import_model
 from models.hf.networks import carrier_of, ended_by, num_labels_of
 from models.stacks import shifted_right
-from models.token_classifier import TokenClassifier
-from tests.models.hf_oracle import built, imported_from, opened_by_transformers, random_network, shake
-from tests.models.hf_parity import TOKENS, padding, some_tokens
+from tests.models.hf_oracle import (
+    TOKENS,
+    built,
+    imported_from,
+    opened_by_transformers,
+    padding,
+    random_network,
+    shake,
+    some_tokens,
+)
 
 T5: dict[str, Any] = {
     "norm": "pre",

@@ -11,7 +11,7 @@ from models.backends import choose_backend
 from models.config import TransformerConfig
 from models.encoder import Encoder
 from models.initialization import init_weights
-from models.segments import same_piece_mask, segments_from_cu_seqlens
+from models.layout import same_piece_mask, segments_from_cu_seqlens
 
 LENGTH = 24
 

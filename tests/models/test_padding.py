@@ -6,11 +6,10 @@ import pytest
 import torch
 
 import models.transformer
+from models.classifiers import DecoderClassifier, SequenceClassifier
 from models.config import TransformerConfig
-from models.decoder_classifier import DecoderClassifier
 from models.initialization import init_weights
-from models.padding import Unpadded, unpadded
-from models.sequence_classifier import SequenceClassifier
+from models.layout import Unpadded, unpadded
 
 SHAPE = {"vocab_size": 50, "num_layers": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64}
 SHAPES = {

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from models.causal_language_model import CausalLanguageModel
-from models.conditional_generator import ConditionalGenerator
-from models.decoder_classifier import DecoderClassifier
-from models.elmo.classifier import ElmoClassifier
+from models.classifiers import DecoderClassifier, EncoderDecoderClassifier, SequenceClassifier
+from models.elmo.classifiers import ElmoClassifier
 from models.elmo.config import ElmoConfig
-from models.encoder_decoder_classifier import EncoderDecoderClassifier
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
 from models.initialization import init_weights
@@ -36,11 +34,10 @@ from models.peft.settings import (
     PeftSettings,
     PrefixSettings,
 )
-from models.sequence_classifier import SequenceClassifier
-from models.sequence_to_sequence import SequenceToSequence
+from models.sequence_to_sequence import ConditionalGenerator, SequenceToSequence
 from models.transformer import Transformer
 from models.visibility import Varlen, Visible
-from tests.models.hf_parity import padding, some_tokens
+from tests.models.hf_oracle import padding, some_tokens
 from tests.published_networks import PRESETS
 
 NETWORKS: dict[str, dict[str, Any]] = {

@@ -19,8 +19,7 @@ from models.peft.apply import apply_peft, trained_parameters
 from models.peft.hf import save_peft_directory, to_peft
 from models.peft.prefix import Prefix
 from models.peft.settings import AdapterSettings, LoraSettings, PeftSettings, PrefixSettings
-from tests.models.hf_oracle import random_network
-from tests.models.hf_parity import TOKENS, padding, some_tokens
+from tests.models.hf_oracle import TOKENS, padding, random_network, some_tokens
 
 SIZES: dict[str, Any] = {
     "vocab_size": 61,

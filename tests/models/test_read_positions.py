@@ -10,17 +10,15 @@ from torch import Tensor
 
 import models.transformer
 from models.causal_language_model import CausalLanguageModel
+from models.classifiers import DecoderClassifier, EncoderDecoderClassifier, SequenceClassifier
 from models.config import TransformerConfig
-from models.decoder_classifier import DecoderClassifier
 from models.encoder import Encoder
-from models.encoder_decoder_classifier import EncoderDecoderClassifier
 from models.features import recorded_layers
 from models.initialization import init_weights
+from models.layout import Read, Unpadded
 from models.masked_language_model import MaskedLanguageModel
-from models.padding import Read, Unpadded
 from models.peft.apply import apply_peft
 from models.peft.settings import AdapterSettings, LoraSettings, MamSettings, PrefixSettings
-from models.sequence_classifier import SequenceClassifier
 from models.transformer import Transformer
 
 SHAPE = {"vocab_size": 50, "num_layers": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64}

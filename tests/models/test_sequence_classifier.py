@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from models.classifiers import SequenceClassifier
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from models.sequence_classifier import SequenceClassifier
 from models.weights import check_tensors, count_parameters
 
 

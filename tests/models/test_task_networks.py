@@ -9,20 +9,22 @@ import torch
 from torch import nn
 
 from models.causal_language_model import CausalLanguageModel
-from models.choice_classifier import CHOICE_CLASSIFIERS
-from models.decoder_classifier import DecoderClassifier
+from models.classifiers import (
+    CHOICE_CLASSIFIERS,
+    DecoderClassifier,
+    EncoderDecoderClassifier,
+    SequenceClassifier,
+    SpanClassifier,
+    TokenClassifier,
+)
+from models.elmo.classifiers import ElmoTagger
 from models.elmo.config import ElmoConfig
-from models.elmo.sentences import read_sentences
-from models.elmo.tagger import ElmoTagger
-from models.encoder_decoder_classifier import EncoderDecoderClassifier
+from models.elmo.encoder import read_sentences
 from models.features import FeatureClassifier, FeatureSettings, FeatureTagger, hidden_states
 from models.initialization import init_weights
-from models.sequence_classifier import SequenceClassifier
 from models.sequence_to_sequence import SequenceToSequence
-from models.span_classifier import SpanClassifier
 from models.stacks import read_text, shifted_right
-from models.token_classifier import TokenClassifier
-from tests.models.hf_parity import export_of, padding, some_tokens
+from tests.models.hf_oracle import export_of, padding, some_tokens
 
 NETWORKS = {
     "encoder": {"num_segments": 2},

@@ -16,11 +16,11 @@ from cluster.artefacts.storage import commit, staging_directory
 from data_prep.ragged import Ragged
 from data_prep.token_arrays import TokenArrays
 from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
-from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.formats.base import FormatInput, RowFormat
-from pipeline.samples.reader import sentence_positions, write_rows
-from pipeline.samples.reading import Relation
+from pipeline.samples.packed import Relation
 from pipeline.samples.rows import Slice, slices_of_row
+from pipeline.samples.shuffle import StoreOrder
+from pipeline.samples.text import sentence_positions, write_rows
 
 BOS, PAD, EOS = 0, 1, 2
 FIRST_ORDINARY = 5

@@ -23,7 +23,7 @@ from pipeline.objectives import bilm
 from pipeline.objectives.base import Batch
 from pipeline.objectives.bilm import BidirectionalLM
 from pipeline.objectives.vocabulary import make_vocabulary
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 
 ROLES = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}

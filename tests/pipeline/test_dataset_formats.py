@@ -12,15 +12,13 @@ from cluster.artefacts.errors import ConfigError
 from cluster.memory import Memory
 from data_prep.token_store import TokenStore
 from pipeline.samples import dataset as dataset_module
-from pipeline.samples import mixture
+from pipeline.samples import mixture, shuffle
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.epochs import shuffle
 from pipeline.samples.formats import FORMATS, packing, pair_chunks
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.mixture import StoreShare
-from pipeline.samples.packed import Packed
-from pipeline.samples.reading import PAIR_FORMATS
+from pipeline.samples.packed import PAIR_FORMATS, Packed
 from tests.pipeline.materials import FIRST_ORDINARY, PAD, Corpus, write_corpus
 
 CORPUS = Corpus([[2 + (d + 3 * s) % 9 for s in range(1 + d % 7)] for d in range(240)])

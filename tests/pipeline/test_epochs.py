@@ -10,7 +10,7 @@ import pytest
 
 from data_prep.token_store import TokenStore
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.epochs.prefetch import EpochPrefetch
+from pipeline.samples.index_cache import EpochPrefetch
 from pipeline.samples.mixture import StoreShare
 from tests.conftest import write_store
 

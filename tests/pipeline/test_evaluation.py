@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cluster.group import Rank
 from data_prep.token_store import TokenStore
-from pipeline.objectives.terms import Term
+from pipeline.objectives.base import Term
 from pipeline.pretrain import evaluation
 from pipeline.pretrain.batches import HostBatch
 from pipeline.pretrain.evaluation import Evaluation

@@ -20,12 +20,10 @@ from data_prep.token_store import TokenStore
 from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints
 from pipeline.run.directory import RunDirectory
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.epochs.index_cache import IndexCache
 from pipeline.samples.formats import FORMATS
-from pipeline.samples.mixture import StoreShare
-from pipeline.samples.packed import Packed
-from pipeline.samples.parts import Cutter
-from pipeline.samples.reading import PAIR_FORMATS
+from pipeline.samples.index_cache import IndexCache
+from pipeline.samples.mixture import Cutter, StoreShare
+from pipeline.samples.packed import PAIR_FORMATS, Packed
 from tests.benchmarks.resume import write_short_documents
 from tests.pipeline.materials import Corpus, write_corpus
 from tests.pipeline.one_rank import train_alone

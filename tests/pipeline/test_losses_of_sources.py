@@ -33,9 +33,15 @@ from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats import FORMATS
 from pipeline.samples.mixture import StoreShare
-from pipeline.samples.noise.noise import Noise
-from pipeline.samples.packed import NO_SOURCE, TokenSources, find_sources
-from pipeline.samples.reading import PAIR_FORMATS, SINGLE_FORMATS, Format
+from pipeline.samples.noise import Noise
+from pipeline.samples.packed import (
+    NO_SOURCE,
+    PAIR_FORMATS,
+    SINGLE_FORMATS,
+    Format,
+    TokenSources,
+    find_sources,
+)
 from pipeline.samples.rows import slices_of_row
 from tests.pipeline.materials import DOCUMENTS, LENGTHS, Corpus
 

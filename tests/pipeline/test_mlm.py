@@ -15,7 +15,7 @@ from pipeline.objectives import mlm
 from pipeline.objectives.base import Batch
 from pipeline.objectives.mlm import MaskedLM, Units, corrupt
 from pipeline.objectives.vocabulary import make_vocabulary
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     NUM_TOKENS,

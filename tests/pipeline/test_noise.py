@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 
 
 def test_draws_are_a_function_of_the_keys_alone():

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.samples.noise.kernels import fold, integer, uniform
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise, fold, integer, uniform
 
 WORDS = st.integers(0, 2**64 - 1)
 

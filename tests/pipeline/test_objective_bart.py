@@ -16,7 +16,7 @@ from transformers.models.bart.modeling_bart import shift_tokens_right
 
 from pipeline.objectives import bart_denoising
 from pipeline.objectives.bart_denoising import BartDenoising
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     BOS,

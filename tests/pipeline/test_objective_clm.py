@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.objectives import clm
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from tests.pipeline.packed_texts import PAD, many_texts_per_row, one_text_per_row, vocabulary_for
 
 SETTINGS = clm.CausalLM()

@@ -20,7 +20,7 @@ from pipeline.objectives import distill, mlm
 from pipeline.objectives.distill import Distillation, TermWeights, check_fit, corrupt
 from pipeline.objectives.mlm import MaskedLM
 from pipeline.objectives.outside import input_entries, pin_references, resolve_references
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from tests.pipeline.packed_texts import PAD, many_texts_per_row, vocabulary_for
 
 VOCABULARY = vocabulary_for(mlm, MaskedLM())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from models.config import TransformerConfig
 from pipeline.objectives import bart_denoising, t5_span_corruption, ul2_mixture_of_denoisers
 from pipeline.objectives.encoder_decoder import WIDENING, TextPairs, assemble_rows
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from tests.pipeline.packed_texts import FIRST_TEXT, PAD, many_texts_per_row, pairs, vocabulary_for
 
 START = 3

@@ -15,7 +15,7 @@ from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES
 
 from pipeline.objectives import mbart_denoising
 from pipeline.objectives.mbart_denoising import MBartDenoising, extra_tokens, language_tag, reading
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from tests.pipeline.packed_texts import (
     BOS,
     EOS,

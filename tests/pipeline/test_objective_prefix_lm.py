@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from pipeline.objectives import prefix_lm
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from tests.pipeline.packed_texts import (
     PAD,
     in_epoch,

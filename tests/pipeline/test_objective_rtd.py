@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cluster.artefacts.errors import ConfigError
 from pipeline.objectives import rtd
 from pipeline.objectives.rtd import GeneratorSize, ReplacedTokenDetection, corrupt, generator_config
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from tests.pipeline.packed_texts import PAD, in_epoch, many_texts_per_row, row_alone, vocabulary_for
 from tests.published_networks import PRESETS
 

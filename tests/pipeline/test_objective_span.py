@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.objectives import span
 from pipeline.objectives.base import Batch
 from pipeline.objectives.span import SpanMasking, corrupt, span_lengths
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     BOS,

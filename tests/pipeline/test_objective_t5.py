@@ -15,7 +15,7 @@ from scipy.stats import chisquare
 from cluster.artefacts.errors import ConfigError
 from pipeline.objectives import t5_span_corruption
 from pipeline.objectives.t5_span_corruption import SpanCorruption, extra_tokens, reading
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     BOS,

@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 
 from pipeline.objectives import ul2_mixture_of_denoisers as ul2
 from pipeline.objectives.ul2_mixture_of_denoisers import Denoiser, MixtureOfDenoisers, reading
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     BOS,

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.mixture import Mixture
+from pipeline.samples.shuffle import StoreOrder
 
 
 def test_every_epoch_holds_each_row_once_in_a_new_order():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cluster.artefacts.errors import ConfigError
 from pipeline.samples.formats.pair_chunks import removed_from_each, removed_in_front, segment_chunks
 from pipeline.samples.formats.pairs import BLOCK, arrange, draw_random, segment_pair, sentence_pair
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from tests.pipeline.materials import BOS, DOCUMENTS, EOS, LENGTHS, PAD, Corpus, Row, read_rows
 
 FORMATS = {"segment_pair": segment_pair, "sentence_pair": sentence_pair}

@@ -13,7 +13,7 @@ from cluster.artefacts.errors import ConfigError
 from pipeline.commands.verbs import app
 from pipeline.config.loading import load_config
 from pipeline.engine.gpus import CPU, GPUS, find_gpu, peak_flops, require_gpu
-from pipeline.plan.disk import kept_checkpoints
+from pipeline.plan.memory import kept_checkpoints
 from pipeline.plan.network import make_network
 from pipeline.plan.plan import advise, make_plan
 from pipeline.run.config import PretrainConfig
@@ -159,10 +159,10 @@ def test_offload_without_need_is_told() -> None:
 
 
 def test_checkpoints_beyond_the_free_disk_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline.plan import disk
+    from pipeline.plan import memory
 
     usage = type("Usage", (), {"free": 1 << 20})
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(memory.shutil, "disk_usage", lambda _: usage)
     assert any("are free" in warning for warning in planned().warnings)
 
 

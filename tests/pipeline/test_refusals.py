@@ -37,8 +37,8 @@ from pipeline.config.loading import validate
 from pipeline.objectives.registry import OBJECTIVES
 from pipeline.run.config import PretrainConfig
 from pipeline.run.inputs import Inputs, open_inputs
-from pipeline.samples.noise.noise import Noise
-from pipeline.samples.reading import SINGLE_FORMATS
+from pipeline.samples.noise import Noise
+from pipeline.samples.packed import SINGLE_FORMATS
 from pipeline.tune.export import export
 from tests.conftest import write_store
 from tests.published_networks import PRESETS

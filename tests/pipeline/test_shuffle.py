@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.samples.epochs.shuffle import StoreOrder, sorted_by_draw
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
+from pipeline.samples.shuffle import StoreOrder, sorted_by_draw
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

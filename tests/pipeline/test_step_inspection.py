@@ -21,7 +21,7 @@ from pipeline.objectives.registry import OBJECTIVES
 from pipeline.run.directory import RunDirectory
 from pipeline.run.history import list_attempts
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from tests.conftest import write_store
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import make_config, make_run

@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.checkpoint.checkpoint import TrainerState
+from pipeline.objectives.base import Term, deciding_metric, metric_names, with_perplexities
 from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
-from pipeline.objectives.terms import Term, deciding_metric, metric_names, with_perplexities
 from pipeline.pretrain.run_checkpoints import Counters
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at

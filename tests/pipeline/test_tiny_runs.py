@@ -28,7 +28,7 @@ from pipeline.run.config import PretrainConfig
 from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.loader import StepLoader
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from tests.pipeline.real_text import write_text_store
 
 PRETRAIN = Path(__file__).parents[2] / "configs" / "pretrain"

@@ -14,7 +14,7 @@ import torch
 from cluster.artefacts.errors import MismatchError
 from data_prep.ragged import Ragged
 from models.config import ElmoConfig, NetworkConfig, TransformerConfig
-from models.elmo.sentences import read_sentences
+from models.elmo.encoder import read_sentences
 from models.encoder import position_limit
 from models.features import FeatureExtractor, FeatureSettings, hidden_states, num_layers_of
 from pipeline.checkpoint.references import Weights, resolve_model

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from pipeline.samples.noise.kernels import fold, integer, mix, uniform
+from pipeline.samples.noise import fold, integer, mix, uniform
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _CHOICE, _LENGTH, _SHARE, _TOKEN, _ROUNDING = (np.uint64(purpose) for purpose in range(5))

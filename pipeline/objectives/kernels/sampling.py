@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from pipeline.samples.noise.kernels import fold, integer, uniform
+from pipeline.samples.noise import fold, integer, uniform
 
 
 @compiled_loop

@@ -8,7 +8,7 @@ import numpy as np
 
 from cluster.compiled_loop import compiled_loop
 from pipeline.objectives.kernels.sampling import partition
-from pipeline.samples.noise.kernels import fold, integer
+from pipeline.samples.noise import fold, integer
 
 _HIDDEN, _SHOWN, _SUFFIX = (np.uint64(purpose) for purpose in range(3))
 

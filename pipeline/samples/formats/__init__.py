@@ -21,7 +21,7 @@ from pipeline.samples.formats.base import FormatInput, RowFormat
 from pipeline.samples.formats.packing import PackedRows, best_fit, doc_sentences, sentences
 from pipeline.samples.formats.pairs import PairRows, segment_pair, sentence_pair
 from pipeline.samples.formats.stream import Contiguous, FullSentences, StreamRows
-from pipeline.samples.reading import Format
+from pipeline.samples.packed import Format
 from pipeline.samples.rows import EpochRows
 
 FORMATS: Mapping[Format, Callable[[FormatInput], RowFormat]] = {

@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 
 from data_prep.token_arrays import TokenArrays
-from pipeline.samples.epochs.shuffle import StoreOrder
-from pipeline.samples.reading import Relation
+from pipeline.samples.packed import Relation
 from pipeline.samples.rows import EpochRows
+from pipeline.samples.shuffle import StoreOrder
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import numpy as np
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_arrays import TokenArrays
 from pipeline.samples.formats.base import FormatInput
-from pipeline.samples.noise.kernels import fold, integer
+from pipeline.samples.noise import fold, integer
 from pipeline.samples.rows import Rows, Slices, empty_slices, index_type
 from pipeline.samples.text import sentences_of, stop_at_sentence
 

@@ -38,8 +38,7 @@ from pipeline.samples.formats.pair_chunks import (
     segment_chunks,
     sentence_chunks,
 )
-from pipeline.samples.noise.kernels import fold, integer
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise, fold, integer
 from pipeline.samples.rows import Rows, Slices, empty_slices
 from pipeline.samples.text import sentences_of
 

@@ -21,9 +21,9 @@ import numpy as np
 
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_arrays import TokenArrays
-from pipeline.samples.epochs.shuffle import StoreOrder
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.rows import Rows, Slices, empty_slices
+from pipeline.samples.shuffle import StoreOrder
 from pipeline.samples.text import stop_at_sentence
 
 DOCUMENT, SIZE = 0, 1

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from models.config import NetworkConfig
-from models.feature_settings import FeatureSettings
+from models.config import FeatureSettings, NetworkConfig
 from pipeline.tune.forms.base import Part, feature_parts, unwrapped
 
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.tune.metrics.entities import entities
 from pipeline.tune.metrics.rouge import ROUGE_NAMES
 from pipeline.tune.report.lines import form_of, rouge_scores, span_scores

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.tune.files.evaluation_set import EvaluationSet, Files
 from pipeline.tune.files.lines import require_file
 from pipeline.tune.files.summaries import read_summaries, summary_texts

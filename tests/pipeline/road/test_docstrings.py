@@ -16,7 +16,7 @@ from data_prep.document import Document
 from data_prep.token_store import TokenStore
 from pipeline.road import docstrings
 from pipeline.road.docstrings import CODE, exchange_halves, split, split_sentences, tag_words, write_rows
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 
 PACKAGES = ("numpy", "ray", "sklearn", "torch")
 NOUNS = ("matrix", "actor", "model", "tensor", "array", "worker", "score", "layer")

@@ -178,7 +178,7 @@ def test_metrics_are_tracked_under_the_task_and_tied_to_the_checkpoint(make_conf
 def test_saved_weights_give_the_saved_predictions(make_config, checkpoint, recorder):
     from safetensors.torch import load_file
 
-    from models.sequence_classifier import SequenceClassifier
+    from models.classifiers import SequenceClassifier
 
     config = make_config(seeds=[1], save_models=True)
     finetune(config, checkpoint, track=recorder)

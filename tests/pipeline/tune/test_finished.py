@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError
-from models.sequence_classifier import SequenceClassifier
+from models.classifiers import SequenceClassifier
 from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export, load_finetuned
 from pipeline.tune.run import finetune

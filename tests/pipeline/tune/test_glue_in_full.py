@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
+from models.classifiers import SequenceClassifier
 from models.config import TransformerConfig
 from models.initialization import init_weights
-from models.sequence_classifier import SequenceClassifier
 from pipeline.tune.forms.base import TaskContext
 from pipeline.tune.forms.classification.settings import UNLABELLED
 from pipeline.tune.forms.classification.task import ClassificationTask

@@ -14,15 +14,13 @@ from safetensors.torch import load_file, save_file
 from cluster.artefacts.errors import ExportError, MismatchError
 from data_prep.tokenizers.word_lexicon import assemble
 from models.causal_language_model import CausalLanguageModel
-from models.choice_classifier import ChoiceClassifier
+from models.classifiers import ChoiceClassifier, DecoderClassifier, SequenceClassifier
 from models.config import ElmoConfig, TransformerConfig
-from models.decoder_classifier import DecoderClassifier
 from models.electra import Electra
-from models.elmo.classifier import ElmoClassifier
+from models.elmo.classifiers import ElmoClassifier
 from models.elmo.language_model import ElmoLanguageModel
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from models.sequence_classifier import SequenceClassifier
 from models.sequence_to_sequence import SequenceToSequence
 from pipeline.checkpoint.references import resolve_model
 from pipeline.tune.encoding import encode_examples

@@ -9,9 +9,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from cluster.artefacts.manifest import InputEntry
+from models.classifiers import DecoderClassifier, SequenceClassifier
 from models.config import TransformerConfig
-from models.decoder_classifier import DecoderClassifier
-from models.sequence_classifier import SequenceClassifier
 from pipeline.export.exporting import Source, write_export
 from pipeline.tune.encoding import encode_examples
 from pipeline.tune.forms.classification.settings import Example

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from torch import nn
 
 from cluster.artefacts.errors import ConfigError
+from models.classifiers import SequenceClassifier
 from models.initialization import init_weights
-from models.sequence_classifier import SequenceClassifier
 from pipeline.tune.learner import make_optimizer
 from pipeline.tune.settings import TrainingConfig, TrainingOverrides
 from pipeline.tune.updates import learning_rate, plan_updates

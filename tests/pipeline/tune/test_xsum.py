@@ -12,10 +12,9 @@ import torch
 
 from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
 from models.causal_language_model import CausalLanguageModel
-from models.conditional_generator import ConditionalGenerator, smoothed_loss
 from models.config import TransformerConfig
 from models.initialization import init_weights
-from models.sequence_to_sequence import SequenceToSequence
+from models.sequence_to_sequence import ConditionalGenerator, SequenceToSequence, smoothed_loss
 from pipeline.config.loading import validate
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.export import load_finetuned

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.choice_classifier import CHOICE_CLASSIFIERS
+from models.classifiers import CHOICE_CLASSIFIERS
 from models.config import TransformerConfig
 from pipeline.tune.encoding import EncodedExamples, encode_examples
 from pipeline.tune.files.lines import json_lines

@@ -14,13 +14,11 @@ from torch import Tensor, nn
 
 from cluster.artefacts.errors import MismatchError
 from data_prep.tokenizers.word_lexicon import Lexicon
+from models.classifiers import DecoderClassifier, EncoderDecoderClassifier, SequenceClassifier
 from models.config import ElmoConfig, NetworkConfig
-from models.decoder_classifier import DecoderClassifier
-from models.elmo.classifier import ElmoClassifier
-from models.elmo.sentences import read_sentences
-from models.encoder_decoder_classifier import EncoderDecoderClassifier
+from models.elmo.classifiers import ElmoClassifier
+from models.elmo.encoder import read_sentences
 from models.features import FeatureClassifier
-from models.sequence_classifier import SequenceClassifier
 from pipeline.tune.batches import pad_rows
 from pipeline.tune.encoding import EncodedExamples, encode_examples
 from pipeline.tune.forms.base import (

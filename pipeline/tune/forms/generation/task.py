@@ -12,8 +12,8 @@ import orjson
 from torch import Tensor, nn
 
 from data_prep.ragged import Ragged
-from models.conditional_generator import smoothed_loss
 from models.config import TransformerConfig
+from models.sequence_to_sequence import smoothed_loss
 from pipeline.tune.encoding import single_rows
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.classifiers import SpanClassifier, best_spans, span_loss
 from models.config import TransformerConfig
-from models.span_classifier import SpanClassifier, best_spans, span_loss
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,
     HIDDEN,

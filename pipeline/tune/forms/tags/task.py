@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data_prep.ragged import Ragged
+from models.classifiers import TokenClassifier
 from models.config import ElmoConfig, NetworkConfig
-from models.elmo.sentences import read_sentences
-from models.elmo.tagger import ElmoTagger
+from models.elmo.classifiers import ElmoTagger
+from models.elmo.encoder import read_sentences
 from models.features import FeatureTagger
-from models.token_classifier import TokenClassifier
 from pipeline.tune.batches import pad_rows
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,

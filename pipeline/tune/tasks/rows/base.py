@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise
 from pipeline.tune.files.lines import require_file
 from pipeline.tune.files.rows import SUFFIXES, Row, read_rows
 from pipeline.tune.task import TaskConfig, TaskData

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from pipeline.samples.noise.kernels import fold
-from pipeline.samples.noise.noise import Noise
+from pipeline.samples.noise import Noise, fold
 from pipeline.samples.rows import index_type
 
 _SPARE_BITS = 3

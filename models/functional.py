@@ -1,10 +1,21 @@
-"""Dropout (Srivastava et al. 2014), drawn four at a time on a CPU."""
+"""Normalisation and dropout, as the blocks of a network use them."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from models.config import TransformerConfig
+
+
+def make_norm(config: TransformerConfig, width: int | None = None) -> nn.LayerNorm | nn.RMSNorm:
+    """Normalisation over `width` (hidden_size unless given)."""
+    width = config.hidden_size if width is None else width
+    if config.norm_kind == "rms":
+        return nn.RMSNorm(width, eps=config.norm_eps)
+    return nn.LayerNorm(width, eps=config.norm_eps, bias=config.biases)
+
 
 _LEVELS = 1 << 16
 """Probabilities are honoured to one part in so many."""

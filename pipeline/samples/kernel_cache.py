@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cluster.artefacts.private import private_cache
 
-SOURCES = tuple(Path(__file__).parents[2] / name for name in ("samples", "objectives"))
+SOURCES = tuple(Path(__file__).parents[1] / name for name in ("samples", "objectives"))
 """Directories that hold compiled loops."""
 
 

@@ -1,4 +1,4 @@
-"""Classification of sentences on top of a biLM."""
+"""Networks on top of a biLM: a label for a text, and a label for each word."""
 
 from __future__ import annotations
 
@@ -63,3 +63,20 @@ class DrawnLSTM(nn.LSTM):
             bias[shape[0] // 4 : shape[0] // 2] = float(name.startswith("bias_ih"))
             return bias
         return torch.empty(shape).uniform_(-1.0, 1.0, generator=generator) * math.sqrt(6.0 / sum(shape))
+
+
+class ElmoTagger(ElmoRepresentations):
+    """A linear layer on every word's mixture (Peters et al. 2018, section 5.3); arguments as of
+    `ElmoRepresentations`."""
+
+    def __init__(self, config: ElmoConfig, num_labels: int, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self.scores = DrawnLinear(config.representation_size, num_labels)
+
+    def forward(self, characters: Tensor, words: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Score the labels of every word; arguments as of `ElmoEncoder.forward`.
+
+        Returns:
+            [sentences, longest, num_labels] logits; those behind shorter sentences have no meaning.
+        """
+        return self.scores(super().forward(characters, words, cu_seqlens)[0])

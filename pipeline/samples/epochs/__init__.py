@@ -1,1 +1,0 @@
-"""Epochs: the shuffle index of samples, and its cache on disk."""

@@ -1,1 +1,0 @@
-"""Counter-based random draws: pure functions of seed, epoch, sample and position."""

@@ -1,0 +1,353 @@
+"""Networks of every family of `transformers` compute the same there and here, in both directions."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.classifiers import DecoderClassifier
+from models.generation.config import GenerationConfig
+from models.generation.generate import generate
+from models.hf.families import FAMILIES, export_model, import_model
+from models.hf.heads import Head
+from models.hf.networks import build_on_meta
+from models.initialization import init_weights
+from tests.models.hf_configs import CASES, small
+from tests.models.hf_oracle import (
+    TOKENS,
+    assert_close_logits,
+    assert_export_agrees,
+    assert_import_agrees,
+    assert_same_tensors,
+    assert_same_training,
+    assert_same_written_tokens,
+    export_of,
+    import_of,
+    random_network,
+    shake,
+    shapes,
+    some_tokens,
+    tensors_on_meta,
+)
+from tests.published_networks import PRESETS
+
+FAMILY = {family.name: family for family in FAMILIES}
+WRITERS: dict[str, Head] = {"decoder": "causal_lm", "encoder_decoder": "seq2seq_lm"}
+BARE = {"GPT2Model", "LlamaModel", "BartModel", "MBartModel", "T5Model"}
+"""Classes without a head that are read as the language models that they are."""
+ELSEWHERE = {"T5WithLMHeadModel"} | {
+    f"{family}For{head}"
+    for family in ("Bart", "MBart", "T5")
+    for head in ("SequenceClassification", "QuestionAnswering")
+}
+"""A class of old files, and heads that `test_hf_task_heads` compares."""
+ARCHITECTURES = [
+    (name, architecture)
+    for name, family in FAMILY.items()
+    for architecture in sorted(family.architectures)
+    if architecture not in BARE | ELSEWHERE
+]
+
+
+def writer(family: str) -> Any:
+    """A small random network that writes text."""
+    config = small(family)
+    return random_network(config, WRITERS[config.network], 1)
+
+
+@pytest.mark.parametrize(("family", "architecture"), ARCHITECTURES)
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_imported_network_computes_what_transformers_computes(family, architecture, data):
+    case = CASES[family]
+    theirs = getattr(transformers, architecture)(data.draw(case.theirs(architecture), "config"))
+    imported = assert_import_agrees(data, theirs, counts_columns=case.counts_columns)
+    assert (imported.family, imported.head) == (family, FAMILY[family].architectures[architecture])
+
+
+@pytest.mark.parametrize(
+    ("family", "head"), sorted({(name, FAMILY[name].architectures[each]) for name, each in ARCHITECTURES})
+)
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_exported_network_computes_the_same_in_transformers_and_comes_back(family, head, data):
+    case = CASES[family]
+    config = data.draw(case.ours(), "config")
+    assert_export_agrees(data, config, head, family, counts_columns=case.counts_columns)
+
+
+@pytest.mark.parametrize("family", ["GPT-2", "LLaMA", "BART", "T5"])
+def test_training_step_is_that_of_transformers(family):
+    ours: Any = copy.deepcopy(writer(family))
+    source, target = some_tokens(2, 9, 3), some_tokens(2, 6, 4)
+    if ours.config.network == "decoder":
+        places = torch.arange(18).view(2, 9)[:, :-1].flatten()
+        batch = {"input_ids": source, "predicted_positions": places, "targets": source[:, 1:].flatten()}
+        labels = {"input_ids": source, "labels": source}
+    else:
+        start = torch.full((2, 1), TOKENS.pad if family == "T5" else TOKENS.eos)
+        batch = {
+            "input_ids": source,
+            "decoder_input_ids": torch.cat([start, target[:, :-1]], 1),
+            "predicted_positions": torch.arange(12),
+            "targets": target.flatten(),
+        }
+        labels = {"input_ids": source, "labels": target}
+    assert_same_training(ours, export_of(ours, ours.config), batch, labels)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["GPT-2", "LLaMA", "BART", "mBART", "T5"])
+def test_bare_model_is_read_as_the_one_that_writes(family):
+    ours = writer(family)
+    bare = import_of(export_of(ours, ours.config).base_model)
+    assert_same_tensors(bare.state_dict(), ours.state_dict())
+
+
+@pytest.mark.parametrize("name", sorted({*PRESETS} - {"gpt"}))
+def test_published_size_has_the_tensors_that_transformers_expects(name):
+    config = PRESETS[name]
+    head: Head = WRITERS.get(config.network, "masked_lm")
+    if name.startswith("electra"):
+        head = "replaced_token_detection"
+    exported = export_model(build_on_meta(config, head).state_dict(), config, head=head)
+    expected = tensors_on_meta(exported.config)
+    if name.startswith(
+        "t5-v1.1"
+    ):  # There the projection is tied unless its values, which meta has not, say otherwise.
+        expected["lm_head.weight"] = [config.require_vocab_size(), config.hidden_size]
+    else:
+        assert import_model(exported.tensors, exported.config).config == config
+    assert shapes(exported.tensors) == expected
+
+
+@torch.no_grad()
+def test_decoder_writes_what_transformers_writes_and_its_cache_holds_the_shared_heads_only():
+    network = writer("LLaMA")
+    theirs, prompt = export_of(network, network.config), some_tokens(2, 5, 1)
+    cache = network.decoder.new_cache()
+    network.logits(prompt, cache=cache)
+    assert cache.self_attention[0].pair()[0].shape == (2, 2, 5, 4)
+    lengths = {"max_new_tokens": 9, "min_new_tokens": 9}
+    expected = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, **lengths)
+    config = GenerationConfig(**lengths, eos_token_id=TOKENS.eos, pad_token_id=TOKENS.pad)
+    assert generate(network, prompt, config=config).sequences.equal(expected)
+
+
+@pytest.mark.parametrize(
+    ("family", "starts", "given"),
+    [
+        ("BART", [TOKENS.eos, TOKENS.bos], {}),
+        ("mBART", [17], {"decoder_start_token_id": 17}),  # the tag of a language, which only the caller knows
+        ("T5", [TOKENS.pad], {}),
+    ],
+)
+def test_generation_starts_with_the_token_of_the_family_and_ends_with_eos(family, starts, given):
+    network = writer(family)
+    theirs, source = export_of(network, network.config), some_tokens(2, 7, 1)
+    assert theirs.config.decoder_start_token_id == (None if given else starts[0])
+    written = theirs.generate(source, max_length=8, do_sample=False, **given)
+    assert written[:, : len(starts)].tolist() == [starts] * 2
+    if family != "T5":
+        assert all(TOKENS.eos in row[len(starts) :] for row in written.tolist())
+    else:
+        with torch.no_grad():
+            first = network.logits(source, torch.full((2, 1), TOKENS.pad))[:, -1].argmax(-1)
+        assert written[:, 1].equal(first)
+
+
+def test_decoder_knows_its_special_tokens_there():
+    network = writer("GPT-2")
+    theirs = export_of(network, network.config)
+    known = theirs.generation_config
+    assert (known.bos_token_id, known.eos_token_id, known.pad_token_id) == (4, 5, 3)
+    prompt = some_tokens(2, 5, 1)
+    with torch.no_grad():
+        written = theirs.generate(prompt, max_new_tokens=1, do_sample=False, attention_mask=torch.ones(2, 5))
+        assert written[:, -1].equal(network.logits(prompt)[:, -1].argmax(-1))
+
+
+def test_classifier_of_llama_takes_the_class_of_transformers():
+    model = DecoderClassifier(small("LLaMA"), 3)
+    init_weights(model, 1)
+    assert isinstance(export_of(model, model.config), transformers.LlamaForSequenceClassification)
+
+
+def test_positions_of_bart_begin_in_the_third_row():
+    network = writer("BART")
+    tensors = export_model(network.state_dict(), network.config, TOKENS).tensors
+    for stack in ("encoder", "decoder"):
+        rows = tensors[f"model.{stack}.embed_positions.weight"]
+        assert rows.shape == (26, 16)
+        assert not rows[:2].any()
+        assert rows[2:].equal(network.state_dict()[f"{stack}.embeddings.positions.weight"])
+
+
+def test_untied_bart_computes_the_same_where_its_inputs_are_one():
+    config = transformers.BartConfig(
+        vocab_size=61,
+        d_model=16,
+        max_position_embeddings=24,
+        tie_word_embeddings=False,
+        **dict.fromkeys(("encoder_layers", "decoder_layers"), 1),
+        **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+        **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 20),
+    )
+    theirs = transformers.BartForConditionalGeneration(config).eval()
+    shake(theirs, 1)
+    with pytest.raises(ValueError, match=r"model\.decoder\.embed_tokens\.weight differs"):
+        import_of(theirs)
+    theirs.model.decoder.embed_tokens.weight.data.copy_(theirs.model.encoder.embed_tokens.weight)
+    ours = import_of(theirs)
+    assert not ours.config.tie_embeddings
+    assert_same_written_tokens(ours, theirs)
+
+
+def test_t5_v1_1_has_its_own_projection_and_scales_nothing():
+    """`transformers` keeps both matrices apart when it reads a file in which they differ."""
+    config = small("T5", gated=True, activation="gelu_tanh", tie_embeddings=False)
+    ours = random_network(config, "seq2seq_lm", 3)
+    theirs = export_of(ours, config)
+    assert not theirs.config.scale_decoder_outputs
+    assert not torch.equal(theirs.lm_head.weight, theirs.shared.weight)
+    assert_same_written_tokens(ours, theirs)
+    back = import_of(theirs)
+    assert back.config == config
+    assert_same_written_tokens(back, theirs)
+
+
+@torch.no_grad()
+def test_texts_longer_than_the_largest_distance_of_t5_share_the_last_bucket():
+    sizes = {"vocab_size": 61, "d_model": 16, "d_kv": 4, "d_ff": 30, "num_layers": 1, "num_heads": 4}
+    buckets = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
+    theirs = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, **buckets)).eval()
+    shake(theirs, 1)
+    source, target = some_tokens(1, 90, 1), some_tokens(1, 70, 2)
+    expected = theirs(input_ids=source, decoder_input_ids=target).logits
+    found = import_of(theirs).logits(source, target)
+    assert_close_logits(found, expected, torch.ones(1, 70, dtype=torch.bool))
+
+
+# What published files have that `save_pretrained` no longer writes.
+
+
+def test_first_published_files_of_bert_are_read():
+    """Heads of pre-training read for their prediction of tokens, and norms that are called gamma and beta."""
+    ours = random_network(small("BERT"), "pretraining", 1)
+    exported = export_model(ours.state_dict(), small("BERT"), TOKENS)
+    stored = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in exported.tensors.items()
+    }
+    stored["bert.embeddings.position_ids"] = torch.arange(24).unsqueeze(0)
+    found = import_model(stored, exported.config | {"architectures": ["BertForMaskedLM"]}).state_dict
+    assert_same_tensors(found, {name: ours.state_dict()[name] for name in found})
+    assert "head.norm.weight" in found
+
+
+def test_leftovers_of_published_files_of_roberta_are_ignored():
+    ours = random_network(small("RoBERTa"), "masked_lm", 1)
+    exported = export_model(ours.state_dict(), small("RoBERTa"), TOKENS)
+    state = exported.tensors | {
+        "roberta.pooler.dense.weight": torch.zeros(16, 16),
+        "roberta.pooler.dense.bias": torch.zeros(16),
+        "roberta.embeddings.position_ids": torch.arange(28).unsqueeze(0),
+        "lm_head.decoder.weight": exported.tensors["roberta.embeddings.word_embeddings.weight"],
+        "lm_head.decoder.bias": exported.tensors["lm_head.bias"],
+    }
+    assert_same_tensors(import_model(state, exported.config).state_dict, ours.state_dict())
+
+
+def test_half_precision_positions_of_roberta_are_added_to_the_segment_in_full():
+    ours = random_network(small("RoBERTa"), "masked_lm", 1)
+    exported = export_model(ours.state_dict(), small("RoBERTa"))
+    half = {name: tensor.half() for name, tensor in exported.tensors.items()}
+    half["roberta.embeddings.token_type_embeddings.weight"].fill_(0.3)
+    positions = import_model(half, exported.config).state_dict["encoder.embeddings.positions.weight"]
+    stored = half["roberta.embeddings.position_embeddings.weight"][2:].float()
+    assert torch.equal(positions, stored + torch.tensor(0.3).half().float())
+
+
+def test_export_keeps_its_precision():
+    state = random_network(small("RoBERTa"), "masked_lm", 1).bfloat16().state_dict()
+    written = export_model(state, small("RoBERTa"))
+    assert written.config["dtype"] == "bfloat16"
+    assert {tensor.dtype for tensor in written.tensors.values()} == {torch.bfloat16}
+
+
+def test_file_of_gpt2_without_prefix_and_with_causal_masks_is_read():
+    network = writer("GPT-2")
+    exported = export_model(network.state_dict(), network.config, TOKENS)
+    old = {name.removeprefix("transformer."): tensor for name, tensor in exported.tensors.items()}
+    for number in range(2):
+        old[f"h.{number}.attn.bias"] = torch.ones(24, 24).tril()[None, None]
+        old[f"h.{number}.attn.masked_bias"] = torch.tensor(-1e4)
+    assert_same_tensors(import_model(old, exported.config).state_dict, network.state_dict())
+
+
+def test_old_files_of_bart_are_read():
+    """Copies of the embedding under all their names, versions, and no bias of the logits, or one of zeros."""
+    network = writer("BART")
+    exported = export_model(network.state_dict(), network.config, TOKENS)
+    old = dict(exported.tensors)
+    assert not old.pop("final_logits_bias").any()
+    for name in ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"):
+        old[f"{name}.weight"] = old["model.shared.weight"].clone()
+    old["model.encoder.version"] = old["model.decoder.version"] = torch.tensor([3.0])
+    keys = {"normalize_before": False, "add_final_layer_norm": False, "normalize_embedding": True}
+    found = import_model(old, exported.config | keys | {"add_bias_logits": False}).state_dict
+    assert_same_tensors(found, network.state_dict())
+
+
+def test_old_files_of_t5_are_read():
+    """Copies of the embedding, a bias of cross-attention that nothing reads, a former name, and few keys."""
+    network = writer("T5")
+    exported = export_model(network.state_dict(), network.config, TOKENS)
+    old = dict(exported.tensors)
+    for name in ("encoder.embed_tokens", "decoder.embed_tokens", "lm_head"):
+        old[f"{name}.weight"] = old["shared.weight"].clone()
+    old["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = torch.ones(32, 4)
+    later = {
+        *("attention_dropout", "activation_dropout", "output_dropout", "scale_decoder_outputs"),
+        *("relative_attention_max_distance", "tie_word_embeddings"),
+    }
+    keys = {name: value for name, value in exported.config.items() if name not in later}
+    back = import_model(old, keys | {"architectures": ["T5WithLMHeadModel"]})
+    assert back.config == small("T5", activation_dropout=0.1, output_dropout=0.1, scale_logits=True)
+    assert_same_tensors(back.state_dict, network.state_dict())
+
+
+def test_keys_of_older_files_of_modernbert_are_read():
+    sizes = {"vocab_size": 31, "hidden_size": 8, "num_hidden_layers": 4, "intermediate_size": 8}
+    theirs = transformers.ModernBertForMaskedLM(
+        transformers.ModernBertConfig(**sizes, num_attention_heads=2, pad_token_id=0)
+    )
+    keys = {"global_attn_every_n_layers": 2, "global_rope_theta": 5e4, "local_rope_theta": 3e3}
+    stored = theirs.config.to_dict() | {"architectures": ["ModernBertForMaskedLM"]} | keys
+    older = {key: value for key, value in stored.items() if key not in ("layer_types", "rope_parameters")}
+    config = import_model(theirs.state_dict(), older).config
+    assert (config.global_every, config.rotary_base, config.local_rotary_base) == (2, 5e4, 3e3)
+
+
+def test_config_json_of_llama_from_an_older_transformers_is_read():
+    """TinyLlama's, as it is on the hub: `rope_theta` has no group of its own."""
+    published = json.loads("""{
+      "architectures": ["LlamaForCausalLM"], "attention_bias": false, "bos_token_id": 1, "eos_token_id": 2,
+      "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 5632,
+      "max_position_embeddings": 2048, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 22,
+      "num_key_value_heads": 4, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+      "rope_theta": 10000.0, "tie_word_embeddings": false, "use_cache": true, "vocab_size": 32000}""")
+    config = PRESETS["llama-1.1b"]
+    tensors = export_model(build_on_meta(config, "causal_lm").state_dict(), config).tensors
+    buffer = torch.empty(32, device="meta")
+    tensors |= {f"model.layers.{number}.self_attn.rotary_emb.inv_freq": buffer for number in range(22)}
+    assert import_model(tensors, published).config == config
