@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import random
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import settings
+
+from cluster.artefacts.private import private_cache
 
 if TYPE_CHECKING:
     from tests.object_store import Proxy
@@ -93,6 +97,26 @@ CANARIES = (
 
 STATUS = pytest.StashKey[int]()
 """The exit status of the whole session."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep compiled loops in one directory until a file with loops is changed."""
+    os.environ.setdefault("NUMBA_CACHE_DIR", f"{private_cache()}/kernels/tests-{key_of_loops()}")
+
+
+def key_of_loops() -> str:
+    """Hash of all files with loops for numba, which notices a change of a loop's own file, not of one that it calls."""
+    root = Path(__file__).parents[1]
+    files = (
+        file
+        for name in ("cluster", "data_prep", "models", "pipeline")
+        for file in (root / name).rglob("*.py")
+    )
+    contents = [
+        text for file in sorted(files) if re.search(rb"@compiled_loop|\bnjit\b", text := file.read_bytes())
+    ]
+    return hashlib.blake2b(b"".join(contents), digest_size=8).hexdigest()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
