@@ -19,7 +19,7 @@ class Memory(NamedTuple):
 
 
 def memory() -> Memory:
-    """What there is, and what could be had now."""
+    """Memory in all, and what could be had now."""
     machine = psutil.virtual_memory()
     limit, used = _bytes("memory.max"), _bytes("memory.current")
     if limit is not None and limit < machine.total:

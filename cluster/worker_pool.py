@@ -20,7 +20,7 @@ ResultCo = TypeVar("ResultCo", covariant=True)
 
 
 class Worker(Protocol[ItemCo, ResultCo]):
-    """What a pool consists of. Both methods are called in one process, `progress` from another thread."""
+    """A worker of a pool. Both methods are called in one process, `progress` from another thread."""
 
     def work(self, item: ItemCo, /) -> ResultCo:
         """The result of one item. It is begun again after a crash."""

@@ -187,7 +187,7 @@ def _step(directory: Path, growth: _Growth, cpus: int) -> StepForecast:
 def _differences(
     config: PreparationConfig, manifests: dict[str, Manifest], measured: Path, scale: float
 ) -> Iterator[str]:
-    """What makes the measured preparation another one than the planned one."""
+    """Differences between the measured preparation and the planned one."""
     sources = manifests[DOCUMENTS].config["sources"]
     pairs: Sequence[tuple[str, Any, Any]] = (
         ("sources", {one["kind"] for one in sources}, {one.kind for one in config.sources}),

@@ -151,7 +151,7 @@ class Groups:
         return self.inputs.sources[self.source_number(shard)]
 
     def parts(self, shard: int) -> tuple[FilePart, ...]:
-        """What a shard is made from."""
+        """Inputs of a shard."""
         return tuple(
             FilePart(self.inputs.file(file), start, end) for file, start, end in self._columns(shard)
         )

@@ -106,7 +106,7 @@ class Ragged:
         )
 
     def slices(self, rows: np.ndarray, first: np.ndarray, sizes: np.ndarray) -> Ragged:
-        """Of each given row its elements from `first`, as many as `sizes` says; all are int64 [slices]."""
+        """Elements of each given row from `first`, as many as `sizes` says; all are int64 [slices]."""
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
         # Element k of the result is the (k - start of its slice)-th element of that slice.
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] + first - offsets[:-1], sizes)

@@ -36,7 +36,7 @@ points; where in `words` the numbers of their sources begin, and which of `sourc
 
 
 class TokenIndex(NamedTuple):
-    """Where Arrow's own offsets lie, by record batch: enough to look documents up, and soon made."""
+    """Places of Arrow's own offsets by record batch: enough to look documents up, and soon made."""
 
     ids: np.ndarray
     """As in `TokenArrays`."""

@@ -18,7 +18,7 @@ from data_prep.layout import REPAIR
 
 
 class BatchPlaces(NamedTuple):
-    """Where a record batch lies."""
+    """Place of a record batch."""
 
     num_documents: int
     places: tuple[int, ...]
@@ -87,7 +87,7 @@ class TokenFile:
             yield BatchPlaces(batch.num_rows, places, sources)
 
     def _place(self, array: pa.Array, item_bytes: int) -> int:
-        """Where an array's elements begin, in elements from the beginning of the file; 0 where it has none."""
+        """Start of an array's elements, in elements from the beginning of the file; 0 where it has none."""
         buffer = array.buffers()[1]
         if buffer is None or not buffer.size:
             return 0
@@ -97,7 +97,7 @@ class TokenFile:
         return bytes_before // item_bytes
 
     def dictionaries(self, column: str) -> list[tuple[str, ...]]:
-        """What the numbers of a dictionary-encoded column stand for, of every batch."""
+        """Values of a dictionary-encoded column by index, for every batch."""
         return [tuple(batch.column(column).dictionary.to_pylist()) for batch in self._batches]
 
     def value(self, column: str, row: int) -> str:
@@ -181,7 +181,7 @@ def categories(batches: list[Any], num_documents: int) -> tuple[np.ndarray, list
 
 
 def _offsets(lists: pa.ListArray) -> np.ndarray:
-    """Where the lists begin, and the end of the last, to be read as a whole."""
+    """Starts of the lists, and the end of the last, to be read as a whole."""
     _will_read(lists.offsets)
     # `to_numpy` would import pandas, which takes longer than all that is done with them.
     return np.from_dlpack(lists.offsets)

@@ -162,7 +162,7 @@ class TokenStore:
 
     @property
     def size_bytes(self) -> int:
-        """Of the mapped files."""
+        """Size of the mapped files in bytes."""
         return sum(file.size_bytes for file in self._files)
 
     def expect_random_reads(self) -> None:
@@ -173,7 +173,7 @@ class TokenStore:
 
     @cached_property
     def index(self) -> TokenIndex:
-        """Where to look documents up, without a look at each of them."""
+        """Index to look documents up in, without a look at each of them."""
         mapped, names = self._memory, self.source_dictionaries
         rows, first = [], 0
         for file, ids_before, words_before in zip(

@@ -63,11 +63,11 @@ class Workspace:
         return self.groups.source(shard)
 
     def documents_path(self, documents: Manifest, shard: int) -> Path:
-        """Where a document shard lies."""
+        """Path of a document shard."""
         return self.out / DOCUMENTS / documents.files[shard].path
 
     def selection_path(self, selection: Manifest, shard: int) -> Path:
-        """Where the selection of a document shard lies in the artefact that decided it."""
+        """Path of the selection of a document shard in the artefact that decided it."""
         return self.out / selection.kind / selection_file(shard, self.num_shards)
 
     def selection_hashes(self, selection: Manifest) -> list[str]:

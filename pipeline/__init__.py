@@ -1,4 +1,4 @@
-"""What a user does: command line, configuration, pre-training, fine-tuning, tracking, lineage."""
+"""The user's side: command line, configuration, pre-training, fine-tuning, tracking, lineage."""
 
 import sys
 from importlib import import_module

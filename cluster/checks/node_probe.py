@@ -1,4 +1,4 @@
-"""What a check of the cluster does on one node; each method runs in an actor there."""
+"""A check of the cluster on one node; each method runs in an actor there."""
 
 from __future__ import annotations
 

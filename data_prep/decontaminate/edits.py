@@ -104,7 +104,7 @@ def cut_short_pieces(
 
 
 def _around(words: Words, place: int) -> tuple[int, int]:
-    """Where the word that `place` is inside of begins and ends; `place` itself where it is inside of none."""
+    """Start and end of the word that `place` is inside of; `place` itself where it is inside of none."""
     word = int(np.searchsorted(words.places, place, side="right")) - 1
     if word >= 0 and words.places[word] < place < words.ends[word]:
         return int(words.places[word]), int(words.ends[word])

@@ -31,7 +31,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class TextsSplit:
-    """Where the evaluation texts are read from."""
+    """Place that the evaluation texts are read from."""
 
     texts: EvaluationTexts
     settings: DecontaminationConfig

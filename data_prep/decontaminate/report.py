@@ -20,7 +20,7 @@ SHOWN_NGRAMS = 10
 
 @dataclass(slots=True)
 class Overlap:
-    """Where a document and an evaluation example have words in common; n-grams that touch are one overlap."""
+    """Overlap of a document and an evaluation example; n-grams that touch are one overlap."""
 
     doc_id: str
     task: str
@@ -76,8 +76,8 @@ class Tally:
             yield from sorted(every, key=lambda o: (o.byte_start, o.task, o.example))
 
     def summary(self) -> dict[str, dict[str, Any]]:
-        """By task: `examples`, of them `examples_searched` (with a text of enough words), `examples_found`, their
-        `share_found`, and `documents` with an overlap."""
+        """Counts by task: `examples`, among them `examples_searched` (with a text of enough words) and
+        `examples_found`, their `share_found`, and `documents` with an overlap."""
         every: dict[str, set[str]] = {}
         searched: dict[str, set[str]] = {}
         for row in self.texts.to_pylist():

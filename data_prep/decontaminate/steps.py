@@ -28,7 +28,7 @@ _COUNTS_FILE = "document_counts.npy"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where both steps lie: what tasks need of a preparation, whose list of source files may be long."""
+    """Paths of both steps: what tasks need of a preparation, whose list of source files may be long."""
 
     work: Path
     num_shards: int
@@ -66,7 +66,7 @@ class Steps:
 
     @property
     def places(self) -> Places:
-        """Where both steps lie."""
+        """Paths of both steps."""
         return Places(self.job.out / WORK, self.job.num_shards, self.job.config.decontaminate)
 
     def make(self) -> None:

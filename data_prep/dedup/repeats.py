@@ -35,7 +35,7 @@ def find_repeats(split: RepeatsSplit, path: Path) -> ShardResult:
 
 
 def iterate_repeats(runs: Iterable[Records], keys: Sequence[str]) -> Iterator[tuple[Records, np.ndarray]]:
-    """Of every block of records: ([repeats] columns, [repeats] the number of the first document with that key).
+    """Repeats in every block of records: ([repeats] columns, [repeats] the number of the first document with that key).
 
     Records of equal keys must come in the order of the corpus. Between blocks only the first record of every key
     is held, and a partition has a bounded number of keys; so a key may occur any number of times.

@@ -64,7 +64,7 @@ class Deduplication:
     documents: Manifest
 
     def directory(self, name: str) -> Path:
-        """Where the artefact of a step lies."""
+        """Path of the artefact of a step."""
         return self.job.out / WORK / name
 
     @property

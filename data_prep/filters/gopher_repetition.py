@@ -80,7 +80,7 @@ def _shares(text: str, config: GopherRepetitionConfig) -> Iterator[tuple[str, fl
 
 
 def _paragraphs(text: str, num_lines: int) -> list[str]:
-    """What lies between blank lines; most texts have none, and as many lines as line breaks and one."""
+    """Paragraphs between blank lines; most texts have none, and as many lines as line breaks and one."""
     return [text] if text.count("\n") + 1 == num_lines else _BLANK_LINES.split(text)
 
 

@@ -1,4 +1,4 @@
-"""What py3langid's model makes of a text, by a compiled loop over its arrays.
+"""Scores of a text by py3langid's model, in a compiled loop over its arrays.
 
 Log probabilities are rounded to 256 steps, so that the table stays in caches: probabilities differ from py3langid's by
 less than 0.02, and an excerpt of 1,000 characters takes a tenth of its time.

@@ -60,7 +60,7 @@ def _classes(alphabet: dict[str, int]) -> np.ndarray:
 
 @cache
 def _small_letters() -> list[str]:
-    """Of every code point its small letter."""
+    """The small letter of every code point."""
     return [chr(place).lower().translate(_SIGMAS) for place in range(_CASED)]
 
 

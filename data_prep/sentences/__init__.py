@@ -1,4 +1,4 @@
-"""Where sentences begin: found by a library, moved to the white space ahead of them.
+"""Starts of sentences: found by a library, moved to the white space ahead of them.
 
 A sentence begins where a segmenter says so, and after every line break. The cut lies right before the last
 white-space character ahead of it, so that the space goes with the word that it precedes, as byte-level tokenizers
@@ -57,7 +57,7 @@ _WINDOW_BYTES = 1 << 20
 
 
 def cut_sentences(texts: pa.Array, langs: pa.Array, method: str) -> Ragged:
-    """Where the sentences of texts begin.
+    """Starts of the sentences of texts.
 
     Args:
         texts: [documents] string.
@@ -93,7 +93,7 @@ def cut_sentences(texts: pa.Array, langs: pa.Array, method: str) -> Ragged:
 
 
 def cuts_ahead_of(starts: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> Ragged:
-    """Where to cut texts so that sentences start as given and after every line break.
+    """Cuts of texts, so that sentences start as given and after every line break.
 
     Args:
         starts: [sentences] int64 offsets in `data`, in any order.

@@ -17,7 +17,7 @@ _BYTE_ORDER_MARK = "\ufeff".encode()
 
 
 def starts_by_blingfire(data: np.ndarray, start: int, end: int) -> list[int]:
-    """Where the sentences of a text but its first begin.
+    """Starts of the sentences of a text but its first.
 
     BlingFire returns sentences, each on a line of its own and a line break within as a space; they are found again
     in the text one behind the other. Its variant with offsets costs several times the segmentation.
@@ -44,7 +44,7 @@ def starts_by_blingfire(data: np.ndarray, start: int, end: int) -> list[int]:
 
 
 def starts_by_sentencex(data: np.ndarray, start: int, end: int, lang: str) -> list[int]:
-    """Where the sentences of a text but its first begin, as `starts_by_blingfire` has them.
+    """Starts of the sentences of a text but its first, as `starts_by_blingfire` has them.
 
     Args:
         lang: ISO 639 code; what sentencex does not know, it reads as English.

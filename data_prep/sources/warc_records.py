@@ -63,7 +63,7 @@ class Window:
         return start
 
     def search(self, pattern: re.Pattern[bytes], start: int, max_length: int) -> int | None:
-        """Where a pattern, which sees at most `max_length` bytes, matches first from `start` on; None at the end.
+        """First match from `start` on of a pattern that sees at most `max_length` bytes; None at the end.
 
         Bytes that were searched in vain may be forgotten.
         """

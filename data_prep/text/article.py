@@ -118,7 +118,7 @@ def _number_keys(elements: np.ndarray) -> None:
 
 @njit(cache=True, nogil=True)
 def without_asides(blocks: np.ndarray, elements: np.ndarray, prose: int) -> np.ndarray:
-    """Of each block, whether it is outside of elements that are dropped for their names: [blocks] bool.
+    """Whether each block is outside of elements that are dropped for their names: [blocks] bool.
 
     Args:
         prose: least characters of plain text in a block of prose.

@@ -386,7 +386,7 @@ def hash_table(values: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _words() -> dict[str, int]:
-    """What words tell, as the kernel reads it."""
+    """Hints that words give, as the kernel reads them."""
     values: dict[str, int] = defaultdict(int)
     listed = yaml.safe_load((Path(__file__).parent / "page_names.yaml").read_text("utf-8"))
     for role, words in listed.items():

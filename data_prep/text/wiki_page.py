@@ -26,7 +26,7 @@ class Page:
 
 
 def magic_word(name: str, page: Page) -> str | None:
-    """What `{{NAME}}` shows on a page; None where it is no magic word, or nothing is known to show."""
+    """The text that `{{NAME}}` shows on a page; None where it is no magic word, or nothing is known to show."""
     show = _WORDS.get(name.replace("LOCAL", "CURRENT").replace("REVISION", "CURRENT"))
     if show is None or (page.saved is None and name not in _TIMELESS):
         return None
@@ -141,7 +141,7 @@ ENGLISH_LINKS = LinkRules()
 
 
 def title_text(target: str) -> str:
-    """What `[[target]]` shows. A space at its end stays: it separates what follows."""
+    """The text that `[[target]]` shows. A space at its end stays: it separates what follows."""
     shown = target.lstrip().removeprefix(":")
     if "%" not in shown:
         return shown

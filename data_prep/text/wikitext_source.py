@@ -122,7 +122,7 @@ def _place(number: int, is_block: bool) -> str:
 
 
 def _extension_end(wikitext: str, opener: re.Match[str], name: str, unclosed: set[str]) -> tuple[int, int]:
-    """Where the content of a tag ends, and where its closing tag does."""
+    """Ends of the content of a tag and of its closing tag."""
     if opener.group().endswith("/>") or name in unclosed:
         return opener.end(), opener.end()
     closer = _closer(name).search(wikitext, opener.end())
@@ -288,7 +288,7 @@ def _switch(found: re.Match[str]) -> str:
 
 
 def _entity(found: re.Match[str]) -> str:
-    """By number, where only HTML 5 knows the name."""
+    """The reference by number, where only HTML 5 knows the name."""
     name = found.group(1)
     characters = _ALIASES.get(name) or html5.get(f"{name};")
     if name in name2codepoint or characters is None:

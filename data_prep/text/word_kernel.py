@@ -122,7 +122,7 @@ def split_points(
 def find_words(
     points: np.ndarray, table: np.ndarray, offsets: np.ndarray, expansions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where the words of one text begin and end, as `split_points` has them: ([words] int64, [words] int64).
+    """Starts and ends of the words of one text, as `split_points` has them: ([words] int64, [words] int64).
 
     Args:
         points: uint32 code points of the text.

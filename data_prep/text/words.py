@@ -176,7 +176,7 @@ def _without_entities(joined: str, points: np.ndarray, offsets: np.ndarray) -> n
 
 @dataclass(frozen=True, slots=True)
 class _Folding:
-    """What every code point is folded to."""
+    """The fold of every code point."""
 
     table: np.ndarray
     """[0xE1001] uint32: 0 for what separates words, _IGNORED_ENTRY for what changes nothing; a folded character

@@ -46,7 +46,7 @@ def cut_long_words(
 
 
 def _long_runs(text: str, kinds: np.ndarray, max_characters: int) -> Iterator[tuple[int, int]]:
-    """Where runs of more characters begin and end."""
+    """Starts and ends of runs of more characters."""
     if len(text) > max_characters:
         own = kinds[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")]
         bounds = np.concatenate([[0], np.flatnonzero(own[1:] != own[:-1]) + 1, [len(own)]])

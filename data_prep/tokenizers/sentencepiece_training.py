@@ -96,7 +96,7 @@ def train_model(texts: Iterable[str], config: SentencePiece, vocab_size: int) ->
 
 
 def _other_size(error: str, config: SentencePiece, num_appended: int) -> str:
-    """What to type next where `vocab_size` does not fit; SentencePiece names a size without the appended entries."""
+    """The next step where `vocab_size` does not fit; SentencePiece names a size without the appended entries."""
     if found := re.search(r"<=? ?(\d+)\.?\s*$", error):
         largest = int(found[1]) + num_appended
         try:

@@ -172,7 +172,7 @@ def _use_row(use: DocumentUse) -> list[Any]:
 
 
 def _step_as_dict(found: InspectedStep) -> dict[str, Any]:
-    """What decided about the batch."""
+    """Settings that decided about the batch."""
     from pipeline.inspect.run_lineage import attempt_facts
 
     rebuilt = found.rebuilt

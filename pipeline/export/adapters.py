@@ -1,4 +1,4 @@
-"""What parameter-efficient fine-tuning trained, as a directory that `peft` reads over an exported network."""
+"""Weights of parameter-efficient fine-tuning, as a directory that `peft` reads over an exported network."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def compare(left: RunDirectory, right: RunDirectory, axis: Axis = "step") -> Run
 
 
 def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """By key, both values where they differ; None for a missing one."""
+    """Both values of each key where they differ; None for a missing one."""
     keys = dict.fromkeys((*left, *right))
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 

@@ -39,7 +39,7 @@ class DocumentExposure:
 
 @dataclass(frozen=True, slots=True)
 class RunExposure:
-    """What a run read of some documents, and what came of it."""
+    """The exposure of a run to some documents, and its outcome."""
 
     run: str
     steps: int

@@ -301,7 +301,7 @@ def _follow(entry: InputEntry, used_by: Place, search: _Search) -> Node:
 
 
 def _candidates(entry: InputEntry, used_by: Place, search: _Search) -> Iterator[Place]:
-    """Where an input artefact may lie: where it was, or beside its user when both were moved together."""
+    """Places where an input artefact may lie: where it was, or beside its user when both were moved together."""
     with suppress(ConfigError):
         place = as_place(entry.uri)
         yield from (place, inner(place, entry.kind))

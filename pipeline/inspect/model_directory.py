@@ -1,4 +1,4 @@
-"""What a Hugging Face directory tells of itself: it records no training, so a lineage ends there."""
+"""Lineage of a Hugging Face directory: it records no training, so a lineage ends there."""
 
 from __future__ import annotations
 

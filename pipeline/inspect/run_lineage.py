@@ -61,7 +61,7 @@ def checkpoint_facts(directory: Path, manifest: Manifest, runs_dir: Path) -> dic
 
 
 def run_facts(run: RunDirectory) -> dict[str, Any]:
-    """Where a run stands and how it came there, as JSON-like data."""
+    """State of a run and its history, as JSON-like data."""
     facts: dict[str, Any] = {"run": run.info.name, "mlflow_run": run.info.run_id}
     step = (last_logged(run) or (0, {}))[0]
     try:
@@ -177,7 +177,7 @@ def _history(run: RunDirectory, step: int | None) -> dict[str, Any]:
 
 
 def attempt_facts(attempts: Sequence[Attempt]) -> Iterator[dict[str, Any]]:
-    """Of each attempt, the steps, workers, code and configuration, as JSON-like data."""
+    """Steps, workers, code and configuration of each attempt, as JSON-like data."""
     for attempt in attempts:
         event = attempt.event
         hosts = sorted({str(worker.get("host")) for worker in event.get("workers", ())})

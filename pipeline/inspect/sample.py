@@ -131,7 +131,7 @@ class SampleReader:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a piece lies."""
+    """Place of a piece."""
 
     first: int
     """Its first position in the row."""

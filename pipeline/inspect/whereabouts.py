@@ -1,4 +1,4 @@
-"""Where documents of token stores come from: title, file and bytes."""
+"""Origins of documents in token stores: title, file and bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from data_prep.token_store import TokenStore
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """Where a document lies."""
+    """Origin of a document."""
 
     doc_id: str
     title: str

@@ -51,7 +51,7 @@ def host_batch(packed: Packed, batch: Batch, device: torch.device) -> HostBatch:
 
 
 class Totals:
-    """What a step, or an evaluation, adds up on a rank, by loss term and by source; nothing leaves the device."""
+    """Sums of a step or an evaluation on a rank, by loss term and by source; nothing leaves the device."""
 
     def __init__(self, weights: Mapping[str, float], sources: Sequence[str], device: torch.device) -> None:
         """

@@ -190,7 +190,7 @@ def _require_same_shapes(start: Path, inputs: Inputs) -> None:
 
 
 def _differences(old: Any, new: Any, key: str = "") -> dict[str, str]:
-    """By dotted key, what `old` and `new` say where they differ."""
+    """Values of `old` and `new` by dotted key, where they differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         found: dict[str, str] = {}
         for name in sorted(old.keys() | new.keys()):

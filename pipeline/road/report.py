@@ -45,7 +45,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a road led to: facts that depend on its inputs and settings, never on the time or the place."""
+    """Results of a road: facts that depend on its inputs and settings, never on the time or the place."""
 
     stores: list[dict[str, Any]]
     """Documents and tokens of every token store."""

@@ -107,11 +107,11 @@ class PretrainConfig(Config):
 
     @property
     def reading(self) -> Reading:
-        """What the objective wants of samples of `batch.sequence_length`."""
+        """The objective's demands on samples of `batch.sequence_length`."""
         return self.reading_at(self.batch.sequence_length)
 
     def reading_at(self, sequence_length: int) -> Reading:
-        """What the objective wants of samples of a phase."""
+        """The objective's demands on samples of a phase."""
         return OBJECTIVES[self.objective.kind].reading(self.objective, sequence_length)
 
     @property

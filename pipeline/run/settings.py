@@ -46,7 +46,7 @@ class StoreConfig(Config):
 
 
 class DataConfig(Config):
-    """What the run is trained on."""
+    """Data that the run is trained on."""
 
     stores: tuple[StoreConfig, ...] = Field(min_length=1)
     """Token stores made by `cloze data prepare`, all with the same tokenizer."""
@@ -171,7 +171,7 @@ class ScheduleConfig(Config):
 
 
 class BudgetConfig(Config):
-    """What the run may take. `budget: 24h` is short for `budget: {time_s: 86400}`."""
+    """Limits of the run. `budget: 24h` is short for `budget: {time_s: 86400}`."""
 
     model_config = ConfigDict(json_schema_extra=also_written({"type": "string"}))
 
@@ -256,8 +256,8 @@ class ComputeConfig(Config):
 
 
 class GuardsConfig(Config):
-    """What is done when training goes wrong. No part of the run's identity: what was done is in the run's history and
-    repeated by every resumption."""
+    """Measures against training that goes wrong. No part of the run's identity: what was done is in the run's
+    history and repeated by every resumption."""
 
     max_skipped_updates: int = Field(default=10, ge=0)
     """Updates in a row that may be skipped because the loss or a gradient is not finite; one more ends the run."""
@@ -297,7 +297,7 @@ class ProfileConfig(Config):
 
 
 class ClusterConfig(Config):
-    """Where the run runs. No part of the run's identity."""
+    """Machines that the run takes. No part of the run's identity."""
 
     workers: int = Field(default=1, gt=0)
     """Training processes, one per GPU or per share of CPUs; of an elastic run the most."""
@@ -321,7 +321,7 @@ class ClusterConfig(Config):
 
 
 class OffloadConfig(Config):
-    """Where ZeRO keeps what the GPU has no room for (Ren et al. 2021)."""
+    """Offload of what the GPU has no room for (ZeRO-Offload, Ren et al. 2021)."""
 
     device: Literal["cpu"] = "cpu"
     """Host memory. A resumption may change it: checkpoints are the same."""

@@ -92,7 +92,7 @@ class FinetuneConfig(Config):
         return self
 
     def _zero_problems(self) -> Iterator[str]:
-        """What DeepSpeed ZeRO cannot be combined with."""
+        """Settings that DeepSpeed ZeRO cannot be combined with."""
         if self.zero is None:
             return
         stage = self.zero.stage

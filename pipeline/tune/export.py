@@ -252,7 +252,7 @@ class FinetunedNetwork:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of its task, as the scores were made with."""
+        """The task's part of the configuration, as the scores were made with."""
         return self.manifest.config["tasks"][self.trial.task]
 
     def task(self, tasks: Tasks) -> TaskConfig:

@@ -1,4 +1,4 @@
-"""What a fine-tuning run would do: everything is read, encoded and checked, and a few updates are timed."""
+"""Dry run of a fine-tuning: everything is read, encoded and checked, and a few updates are timed."""
 
 from __future__ import annotations
 

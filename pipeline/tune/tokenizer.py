@@ -68,7 +68,7 @@ class TextTokenizer:
         return [found[number].tolist() for number in range(len(found))]
 
     def ids_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each text the ids and the spans of `rows_with_offsets`, int64 [tokens] and [tokens, 2]."""
+        """Ids and spans of `rows_with_offsets` for each text, int64 [tokens] and [tokens, 2]."""
         rows, spans = self.rows_with_offsets(texts)
         bounds = list(pairwise(rows.offsets.tolist()))
         return [(rows.values[first:last], spans[first:last]) for first, last in bounds]

@@ -43,7 +43,7 @@ def _ignore(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What is told of a training's progress, in every process."""
+    """Reports of a training's progress, in every process."""
 
     on_update: Callable[[int, float], None] = field(default=_ignore)
     """(updates done, mean loss of the last one); of several processes, each estimates the loss from its own share."""

@@ -54,7 +54,7 @@ class Workload:
 
     @property
     def directory(self) -> Path:
-        """Where the scores are committed."""
+        """The directory to which the scores are committed."""
         return scores_directory(self.config, self.pretrained)
 
     @property
@@ -110,7 +110,7 @@ class Workload:
 
 
 def scores_directory(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Path:
-    """Where the scores of a configuration and a checkpoint lie, `OUT/NAME/CHECKPOINT`."""
+    """The directory of the scores of a configuration and a checkpoint, `OUT/NAME/CHECKPOINT`."""
     if pretrained is None:
         place = "random"
     elif pretrained.step is not None:

@@ -134,7 +134,7 @@ class RunStatus:
 
     @property
     def memory_bytes(self) -> float | None:
-        """Of the fullest rank: GPU memory, or the process's on a CPU."""
+        """Memory of the fullest rank: the GPU's, or the process's on a CPU."""
         names = ("reserved_gpu_memory_bytes", "host_memory_bytes")
         found = (self.ranks.get(f"max_{name}", self.metrics.get(name)) for name in names)
         return next((value for value in found if value is not None), None)

@@ -249,7 +249,7 @@ class KubeRay(ClusterTemplate):
         return tolerations
 
     def _runtime_env(self) -> dict[str, Any]:
-        """What `cloze submit` sets for a job, except for the code, which the image has."""
+        """Environment that `cloze submit` sets for a job, except for the code, which the image has."""
         return {
             "worker_process_setup_hook": "cluster.start_directory.enter_start_directory",
             "env_vars": {

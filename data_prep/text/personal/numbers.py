@@ -33,7 +33,7 @@ def digit_runs(text: str, separators: str, least: int, most_between: int) -> lis
 
 
 def iban_places(text: str) -> list[int]:
-    """Where two letters and two digits begin, with no letter or digit before them; all of them in ASCII."""
+    """Starts of two letters and two digits, with no letter or digit before them; all of them in ASCII."""
     from data_prep.text.character_kernel import find_ibans
 
     points = points_of(text)

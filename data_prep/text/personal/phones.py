@@ -132,7 +132,7 @@ def _free_groups(text: str, run: tuple[int, int]) -> Iterator[list[tuple[int, in
 
 
 def _ends(groups: list[tuple[int, int]], first: int) -> list[int]:
-    """Where a number may end that begins with group `first`, the longest first."""
+    """Possible ends of a number that begins with group `first`, the longest first."""
     digits, ends = 0, []
     for number in range(first, min(first + MAX_GROUPS, len(groups))):
         digits += groups[number][1] - groups[number][0]

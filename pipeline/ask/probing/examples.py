@@ -18,7 +18,7 @@ from pipeline.tune.forms.tags.settings import TaggedSentence
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What a probe classifies: each word of some sentences, or each pair of sentences."""
+    """Examples that a probe classifies: each word of some sentences, or each pair of sentences."""
 
     passages: tuple[Passage, ...]
     """Two side by side for each pair."""

@@ -63,7 +63,7 @@ class FeatureNetwork:
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
+        """Device of the network."""
         return next(self.extractor.parameters()).device
 
     @property

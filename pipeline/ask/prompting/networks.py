@@ -60,7 +60,7 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
+        """Device of the network."""
         return next(self.model.parameters()).device
 
     @property

@@ -57,7 +57,7 @@ class Prompter:
         return np.array(means, dtype=np.float32).reshape(len(texts), len(self.answers))
 
     def questions(self, first: str, second: str | None, label: int) -> list[Question]:
-        """What to ask for an answer; together a place for each of its tokens."""
+        """Token sequences to ask for an answer; together a place for each of its tokens."""
         return _ASKED[self.network.kind](self, first, second, label)
 
     def answer_ids(self, label: int) -> list[int]:

@@ -49,7 +49,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of one run or several."""
+        """Spread of the scores of one run or several."""
         std = statistics.stdev(values) if len(values) > 1 else None
         return cls(statistics.fmean(values), std, min(values), max(values))
 

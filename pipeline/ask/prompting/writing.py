@@ -90,7 +90,7 @@ def write(
 def generated(
     network: LanguageModel, ids: Sequence[int], config: GenerationConfig
 ) -> list[tuple[list[int], float]]:
-    """What a network writes for ids: the new ids of each text, and its score.
+    """Generate with a network: the new ids of each text, and its score.
 
     Raises:
         MismatchError: the network or its generation settings do not allow it.

@@ -137,7 +137,7 @@ def _restore_master(master: Master, optimizer: Any, saved: SavedState, leave_out
 
 
 def _transfers(extent: Extent, saved: SavedState) -> Iterator[_Transfer]:
-    """Where in the checkpoint the elements of an extent are."""
+    """The place of an extent's elements in the checkpoint."""
     stop = extent.start + extent.size
     for found, source in saved.holders(extent.name, extent.start, stop):
         start = max(extent.start, found.start)

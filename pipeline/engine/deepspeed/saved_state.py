@@ -128,7 +128,7 @@ class SavedState:
 
     @cached_property
     def _places(self) -> dict[str, list[tuple[Extent, int, int]]]:
-        """By parameter: its extents, each with the rank and the index of its master."""
+        """Extents of each parameter, each with the rank and the index of its master."""
         places: dict[str, list[tuple[Extent, int, int]]] = {}
         for rank in range(self.world_size):
             for number, row in enumerate(self.rows):

@@ -59,7 +59,7 @@ class Ladder:
 
     @property
     def directory(self) -> Path:
-        """Where the result is committed."""
+        """The directory to which the result is committed."""
         return self.config.out / self.config.name
 
     @property
@@ -171,7 +171,7 @@ class _Reading:
         self.problems: list[ConfigProblem] = []
 
     def read(self, key: str, load: Any, file: Path, *args: Any) -> Any:
-        """What `load` makes of a file; None where that has problems."""
+        """Read a file with `load`; None where it has problems."""
         try:
             return load(*args, find_beside(self.directory, file))
         except ClozeError as error:

@@ -1,4 +1,4 @@
-"""What the scores of arms say about the order that a paper found."""
+"""Compare the scores of arms with the order that a paper found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages of a ladder took, attempt by attempt: a line of JSON each, appended when the attempt ends."""
+"""Costs of the stages of a ladder, attempt by attempt: a line of JSON each, appended when the attempt ends."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ WORDS = "words alone"
 
 
 def floors_of(config: FinetuneConfig, task: str) -> dict[str, float]:
-    """By name, the main metric of predictions without a network, trained on the examples that fine-tuning reads.
+    """The main metric of predictions without a network by name, trained on the examples that fine-tuning reads.
 
     Raises:
         ConfigError: a ladder has no floor for tasks of this form.
@@ -42,7 +42,7 @@ def floors_of(config: FinetuneConfig, task: str) -> dict[str, float]:
 
 
 def _of_texts(train: Sequence[Any], evaluation: Sequence[Any], num_labels: int) -> dict[str, np.ndarray]:
-    """Of each predictor its scores of labels [examples, labels]."""
+    """Scores of labels of each predictor, [examples, labels]."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -56,7 +56,7 @@ def _of_texts(train: Sequence[Any], evaluation: Sequence[Any], num_labels: int) 
 
 
 def _of_tags(train: Sequence[Any], evaluation: Sequence[Any], num_labels: int) -> dict[str, list[list[str]]]:
-    """Of each predictor the tags of every word."""
+    """Tags of every word from each predictor."""
     by_word: dict[str, Counter[str]] = {}
     for sentence in train:
         for word, tag in zip(sentence.words, sentence.tags, strict=True):

@@ -83,7 +83,7 @@ class ComparisonResult(_Frozen):
 
 
 class TaskFacts(_Frozen):
-    """What surrounds the scores of a task."""
+    """Figures that surround the scores of a task."""
 
     task: str
     metric: str
@@ -108,7 +108,7 @@ class LadderResult(_Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the finished stages took."""
+    """Costs of the finished stages."""
 
     stages: int
     finished: int

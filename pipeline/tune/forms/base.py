@@ -178,7 +178,7 @@ class PreparedTask(Protocol):
         ...
 
     def baselines(self) -> dict[str, Metrics]:
-        """By name, metrics of predictions without a network, for comparison; empty in most forms."""
+        """Metrics of predictions without a network by name, for comparison; empty in most forms."""
         ...
 
 

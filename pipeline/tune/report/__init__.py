@@ -1,4 +1,4 @@
-"""What people read of finished scores: errors with their texts, a list of all scores, and one page.
+"""Reports of finished scores for people: errors with their texts, a list of all scores, and one page.
 
 scores      a committed artefact of scores, opened for reading
 distilled   teachers and students: size, speed, share of the score

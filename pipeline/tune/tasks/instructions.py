@@ -94,7 +94,7 @@ def _turn(row: Row, number: int, message: Any) -> Turn:
 
 
 def _disorder(turns: Sequence[Turn]) -> str | None:
-    """What is wrong with the order of the turns."""
+    """The problem with the order of the turns."""
     for number, turn in enumerate(turns, 1):
         before = turns[number - 2].role if number > 1 else None
         if turn.role == before:

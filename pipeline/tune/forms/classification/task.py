@@ -156,7 +156,7 @@ class ClassificationTask:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Of labels that are as many as examples."""
+        """A note where each training example has a label of its own."""
         labels = self.train.labels
         if self.config.regression or len(labels) < 3 or len(np.unique(labels)) < len(labels):
             return ()

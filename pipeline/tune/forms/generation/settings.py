@@ -101,7 +101,7 @@ class GenerationTaskConfig(TaskConfig):
         return {name: found[name] for name in self.metrics}
 
     def signatures(self) -> dict[str, str]:
-        """By metric, how its package computed it, where that must be reported; empty otherwise."""
+        """How its package computed each metric, where that must be reported; empty otherwise."""
         return {}
 
     def lead(self, source: str) -> str:

@@ -103,7 +103,7 @@ def encode_questions(
 
 
 def _spans(num_tokens: int, capacity: int, stride: int) -> list[tuple[int, int, int, int]]:
-    """Of every window over a passage its first token, its size, and its own tokens, from and up to (exclusive)."""
+    """The first token, the size and the own tokens, from and up to (exclusive), of every window over a passage."""
     if num_tokens <= capacity:
         return [(0, num_tokens, 0, num_tokens)]
     spans = window_spans(num_tokens, capacity, stride)
