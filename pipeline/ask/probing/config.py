@@ -11,7 +11,7 @@ from pipeline.config.loading import Config
 from pipeline.tune.config import NAME_PATTERN
 from pipeline.tune.tasks.conll_ner import ConllNerConfig
 from pipeline.tune.tasks.conllu_pos import ConlluPosConfig
-from pipeline.tune.tasks.wic import WicConfig
+from pipeline.tune.tasks.superglue import WicConfig
 
 ProbeKind = Literal["linear", "mlp"]
 

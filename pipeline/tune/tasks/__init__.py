@@ -1,4 +1,4 @@
-"""The kinds of tasks on published data, one per file, and on one's own rows (`rows/`)."""
+"""The kinds of tasks on published data, one per file or benchmark, and on one's own rows (`rows/`)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from typing import Annotated
 from pydantic import Field
 
 from pipeline.tune.task import by_kind
-from pipeline.tune.tasks.boolq import BoolqConfig
-from pipeline.tune.tasks.cb import CbConfig
 from pipeline.tune.tasks.cnn_dailymail import CnnDailymailConfig
-from pipeline.tune.tasks.cola import ColaConfig
 from pipeline.tune.tasks.conll_ner import ConllNerConfig
 from pipeline.tune.tasks.conllu_pos import ConlluPosConfig
-from pipeline.tune.tasks.copa import CopaConfig
+from pipeline.tune.tasks.glue import (
+    ColaConfig,
+    MrpcConfig,
+    QnliConfig,
+    QqpConfig,
+    RteConfig,
+    Sst2Config,
+    StsbConfig,
+    WnliConfig,
+)
 from pipeline.tune.tasks.instructions import InstructionsConfig
 from pipeline.tune.tasks.mnli import MnliConfig
-from pipeline.tune.tasks.mrpc import MrpcConfig
 from pipeline.tune.tasks.mrqa import MrqaConfig
 from pipeline.tune.tasks.multirc import MultircConfig
-from pipeline.tune.tasks.qnli import QnliConfig
-from pipeline.tune.tasks.qqp import QqpConfig
 from pipeline.tune.tasks.race import RaceConfig
 from pipeline.tune.tasks.record import RecordConfig
 from pipeline.tune.tasks.rows.choices import RowsChoicesConfig
@@ -29,18 +32,14 @@ from pipeline.tune.tasks.rows.generation import RowsGenerationConfig
 from pipeline.tune.tasks.rows.regression import RowsRegressionConfig
 from pipeline.tune.tasks.rows.spans import RowsSpansConfig
 from pipeline.tune.tasks.rows.tags import RowsTagsConfig
-from pipeline.tune.tasks.rte import RteConfig
 from pipeline.tune.tasks.snli import SnliConfig
 from pipeline.tune.tasks.squad import SquadConfig
 from pipeline.tune.tasks.squad2 import Squad2Config
-from pipeline.tune.tasks.sst2 import Sst2Config
 from pipeline.tune.tasks.sst5 import Sst5Config
-from pipeline.tune.tasks.stsb import StsbConfig
+from pipeline.tune.tasks.superglue import BoolqConfig, CbConfig, CopaConfig, WicConfig
 from pipeline.tune.tasks.superglue_rte import SuperglueRteConfig
 from pipeline.tune.tasks.swag import SwagConfig
 from pipeline.tune.tasks.translation import TranslationConfig
-from pipeline.tune.tasks.wic import WicConfig
-from pipeline.tune.tasks.wnli import WnliConfig
 from pipeline.tune.tasks.xsum import XsumConfig
 
 TaskChoice = Annotated[

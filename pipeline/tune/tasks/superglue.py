@@ -1,15 +1,21 @@
-"""Tasks of SuperGLUE (Wang et al. 2019b), whose folder holds train.jsonl, val.jsonl and, without labels, test.jsonl."""
+"""Tasks of SuperGLUE (Wang et al. 2019b), whose folder holds train.jsonl, val.jsonl and, without labels, test.jsonl.
+
+MultiRC, ReCoRD and RTE, which the leaderboard takes otherwise, are files of their own. Sizes are those of the official
+release.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from pipeline.tune.files.evaluation_set import EvaluationSet, Files, texts_of
+from pipeline.tune.files.evaluation_set import EvaluationSet, Files, NamedText, texts_of
 from pipeline.tune.files.lines import json_lines, read_objects, require_file, text_of, wrong_line
+from pipeline.tune.forms.choices.settings import Choices, ChoicesTaskConfig
 from pipeline.tune.forms.classification.settings import (
     UNLABELLED,
     ClassificationTaskConfig,
@@ -105,17 +111,18 @@ def id_in(path: Path, name: str, found: dict[str, Any]) -> str:
     return str(found["idx"])
 
 
-def entailment_reader(labels: tuple[str, ...]) -> Callable[[Path], Iterator[Example]]:
+def pair_reader(first: str, second: str, labels: tuple[str, ...]) -> Callable[[Path], Iterator[Example]]:
     """A function that streams the pairs of a file, which raises ConfigError where a line is not as the release has it.
 
     Args:
+        first, second: the fields of both texts.
         labels: in the order of their numbers.
     """
 
     def read(path: Path) -> Iterator[Example]:
         for name, found in read_objects(path):
-            first, second = (text_of(path, name, found, key) for key in ("premise", "hypothesis"))
-            yield Example(id_in(path, name, found), first, second, label_in(path, name, found, labels))
+            one, two = (text_of(path, name, found, key) for key in (first, second))
+            yield Example(id_in(path, name, found), one, two, label_in(path, name, found, labels))
 
     return read
 
@@ -136,3 +143,120 @@ def label_in(path: Path, name: str, found: dict[str, Any], labels: tuple[str, ..
         hint = "; files of test sets have no labels" if label is None else ""
         raise wrong_line(path, name, f"the label is {label!r}, not one of {known}{hint}")
     return labels.index(label)
+
+
+class BoolqConfig(SuperGlueLabelsConfig):
+    """Boolean Questions: is the answer to the question, by the passage, yes? (Clark et al. 2019).
+
+    9,427 training and 3,270 evaluation questions.
+    """
+
+    kind: Literal["boolq"] = "boolq"
+
+    labels = ("no", "yes")
+    files = SuperGlueFiles("BoolQ", pair_reader("passage", "question", labels))
+    submitted = ("false", "true")
+    metrics = ("accuracy",)
+    evaluation_sets = (files.evaluation_set("boolq"),)
+
+
+class CbConfig(SuperGlueLabelsConfig):
+    """CommitmentBank: is the speaker committed to the clause? (de Marneffe et al. 2019).
+
+    250 training and 56 evaluation pairs. The leaderboard takes the mean of both metrics.
+    """
+
+    kind: Literal["cb"] = "cb"
+
+    labels = submitted = ("entailment", "contradiction", "neutral")
+    files = SuperGlueFiles("CB", pair_reader("premise", "hypothesis", labels))
+    metrics = ("macro_f1", "accuracy")
+    evaluation_sets = (files.evaluation_set("cb"),)
+
+
+_ASKED = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
+
+
+def _read_copa(path: Path) -> Iterator[Choices]:
+    """Stream the questions of a file: the premise with question and alternative."""
+    for name, found in read_objects(path):
+        premise, first, second, asked = (
+            text_of(path, name, found, key) for key in ("premise", "choice1", "choice2", "question")
+        )
+        if asked not in _ASKED:
+            raise wrong_line(path, name, f"`question` is {asked!r}, not one of {', '.join(_ASKED)}")
+        label = label_in(path, name, found, ("0", "1"))
+        pairs = tuple((premise, f"{_ASKED[asked]} {choice}") for choice in (first, second))
+        yield Choices(id_in(path, name, found), pairs, label)
+
+
+class CopaConfig(SuperGlueTaskConfig, ChoicesTaskConfig):
+    """Choice of Plausible Alternatives: which one is the cause, or the effect? (Roemmele et al. 2011).
+
+    400 training and 100 evaluation questions.
+    """
+
+    kind: Literal["copa"] = "copa"
+
+    files = SuperGlueFiles("COPA", _read_copa)
+    metrics = ("accuracy",)
+    evaluation_sets = (files.evaluation_set("copa"),)
+
+    def submission(self, examples: Sequence[Choices], outputs: np.ndarray) -> dict[str, bytes]:
+        """The number of the chosen alternative, 0 or 1, for every question of the test set."""
+        chosen = outputs.argmax(-1).tolist()
+        return {"COPA.jsonl": submission_file((each.id, n) for each, n in zip(examples, chosen, strict=True))}
+
+
+_WIC_LABELS = ("different", "same")
+_JOINED = re.compile(r"(?:Word: (.*?)\.\s*)?Sentence 1: (.*?)\s*Sentence 2: (.*)", re.DOTALL)
+
+
+def _read_wic(path: Path) -> Iterator[Example]:
+    """Stream the examples of a file: as SuperGLUE has them, or word and sentences joined in one field `text`."""
+    for name, found in read_objects(path):
+        word, first, second = _word_and_sentences(path, name, found)
+        yield Example(
+            id_in(path, name, found), f"{word}: {first}", second, label_in(path, name, found, _WIC_LABELS)
+        )
+
+
+def _read_wic_sentences(path: Path) -> Iterator[NamedText]:
+    """Both sentences of every line, which need no label."""
+    for name, found in read_objects(path):
+        yield from ((name, text) for text in _word_and_sentences(path, name, found)[1:])
+
+
+def _word_and_sentences(path: Path, name: str, found: dict[str, Any]) -> tuple[str, str, str]:
+    if "text" not in found:
+        first, second = (text_of(path, name, found, key) for key in ("sentence1", "sentence2"))
+        return str(found.get("word", "")), first, second
+    match = _JOINED.search(text_of(path, name, found, "text"))
+    if not match:
+        raise wrong_line(path, name, "there are no two sentences in `text`")
+    return match[1] or "", match[2], match[3]
+
+
+class WicConfig(SuperGlueLabelsConfig):
+    """Words in Context: does the word mean the same in both sentences? (Pilehvar and Camacho-Collados 2019).
+
+    5,428 training and 638 evaluation pairs. The word stands before the first sentence, so that any network can read
+    which one is meant.
+    """
+
+    kind: Literal["wic"] = "wic"
+
+    labels = _WIC_LABELS
+    files = SuperGlueFiles("WiC", _read_wic)
+    submitted = ("false", "true")
+    metrics = ("accuracy",)
+    evaluation_sets = (
+        EvaluationSet(
+            "wic",
+            (
+                Files(("wic/*.jsonl", "WiC/*.jsonl", "superglue/WiC/val.jsonl"), _read_wic_sentences),
+                Files((f"superglue/WiC/{TEST_FILE}",), _read_wic_sentences, optional=True),
+            ),
+            "WiC of the SuperGLUE benchmark",
+        ),
+    )

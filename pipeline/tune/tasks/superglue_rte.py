@@ -19,14 +19,14 @@ from pipeline.tune.task import TaskData, file_input
 from pipeline.tune.tasks.superglue import (
     SuperGlueFiles,
     SuperGlueLabelsConfig,
-    entailment_reader,
+    pair_reader,
     submission_file,
 )
 
 LABELS = ("entailment", "not_entailment")
 DIAGNOSTICS = {"AX-b": ("sentence1", "sentence2"), "AX-g": ("premise", "hypothesis")}
 """Diagnostic sets, and the columns of their texts."""
-FILES = SuperGlueFiles("RTE", entailment_reader(LABELS))
+FILES = SuperGlueFiles("RTE", pair_reader("premise", "hypothesis", LABELS))
 
 
 class SuperglueRteConfig(SuperGlueLabelsConfig):

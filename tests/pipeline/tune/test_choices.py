@@ -18,17 +18,14 @@ from pipeline.tune.forms.choices.task import ChoicesTask
 from pipeline.tune.run import finetune
 from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.task import TaskData
-from pipeline.tune.tasks.boolq import BoolqConfig
-from pipeline.tune.tasks.cb import CbConfig
-from pipeline.tune.tasks.copa import CopaConfig
 from pipeline.tune.tasks.multirc import MultircConfig
 from pipeline.tune.tasks.race import RaceConfig
 from pipeline.tune.tasks.record import RecordConfig
 from pipeline.tune.tasks.snli import SnliConfig
 from pipeline.tune.tasks.sst5 import Sst5Config
+from pipeline.tune.tasks.superglue import BoolqConfig, CbConfig, CopaConfig, WicConfig
 from pipeline.tune.tasks.superglue_rte import SuperglueRteConfig
 from pipeline.tune.tasks.swag import SwagConfig
-from pipeline.tune.tasks.wic import WicConfig
 from pipeline.tune.tokenizer import TextTokenizer
 from tests.pipeline.tune.conftest import MODEL, WORDS
 

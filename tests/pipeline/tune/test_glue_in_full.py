@@ -18,15 +18,17 @@ from pipeline.tune.forms.classification.settings import UNLABELLED
 from pipeline.tune.forms.classification.task import ClassificationTask
 from pipeline.tune.run import finetune
 from pipeline.tune.settings import TrainingConfig
-from pipeline.tune.tasks.cola import ColaConfig
+from pipeline.tune.tasks.glue import (
+    ColaConfig,
+    MrpcConfig,
+    QnliConfig,
+    QqpConfig,
+    RteConfig,
+    Sst2Config,
+    StsbConfig,
+    WnliConfig,
+)
 from pipeline.tune.tasks.mnli import MnliConfig
-from pipeline.tune.tasks.mrpc import MrpcConfig
-from pipeline.tune.tasks.qnli import QnliConfig
-from pipeline.tune.tasks.qqp import QqpConfig
-from pipeline.tune.tasks.rte import RteConfig
-from pipeline.tune.tasks.sst2 import Sst2Config
-from pipeline.tune.tasks.stsb import StsbConfig
-from pipeline.tune.tasks.wnli import WnliConfig
 from pipeline.tune.tokenizer import TextTokenizer
 from tests.pipeline.tune.conftest import WORDS
 

@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from pipeline.tune.tasks.cola import ColaConfig
-from pipeline.tune.tasks.mrpc import MrpcConfig
-from pipeline.tune.tasks.rte import RteConfig
-from pipeline.tune.tasks.sst2 import Sst2Config
-from pipeline.tune.tasks.wnli import WnliConfig
+from pipeline.tune.tasks.glue import ColaConfig, MrpcConfig, RteConfig, Sst2Config, WnliConfig
 
 
 def write(folder: Path, train: bytes | str, dev: bytes | str) -> Path:

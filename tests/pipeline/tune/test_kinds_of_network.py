@@ -39,7 +39,7 @@ from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.starting import take_parts
 from pipeline.tune.task import TaskData
 from pipeline.tune.tasks import TASKS
-from pipeline.tune.tasks.sst2 import Sst2Config
+from pipeline.tune.tasks.glue import Sst2Config
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.workload import scores_directory
 from tests.pipeline.tune.conftest import MODEL, WORDS, make_checkpoint

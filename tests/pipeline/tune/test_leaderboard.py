@@ -15,7 +15,7 @@ from data_prep.decontaminate.config import DecontaminationConfig
 from pipeline.tune.evaluation_sets import evaluation_texts
 from pipeline.tune.report.leaderboard import make_archive
 from pipeline.tune.run import finetune
-from pipeline.tune.tasks.boolq import BoolqConfig
+from pipeline.tune.tasks.superglue import BoolqConfig
 from tests.pipeline.tune.conftest import Recorder
 
 PASSAGE = "the film was good and the plot was bad"
