@@ -26,8 +26,8 @@ from pipeline.config.cluster_templates import load_template
 from pipeline.config.loading import load_config, to_yaml, validate
 from pipeline.config.networks import NetworkChoice
 from pipeline.objectives.rtd import ReplacedTokenDetection
-from pipeline.road.config import RoadConfig
 from pipeline.road.ladder.config import LadderConfig
+from pipeline.road.stages import RoadConfig
 from pipeline.run.config import PretrainConfig
 from pipeline.tune.config import FinetuneConfig
 from tests.pipeline.test_plan import teaching

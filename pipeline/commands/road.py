@@ -22,8 +22,7 @@ from pipeline.commands.output import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.road.config import RoadConfig
-    from pipeline.road.stages import Stages
+    from pipeline.road.stages import RoadConfig, Stages
 
 
 def road(
@@ -37,8 +36,7 @@ def road(
 ) -> None:
     """Prepare, pre-train and fine-tune in one go. The same command continues after the finished stages."""
     from pipeline.config.loading import load_config
-    from pipeline.road.config import RoadConfig
-    from pipeline.road.stages import load_stages
+    from pipeline.road.stages import RoadConfig, load_stages
 
     settings = load_config(RoadConfig, config, overrides or ())
     stages = load_stages(settings)

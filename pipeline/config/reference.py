@@ -71,7 +71,7 @@ KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "finetune": ("pipeline.tune.config", "FinetuneConfig"),
         "probe": ("pipeline.ask.probing.config", "ProbeConfig"),
         "prompt": ("pipeline.ask.prompting.config", "PromptConfig"),
-        "road": ("pipeline.road.config", "RoadConfig"),
+        "road": ("pipeline.road.stages", "RoadConfig"),
         "ladder": ("pipeline.road.ladder.config", "LadderConfig"),
         "kuberay": ("cluster.templates.kuberay.settings", "KubeRay"),
         "slurm": ("cluster.templates.slurm.settings", "Slurm"),

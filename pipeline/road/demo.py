@@ -13,11 +13,10 @@ from typing import Any
 
 from cluster.artefacts.errors import MissingInputError
 from data_prep.token_store import TokenStore
-from pipeline.road.config import RoadConfig, StageConfig
 from pipeline.road.docstrings import write_rows
 from pipeline.road.report import all_scores, commit_report
 from pipeline.road.run import Finished, run_stages, stages_of
-from pipeline.road.stages import load_stages
+from pipeline.road.stages import RoadConfig, StageConfig, load_stages
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event

@@ -9,8 +9,7 @@ from cluster.copies import is_on_this_machine
 from data_prep.plan import plan_preparation
 from pipeline.checkpoint.references import resolve_model
 from pipeline.pretrain.continuing import find_same_run, is_finished
-from pipeline.road.config import RoadConfig
-from pipeline.road.stages import Stages
+from pipeline.road.stages import RoadConfig, Stages
 from pipeline.tune.evaluation_sets import evaluation_texts
 from pipeline.tune.workload import num_trainings, scores_directory
 

@@ -16,8 +16,8 @@ from cluster.artefacts.visible import finalize
 from data_prep.report.page import render_report
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
-from pipeline.road.config import RoadConfig
 from pipeline.road.run import Finished
+from pipeline.road.stages import RoadConfig
 from pipeline.run.history import tokens_by_step
 from pipeline.run.log.kinds import LogKind
 from pipeline.run.log.lines import read_metrics

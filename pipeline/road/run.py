@@ -20,8 +20,7 @@ from data_prep.config import PreparationConfig
 from data_prep.job import Prepared, prepare
 from pipeline.checkpoint.references import resolve_model
 from pipeline.pretrain.continuing import train_to_end
-from pipeline.road.config import RoadConfig
-from pipeline.road.stages import Stages
+from pipeline.road.stages import RoadConfig, Stages
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.tune.config import FinetuneConfig

@@ -10,19 +10,60 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field
 
 from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem
 from cluster.artefacts.places import absolute
 from cluster.copies import is_there
 from data_prep.config import PreparationConfig
 from data_prep.layout import TOKENS
-from pipeline.config.loading import load_config
+from pipeline.config.loading import Config, flatten, load_config
 from pipeline.preparation.config import load_preparation
-from pipeline.road.config import RoadConfig
 from pipeline.run.config import PretrainConfig
-from pipeline.tune.config import FinetuneConfig
+from pipeline.run.settings import GuardsConfig
+from pipeline.tune.config import NAME_PATTERN, FinetuneConfig
 from pipeline.tune.fit import check_network
+
+
+class StageConfig(Config):
+    """One stage: a configuration of its verb, with settings that win over it."""
+
+    config: Path
+    """YAML file, or a name of `cloze configs list`."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings that win over the file, nested or by dotted keys: `{steps: 500, optimizer.lr: 1e-3}`."""
+
+    @property
+    def overrides(self) -> list[str]:
+        """The settings as `a.b=c`."""
+        import orjson
+
+        return [f"{key}={orjson.dumps(value).decode()}" for key, value in flatten(self.settings).items()]
+
+
+class RoadConfig(Config):
+    """One road, from source files to scores."""
+
+    name: str = Field(pattern=NAME_PATTERN)
+    """Names the report."""
+    out: Path = Path("roads")
+    """Directory of reports; each lies in `NAME` below it."""
+    data: tuple[StageConfig, ...] = ()
+    """Preparations, as for `cloze data prepare`; none where the token stores are there."""
+    pretrain: StageConfig
+    """The run, as for `cloze pretrain`."""
+    checkpoint: Literal["best", "latest"] = "latest"
+    """The checkpoint of the run that is fine-tuned."""
+    finetune: tuple[StageConfig, ...] = Field(default=(), max_length=100)
+    """Fine-tunings of the checkpoint, as for `cloze finetune`."""
+
+    @property
+    def guards(self) -> GuardsConfig:
+        """The guards of the run, whose `grace_s` is the time that a stop may take."""
+        return load_config(PretrainConfig, self.pretrain.config, self.pretrain.overrides).guards
+
 
 LoadedT = TypeVar("LoadedT")
 

@@ -40,7 +40,7 @@ CONFIG_KINDS = {
     "pretrain": ("pipeline.run.config", "PretrainConfig"),
     "finetune": ("pipeline.tune.config", "FinetuneConfig"),
     "data prepare": ("data_prep.config", "PreparationConfig"),
-    "road": ("pipeline.road.config", "RoadConfig"),
+    "road": ("pipeline.road.stages", "RoadConfig"),
 }
 """Module and class of the configuration that a verb reads."""
 SAVING_VERBS = frozenset({"pretrain", "resume", "road"})

@@ -17,7 +17,6 @@ from models.encoder import position_limit
 from models.masked_language_model import MaskedLanguageModel
 from models.sequence_to_sequence import SequenceToSequence
 from models.weights import check_tensors
-from pipeline.ask.prompting.chat import chat_template_of
 from pipeline.ask.prompting.texts import PromptTokenizer
 from pipeline.checkpoint.references import Weights, resolve_model
 from pipeline.export.exporting import Source, network_of
@@ -25,6 +24,15 @@ from pipeline.tune.reference import RANDOM, resolve_start
 
 if TYPE_CHECKING:
     from pipeline.checkpoint.references import PretrainedModel
+from typing import TYPE_CHECKING
+
+import orjson
+
+from cluster.artefacts.storage import contents_of
+
+if TYPE_CHECKING:
+    from pipeline.checkpoint.references import PretrainedModel
+
 
 Kind = Literal["masked", "left_to_right", "encoder_decoder"]
 """How a network predicts tokens."""
@@ -164,3 +172,33 @@ def _build(source: Source, reference: str) -> tuple[Kind, Any]:
     model.to_empty(device="cpu")
     model.load_state_dict(tensors)
     return kind, model
+
+
+TEMPLATE_FILE = "chat_template.jinja"
+CONFIG_FILE = "tokenizer_config.json"
+_DEFAULT = "default"
+"""The name that `transformers` gives to the first of several templates."""
+
+
+def chat_template_of(pretrained: PretrainedModel) -> str | None:
+    """The template that a network was trained with, in Jinja; None where it has none.
+
+    Raises:
+        CorruptArtefactError: a file of the directory cannot be read.
+    """
+    if pretrained.weights_file is not None:
+        from pipeline.tune.export import chat_template_of, finetuned_network
+
+        place, _, trial = pretrained.reference.rpartition("@")
+        return chat_template_of(finetuned_network(Path(place), trial))
+    own, config = (pretrained.directory / name for name in (TEMPLATE_FILE, CONFIG_FILE))
+    if pretrained.step is not None or not (own.is_file() or config.is_file()):
+        return None
+    if own.is_file():
+        with contents_of(own):
+            return own.read_text(encoding="utf-8")
+    with contents_of(config):
+        found = orjson.loads(config.read_bytes()).get("chat_template")
+    if isinstance(found, list):
+        found = {each["name"]: each["template"] for each in found}.get(_DEFAULT)
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from pipeline.tune.report.bootstrap import CONFIDENCE, NUM_RESAMPLES, Interval, 
 from pipeline.tune.report.curves import Curve, plot, thinned
 from pipeline.tune.report.errors import WrongPrediction, worst_of
 from pipeline.tune.report.lines import form_of
-from pipeline.tune.report.published import Published, published_scores
 from pipeline.tune.report.scores import Line, ScoresDirectory, median_score
 from pipeline.tune.results import Trial
 from pipeline.tune.scores import Score
@@ -214,3 +214,39 @@ def _cost(opened: ScoresDirectory, score: Score) -> dict[str, Any]:
         "updates": score.epochs[-1].update if score.epochs else 0,
         "run": opened.runs.get(trial.name, ""),
     }
+
+
+_FILE = Path(__file__).with_name("published.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The scores of one system on one task."""
+
+    system: str
+    task: str
+    """The kind of the task."""
+    metrics: dict[str, float]
+    """In percent, as printed, under our names."""
+    split: str
+    """`dev` or `test`: the examples that were scored."""
+    source: str
+    """Paper and table."""
+    note: str = ""
+
+
+def published_scores(kind: str) -> list[Published]:
+    """The published scores on a kind of task, in order of publication; none where we know of none."""
+    return [found for found in _all() if found.task == kind]
+
+
+@cache
+def _all() -> tuple[Published, ...]:
+    import yaml
+
+    return tuple(
+        Published(system, task, metrics, table["split"], table["source"], table.get("note", ""))
+        for table in yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+        for system, tasks in table["scores"].items()
+        for task, metrics in tasks.items()
+    )

@@ -27,14 +27,12 @@ from pipeline.tune.tasks.multirc import MultircConfig
 from pipeline.tune.tasks.race import RaceConfig
 from pipeline.tune.tasks.record import RecordConfig
 from pipeline.tune.tasks.rows.choices import RowsChoicesConfig
-from pipeline.tune.tasks.rows.classification import RowsClassificationConfig
+from pipeline.tune.tasks.rows.classification import RowsClassificationConfig, RowsRegressionConfig
 from pipeline.tune.tasks.rows.generation import RowsGenerationConfig
-from pipeline.tune.tasks.rows.regression import RowsRegressionConfig
 from pipeline.tune.tasks.rows.spans import RowsSpansConfig
 from pipeline.tune.tasks.rows.tags import RowsTagsConfig
 from pipeline.tune.tasks.snli import SnliConfig
-from pipeline.tune.tasks.squad import SquadConfig
-from pipeline.tune.tasks.squad2 import Squad2Config
+from pipeline.tune.tasks.squad import Squad2Config, SquadConfig
 from pipeline.tune.tasks.sst5 import Sst5Config
 from pipeline.tune.tasks.superglue import BoolqConfig, CbConfig, CopaConfig, WicConfig
 from pipeline.tune.tasks.superglue_rte import SuperglueRteConfig

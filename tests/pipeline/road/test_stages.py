@@ -8,9 +8,8 @@ import pytest
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from pipeline.config.loading import load_config
-from pipeline.road.config import RoadConfig, StageConfig
 from pipeline.road.demo import demo_road
-from pipeline.road.stages import load_stages
+from pipeline.road.stages import RoadConfig, StageConfig, load_stages
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 

@@ -36,8 +36,7 @@ from pipeline.tune.run import finetune
 from pipeline.tune.settings import DistillSettings, TrainingConfig
 from pipeline.tune.task import TaskData
 from pipeline.tune.tasks.conll_ner import ConllNerConfig
-from pipeline.tune.tasks.rows.classification import RowsClassificationConfig
-from pipeline.tune.tasks.rows.regression import RowsRegressionConfig
+from pipeline.tune.tasks.rows.classification import RowsClassificationConfig, RowsRegressionConfig
 from pipeline.tune.tasks.squad import SquadConfig
 from pipeline.tune.tokenizer import TextTokenizer
 from pipeline.tune.workload import make_workload, scores_directory

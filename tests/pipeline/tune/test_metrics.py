@@ -12,11 +12,11 @@ from pipeline.tune.forms.choices.settings import Choices
 from pipeline.tune.forms.classification.settings import Example
 from pipeline.tune.forms.tags.settings import TaggedSentence
 from pipeline.tune.metrics import measure
-from pipeline.tune.metrics.glue import LEADERBOARD, glue_average
 from pipeline.tune.metrics.rouge import ROUGE_NAMES
 from pipeline.tune.metrics.squad2 import UNANSWERABLE_METRICS
-from pipeline.tune.metrics.translation import TRANSLATION_METRICS
+from pipeline.tune.summary import LEADERBOARD, glue_average
 from pipeline.tune.tasks import TASKS
+from pipeline.tune.tasks.translation import TranslationConfig
 
 RANDOM = np.random.Generator(np.random.Philox(key=1))
 
@@ -65,7 +65,7 @@ def measured_by(task) -> set[str]:
     if task.form == "spans":
         return {"exact_match", "f1"} if task.answerable else set(UNANSWERABLE_METRICS)
     if task.form == "generation":
-        return {*ROUGE_NAMES, *TRANSLATION_METRICS}
+        return {*ROUGE_NAMES, *TranslationConfig.metrics}
     if task.form == "tags":
         return set(config.measure([TaggedSentence("1", ("a",), ("O",))], [["O"]]))
     if task.form == "instructions":

@@ -14,8 +14,7 @@ from cluster.artefacts.manifest import hash_file
 from pipeline.tune.report.curves import MOST_POINTS, Curve, plot, thinned, ticks
 from pipeline.tune.report.errors import WrongPrediction, worst_of
 from pipeline.tune.report.listing import list_scores
-from pipeline.tune.report.page import confusion, percent, render_page
-from pipeline.tune.report.published import published_scores
+from pipeline.tune.report.page import confusion, percent, published_scores, render_page
 from pipeline.tune.report.scores import ScoresDirectory
 from pipeline.tune.results import Trial
 from pipeline.tune.run import finetune

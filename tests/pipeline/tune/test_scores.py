@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pipeline.tune.files.lines import json_lines
-from pipeline.tune.metrics.glue import LEADERBOARD
 from pipeline.tune.scores import EpochScore, Initial, Score, same_prediction
-from pipeline.tune.summary import glue_averages, protocol, summarise
+from pipeline.tune.summary import LEADERBOARD, glue_averages, protocol, summarise
 
 
 def score(task: str, initial: Initial, seed: int, value: float) -> Score:

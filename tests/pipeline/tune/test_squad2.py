@@ -29,8 +29,7 @@ from pipeline.tune.metrics.squad2 import (
 )
 from pipeline.tune.run import finetune
 from pipeline.tune.tasks.mrqa import MrqaConfig
-from pipeline.tune.tasks.squad import read_questions
-from pipeline.tune.tasks.squad2 import Squad2Config
+from pipeline.tune.tasks.squad import Squad2Config, read_questions
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.workload import scores_directory
 from tests.pipeline.tune.conftest import MODEL, make_checkpoint

@@ -22,11 +22,10 @@ from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.forms.base import TaskContext
 from pipeline.tune.forms.generation.task import GenerationTask, first_sentences
 from pipeline.tune.metrics.rouge import rouge, sentence_lines
-from pipeline.tune.metrics.translation import translation_metrics
 from pipeline.tune.run import finetune
 from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.tasks.cnn_dailymail import CnnDailymailConfig
-from pipeline.tune.tasks.translation import TranslationConfig
+from pipeline.tune.tasks.translation import TranslationConfig, translation_metrics
 from pipeline.tune.tokenizer import TextTokenizer
 from pipeline.tune.workload import scores_directory
 from tests.pipeline.tune.conftest import make_checkpoint

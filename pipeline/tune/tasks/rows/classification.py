@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -15,7 +16,7 @@ from pipeline.config.loading import Config
 from pipeline.tune.files.rows import Row
 from pipeline.tune.forms.classification.settings import UNLABELLED, ClassificationTaskConfig, Example
 from pipeline.tune.task import TaskData
-from pipeline.tune.tasks.rows.base import RowsTaskConfig, label_in, name_of, rows_of, text_in
+from pipeline.tune.tasks.rows.base import RowsTaskConfig, label_in, name_of, rows_of, text_in, value_of
 
 MOST_TOLD = 20
 """Labels that an error names, at most."""
@@ -123,3 +124,28 @@ class RowsClassificationConfig(TextRowsConfig):
             problem = f"the label in column `{self.columns.label}` is {label!r}, not one of {known}"
             raise row.error(problem, "correct the row, or name all labels in `labels`")
         return labels.index(label)
+
+
+class RowsRegressionConfig(TextRowsConfig):
+    """Prediction of a number for one's own texts, or pairs of texts."""
+
+    kind: Literal["rows_regression"] = "rows_regression"
+
+    regression = True
+    metrics = ("pearson", "spearman")
+
+    def target(self, row: Row, labels: tuple[str, ...]) -> float:
+        """The number of the column of labels.
+
+        Raises:
+            ConfigError: there is no such column, or its value is not a finite number.
+        """
+        value = value_of(row, "label", self.columns.label)
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            problem = f"the column `{self.columns.label}` holds {value!r}, no number"
+            raise row.error(problem, "correct the row, or leave it out")
+        return number
