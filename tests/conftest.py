@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # Under nohup, SIGHUP would be ignored in every process that a test starts.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# A shell that starts a command in the background has it ignore SIGINT, which tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Two test processes with spinning threads on two cores run ten times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from data_prep.token_store import TokenStore
 from pipeline.samples.rows import Slices
 from pipeline.samples.text import count_up_to
+
+if TYPE_CHECKING:
+    from data_prep.token_store import TokenStore
 
 Format = Literal[
     "contiguous",
