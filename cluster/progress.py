@@ -43,7 +43,7 @@ def transfer(title: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
     lock, done, shown = threading.Lock(), 0, 0
     with progress(f"{title}, MiB", math.ceil(size_bytes / _MIB)) as advance:
 
-        def tell(count: int) -> None:
+        def add(count: int) -> None:
             nonlocal done, shown
             with lock:
                 done += count
@@ -51,7 +51,7 @@ def transfer(title: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
                     advance(more)
                 shown += more
 
-        yield tell
+        yield add
 
 
 def _bar(title: str, total: int) -> Iterator[Advance]:

@@ -201,7 +201,7 @@ def _differences(
     )
     for name, was, wanted in pairs:
         if was != wanted:
-            yield f"{name}: measured with {_told(was)}, planned with {_told(wanted)}"
+            yield f"{name}: measured with {_shown(was)}, planned with {_shown(wanted)}"
     wanted_stages = {DECONTAMINATION: bool(config.decontaminate.tasks), TAKEDOWN: config.takedown is not None}
     for name, wanted in wanted_stages.items():
         if wanted and name not in manifests:
@@ -223,5 +223,5 @@ def _waits(logged: Sequence[Path]) -> Iterator[str]:
         )
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     return (", ".join(sorted(value)) or "none") if isinstance(value, set) else str(value)

@@ -49,7 +49,7 @@ def _run() -> int:
         if signals.received():
             raise
         try:
-            if _is_told_here(error):
+            if _prints_here(error):
                 logs.say(f"\n{error}", "error", **error.members)
         except OSError:
             # A file on the disk that is full: the exit code is still to say what happened.
@@ -72,7 +72,7 @@ def _run() -> int:
     return 0
 
 
-def _is_told_here(error: ClozeError) -> bool:
+def _prints_here(error: ClozeError) -> bool:
     """Whether this process prints an error: of several ranks that stop alike, the first one does; where all that a
     machine's ranks were given is wrong, the first one of the machine."""
     from cluster.artefacts.errors import ConfigError, MissingInputError, ReferenceNotFoundError

@@ -135,16 +135,16 @@ class Http:
         def is_hopeless(state: tenacity.RetryCallState) -> bool:
             return state.attempt_number >= most
 
-        def tell(state: tenacity.RetryCallState) -> None:
+        def log_retry(state: tenacity.RetryCallState) -> None:
             reason = state.outcome.exception() if state.outcome else ""
-            told = f"{what}: {reason}; attempt {state.attempt_number + 1} of {most} in {state.upcoming_sleep:.0f} s"
-            print(told, file=sys.stderr, flush=True)
+            message = f"{what}: {reason}; attempt {state.attempt_number + 1} of {most} in {state.upcoming_sleep:.0f} s"
+            print(message, file=sys.stderr, flush=True)
 
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(TryAgainError),
             wait=self._wait_s,
             stop=is_hopeless,
-            before_sleep=tell,
+            before_sleep=log_retry,
             sleep=tenacity.sleep_using_event(self.stop),
             reraise=True,
         )

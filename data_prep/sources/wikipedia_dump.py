@@ -252,7 +252,7 @@ class _Reader:
     def _article(self, element: Element) -> Document | Reject | Skipped:
         """The page as a document; Skipped when it is no article or shows no text."""
         config, site = self._config, self._site
-        if skipped := _tell_no_article(element.data):
+        if skipped := _skip_if_no_article(element.data):
             return skipped
         try:
             page, wikitext, saved = _parse_page(element.data, site.opening)
@@ -289,8 +289,8 @@ class _Reader:
         )
 
 
-def _tell_no_article(page: bytes) -> Skipped | None:
-    """Tell most redirects and pages of other namespaces without parsing them; they are over half of a dump."""
+def _skip_if_no_article(page: bytes) -> Skipped | None:
+    """Skip most redirects and pages of other namespaces without parsing them; they are over half of a dump."""
     header = page[: page.find(b"<revision>")]
     namespace = _NAMESPACE.search(header)
     if namespace is not None and int(namespace.group(1)) != ARTICLES:

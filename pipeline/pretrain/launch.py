@@ -25,6 +25,7 @@ from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_plain
 from pipeline.objectives.outside import pin_references
 from pipeline.pretrain.endings import stalled
+from pipeline.pretrain.event_messages import EventMessages
 from pipeline.pretrain.lost_workers import record_lost_workers
 from pipeline.pretrain.memory import (
     count_oom_kills,
@@ -35,7 +36,6 @@ from pipeline.pretrain.memory import (
 )
 from pipeline.pretrain.ownership import end_leftovers
 from pipeline.pretrain.stall_watch import StallWatch, watching
-from pipeline.pretrain.told_events import ToldEvents
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory, RunInfo
 from pipeline.run.events import Event
@@ -291,11 +291,11 @@ def _shown_progress(run: RunDirectory, config: PretrainConfig) -> Iterator[None]
 
     last = last_logged(run)
     shown, offset = 0, log_size(run)
-    told = ToldEvents(run)
+    messages = EventMessages(run)
 
     def look() -> None:
         nonlocal shown, offset
-        told.tell()
+        messages.log_new()
         entries, offset = read_new(run, offset)
         steps = [(entry["step"], entry["data"]) for entry in entries if entry["kind"] == LogKind.STEP]
         if last is not None and not shown and steps:

@@ -99,7 +99,7 @@ def awaits_replay(run: RunDirectory) -> int:
 
 def replay(run: RunDirectory) -> bool:
     """Send the part of the log that MLflow does not have; False when the tracking store does not answer."""
-    from pipeline.run.tracking import CREDENTIALS_HINT, told_of
+    from pipeline.run.tracking import CREDENTIALS_HINT, tracking_message
 
     info = run.info
     if not info.tracking_uri:
@@ -114,6 +114,6 @@ def replay(run: RunDirectory) -> bool:
             )
         # On a disk that is full, why the run ended matters more.
         with suppress(StorageError):
-            run.record_event(Event.TRACKING_BEHIND, message=told_of(error)[:2000])
+            run.record_event(Event.TRACKING_BEHIND, message=tracking_message(error)[:2000])
         return False
     return True

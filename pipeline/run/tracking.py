@@ -120,7 +120,7 @@ def end_run(uri: str, run_id: str, status: str) -> None:
         client.set_terminated(run_id, status)
 
 
-def told_of(error: Exception) -> str:
+def tracking_message(error: Exception) -> str:
     """The message of an error of a tracking store, with what to do where the store wants credentials."""
     message = f"{type(error).__name__}: {message_without_credentials(str(error))}"
     return f"{message}\n{CREDENTIALS_HINT}" if refused(error) else message

@@ -123,11 +123,11 @@ class TrialWorker:
 
         # OpenMP counts its threads for each calling thread, and Ray calls from more than one.
         torch.set_num_threads(self._num_threads)
-        return self._runner.run(trial, self._tell, self._request)
+        return self._runner.run(trial, self._show, self._request)
 
     def progress(self) -> str:
         """The training's last line."""
         return self._shown
 
-    def _tell(self, updates: int, shown: str) -> None:
+    def _show(self, updates: int, shown: str) -> None:
         self._shown = shown

@@ -14,9 +14,9 @@ from pipeline.road.ladder.tables import (
     comparison_rows,
     floor_rows,
     method,
-    progress_told,
+    progress_sentence,
     summary_rows,
-    time_told,
+    time_sentence,
 )
 
 
@@ -24,7 +24,7 @@ def render_markdown(result: LadderResult, spent: Spent) -> str:
     """The whole document; the same result and costs give the same text."""
     parts = [
         f"# Does pre-training help? The ladder `{result.name}`",
-        " ".join(filter(None, [progress_told(result, spent), time_told(spent)])),
+        " ".join(filter(None, [progress_sentence(result, spent), time_sentence(spent)])),
         table(SUMMARY_COLUMNS, summary_rows(result)),
         method(result),
     ]

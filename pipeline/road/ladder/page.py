@@ -17,9 +17,9 @@ from pipeline.road.ladder.tables import (
     comparison_rows,
     floor_rows,
     method,
-    progress_told,
+    progress_sentence,
     summary_rows,
-    time_told,
+    time_sentence,
 )
 from pipeline.tune.report.page import percent
 
@@ -42,7 +42,7 @@ def render_page(result: LadderResult, spent: Spent) -> str:
     return template.render(
         result=result,
         width=WIDTH,
-        facts=[text for text in (progress_told(result, spent), time_told(spent)) if text],
+        facts=[text for text in (progress_sentence(result, spent), time_sentence(spent)) if text],
         method=method(result),
         summary=(SUMMARY_COLUMNS, summary_rows(result)),
         comparisons=[

@@ -98,7 +98,7 @@ def summary_rows(result: LadderResult) -> list[list[str]]:
     return rows
 
 
-def progress_told(result: LadderResult, spent: Spent) -> str:
+def progress_sentence(result: LadderResult, spent: Spent) -> str:
     """A sentence about an unfinished ladder; empty for a finished one."""
     if spent.finished == spent.stages:
         return ""
@@ -108,7 +108,7 @@ def progress_told(result: LadderResult, spent: Spent) -> str:
     )
 
 
-def time_told(spent: Spent) -> str:
+def time_sentence(spent: Spent) -> str:
     """A sentence about the time of the finished stages."""
     return (
         f"The finished stages took {spent.cpu_s / 3600:.1f} hours of processor cores; their times by the clock add up"

@@ -29,7 +29,7 @@ from pipeline.run.log.kinds import METRIC_PREFIXES, LogKind, key_of, numbers_of
 from pipeline.run.log.lines import entries_from, log_size
 from pipeline.run.log.sender import Ending, Sender, read_offset, serve
 from pipeline.run.model_versions import forget_checkpoint, mark_best, register_checkpoint
-from pipeline.run.tracking import connect, log_changed_settings, told_of
+from pipeline.run.tracking import connect, log_changed_settings, tracking_message
 
 EVENT_TAG = "cloze.last_{kind}"
 """Tag of a run: the newest event of a kind, such as `cloze.last_spike`, as JSON."""
@@ -77,7 +77,7 @@ class MlflowSink:
 
     def explain(self, error: Exception) -> str:
         """The message of an error, with what to do where the store wants credentials."""
-        return told_of(error)
+        return tracking_message(error)
 
 
 def unsent_bytes(run: RunDirectory) -> int:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from pipeline.run.tracking import connect, told_of, tracking_uri
+from pipeline.run.tracking import connect, tracking_message, tracking_uri
 from pipeline.tune.report.page import render_page
 from pipeline.tune.scores import Score, read_scores
 from pipeline.tune.summary import summarise
@@ -34,7 +34,7 @@ def publish_page(
     # The scores are committed: no error of whatever kind in their presentation may take them for failed.
     except Exception as error:
         print(
-            f"The scores are complete, but their page is not: {told_of(error)}\n"
+            f"The scores are complete, but their page is not: {tracking_message(error)}\n"
             f"Next: cloze finetune show {directory} --runs-dir {runs_dir} --html scores.html",
             file=sys.stderr,
         )
@@ -61,7 +61,7 @@ def log_page(tracked_runs: Iterable[str], page: str, runs_dir: Path, scores: Seq
                 client.log_dict(run_id, table, TABLE_FILE)
     # Stores of artefacts raise the errors of their own libraries.
     except Exception as error:
-        print(f"The page of the scores was not logged to MLflow: {told_of(error)}", file=sys.stderr)
+        print(f"The page of the scores was not logged to MLflow: {tracking_message(error)}", file=sys.stderr)
 
 
 def _table(scores: Sequence[Score]) -> dict[str, list]:

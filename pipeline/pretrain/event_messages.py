@@ -13,19 +13,19 @@ _LONG = frozenset({"event", "time", "environment", "machine", "store_fingerprint
 """Members that are no news, or too long for a line."""
 
 
-class ToldEvents:
-    """Tells every event that is recorded from now on, once, where messages are JSON."""
+class EventMessages:
+    """Log each event that is recorded from now on, where messages are JSON."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
-        self._told = len(run.events()) if logs.in_json() else 0
+        self._num_logged = len(run.events()) if logs.in_json() else 0
 
-    def tell(self) -> None:
-        """Write the events since the last call."""
+    def log_new(self) -> None:
+        """Log the events since the last call."""
         if not logs.in_json():
             return
         events = self._run.events()
-        for event in events[self._told :]:
+        for event in events[self._num_logged :]:
             kind = event["event"]
             members = {name: value for name, value in event.items() if name not in _LONG}
             if "host" in members:
@@ -36,4 +36,4 @@ class ToldEvents:
                 event=kind,
                 **members,
             )
-        self._told = len(events)
+        self._num_logged = len(events)
