@@ -237,7 +237,7 @@ CHOICE_CLASSIFIERS: Mapping[Network, Callable[[TransformerConfig], nn.Module]] =
     "decoder": DecoderChoiceClassifier,
     "encoder_decoder": EncoderDecoderChoiceClassifier,
 }
-"""By kind of network. The tensors of each have the names of the classifier with one label."""
+"""Classifiers by kind of network. The tensors of each have the names of the classifier with one label."""
 
 
 def score_choices(

@@ -52,7 +52,7 @@ class TransformerConfig:
     max_positions: int = 512
     """Tokens in the longest sequence or packed document; the rows of a learned position embedding."""
     positions: Positions = "learned"
-    """How order is told: learned or sinusoidal embeddings, T5's relative bias, or rotary."""
+    """Encoding of positions: learned or sinusoidal embeddings, T5's relative bias, or rotary."""
     num_segments: int = 0
     """Segment embeddings (BERT: 2); 0 for none."""
     dropout: float = 0.1
@@ -100,7 +100,7 @@ class TransformerConfig:
     """Tokens that a layer with local attention sees around a token, half on each side; None attends globally in
     all layers."""
     global_every: int = 3
-    """With `local_window`, every how many layers attention is global, the first included (ModernBERT: 3)."""
+    """Period of the layers with global attention, the first included, with `local_window` (ModernBERT: 3)."""
     initializer: Initializer = "normal"
     """`normal`: N(0, initializer_std) (BERT); `scaled_residual`: the same with the projections into the residual
     stream divided by sqrt(2 x layers) (GPT-2); `fan_in`: by the width of each layer's input (T5)."""
@@ -294,11 +294,11 @@ class FeatureSettings:
     """`last`, one `layer`, the sum or the concatenation of the last four, the sum of all, or a learned mixture of all,
     the embeddings included (Peters et al. 2018, equation 1)."""
     layer: int | None = None
-    """With `layer`: its number; 0 are the embeddings, -1 is the last layer."""
+    """Number of the layer, with `layer`; 0 are the embeddings, -1 is the last layer."""
     normalize: bool = False
-    """With `scalar_mix`: bring each layer of each token to mean 0 and variance 1 first."""
+    """Bring each layer of each token to mean 0 and variance 1 first, with `scalar_mix`."""
     l2: float = 0.0
-    """With `scalar_mix`: the penalty on the scores of the layers; at least 0."""
+    """Penalty on the scores of the layers, with `scalar_mix`; at least 0."""
 
     def __post_init__(self) -> None:
         if (self.layer is None) == (self.combine == "layer"):

@@ -76,7 +76,7 @@ class Encoder(nn.Module):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
     ) -> Layout:
-        """Where the tokens lie; arguments as in `forward`."""
+        """Places of the tokens; arguments as in `forward`."""
         limit = position_limit(self.config)
         return make_layout(
             input_ids, cu_seqlens, attention_mask, max_positions=limit, position_ids=position_ids

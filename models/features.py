@@ -31,7 +31,7 @@ def layer_width(config: NetworkConfig) -> int:
 
 
 def hidden_states(model: Any, **inputs: Tensor | None) -> Tensor:
-    """What every layer makes of every token.
+    """Compute the hidden states of every token in every layer.
 
     Args:
         model: any network of ours with its stacks under the names `encoder` and `decoder`.
@@ -75,7 +75,7 @@ class FeatureExtractor(nn.Module):
         mixes = settings.combine == "scalar_mix"
         self.mix = ScalarMix(count, normalize=settings.normalize, l2=settings.l2) if mixes else None
         self.width = layer_width(config) * (4 if settings.combine == "concat_last_four" else 1)
-        """Of the features of a token."""
+        """Width of the features of a token."""
         self.train()
 
     def train(self, mode: bool = True) -> FeatureExtractor:

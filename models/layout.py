@@ -119,7 +119,7 @@ class Read:
         return rows.flatten(0, 1).index_select(0, self.in_rows).unsqueeze(0)
 
     def of_tokens(self, tokens: Tensor) -> Tensor:
-        """What the other blocks compute, [batch, length, ...] or [1, tokens, ...], to [1, read, ...]."""
+        """Select the read positions, [1, read, ...], of other blocks' [batch, length, ...] or [1, tokens, ...]."""
         return tokens.flatten(0, 1).index_select(0, self.in_tokens).unsqueeze(0)
 
 

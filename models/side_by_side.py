@@ -18,7 +18,7 @@ WORTH_IT = 0.75
 
 
 def side_by_side(places: Unpadded, layout: Layout) -> tuple[Unpadded, Layout]:
-    """Where attention has the tokens, and the layout of its rows; as they were where few rows would be saved.
+    """Places of the tokens in the rows of attention, and their layout; unchanged where few rows would be saved.
 
     Waits for the device, once per batch.
 

@@ -18,7 +18,7 @@ STACKS: Mapping[Network, Mapping[str, Callable[[TransformerConfig], nn.Module]]]
     "decoder": {"decoder": Decoder},
     "encoder_decoder": {"encoder": Encoder, "decoder": Decoder},
 }
-"""By kind of network: the stacks under their names in every network and checkpoint."""
+"""Stacks of each kind of network, under their names in every network and checkpoint."""
 
 
 def add_stacks(model: nn.Module, config: TransformerConfig) -> None:

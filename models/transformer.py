@@ -184,7 +184,7 @@ class Transformer(nn.Module):
         ]
         self.prefix: nn.Module | None = None
         self.memory_prefix: nn.Module | None = None
-        """What layers compute their prefixes from; see `models.peft.prefix`."""
+        """Parameters from which layers compute their prefixes; see `models.peft.prefix`."""
         self.states: list[Tensor] | None = None
         """Collects what each layer reads, and what the last one gives, [batch, length, hidden], where it is a list; see
         `models.features`."""

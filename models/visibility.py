@@ -60,7 +60,7 @@ def see(
     bias: Tensor | None = None,
     varlen: bool = False,
 ) -> Visible:
-    """What each token of a sequence sees of the others. Everything that hides a token hides it: conditions add up.
+    """Visibility between the tokens of a sequence. A token is hidden if any of the conditions hides it.
 
     Args:
         causal: only tokens before it, and itself.
@@ -98,7 +98,7 @@ def see(
 
 
 def see_memory(layout: Layout, memory: Layout, *, varlen: bool = False) -> Visible:
-    """What each token of a decoder sees of the encoder's output: piece i of the decoder reads the encoder's piece i.
+    """Visibility of the encoder's output to a decoder's tokens: piece i of the decoder reads the encoder's piece i.
 
     Raises:
         ValueError: only one of both is packed.

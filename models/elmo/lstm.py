@@ -20,14 +20,14 @@ from torch.autograd.function import once_differentiable
 
 @dataclass(frozen=True)
 class TimePacking:
-    """Where the words of packed pieces lie when they are sorted by time: all first words, all second words, ...
+    """Places of the words of packed pieces, sorted by time: all first words, all second words, ...
 
     Pieces are taken from the longest to the shortest, so that those which go on are always the first ones (as in
     PyTorch's `PackedSequence`).
     """
 
     batch_sizes: tuple[int, ...]
-    """How many pieces have a first word, a second word, ..."""
+    """Numbers of pieces that have a first word, a second word, ..."""
     forward: Tensor
     """[words] int64: places, among the packed words, of the words by time."""
     backward: Tensor

@@ -1,4 +1,4 @@
-"""How text is written: the settings of generation."""
+"""Settings of text generation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """How to search for a continuation. Names and meanings are as in transformers' `generate`; the defaults search
-    greedily up to the end of the network's positions.
+    """Settings of the search for a continuation. Names and meanings are as in transformers' `generate`; the defaults
+    search greedily up to the end of the network's positions.
 
     Raises:
         ValueError: a value is outside what its docstring allows; all such values are named at once.

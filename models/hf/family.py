@@ -56,7 +56,7 @@ class Imported:
     left_out: tuple[str, ...] = ()
     """Tensors of other heads that were in the file and are not part of this network, by their names there."""
     pooler: Tensors = field(default_factory=dict)
-    """Of these, the pooler that classification starts from, float32, under our names; empty where the file has none."""
+    """The pooler among them, from which classification starts: float32, under our names; empty where there is none."""
 
 
 def _as_they_are(tensors: Tensors, values: Mapping[str, Any], prefix: str) -> Tensors:
@@ -84,7 +84,7 @@ class Family:
     keys: Mapping[str, str]
     """Our fields and their keys."""
     defaults: Mapping[str, Any]
-    """What `transformers` assumes for keys that a config.json leaves out."""
+    """Values that `transformers` assumes for keys that a config.json leaves out."""
     body: Callable[[TransformerConfig, str, int], list[Names]]
     """(configuration, prefix, padding id) to the tensors of the network without its head."""
     heads: Callable[[TransformerConfig, str], Mapping[Head, list[Names]]]
@@ -105,7 +105,7 @@ class Family:
     add: Callable[[Tensors, TransformerConfig, Head, str], Tensors] = lambda tensors, config, head, prefix: {}
     """(translated tensors, configuration, head, prefix) to those that they have and we do not."""
     copies: Mapping[str, str] = field(default_factory=dict)
-    """What tied embeddings make equal: the second name and the first, in which `{}` stands for the prefix."""
+    """Pairs of names that tied embeddings make equal, the second and the first; `{}` stands for the prefix."""
     buffers: str = "(?!)"
     """A regular expression for names of tensors that old files store and classes compute now."""
     pooler: Callable[[str], list[Names]] = lambda prefix: []

@@ -47,7 +47,7 @@ DEFAULTS: Mapping[str, Any] = {
     "local_attention": 128,
     "decoder_bias": True,
 }
-"""What `transformers` assumes for keys that a config.json leaves out."""
+"""Values that `transformers` assumes for keys that a config.json leaves out."""
 BIAS_KEYS: Mapping[str, str] = {
     "attn.Wqkv.bias": "attention_bias",
     "attn.Wo.bias": "attention_bias",

@@ -99,8 +99,8 @@ def their_inputs(
     segment_ids: Tensor | None,
     head: Head | None = None,
 ) -> dict[str, Tensor]:
-    """What the class of `transformers` takes for the arguments of `Carrier.outputs`; with multiple choice, the rows are
-    the choices of one question."""
+    """Translate the arguments of `Carrier.outputs` to those of the class of `transformers`; with multiple choice, the
+    rows are the choices of one question."""
     inputs = {"input_ids": input_ids, "attention_mask": attention_mask.long()}
     if segment_ids is not None and config.num_segments:
         inputs["token_type_ids"] = segment_ids

@@ -198,7 +198,7 @@ def _decoders_alone(model: nn.Module) -> list[Decoder]:
 
 
 def _biases(model: nn.Module) -> list[nn.Parameter]:
-    """Of linear layers and norms in all stacks."""
+    """Biases of linear layers and norms in all stacks."""
     stacks = [module for module in model.modules() if isinstance(module, Encoder | Decoder)]
     named = (pair for stack in stacks for pair in stack.named_parameters())
     return [parameter for name, parameter in named if name.rpartition(".")[2] == "bias"]

@@ -26,7 +26,7 @@ from models.peft.settings import LoraSettings, PrefixSettings
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 BASE = "base_model.model."
-"""What names begin with there."""
+"""Prefix of the names there."""
 TASK_TYPES: Mapping[Head, str] = {
     "sequence_classification": "SEQ_CLS",
     "token_classification": "TOKEN_CLS",
@@ -40,7 +40,7 @@ PRETRAINED: tuple[Head, ...] = ("encoder", "masked_lm", "pretraining", "causal_l
 
 @dataclass(frozen=True)
 class PeftFiles:
-    """What `peft` reads."""
+    """Contents of a directory that `peft` reads."""
 
     config: dict[str, Any]
     """The contents of adapter_config.json."""

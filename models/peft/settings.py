@@ -1,4 +1,4 @@
-"""What is trained instead of all weights."""
+"""Settings of the methods that train few parameters instead of all weights."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LoraSettings:
 
     @property
     def scale(self) -> float:
-        """What the update is multiplied with."""
+        """Factor of the update."""
         return self.alpha / self.rank
 
 
@@ -70,11 +70,11 @@ class AdapterSettings:
     activation: Activation = "gelu"
     """Non-linearity of the bottleneck (Houlsby et al.: GELU; He et al.: ReLU)."""
     scale: float = 1.0
-    """What the change is multiplied with; > 0 (He et al. 2022: 4 beside the feed-forward block)."""
+    """Factor of the change; > 0 (He et al. 2022: 4 beside the feed-forward block)."""
     dropout: float = 0.0
     """Probability, in [0, 1), of dropping the change."""
     train_norms: bool = True
-    """With `houlsby`: whether the normalisations of the layers are trained, too, as in the paper."""
+    """Whether the normalisations of the layers are trained, too, as in the paper; with `houlsby`."""
 
     def __post_init__(self) -> None:
         _require(self.size >= 1, f"size must be at least 1, not {self.size}")

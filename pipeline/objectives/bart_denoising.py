@@ -53,7 +53,7 @@ class BartDenoising(Config):
     deletion_rate: float = Field(default=0.0, ge=0, le=1)
     """Share of the tokens that are deleted."""
     rotation_probability: float = Field(default=0.0, ge=0, le=1)
-    """How often a text is rotated to begin with a random token."""
+    """Probability that a text is rotated to begin with a random token."""
 
     @model_validator(mode="after")
     def _has_noise(self) -> BartDenoising:
@@ -61,6 +61,9 @@ class BartDenoising(Config):
         if not any((*rates, self.rotation_probability)):
             raise ValueError("at least one noise must be above 0, such as infilling_rate=0.3")
         return self
+
+
+SETTINGS = BartDenoising
 
 
 def reading(settings: BartDenoising, sequence_length: int) -> Reading:

@@ -20,6 +20,8 @@ from pipeline.samples.packed import Packed, Reading
 if TYPE_CHECKING:
     from torch import nn
 
+    from pipeline.config.loading import Config
+
 
 TOTAL = "loss"
 """The metric of the weighted sum."""
@@ -90,7 +92,7 @@ class Batch:
     """Keyword arguments of the network's `forward`; arrays of int64 ids and positions, int32 boundaries, or
     float32 numbers, which become tensors on the rank's device."""
     counts: dict[str, int]
-    """By loss term, how many predictions it sums over. The trainer divides each term's sum by the count of the
+    """Number of predictions that each loss term sums over. The trainer divides each term's sum by the count of the
     global batch."""
     sources: np.ndarray | None = None
     """[predictions of the first term] int16, in their order: the number of the source that each predicted token
@@ -98,12 +100,20 @@ class Batch:
 
 
 class Objective(Protocol):
-    """The functions of an objective's module. Networks return `(losses, correct)`: by term the summed loss
-    (float32 scalar, in nats where it is a likelihood) and, where it applies, the right predictions (int64); beside the
-    latter, the losses of the first term one by one (`models.losses.EACH`)."""
+    """The functions of an objective's module; it may have `check_fit` and `lengths`, too (`registry.py`).
+
+    Networks return `(losses, correct)`: by term the summed loss (float32 scalar, in nats where it is a likelihood) and,
+    where it applies, the right predictions (int64); beside the latter, the losses of the first term one by one
+    (`models.losses.EACH`).
+    """
 
     NETWORKS: tuple[str, ...]
     """Kinds of network (`model.network`) that can carry the objective."""
+
+    @property
+    def SETTINGS(self) -> type[Config]:
+        """The class of its settings, with the objective's name as the default of `kind`."""
+        ...
 
     def reading(self, settings: Any, sequence_length: int) -> Reading:
         """The samples that it asks for."""

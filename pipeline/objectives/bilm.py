@@ -47,6 +47,9 @@ class BidirectionalLM(Config):
     """Characters of a word, with the marks of its begin and end; the same as in the network."""
 
 
+SETTINGS = BidirectionalLM
+
+
 class DistinctRanks(NamedTuple):
     """Words drawn without repetition."""
 

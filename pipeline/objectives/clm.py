@@ -26,6 +26,9 @@ class CausalLM(Config):
     kind: Literal["clm"] = "clm"
 
 
+SETTINGS = CausalLM
+
+
 def reading(settings: Any, sequence_length: int) -> Reading:
     """Plain text, packed."""
     return Reading(SINGLE_FORMATS, sequence_length)

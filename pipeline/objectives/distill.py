@@ -37,11 +37,11 @@ class TermWeights(Config):
     """Weights of the three terms; the defaults are the released code's."""
 
     soft: float = Field(default=5.0, ge=0)
-    """Of the divergence from the teacher's distribution."""
+    """Weight of the divergence from the teacher's distribution."""
     mlm: float = Field(default=2.0, ge=0)
-    """Of masked language modelling."""
+    """Weight of masked language modelling."""
     cosine: float = Field(default=1.0, ge=0)
-    """Of 1 - cosine of student's and teacher's last hidden states; 0 allows another width than the teacher's."""
+    """Weight of 1 - cosine of student's and teacher's last hidden states; 0 allows another width than the teacher's."""
 
 
 class Distillation(Config):
@@ -65,13 +65,16 @@ class Distillation(Config):
     """At which tokens student and teacher are compared: all but padding, as in the released code, or only the predicted
     ones, which costs less."""
     masking: MaskedLM = MaskedLM()
-    """How tokens are hidden; without pairs."""
+    """Masking of the tokens; without pairs."""
 
     @model_validator(mode="after")
     def _plain_text(self) -> Distillation:
         if self.masking.pairs is not None:
             raise ValueError("masking.pairs must be null: nothing is predicted about pairs in distillation")
         return self
+
+
+SETTINGS = Distillation
 
 
 def reading(settings: Distillation, sequence_length: int) -> Reading:

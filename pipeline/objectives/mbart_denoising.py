@@ -49,6 +49,9 @@ class MBartDenoising(Config):
     """Whether spans are measured in words; False measures them in tokens."""
 
 
+SETTINGS = MBartDenoising
+
+
 def reading(settings: MBartDenoising, sequence_length: int) -> Reading:
     """Sentences up to the end of the document or of the sample, in one language."""
     return Reading(

@@ -69,6 +69,9 @@ class MaskedLM(Config):
         return self
 
 
+SETTINGS = MaskedLM
+
+
 def reading(settings: MaskedLM, sequence_length: int) -> Reading:
     """Any text; contiguous by default. Pairs, where they are predicted."""
     return nsp.reading(settings.pairs, sequence_length)

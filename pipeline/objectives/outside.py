@@ -32,7 +32,7 @@ class TrainedModel(Protocol):
 
     @property
     def directory(self) -> Path:
-        """Where its files are."""
+        """Directory of its files."""
         ...
 
     @property

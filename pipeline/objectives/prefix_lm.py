@@ -27,6 +27,9 @@ class PrefixLM(Config):
     kind: Literal["prefix_lm"] = "prefix_lm"
 
 
+SETTINGS = PrefixLM
+
+
 def corrupt(packed: Packed, noise: Noise, settings: PrefixLM, vocabulary: Vocabulary) -> Batch:
     """Split each piece at a random point: any prefix that has a token and leaves one, all equally likely.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import numpy as np
 from pydantic import Field
 
+from models.config import NetworkConfig
 from pipeline.objectives import (
     bart_denoising,
     bilm,
@@ -23,54 +25,56 @@ from pipeline.objectives import (
 )
 from pipeline.objectives.base import Objective
 from pipeline.objectives.outside import OutsideModels
+from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise import Noise
 
 if TYPE_CHECKING:
     from torch import nn
 
-ObjectiveChoice = Annotated[
-    mlm.MaskedLM
-    | span.SpanMasking
-    | rtd.ReplacedTokenDetection
-    | distill.Distillation
-    | clm.CausalLM
-    | prefix_lm.PrefixLM
-    | bart_denoising.BartDenoising
-    | mbart_denoising.MBartDenoising
-    | t5_span_corruption.SpanCorruption
-    | ul2_mixture_of_denoisers.MixtureOfDenoisers
-    | bilm.BidirectionalLM,
-    Field(discriminator="kind"),
-]
-"""Settings of any objective."""
-
-OBJECTIVES: Mapping[str, Objective] = {
-    "mlm": mlm,
-    "span": span,
-    "rtd": rtd,
-    "distill": distill,
-    "clm": clm,
-    "prefix_lm": prefix_lm,
-    "bart_denoising": bart_denoising,
-    "mbart_denoising": mbart_denoising,
-    "t5_span_corruption": t5_span_corruption,
-    "ul2_mixture_of_denoisers": ul2_mixture_of_denoisers,
-    "bilm": bilm,
-}
+_MODULES: tuple[Objective, ...] = (
+    mlm,
+    span,
+    rtd,
+    distill,
+    clm,
+    prefix_lm,
+    bart_denoising,
+    mbart_denoising,
+    t5_span_corruption,
+    ul2_mixture_of_denoisers,
+    bilm,
+)
+OBJECTIVES: Mapping[str, Objective] = {one.SETTINGS.model_fields["kind"].default: one for one in _MODULES}
 """The objectives."""
-LENGTHS: Mapping[str, Callable[[Any, Noise, np.ndarray, np.ndarray, int], np.ndarray]] = {
-    "ul2_mixture_of_denoisers": ul2_mixture_of_denoisers.lengths,
-}
-"""Objectives that turn rows of one length into texts of different lengths: about how many tokens the network writes for
-each sample, by settings, the run's noise, `Packed.sample_ids`, `Packed.epochs` and the length of a row."""
-FIT_CHECKS: Mapping[str, Callable[..., None]] = {
-    "rtd": rtd.check_fit,
-    "distill": distill.check_fit,
-    "bilm": bilm.check_fit,
-}
-"""Objectives that do not go with every network and vocabulary. A check is called with the settings, the network's
-configuration, the vocabulary and, by keyword, the models that the settings refer to; it raises ConfigError or
-MismatchError where they do not fit together."""
+
+if TYPE_CHECKING:
+    ObjectiveChoice = Any
+else:
+    ObjectiveChoice = Annotated[Union[tuple(one.SETTINGS for one in _MODULES)], Field(discriminator="kind")]  # noqa: UP007
+    """Settings of any objective."""
+
+
+def check_fit(settings: Any, config: NetworkConfig, vocabulary: Vocabulary, outside: OutsideModels) -> None:
+    """Make sure that an objective goes with a network and a vocabulary; most go with all.
+
+    Args:
+        outside: the models that the settings refer to.
+
+    Raises:
+        ConfigError, MismatchError: they do not fit together.
+    """
+    if check := getattr(OBJECTIVES[settings.kind], "check_fit", None):
+        check(settings, config, vocabulary, **outside)
+
+
+def lengths_of(settings: Any) -> Callable[[Noise, np.ndarray, np.ndarray, int], np.ndarray] | None:
+    """The lengths of an objective that turns rows of one length into texts of different lengths; None for others.
+
+    A function from the run's noise, `Packed.sample_ids`, `Packed.epochs` and the length of a row to about how many
+    tokens the network writes for each sample.
+    """
+    lengths = getattr(OBJECTIVES[settings.kind], "lengths", None)
+    return lengths and partial(lengths, settings)
 
 
 def build_model(settings: Any, config: Any, outside: OutsideModels) -> nn.Module:

@@ -56,6 +56,9 @@ class ReplacedTokenDetection(Config):
     """The network that replaces tokens."""
 
 
+SETTINGS = ReplacedTokenDetection
+
+
 def reading(settings: ReplacedTokenDetection, sequence_length: int) -> Reading:
     """Any text; contiguous by default."""
     return Reading(SINGLE_FORMATS, sequence_length)

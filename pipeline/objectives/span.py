@@ -73,6 +73,9 @@ class SpanMasking(Config):
         return self
 
 
+SETTINGS = SpanMasking
+
+
 class HiddenSpans(NamedTuple):
     """The result of `hide_spans`; all int64."""
 

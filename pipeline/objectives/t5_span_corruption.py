@@ -49,6 +49,9 @@ class SpanCorruption(Config):
     writes none, because its texts always end with a span; the lengths that T5 states count none either."""
 
 
+SETTINGS = SpanCorruption
+
+
 def reading(settings: SpanCorruption, sequence_length: int) -> Reading:
     """Rows so long that the encoder's text fills its sequence: 569 columns for 512.
 

@@ -71,6 +71,9 @@ class MixtureOfDenoisers(Config):
     """Tokens `<extra_id_0>`, `<extra_id_1>`, ... of the vocabulary; a text has no more spans than that."""
 
 
+SETTINGS = MixtureOfDenoisers
+
+
 def reading(settings: MixtureOfDenoisers, sequence_length: int) -> Reading:
     """Rows so long that no denoiser gives the encoder more than `sequence_length`.
 

@@ -24,7 +24,7 @@ class Adagrad(Optimizer):
     eps: float = Field(default=1e-6, gt=0)
     """Added to the denominator."""
     initial_accumulator: float = Field(default=0.0, ge=0)
-    """What the sums of squares begin with; 1 in ELMo's released code."""
+    """Initial value of the sums of squares; 1 in ELMo's released code."""
 
     def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
         from pipeline.optimizers.functional import FunctionalOptimizer

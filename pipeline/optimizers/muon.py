@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the Newton-Schulz iteration's polynomial x -> a x + b x^3 + c x^5 (Jordan et al. 2024)."""
+"""Coefficients of the Newton-Schulz iteration's polynomial x -> a x + b x^3 + c x^5 (Jordan et al. 2024)."""
 _ITERATIONS = 5
 _LR_FACTORS: Mapping[str, Callable[[int, int], float]] = {
     "match_rms_adamw": lambda rows, columns: 0.2 * max(rows, columns) ** 0.5,
     "original": lambda rows, columns: max(1.0, rows / columns) ** 0.5,
 }
-"""By `adjust_lr`."""
+"""Factors of the learning rate by `adjust_lr`, from rows and columns."""
 
 
 class Muon(Optimizer):

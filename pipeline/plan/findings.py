@@ -32,7 +32,7 @@ class StoreUse:
     tokens: int | None
     """Tokens of its documents that are trained on; None where it is not there."""
     read: int | None
-    """By the run, by the weights of the stores; None where the run's length is not known."""
+    """Tokens that the run reads of it, by the weights of the stores; None where the run's length is not known."""
     epochs: float | None
 
 

@@ -46,14 +46,14 @@ class DeviceMemory:
 
     moment: Moment
     weights: int
-    """With those that ZeRO-3 has gathered from other ranks."""
+    """Weights, and those that ZeRO-3 has gathered from other ranks."""
     master_weights: int
     optimizer_state: int
     average: int
     gradients: int
-    """With the buckets and copies that they go through."""
+    """Gradients, and the buckets and copies that they go through."""
     activations: int
-    """With temporary results."""
+    """Activations, and temporary results."""
     inputs: int
     context: int
     """Memory of CUDA and NCCL outside PyTorch's allocator; on a CPU, the process."""

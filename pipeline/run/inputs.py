@@ -16,7 +16,7 @@ from data_prep.token_store import TokenStore
 from models.config import NetworkConfig
 from pipeline.objectives.base import Batch
 from pipeline.objectives.outside import OutsideModels, Resolve, input_entries, resolve_references
-from pipeline.objectives.registry import FIT_CHECKS, LENGTHS, OBJECTIVES, build_model
+from pipeline.objectives.registry import OBJECTIVES, build_model, check_fit, lengths_of
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
 from pipeline.run.config import PretrainConfig
 from pipeline.samples.dataset import TokenDataset
@@ -115,9 +115,8 @@ class Inputs:
 
     def lengths(self, noise: Noise) -> Lengths | None:
         """The lengths by which the samples of a step are sorted; None if all texts have one length."""
-        settings = self.config.objective
-        own = LENGTHS.get(settings.kind)
-        return None if own is None else partial(own, settings, noise)
+        lengths = lengths_of(self.config.objective)
+        return lengths and partial(lengths, noise)
 
     def _dataset(
         self,
@@ -184,8 +183,7 @@ def open_inputs(
     vocabulary = open_vocabulary(config, stores)
     model = replace(config.model, vocab_size=vocabulary.size)
     outside = resolve_references(config.objective, resolve)
-    if check_fit := FIT_CHECKS.get(config.objective.kind):
-        check_fit(config.objective, model, vocabulary, **outside)
+    check_fit(config.objective, model, vocabulary, outside)
     return Inputs(config, stores, model, vocabulary, outside, cache)
 
 

@@ -24,7 +24,7 @@ Format = Literal[
     "sentence_pair",
     "sentences",
 ]
-"""How samples are cut from documents; `pipeline/samples/formats/__init__.py` describes each."""
+"""Ways to cut samples from documents; `pipeline/samples/formats/__init__.py` describes each."""
 SINGLE_FORMATS: tuple[Format, ...] = (
     "contiguous",
     "best_fit",
@@ -36,7 +36,7 @@ SINGLE_FORMATS: tuple[Format, ...] = (
 PAIR_FORMATS: tuple[Format, ...] = ("segment_pair", "sentence_pair")
 """Formats in which a piece is a pair of segments (Devlin et al. 2019, section 3.1, task 2)."""
 Relation = Literal["nsp", "sop"]
-"""Where second segments come from: next or random (Devlin et al. 2019), or right or swapped order (Lan et al. 2020)."""
+"""Origin of second segments: next or random (Devlin et al. 2019), or right or swapped order (Lan et al. 2020)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pipeline.samples.noise import Noise, fold
 from pipeline.samples.rows import index_type
 
 _SPARE_BITS = 3
-"""With 8 times as many slots as draws, few share one."""
+"""Slots per draw, as a power of 2: with 8 times as many slots as draws, few draws share one."""
 _DIGIT_BITS = 10
 """The most bits of a digit: with more, the places to write to no longer fit into the processor's caches."""
 

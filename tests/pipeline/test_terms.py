@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pydantic import TypeAdapter
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.checkpoint.checkpoint import TrainerState
+from pipeline.objectives import registry
 from pipeline.objectives.base import Term, deciding_metric, metric_names, with_perplexities
 from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
 from pipeline.pretrain.run_checkpoints import Counters
@@ -108,3 +110,13 @@ def test_evaluations_without_numbers_are_never_best_and_a_resumed_run_counts_the
     assert whole.best == (best(finite) if finite else None)
     behind = len(values) - 1 - values.index(best(finite)) if finite else len(values)
     assert whole.evaluations_since_best == behind
+
+
+@pytest.mark.parametrize("kind", ["mbart_denoising", "ul2_mixture_of_denoisers"])
+def test_an_objective_is_one_file_and_one_line(kind: str) -> None:
+    """Beside its own file only the registry knows it: an import, and its place among the modules."""
+    package = Path(registry.__file__).parents[1]
+    word = re.compile(rf"\b({kind}|{OBJECTIVES[kind].SETTINGS.__name__})\b")
+    found = {path.name: len(word.findall(path.read_text())) for path in package.rglob("*.py")}
+    knowing = {name: count for name, count in found.items() if count and name != f"{kind}.py"}
+    assert knowing == {"registry.py": 2}

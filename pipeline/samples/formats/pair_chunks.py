@@ -56,7 +56,7 @@ def segment_chunks(
     either_way: bool,
     shared_targets: bool = False,
 ) -> Chunks:
-    """As many sentences as it takes to reach a target length, mostly the length of a row.
+    """Cut documents into chunks of sentences that reach a target length, mostly the length of a row.
 
     The sentence that reaches the target tends to be a long one. With `either_way`, half of the documents are cut from
     their end on, so that it is as often the first of its chunk as the last, and says nothing about the order.
