@@ -38,9 +38,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # The same seed every time, however slow the machine is. Now and then an example has a constant of a module that is
-# imported by then.
+# imported by then. `make test` takes the first 25 examples of every property, `make test-rest` all 100.
+settings.register_profile("full", settings.get_profile("ci"))
+settings.register_profile("fast", settings.get_profile("ci"), max_examples=25)
 settings.register_profile("random", settings.get_profile("ci"), derandomize=False)
-settings.load_profile("ci")
+settings.load_profile("fast")
 
 SYSTEM = (
     "runbooks/test_pages_of_runs.py::*",
@@ -73,6 +75,7 @@ SYSTEM = (
     "data_prep/dedup/test_dedup_on_ray.py::*",
     "pipeline/test_plan_memory.py::*2 ranks*",
     "models/test_gpu_benchmark.py::test_a_run*",
+    "golden/test_golden.py::*",
 )
 """Tests of the whole system, which take minutes with real processes, the slowest files first. They are marked `system`
 and left to `make test-rest`."""
@@ -95,6 +98,9 @@ CANARIES = (
     "cluster/test_jobs.py::*running_job*",
     "pipeline/road/ladder/test_ladder.py::*sizes_before*",
     "pipeline/road/ladder/test_ladder.py::*refused*",
+    "golden/test_golden.py::*[[]tokens]",
+    "golden/test_golden.py::*[[]samples]",
+    "golden/test_golden.py::*words",
 )
 """Those among them that `make test` runs all the same."""
 

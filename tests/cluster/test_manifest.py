@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts import manifest as manifests
@@ -93,7 +93,6 @@ def test_altered_manifest_is_detected(tmp_path, key):
         read_manifest(tmp_path)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_any_flipped_bit_of_a_manifest_is_noticed_or_harmless(tmp_path_factory, data):
     directory = tmp_path_factory.mktemp("flipped")
@@ -133,7 +132,6 @@ def test_manifest_of_a_newer_cloze_asks_for_an_upgrade(tmp_path):
     assert raised.value.next_step == "upgrade cloze"
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=5), st.integers(-(2**53), 2**53) | st.text(max_size=5), max_size=6))
 def test_json_hash_does_not_depend_on_key_order(value):
     assert hash_json(dict(reversed(value.items()))) == hash_json(value)

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.entries import InputEntries, InputEntry
@@ -86,7 +86,6 @@ def test_a_wrong_input_among_many_is_named():
         parse_manifest(data, "m")
 
 
-@settings(deadline=None)
 @given(st.lists(st.text()))
 def test_packed_strings_are_a_sequence_of_strings(strings: list[str]):
     packed = PackedStrings(strings)

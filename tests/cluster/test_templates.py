@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
@@ -235,7 +235,6 @@ def test_the_schema_of_ray_accepts_the_configuration_of_ray_up(variant: str):
     assert config["available_node_types"]["worker"]["max_workers"] == 2
 
 
-@settings(max_examples=30, deadline=None)
 @given(LINES)
 @example("$(touch /tmp/owned)")
 @example("a'b\"c: {# `")

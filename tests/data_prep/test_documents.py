@@ -33,7 +33,7 @@ def open_store(directory, written):
     return DocumentStore.open(directory / "documents")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.builds(Document, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT), max_size=8))
 def test_documents_come_back_as_they_were_written(tmp_path_factory, written):
     store = open_store(tmp_path_factory.mktemp("d"), written)

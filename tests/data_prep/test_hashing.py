@@ -2,7 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.hashing import as_fraction, hash_strings
@@ -11,7 +11,6 @@ GOLDEN = 0x9E3779B97F4A7C15
 IDS = st.lists(st.text(max_size=30), max_size=30)
 
 
-@settings(deadline=None)
 @given(IDS, st.integers(0, 30))
 def test_hash_of_a_string_does_not_depend_on_its_neighbours_or_its_batch(ids, cut):
     whole = pa.array(ids, type=pa.string())
@@ -40,7 +39,6 @@ def test_salts_give_independent_draws():
     assert abs((one & other).mean() - 0.01) < 0.003
 
 
-@settings(deadline=None)
 @given(IDS, st.integers(0, 2**63), st.integers(0, 30), st.integers(0, 30))
 def test_hash_is_that_of_its_definition(ids: list[str], salt: int, start: int, stop: int):
     chosen = pa.array(ids, type=pa.string())[start:stop]

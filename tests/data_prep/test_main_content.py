@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.text import page_blocks_kernel, page_scan
@@ -169,7 +169,6 @@ MARKUP = st.lists(
 
 
 @given(MARKUP)
-@settings(deadline=None)
 def test_any_page_gives_words_of_its_own_in_their_order(parts):
     html = " ".join(parts)
     assert is_in(text_of(html).split(), " ".join(part for part in parts if part in PARAGRAPHS).split())

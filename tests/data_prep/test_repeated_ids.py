@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import TooManyRejectsError
@@ -58,7 +58,6 @@ def prepare(directory, files, shard_bytes, **changes):
 IDS = st.lists(st.sampled_from([1, "1", "a", "b", "s:1", "1 @ a.jsonl:0", "", 2]), max_size=9)
 
 
-@settings(deadline=None, max_examples=25)
 @given(first=IDS, second=IDS.filter(bool))
 @example(first=[1, 1, "1 @ a.jsonl:43"], second=["1", 2, 2])
 def test_every_document_has_an_id_of_its_own_and_the_first_of_equal_ids_is_kept(

@@ -7,7 +7,7 @@ from itertools import pairwise
 import blingfire
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import data_prep.sentences
@@ -191,7 +191,6 @@ def has_invisible_controls(text):
     return any(unicodedata.category(c) in ("Cc", "Cf", "Cn") and not c.isspace() for c in text)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     texts=st.lists(TEXTS.filter(lambda text: not has_invisible_controls(text)), max_size=4),
     lang=st.sampled_from(["en", "de"]),
@@ -210,7 +209,6 @@ def test_cuts_in_wikipedia_are_those_of_the_slow_definition(corpora, folder):
     assert [row.tolist() for row in cuts] == [slow_cuts(text) for text in texts]
 
 
-@settings(max_examples=200, deadline=None)
 @given(texts=st.lists(TEXTS, max_size=4), lang=st.sampled_from(["en", "ja", "hi", ""]))
 def test_no_sentence_is_blank_and_all_are_whole_characters_of_their_text(texts, lang):
     assert len(cut_in(texts, lang)) == len(texts)

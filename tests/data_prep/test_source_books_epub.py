@@ -4,7 +4,7 @@ import io
 import zipfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.shard_records import Reject
@@ -198,13 +198,11 @@ def test_a_protected_book_is_rejected(tmp_path):
     assert len(read(tmp_path, epub(PAGES, **{"META-INF/encryption.xml": fonts}))) == 1
 
 
-@settings(max_examples=80, deadline=None)
 @given(cut=st.integers(0, len(epub(PAGES)) - 1))
 def test_a_file_cut_anywhere_is_one_reject(tmp_path_factory, cut):
     assert isinstance(read(tmp_path_factory.getbasetemp(), epub(PAGES)[:cut])[0], Reject)
 
 
-@settings(max_examples=150, deadline=None)
 @given(at=st.integers(0, len(epub(PAGES)) - 1), value=st.integers(0, 255))
 def test_a_changed_byte_never_escapes_as_an_exception(tmp_path_factory, at, value):
     data = bytearray(epub(PAGES))

@@ -7,7 +7,7 @@ from typing import Any
 
 import brotli
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
@@ -282,7 +282,6 @@ def test_any_bytes_are_decoded_to_something(data, charset):
 
 
 @given(st.text(alphabet="<>/abdivpul= \"'&;!-\n", max_size=300))
-@settings(deadline=None)
 def test_any_markup_is_read(html):
     read_page(html, main_content=True, max_depth=512)
 

@@ -78,7 +78,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.parametrize("number", range(8))
 @given(share=st.floats(0.001, 1.2))
-@settings(max_examples=6, deadline=None, suppress_health_check=FIXTURE)
+@settings(max_examples=6, suppress_health_check=FIXTURE)
 def test_the_parts_of_a_file_read_as_the_whole_does(archives, number, share):
     path = archives[number]
     part_bytes = max(5000, int(path.stat().st_size * share))
@@ -142,7 +142,7 @@ def test_a_file_compressed_in_blocks_that_cut_records_is_read(tmp_path):
 
 @pytest.mark.parametrize("ending", COMPRESS)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=FIXTURE)
+@settings(suppress_health_check=FIXTURE)
 def test_a_file_cut_anywhere_keeps_all_records_before_the_cut(tmp_path, ending, data):
     pieces = [COMPRESS[ending](r) for r in (warcinfo(), *(record(http(page(n)), n) for n in range(4)))]
     whole = b"".join(pieces)
@@ -162,7 +162,7 @@ def test_a_file_cut_anywhere_keeps_all_records_before_the_cut(tmp_path, ending, 
 
 @pytest.mark.parametrize("ending", COMPRESS)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=FIXTURE)
+@settings(suppress_health_check=FIXTURE)
 def test_any_changed_bytes_end_in_documents_and_rejects(tmp_path, ending, data):
     path = write(tmp_path / f"a.{ending}", [warcinfo(), *(record(http(page(n)), n) for n in range(4))])
     changed = bytearray(path.read_bytes())
@@ -176,7 +176,7 @@ def test_any_changed_bytes_end_in_documents_and_rejects(tmp_path, ending, data):
     st.binary(max_size=400),
     st.sampled_from([b"", b"WARC/1.0\r\n", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"BZh9"]),
 )
-@settings(deadline=None, suppress_health_check=FIXTURE)
+@settings(suppress_health_check=FIXTURE)
 def test_files_that_are_no_archives_are_rejects(tmp_path, rubbish, beginning):
     path = tmp_path / "a.warc"
     path.write_bytes(beginning + rubbish)

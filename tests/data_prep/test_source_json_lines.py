@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.shard_records import Reject
@@ -78,7 +78,6 @@ def test_compressed_files_read_alike_and_whole(tmp_path, pack: Callable[[bytes],
     assert source_of(settings).split(settings, file, len(pack(DATA)), 10) == [FilePart(file)]
 
 
-@settings(max_examples=30, deadline=None)
 @given(cuts=st.lists(st.integers(1, len(DATA) - 1), max_size=5, unique=True).map(sorted))
 def test_parts_that_begin_at_any_byte_read_together_as_the_file_does(tmp_path_factory, cuts):
     base = tmp_path_factory.getbasetemp()

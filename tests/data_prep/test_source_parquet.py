@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
@@ -71,7 +71,6 @@ def test_every_type_that_holds_text_is_read(tmp_path, kind):
     assert texts(read(write(tmp_path, table))) == TEXTS
 
 
-@settings(max_examples=40, deadline=None)
 @given(cuts=st.lists(st.integers(1, 20_000), max_size=5, unique=True).map(sorted))
 def test_parts_that_begin_at_any_byte_read_together_as_the_file_does(tmp_path_factory, cuts):
     file = write(tmp_path_factory.getbasetemp())
@@ -176,7 +175,6 @@ def test_a_damaged_row_group_costs_only_itself(tmp_path):
     assert bad.byte_offset <= middle
 
 
-@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_a_changed_byte_never_escapes_as_an_exception(tmp_path_factory, data):
     base = tmp_path_factory.getbasetemp()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import MissingInputError, StorageError
@@ -141,7 +141,6 @@ def test_zstd_with_a_skippable_frame_first_and_a_large_window_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("compress", COMPRESSORS)
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_ranges_that_cover_a_file_give_every_stream_once(tmp_path_factory, compress, data):
     texts = data.draw(st.lists(st.binary(max_size=30), min_size=1, max_size=6))
@@ -187,7 +186,6 @@ def test_how_a_file_is_stored_is_told_by_its_first_bytes(tmp_path, data, storage
     assert storage_of(str(path)) == storage
 
 
-@settings(deadline=None, max_examples=50)
 @given(text=st.text(), split=st.integers(1, 7), encoding=st.sampled_from(["utf-16-le", "utf-16-be"]))
 def test_utf16_is_transcoded_whatever_the_chunks(text, split, encoding):
     text = "<" + text

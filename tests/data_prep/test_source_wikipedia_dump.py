@@ -165,7 +165,6 @@ def test_a_dump_cut_between_two_pages_is_not_taken_for_whole(tmp_path):
 
 
 @pytest.mark.parametrize("packing", ["plain", "bz2", "gzip", "zstd", "multistream"])
-@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_a_cut_anywhere_never_raises_and_keeps_a_prefix_and_is_told_once(tmp_path_factory, packing, data):
     pack = {"plain": bytes, "bz2": bz2.compress, "gzip": gzip.compress, "zstd": zstandard.compress}
@@ -245,7 +244,7 @@ PACKINGS = {
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_parts_together_read_as_the_whole_file_does(tmp_path_factory, packing, data):
     stored = bytearray(PACKINGS[packing])

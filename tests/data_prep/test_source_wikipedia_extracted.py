@@ -4,7 +4,7 @@ import bz2
 import gzip
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.shard_records import Reject
@@ -107,7 +107,6 @@ MANY = "".join(block(n, f"Body of {n}. <doc id=x> </doc>\n" * (n % 5)) for n in 
 @pytest.mark.parametrize(
     "stored", [MANY, MANY[:-30], MANY.replace(b"</doc>\n", b"</doc>\nstray\n", 9), b"no block\n" * 99]
 )
-@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_parts_together_read_as_the_whole_file_does(tmp_path_factory, stored, data):
     path = tmp_path_factory.mktemp("parts") / "wiki_00"
@@ -130,7 +129,6 @@ def test_plain_files_are_split_and_compressed_ones_are_not(tmp_path, compress, n
     assert len(source_of(config).split(config, file, len(MANY), len(MANY) // 9)) == num_parts
 
 
-@settings(deadline=None, max_examples=100)
 @given(cut=st.integers(0, len(THREE)))
 def test_a_cut_anywhere_never_raises_and_keeps_a_prefix(tmp_path_factory, cut):
     documents, rejects = read(tmp_path_factory.mktemp("cut"), THREE[:cut])

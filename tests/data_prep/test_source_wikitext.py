@@ -1,7 +1,7 @@
 """Wikitext: the words that a reader sees stay, markup and furniture go."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.text.disambiguation import is_disambiguation
@@ -81,7 +81,6 @@ def test_thousands_of_unclosed_tags_take_linear_time():
     assert plain_text("<ref>x" * 20_000 + "<!--" * 20_000, ENGLISH_LINKS) == "x" * 20_000
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["[[", "]]", "{{", "}}", "|", "a", "\n", "{|", "|}", "<ref>", "File:", "=="]))
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
@@ -78,7 +78,6 @@ def path(tmp_path):
     return write_store(tmp_path / "tokens", [numbered(0, 40), [], numbered(2, 25)])
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     shards=st.lists(
         st.lists(st.lists(st.integers(0, 70_000), max_size=9), max_size=7), min_size=1, max_size=4

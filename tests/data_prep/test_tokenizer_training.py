@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -41,7 +41,6 @@ def test_special_tokens_come_first_as_in_roberta(trained):
     assert [tokenizer.encode("some text").ids[end] for end in (0, -1)] == [0, 2]
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=st.text(max_size=50))
 def test_every_text_can_be_encoded_and_decoded_back(trained, text):
     tokenizer = Tokenizer.from_str(trained)

@@ -10,7 +10,7 @@ from html.entities import codepoint2name
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from data_prep.decontaminate.ngrams import NgramIndex
@@ -70,7 +70,6 @@ def disguises(draw) -> Callable[[str], str]:
     return disguise
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.text(st.sampled_from(ALPHABET), max_size=30), disguises())
 def test_a_text_has_the_same_words_under_any_disguise(text, disguise):
     assert spelled(disguise(text)) == spelled(text)
@@ -87,7 +86,6 @@ def test_every_character_has_the_same_words_in_every_form(name):
     assert np.array_equal(first.codes, second.codes)
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     st.sampled_from(["A charming journey", "Ça été ßo", "নমস্তে বাংলা লিপি ো", "می‌خواهم بنویسم این"]),
     disguises(),
@@ -147,7 +145,6 @@ def test_every_character_of_a_script_without_spaces_is_a_word_with_its_marks():
 PLAIN = "aÀ世กี ้'éß\u0301-1\n\U0001f600\U00020000İ½&;\u00ad\u200d"
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from([*PLAIN, "&eacute;"])).map("".join)))
 def test_words_and_their_places_are_those_of_a_plain_loop(texts):
     words = split_words(texts)
@@ -169,7 +166,6 @@ def test_an_entity_does_not_reach_into_the_next_text():
     assert split_words(["x &am", "p; y", "&lt", ";"]).counts.tolist() == [2, 2, 1, 0]
 
 
-@settings(max_examples=500)
 @given(st.text(st.sampled_from(ALPHABET + INVISIBLE + "¼㎏ﷺ각각가&amp;#1"), max_size=30))
 def test_places_of_words_alone_are_those_that_whole_words_have(text):
     whole = split_words([text])

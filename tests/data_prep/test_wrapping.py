@@ -3,7 +3,7 @@
 import textwrap
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.text.wrapping import paragraphs_of
@@ -96,7 +96,6 @@ def test_lists_are_no_wrapped_prose(text):
     assert paragraphs_of(text, "auto") == text.split("\n")
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     text=st.lists(
         st.sampled_from(

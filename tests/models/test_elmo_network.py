@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -88,7 +88,6 @@ def test_words_are_bytes_between_marks():
     )
 
 
-@settings(deadline=None, max_examples=25)
 @given(st.lists(st.binary(min_size=0, max_size=18), min_size=1, max_size=5), st.integers(0, 99))
 def test_token_layer_is_the_plain_loop_over_words_filters_and_windows(words: list[bytes], seed: int):
     layer = TokenLayer(CONFIG)
@@ -128,7 +127,6 @@ def test_highway_layer_carries_most_of_its_input_at_first():
     assert torch.sigmoid(highway.gate(inputs)).mean().item() == pytest.approx(0.15, abs=0.03)
 
 
-@settings(deadline=None, max_examples=25)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=7), st.integers(0, 99))
 def test_lstm_without_clipping_is_pytorchs_with_gradients(lengths: list[int], seed: int):
     torch.manual_seed(seed)
@@ -201,7 +199,6 @@ def test_clipped_lstm_is_the_formula_step_by_step():
         torch.testing.assert_close(grad, formula, atol=1e-5, rtol=1e-4)
 
 
-@settings(deadline=None, max_examples=25)
 @given(SENTENCES, st.booleans())
 def test_packed_sentences_are_as_each_alone(sentences: list[list[str]], clipping: bool):
     # Weights that make cells clip amplify rounding, too.

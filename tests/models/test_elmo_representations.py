@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
 from torch import nn
@@ -66,7 +66,6 @@ def test_mixture_of_another_number_of_layers_is_refused():
         ScalarMix(3)(torch.zeros(2, 4))
 
 
-@settings(deadline=None, max_examples=30)
 @given(RAGGED)
 def test_sentences_come_back_in_rows_of_their_own_words(sentences: list[list[str]]):
     inputs = read_sentences(sentences, 12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from models.generation.config import GenerationConfig
@@ -85,7 +85,6 @@ def assert_same(generated, sequences, scores):
 
 @pytest.mark.filterwarnings("ignore")
 @peers
-@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_search_writes_what_transformers_writes(peer, data):
     batch = data.draw(batches(left=peer in DECODERS))

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.cache import LayerCache
@@ -163,7 +163,6 @@ def test_prefix_is_seen_from_everywhere_although_attention_is_local(num_beams: i
         torch.testing.assert_close(generated.scores[row], expected, rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.integers(1, 4))
 def test_banned_are_exactly_the_tokens_that_would_repeat_an_ngram(sequence, size):
     scores = ban_repeated_ngrams(torch.zeros(1, 5), torch.tensor([sequence]), size)[0]
@@ -194,7 +193,6 @@ def test_dropout_is_off_only_while_writing():
         model.eval()
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(0, 99))
 def test_a_cache_holds_what_was_written_to_it(counts, seed):
     generator = torch.Generator().manual_seed(seed)

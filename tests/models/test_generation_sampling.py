@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -60,7 +60,6 @@ def test_tokens_have_the_probabilities_of_the_network(change):
     assert_drawn_from(tokens, logits[0].softmax(-1))
 
 
-@settings(max_examples=60, deadline=None)
 @given(logits=LOGITS, count=st.integers(1, 40))
 def test_top_k_keeps_the_highest(logits, count):
     kept = keep_top_k(torch.tensor([logits]), count)[0]
@@ -68,7 +67,6 @@ def test_top_k_keeps_the_highest(logits, count):
     assert sorted(kept[kept > -torch.inf].tolist(), reverse=True) == highest
 
 
-@settings(max_examples=60, deadline=None)
 @given(logits=LOGITS, share=st.floats(0.01, 1.0))
 def test_top_p_keeps_the_fewest_that_hold_the_share(logits, share):
     kept = keep_top_p(torch.tensor([logits]), share)[0] > -torch.inf
@@ -78,7 +76,6 @@ def test_top_p_keeps_the_fewest_that_hold_the_share(logits, share):
     assert kept.sum() == 1 or probabilities[kept].sum() - probabilities[kept].min() < share + 1e-5
 
 
-@settings(max_examples=60, deadline=None)
 @given(logits=LOGITS, banned=st.data(), number=st.floats(0, 1, exclude_max=True))
 def test_what_is_impossible_is_never_drawn(logits, banned, number):
     scores = torch.tensor([logits])

@@ -63,7 +63,7 @@ def writer(family: str) -> Any:
 
 
 @pytest.mark.parametrize(("family", "architecture"), ARCHITECTURES)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_imported_network_computes_what_transformers_computes(family, architecture, data):
     case = CASES[family]
@@ -75,7 +75,7 @@ def test_imported_network_computes_what_transformers_computes(family, architectu
 @pytest.mark.parametrize(
     ("family", "head"), sorted({(name, FAMILY[name].architectures[each]) for name, each in ARCHITECTURES})
 )
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_exported_network_computes_the_same_in_transformers_and_comes_back(family, head, data):
     case = CASES[family]

@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -65,7 +65,6 @@ def measured(hidden, weight, bias, targets, dtype, factor: float = 1.0, **option
     return loss.detach(), correct, [leaf.grad for leaf in leaves]
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     tokens=st.integers(0, 20),
     width=st.integers(1, 9),
@@ -199,7 +198,6 @@ def test_evaluation_computes_no_gradients():
     assert memory.peak < 4 * weight.numel(), "less than one gradient of the weights"
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     tokens=st.integers(0, 20),
     chunk_elements=st.integers(1, 200),

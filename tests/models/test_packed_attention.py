@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.backends import choose_backend
@@ -35,7 +35,6 @@ def encoder(request, small_config, randomise) -> Encoder:
     return model
 
 
-@settings(max_examples=40, deadline=None)
 @given(rows=packed_rows(), seed=st.integers(0, 2**31))
 def test_packed_sample_equals_its_documents_run_alone(encoder, rows, seed):
     batch, boundaries = rows

@@ -99,7 +99,7 @@ def packed_pairs(draw) -> tuple[list[list[int]], list[list[int]]]:
     ]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(sizes=packed_rows(), seed=st.integers(0, 2**31), with_prefix=st.booleans())
 @torch.no_grad()
 def test_packed_pieces_of_a_decoder_equal_each_piece_alone(decoder, sizes, seed, with_prefix):
@@ -113,7 +113,7 @@ def test_packed_pieces_of_a_decoder_equal_each_piece_alone(decoder, sizes, seed,
         torch.testing.assert_close(packed[start:end], alone[0], **CLOSE)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(sizes=packed_pairs(), seed=st.integers(0, 2**31))
 @torch.no_grad()
 def test_packed_pairs_of_an_encoder_decoder_equal_each_pair_alone(encoder_decoder, sizes, seed):
@@ -222,7 +222,7 @@ def test_padded_texts_equal_each_text_alone(decoder, side):
         torch.testing.assert_close(padded[row, present[row]], alone[0], **CLOSE)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(steps=st.lists(st.integers(1, 6), min_size=2, max_size=6), lengths=st.tuples(*[st.integers(1, 6)] * 3))
 @torch.no_grad()
 def test_cached_decoding_equals_the_full_pass(decoder, steps, lengths):

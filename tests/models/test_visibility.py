@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.causal_language_model import CausalLanguageModel
@@ -48,7 +48,6 @@ def hidden_by(kind: str, causal: bool, window: int | None, prefixes: list[int] |
     return hidden
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     kind=st.sampled_from(["whole", "packed", "padded"]),
     causal=st.booleans(),

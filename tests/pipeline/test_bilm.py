@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -63,7 +63,6 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(ROWS)
 def test_every_word_is_predicted_once_from_each_side(rows):
     batch = bilm.corrupt(pack(rows), NOISE, BidirectionalLM(), VOCABULARY)
@@ -83,7 +82,6 @@ def test_every_word_is_predicted_once_from_each_side(rows):
     assert batch.counts == {"forward": len(positions), "backward": len(positions)}
 
 
-@settings(deadline=None, max_examples=60)
 @given(ROWS)
 def test_characters_give_the_text_back(rows):
     batch = bilm.corrupt(pack(rows), NOISE, BidirectionalLM(max_characters=12), VOCABULARY)
@@ -95,7 +93,6 @@ def test_characters_give_the_text_back(rows):
     assert [word for word in text if word] == [word for row in rows for sentence in row for word in sentence]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=8), st.integers(3, 20))
 def test_many_words_are_spelled_as_one_is(words: list[str], max_characters: int):
     from data_prep.ragged import Ragged

@@ -117,7 +117,7 @@ def test_samples_are_the_same_from_the_cache(
     assert [kept.origin(int(sample)) for sample in samples] == origins
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_any_samples_of_any_dataset_are_the_same_from_the_cache(stores, tmp_path_factory, data):
     format = data.draw(st.sampled_from(list(FORMATS)))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -215,7 +215,6 @@ def require_sources(batch: Batch) -> np.ndarray:
     return batch.sources
 
 
-@settings(deadline=None, max_examples=60)
 @given(DOCUMENTS, LENGTHS, st.sampled_from(SINGLE_FORMATS), st.integers(0, 2**31))
 def test_every_position_of_a_row_is_of_its_document(sentences, length: int, format: Format, seed: int):
     corpus = Corpus(sentences)

@@ -57,7 +57,6 @@ def words_in(ids: np.ndarray, word_length: int) -> list[np.ndarray]:
     return [np.asarray(word) for word in found if word]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 999), st.integers(1, 5), st.integers(8, 90), st.floats(0.01, 0.9), UNITS)
 def test_text_is_recoverable_and_specials_are_never_predicted(
     seed: int, batch: int, length: int, rate: float, units: Units
@@ -75,7 +74,6 @@ def test_text_is_recoverable_and_specials_are_never_predicted(
     }
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 999), st.integers(1, 5), st.integers(8, 90), st.floats(0.01, 0.9))
 def test_every_row_has_exactly_its_share_of_predictions(seed: int, batch: int, length: int, rate: float):
     packed = many_texts_per_row(seed, batch, length)
@@ -117,7 +115,7 @@ def test_masks_change_with_the_epoch_unless_they_are_static(units):
     assert same(corrupt(first, NOISE, static, VOCABULARY), corrupt(second, NOISE, static, VOCABULARY))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 999), st.integers(0, 4), UNITS)
 def test_masking_a_sample_does_not_depend_on_its_batch(seed: int, row: int, units: Units):
     packed, objective = many_texts_per_row(seed, 5, 48), MaskedLM(units=units)
@@ -146,7 +144,6 @@ def test_predictions_are_independent_of_each_other():
     assert np.abs(together - expected).max() < 5 * expected**0.5
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 999), st.integers(1, 4), st.floats(0.05, 0.6), st.sampled_from(["word", "ngram"]))
 def test_whole_words_are_always_whole_and_within_the_budget(
     seed: int, word_length: int, rate: float, units: Units

@@ -1,7 +1,7 @@
 """The compiled draws are the draws of `Noise`."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.samples.noise import Noise, fold, integer, uniform
@@ -9,7 +9,6 @@ from pipeline.samples.noise import Noise, fold, integer, uniform
 WORDS = st.integers(0, 2**64 - 1)
 
 
-@settings(deadline=None)
 @given(WORDS, st.lists(WORDS, min_size=1, max_size=4), st.integers(1, 2**32 - 1))
 def test_compiled_draws_equal_those_of_noise(seed: int, keys: list[int], high: int):
     noise = Noise.of("test", seed)

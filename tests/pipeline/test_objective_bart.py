@@ -9,7 +9,7 @@ from itertools import chain, permutations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare, poisson
 from transformers.models.bart.modeling_bart import shift_tokens_right
@@ -214,7 +214,6 @@ def test_noises_compose():
         assert pair.source[1:-1] != sorted(pair.source[1:-1])
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(4, 90), st.sampled_from(ALL_SETTINGS))
 def test_whatever_the_noise_the_decoder_writes_the_original(
     seed: int, batch: int, length: int, config: BartDenoising
@@ -234,7 +233,6 @@ def test_whatever_the_noise_the_decoder_writes_the_original(
             assert kept[special] == pair.targets.count(special)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.integers(4, 90), st.sampled_from((INFILLING, OVERLAPPING, MASKING)))
 def test_putting_the_hidden_spans_back_for_their_masks_gives_the_text(
     seed: int, length: int, config: BartDenoising
@@ -252,7 +250,6 @@ def test_putting_the_hidden_spans_back_for_their_masks_gives_the_text(
         assert rebuilt == pair.targets
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10**6), st.integers(4, 90), st.sampled_from(ALL_SETTINGS))
 def test_noise_depends_on_the_sample_alone(seed: int, length: int, config: BartDenoising):
     packed = many_texts_per_row(seed, 4, length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.config import TransformerConfig
@@ -34,7 +34,6 @@ def text_pairs(lengths: list[list[tuple[int, int]]]) -> TextPairs:
 ROWS = st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=4), min_size=1, max_size=4)
 
 
-@settings(deadline=None, max_examples=150)
 @given(ROWS, st.integers(4, 30), st.integers(4, 30))
 def test_piece_i_of_the_decoder_belongs_to_piece_i_of_the_encoder(
     lengths: list[list[tuple[int, int]]], source_width: int, target_width: int

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers.models.mbart.modeling_mbart import shift_tokens_right
 from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES
@@ -56,7 +56,6 @@ def test_samples_are_read_with_language_and_sentences():
     assert wanted.length == 512
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(4, 90))
 def test_texts_end_with_their_language_and_the_decoder_starts_with_it(seed: int, batch: int, length: int):
     packed = in_languages(many_texts_per_row(seed, batch, length), seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -23,7 +23,6 @@ VOCABULARY = vocabulary_for(prefix_lm, SETTINGS)
 NOISE = Noise.of("train", 1)
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(4, 90))
 def test_what_follows_the_prefix_is_predicted_and_nothing_else(seed: int, batch: int, length: int):
     packed = many_texts_per_row(seed, batch, length)

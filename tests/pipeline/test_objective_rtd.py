@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
@@ -18,7 +18,6 @@ VOCABULARY = vocabulary_for(rtd, ReplacedTokenDetection())
 NOISE = Noise.of("train", 1)
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 999), st.floats(0.05, 0.5))
 def test_what_is_predicted_is_masked_and_all_tokens_but_padding_are_judged(seed: int, rate: float):
     packed = many_texts_per_row(seed, 4, 40)

@@ -76,7 +76,6 @@ def test_what_is_left_of_the_budget_biases_neither_lengths_nor_the_rate(length: 
     assert len(targets) / (200_000 // length * (length - 2)) == pytest.approx(0.15, abs=0.006)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 999), st.integers(1, 3), st.floats(0.05, 0.5), st.booleans())
 def test_spans_are_enclosed_by_tokens_of_their_piece_that_are_not_hidden(
     seed: int, word_length: int, rate: float, whole_words: bool
@@ -102,7 +101,6 @@ def test_spans_are_enclosed_by_tokens_of_their_piece_that_are_not_hidden(
         assert hidden >= set(range(begin + 1, end))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 999), st.integers(1, 4), st.floats(0.05, 0.5))
 def test_words_are_whole_the_budget_is_kept_and_the_text_recoverable(
     seed: int, word_length: int, rate: float
@@ -154,7 +152,7 @@ def test_every_word_is_hidden_about_equally_often():
     assert counts.min() > 0.4 * inner.mean()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 999), st.integers(0, 4))
 def test_noise_of_a_sample_depends_on_its_epoch_and_not_on_its_batch(seed: int, row: int):
     packed = many_texts_per_row(seed, 5, 48)

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -118,7 +118,6 @@ def test_texts_begin_with_what_is_shown_and_end_with_a_span():
         )
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 4),

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -114,7 +114,6 @@ def test_no_denoiser_reads_more_than_the_sequence_length():
         assert len(pairs(made)) == 300
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(4, 120))
 def test_sentinels_and_spans_give_the_text_back(seed: int, batch: int, length: int):
     packed = many_texts_per_row(seed, batch, length)

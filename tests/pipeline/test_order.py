@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.samples.mixture import Mixture
@@ -41,7 +41,6 @@ def of_every_size(counts: st.SearchStrategy[int]) -> st.SearchStrategy[list[floa
     return st.builds(weights, counts, st.sampled_from([0.0, 1.0, 10.0, 30.0]), st.integers(0, 1000))
 
 
-@settings(deadline=None, max_examples=40)
 @given(of_every_size(st.integers(1, 3000)), st.integers(0, 100), st.integers(0, 2**40), st.integers(1, 3000))
 def test_parts_give_their_own_samples_without_gap_and_by_weight_from_any_sample_on(
     weights: list[float], seed: int, first: int, count: int

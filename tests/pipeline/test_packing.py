@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.samples.formats.packing import best_fit, best_fit_decreasing, doc_sentences, sentences
@@ -28,7 +28,6 @@ every_format = pytest.mark.parametrize("name", FORMATS)
 
 
 @every_format
-@settings(deadline=None, max_examples=50)
 @given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 3))
 def test_a_piece_is_bos_and_a_stretch_of_one_document(name: str, documents, length: int, epoch: int):
     corpus = Corpus(documents)
@@ -46,7 +45,6 @@ def test_a_piece_is_bos_and_a_stretch_of_one_document(name: str, documents, leng
 
 
 @pytest.mark.parametrize("name", COMPLETE)
-@settings(deadline=None, max_examples=50)
 @given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 3))
 def test_an_epoch_holds_every_token_once(name: str, documents, length: int, epoch: int):
     corpus = Corpus(documents)
@@ -57,7 +55,6 @@ def test_an_epoch_holds_every_token_once(name: str, documents, length: int, epoc
 
 
 @every_format
-@settings(deadline=None, max_examples=30)
 @given(documents=DOCUMENTS, length=LENGTHS)
 def test_every_epoch_has_as_many_rows_in_another_order(name: str, documents, length: int):
     material = Corpus(documents).material(length)
@@ -77,7 +74,6 @@ def test_the_next_epoch_puts_other_text_side_by_side(name: str):
 
 
 @pytest.mark.parametrize("name", WHOLE_SENTENCES)
-@settings(deadline=None, max_examples=50)
 @given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 2))
 def test_only_a_sentence_longer_than_a_row_is_cut(name: str, documents, length: int, epoch: int):
     corpus = Corpus(documents)
@@ -97,7 +93,6 @@ def test_only_a_sentence_longer_than_a_row_is_cut(name: str, documents, length: 
                 assert last in corpus.sentence_ends | too_long
 
 
-@settings(deadline=None, max_examples=50)
 @given(documents=DOCUMENTS, length=LENGTHS)
 def test_single_sentences_are_pieces_with_both_special_tokens(documents, length: int):
     corpus = Corpus(documents)
@@ -117,7 +112,6 @@ def test_single_sentences_are_pieces_with_both_special_tokens(documents, length:
     assert all(piece in found for piece in expected)
 
 
-@settings(deadline=None, max_examples=50)
 @given(documents=DOCUMENTS, length=LENGTHS)
 def test_best_fit_cuts_no_document_that_fits(documents, length: int):
     corpus = Corpus(documents)
@@ -131,7 +125,6 @@ def test_best_fit_cuts_no_document_that_fits(documents, length: int):
     assert {document for document, size in enumerate(corpus.lengths) if size + 2 <= length} <= whole
 
 
-@settings(deadline=None, max_examples=50)
 @given(documents=DOCUMENTS, length=LENGTHS)
 def test_full_sentences_fill_rows_until_the_next_sentence_does_not_fit(documents, length: int):
     corpus = Corpus(documents)
@@ -148,7 +141,6 @@ def test_full_sentences_fill_rows_until_the_next_sentence_does_not_fit(documents
         assert used + size + (0 if goes_on else 1) + 1 > length
 
 
-@settings(deadline=None)
 @given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 2))
 def test_contiguous_rows_are_stretches_of_the_stream(documents, length: int, epoch: int):
     corpus = Corpus(documents)
@@ -163,7 +155,6 @@ def test_contiguous_rows_are_stretches_of_the_stream(documents, length: int, epo
 
 
 @every_format
-@settings(deadline=None, max_examples=30)
 @given(documents=DOCUMENTS, length=LENGTHS)
 def test_sentence_positions_are_the_first_tokens_of_pieces_and_sentences(name: str, documents, length: int):
     corpus = Corpus(documents)
@@ -180,7 +171,6 @@ def test_sentence_positions_are_the_first_tokens_of_pieces_and_sentences(name: s
         assert row.sentences == expected
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 20), max_size=60), st.integers(20, 30))
 def test_bins_are_those_of_best_fit_decreasing_step_by_step(widths: list[int], length: int):
     rows: list[list[int]] = []

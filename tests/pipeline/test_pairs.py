@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
@@ -32,7 +32,6 @@ def can_be_random(documents) -> bool:
 
 @every_format
 @every_relation
-@settings(deadline=None, max_examples=50)
 @given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 2))
 def test_a_row_is_one_pair_and_padding(name: str, relation, documents, length: int, epoch: int):
     assume(can_be_random(documents))
@@ -53,7 +52,6 @@ def test_a_row_is_one_pair_and_padding(name: str, relation, documents, length: i
 
 
 @every_format
-@settings(deadline=None, max_examples=50)
 @given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 2))
 def test_second_segments_follow_or_are_of_another_document(name: str, documents, length: int, epoch: int):
     assume(can_be_random(documents))
@@ -67,7 +65,6 @@ def test_second_segments_follow_or_are_of_another_document(name: str, documents,
 
 
 @every_format
-@settings(deadline=None, max_examples=50)
 @given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 2))
 def test_sentence_order_pairs_are_of_one_chunk_and_swapped_by_label(
     name: str, documents, length: int, epoch: int
@@ -185,7 +182,6 @@ def test_half_of_the_pairs_of_every_length_are_random(name: str, most: int):
         assert max(shares) < 0.5 + tolerance
 
 
-@settings(deadline=None)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=300),
     seed=st.integers(0, 3),
@@ -228,7 +224,6 @@ def test_natural_sentences_are_paired_whole():
             assert sum(piece.start <= start < piece.stop for start in MANY.starts[piece.document]) == 1
 
 
-@settings(deadline=None)
 @given(documents=DOCUMENTS, length=LENGTHS, seed=st.integers(0, 5))
 def test_chunks_are_those_of_the_released_loop(documents, length: int, seed: int):
     noise = Noise.of("test", seed)
@@ -276,7 +271,6 @@ def test_chunks_of_a_document_may_share_their_target_as_in_the_released_code():
     assert np.mean([own[0] < 64 for own in targets]) == pytest.approx(0.1, abs=0.05)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 400), st.integers(1, 400), st.integers(2, 300), st.integers(0, 2**63))
 def test_truncation_ends_where_the_released_process_does(first: int, second: int, longest: int, seed: int):
     states = [np.uint64(seed), np.uint64(seed + 1)]

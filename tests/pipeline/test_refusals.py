@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
@@ -127,7 +127,6 @@ def test_no_piece_has_more_tokens_than_the_configuration_was_checked_for(kind: s
 
 
 @given(rate=st.floats(0.001, 0.9999), mean=st.floats(1, 1e6), length=st.integers(8, 600))
-@settings(max_examples=60, deadline=None)
 def test_raw_lengths_are_the_longest_that_fit(rate: float, mean: float, length: int):
     from pipeline.objectives import t5_span_corruption as t5
 

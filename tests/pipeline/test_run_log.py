@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.group import Rank
@@ -352,7 +352,6 @@ def test_neither_opening_nor_sending_a_long_log_reads_it_all(tmp_path: Path, tra
     block=st.integers(1, 64),
     torn=st.binary(max_size=50).filter(lambda data: b"\n" not in data),
 )
-@settings(deadline=None, max_examples=100)
 def test_a_log_reads_the_same_in_both_directions(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], block: int, torn: bytes
 ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.token_store import TokenStore
@@ -14,7 +14,6 @@ from tests.data_prep.test_token_store import encoded, write_store
 SHARDS = st.lists(st.lists(st.lists(st.integers(0, 70_000), max_size=9), max_size=7), min_size=1, max_size=4)
 
 
-@settings(max_examples=25, deadline=None)
 @given(SHARDS, st.integers(1, 4), st.randoms(use_true_random=False))
 def test_the_index_finds_every_document_in_any_order(tmp_path_factory, shards, batch_documents, random):
     rows = [

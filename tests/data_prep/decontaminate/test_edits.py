@@ -1,7 +1,7 @@
 """Places in edited texts, and what cutting leaves."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.decontaminate.edits import EditedText, cut_short_pieces, widen
@@ -25,14 +25,12 @@ def cuts_of(draw, length):
     return list(zip(edges[::2], edges[1::2], strict=False))
 
 
-@settings(deadline=None)
 @given(edited_documents())
 def test_edited_text_is_what_readers_of_the_selection_get(document):
     text, spans = document
     assert EditedText.of(text, spans).text == remove_spans(text, spans)
 
 
-@settings(deadline=None)
 @given(edited_documents(), st.data())
 def test_cutting_keeps_everything_else_byte_for_byte(document, data):
     text, spans = document
@@ -52,7 +50,6 @@ def test_cutting_keeps_everything_else_byte_for_byte(document, data):
     assert was_removed <= is_removed
 
 
-@settings(deadline=None)
 @given(edited_documents(), st.data())
 def test_places_in_document_and_edited_text_lead_to_each_other(document, data):
     edited = EditedText.of(*document)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.decontaminate import ngrams
@@ -34,7 +34,6 @@ def found_in(documents, evaluation, ngram=13, min_words=8):
     return results
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.text(st.sampled_from("aB c'.\n世"), max_size=40), max_size=5),
     st.lists(st.text(st.sampled_from("Ab c-,\n世"), max_size=25), max_size=6),

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -60,7 +60,6 @@ def leaves_by_scipy(edges, num_nodes):
     return [node for node in range(num_nodes) if node not in firsts]
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(2, 40), st.data(), st.integers(1, 50), st.integers(1, 20))
 def test_components_are_those_of_scipy(tmp_path_factory, num_nodes, data, partition, block):
     node = st.integers(0, num_nodes - 1)

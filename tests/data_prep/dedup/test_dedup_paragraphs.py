@@ -2,7 +2,7 @@
 
 import unicodedata
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.data_prep.dedup.corpus import MIN_CHARACTERS, dedup, kept_texts
@@ -46,7 +46,6 @@ def remove_in_memory(shards, scope, max_removed):
     return result
 
 
-@settings(deadline=None, max_examples=40)
 @given(SHARDS, st.sampled_from(["within", "corpus"]), st.sampled_from([0.3, 0.6, 1.0]))
 @example(
     [["one line\nöne liné\nzzzzzzzzz", "zzzzzzzzz\nxy\nxy\nabcde"], ["One line\nfghij klmno pqrst"]],

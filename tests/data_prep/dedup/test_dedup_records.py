@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import CorruptArtefactError
@@ -36,7 +36,6 @@ def write(path, runs):
             writer.write(columns)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.lists(st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=5), max_size=3), max_size=3))
 def test_partitions_hold_every_record_once(tmp_path_factory, files):
     directory = tmp_path_factory.mktemp("records")
@@ -100,7 +99,6 @@ def test_a_damaged_file_is_named(tmp_path):
         list(read_range(tmp_path, 0, LAST_KEY))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1)), max_size=8), max_size=6),
     st.integers(1, 8),

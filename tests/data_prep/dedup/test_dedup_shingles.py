@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.dedup import text_blocks as blocks_module
@@ -49,7 +49,6 @@ def ngrams_of(text, ngram):
     return {tuple(words[start : start + ngram]) for start in range(len(words) - ngram + 1)}
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.lists(TEXTS, min_size=1, max_size=5), st.integers(1, 6))
 def test_ngrams_are_equal_when_their_words_are(texts, ngram):
     found = shingle(pa.array(texts, type=pa.string()), ngram)

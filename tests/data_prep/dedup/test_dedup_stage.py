@@ -73,7 +73,7 @@ def split(texts, bounds):
     return [texts[start:end] for start, end in pairwise(edges)]
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max_size=4))
 def test_of_equal_texts_the_first_is_kept_and_no_other(tmp_path_factory, shards):
     out = tmp_path_factory.mktemp("exact")
@@ -133,7 +133,6 @@ def test_verified_near_duplicates_are_those_whose_ngrams_are_as_similar_as_is_as
     assert kept == [expected] * 2
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.sets(st.integers(0, 5), max_size=3), max_size=30), st.integers(1, 20), st.integers(1, 4))
 def test_documents_of_a_bucket_are_paired_with_its_first_and_those_before(
     tmp_path_factory, buckets, block, paired
@@ -162,7 +161,7 @@ def test_documents_of_a_bucket_are_paired_with_its_first_and_those_before(
     assert set(found) == expected | {(b, a) for a, b in expected}
 
 
-@settings(deadline=None, max_examples=4)
+@settings(max_examples=4)
 @given(st.lists(st.integers(0, len(TEXTS)), max_size=4))
 def test_the_same_documents_are_kept_however_they_are_spread_over_shards(tmp_path_factory, bounds):
     out = tmp_path_factory.mktemp("spread")

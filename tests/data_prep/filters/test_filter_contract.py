@@ -145,7 +145,7 @@ def document(text: str) -> Document:
 def test_filter_applied_twice_gives_the_same(kind: str):
     apply = build(kind)
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(suppress_health_check=[HealthCheck.too_slow])
     @given(TEXTS)
     def check(text: str) -> None:
         first = apply(document(text))

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.filters.gopher_repetition import GopherRepetitionConfig, _shares, duplicates
@@ -91,7 +91,6 @@ def test_limits_without_sense_are_refused(bench, limits: dict[int, float]):
         bench("gopher_repetition", top_ngram_characters=limits)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", "cc", "漢", "A", "e\u0301"]), max_size=40))
 def test_characters_in_repeated_ngrams_are_those_that_brute_force_finds(words: list[str]):
     found = word_spans(" ".join(words))

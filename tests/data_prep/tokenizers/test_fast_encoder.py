@@ -6,7 +6,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -125,7 +125,6 @@ def cuts_of(*rows):
     return Ragged.of([np.array(row, dtype=np.int64) for row in rows])
 
 
-@settings(max_examples=100, deadline=None)
 @given(case=texts_with_cuts())
 @example(case=(["", " ", "a"], cuts_of([], [], [])))
 @example(case=(["One. Two.", "x.\n\n  日本。日本 y"], cuts_of([4, 5], [3, 4, 5, 6, 9])))

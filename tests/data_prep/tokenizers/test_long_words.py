@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import regex
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -94,7 +94,6 @@ def test_training_on_long_words_ends_and_encoding_takes_them_whole(shard, tmp_pa
         assert "[UNK]" in encoded.tokens
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.text(st.sampled_from("aÀ世1٣ .\n-=\u0301"), max_size=80)),
     st.integers(1, 9),

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tokenizers import Tokenizer
 
 from data_prep.ragged import Ragged
@@ -56,7 +56,6 @@ def encode(encoder, text):
     return encoder.encode(pa.array([text]), Ragged.of([np.empty(0, dtype=np.int64)]))[0][0].tolist()
 
 
-@settings(max_examples=300, deadline=None)
 @given(text=adversarial.texts)
 def test_ids_are_those_of_tiktoken_on_any_text(encoders, oracle, text):
     expected = oracle.encode_ordinary(text)

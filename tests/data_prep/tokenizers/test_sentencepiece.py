@@ -8,7 +8,7 @@ import random
 import pytest
 import regex
 import sentencepiece
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError
@@ -59,7 +59,6 @@ def pair(request):
     return sentencepiece.SentencePieceProcessor(model_proto=model), tokenizer  # pyright: ignore[reportCallIssue]
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=adversarial.texts)
 def test_ids_are_those_of_sentencepiece_on_any_text(pair, text):
     processor, tokenizer = pair
@@ -75,7 +74,6 @@ def normalizing_pair(request):
     return sentencepiece.SentencePieceProcessor(model_proto=model), tokenizer  # pyright: ignore[reportCallIssue]
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=adversarial.texts)
 @example("\u00e9\U0001f3fb")
 @example("Cafe\u0301 nai\u0308ve A\u030a scho\u0308n ﬁ ½ Ｗ ㍿ ﷺ ｶ 한국어 \xa0 \u200b \u3000x\r\ny \ufeff")

@@ -67,7 +67,7 @@ def corpus(source: str, lang: str, count: int, size: int = 100) -> list[Document
     return [document(number, source, lang, size) for number in range(count)]
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cuts=st.sets(st.integers(1, 79), max_size=5),
     sizes=st.lists(st.integers(20, 300), min_size=80, max_size=80),

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tokenizers import Tokenizer
 
 from data_prep.ragged import Ragged
@@ -51,7 +51,6 @@ def test_words_are_ids_by_frequency_and_others_are_spelled(trained, lexicon):
     assert find_special_tokens(tokenizer) == {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=adversarial.texts)
 def test_every_character_but_white_space_is_kept(trained, lexicon, text):
     ids = encode(trained, text)

@@ -53,7 +53,7 @@ def assert_equal(ours, theirs):
     assert np.array_equal(ours[1], theirs[1])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.lists(st.one_of(st.text(ODD, max_size=4), st.sampled_from(WORDS))).map(" ".join), max_size=4)
 )

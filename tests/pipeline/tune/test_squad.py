@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
@@ -117,7 +117,6 @@ def has_most_context(spans: list[tuple[int, int]], number: int, token: int) -> b
     return best == number
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(1, 90), st.integers(1, 30), st.integers(1, 40))
 def test_windows_and_their_own_tokens_are_those_of_the_released_code(num_tokens, capacity, stride):
     spans = window_spans(num_tokens, capacity, stride)
@@ -160,7 +159,6 @@ def test_windows_show_question_and_passage_and_where_the_answer_is(tokenizer_pat
     assert bert.answer.tolist() == [[0, 0], [3, 4], [0, 0]]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 9), st.integers(1, 5), st.integers(1, 12))
 def test_best_spans_are_those_of_exhaustive_search(seed, length, longest, n_best):
     generator = torch.Generator().manual_seed(seed)

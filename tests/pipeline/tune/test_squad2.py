@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
@@ -104,7 +104,6 @@ CASES = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(CASES)
 def test_best_scores_are_those_of_the_step_by_step_search(cases):
     answers, predictions, chances = (list(side) for side in zip(*cases, strict=True))
