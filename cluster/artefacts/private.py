@@ -26,8 +26,8 @@ SOCKET_PATH_BYTES = 107
 """The kernel's limit on the path of a Unix socket."""
 RAY_NAME = "r"
 """Name of Ray's subdirectory; short because of the limit."""
-_BELOW = len(f"/{RAY_NAME}/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
-"""Length of the path that Ray adds to its directory."""
+_BELOW = len(f"/{RAY_NAME}/session_2026-01-01_00-00-00_000000_4194304/sockets/dash_TaskEventsHead")
+"""Length of the longest path that Ray adds to its directory; without its dashboard's sockets it takes no jobs."""
 _LOCK_NAME = "in-use"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 """Errors of `flock` on a file system without locks."""
