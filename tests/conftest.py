@@ -7,8 +7,11 @@ import hashlib
 import os
 import random
 import re
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -106,12 +109,41 @@ CANARIES = (
 
 STATUS = pytest.StashKey[int]()
 """The exit status of the whole session."""
+SCRATCH = pytest.StashKey[str]()
+"""The session's directory for temporary files, which its workers share."""
+REMOVER = pytest.StashKey[subprocess.Popen[bytes]]()
+"""What removes that directory even when the session is killed."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep compiled loops in one directory until a file with loops is changed."""
-    os.environ.setdefault("NUMBA_CACHE_DIR", f"{private_cache()}/kernels/tests-{key_of_loops()}")
+    """Keep compiled code between sessions, and give the session a directory for what libraries leave behind."""
+    cache = private_cache()
+    os.environ.setdefault("NUMBA_CACHE_DIR", f"{cache}/kernels/tests-{key_of_loops()}")
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{cache}/torchinductor")
+    # Pytest's own directories outlive the session: one looks into those of a test that failed.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    if not hasattr(config, "workerinput"):
+        # A short name, because paths of sockets must be short.
+        config.stash[SCRATCH] = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="t-")
+        config.stash[REMOVER] = _remove_at_our_end(tempfile.tempdir)
+
+
+def _remove_at_our_end(directory: str) -> subprocess.Popen[bytes]:
+    """Start a process that removes a directory when this one has ended, be it by a signal that nothing can handle.
+
+    It waits for the end of its input, so for as long as what is returned is kept, and tries again while other processes
+    of the session still write there.
+    """
+    script = 'cat; for attempt in 1 2 3 4 5 6 7 8 9; do rm -rf "$0" && exit; sleep 1; done'
+    return subprocess.Popen(
+        ["sh", "-c", script, directory],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
 
 
 def key_of_loops() -> str:
@@ -152,6 +184,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave without the interpreter's clean-up: threads of Ray and torch crash in it now and then, after the report."""
+    if SCRATCH in config.stash:
+        shutil.rmtree(config.stash[SCRATCH], ignore_errors=True)
     if STATUS in config.stash:
         sys.stdout.flush()
         sys.stderr.flush()
