@@ -40,7 +40,7 @@ STATE_VARIABLE = "CLOZE_LOCAL_CLUSTER"
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """At 0, Ray listens on loopback addresses only, and accepts 127.0.0.1 as a node's address."""
 STOP_COMMAND = "cloze stop --cluster"
-_TEMP_PREFIX = "own-"
+_TEMP_PREFIX = "o-"
 _TOKEN_FILE = "auth_token"
 _START_TIMEOUT_S = 90.0
 _STOP_TIMEOUT_S = 20.0

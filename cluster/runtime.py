@@ -37,7 +37,7 @@ _workers: ContextVar[int | None] = ContextVar("workers", default=None)
 """Limit on the tasks that run at a time, set by the user; None for as many as the cluster can run."""
 _start: ContextVar[Callable[[], None] | None] = ContextVar("start", default=None)
 """Connects the cluster of `ray_on_demand`; None where none is to be connected any more."""
-_TEMP_PREFIX = "ray-"
+_TEMP_PREFIX = "r-"
 _SHUTDOWN_S = 5.0
 """Seconds that killed processes have to disappear."""
 _PR_SET_CHILD_SUBREAPER = 36

@@ -3,7 +3,7 @@
 Files in the cache are read back without a manifest, and numba's compiled loops and torch's operators are code.
 
 Ray makes its directories writable for all users, and paths of Unix sockets must be short. So Ray gets a subdirectory of
-`TMPDIR/cloze-ray-UID/`, which is short, and which only its owner can enter (mode 0700).
+`TMPDIR/cloze-UID/`, which is short, and which only its owner can enter (mode 0700).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOCKET_PATH_BYTES = 107
 """The kernel's limit on the path of a Unix socket."""
 RAY_NAME = "r"
 """Name of Ray's subdirectory; short because of the limit."""
-_BELOW = len(f"/{RAY_NAME}/session_2026-01-01_00-00-00_000000_4194304/sockets/dash_TaskEventsHead")
+_BELOW = len(f"/{RAY_NAME}/session_2026-01-01_00-00-00_000000_4194304/sockets/dash_MetricsHead")
 """Length of the longest path that Ray adds to its directory; without its dashboard's sockets it takes no jobs."""
 _LOCK_NAME = "in-use"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -71,14 +71,14 @@ def private_cache() -> Path:
 
 
 def private_root() -> Path:
-    """`cloze-ray-UID` in the directory for temporary files, or in `/tmp` where that has too long a path for sockets.
+    """`cloze-UID` in the directory for temporary files, or in `/tmp` where that has too long a path for sockets.
 
     Raises:
         StorageError: it belongs to another user, is a link, or others may enter it, so that it is not safe.
     """
-    name = f"cloze-ray-{os.getuid()}"
+    name = f"cloze-{os.getuid()}"
     places = [Path(tempfile.gettempdir()).resolve(), _FALLBACK]
-    fitting = [place for place in places if _room(place / name) >= len("/own-12345678")]
+    fitting = [place for place in places if _room(place / name) >= len("/o-12345678")]
     if not fitting:
         raise StorageError(
             f"{places[0]} has too long a path for the sockets of Ray, which may have {SOCKET_PATH_BYTES} bytes.",

@@ -69,7 +69,7 @@ def test_it_is_the_owners_alone_whatever_the_mask(place: Path):
     ids=["open", "link", "file"],
 )
 def test_a_place_taken_by_another_user_is_refused(squat, problem: str, place: Path):
-    squat(place / f"cloze-ray-{os.getuid()}")
+    squat(place / f"cloze-{os.getuid()}")
     with pytest.raises(StorageError, match=problem) as caught:
         private.private_root()
     assert "rm -r" in caught.value.next_step
