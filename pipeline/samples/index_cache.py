@@ -172,10 +172,7 @@ class DatasetCache:
             manifest = open_artefact(directory, kind=KIND)
             if manifest.config != identity:
                 raise ValueError(f"{directory} holds something else: {manifest.config}.")
-            arrays = {
-                path.stem: np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
-                for path in directory.glob("*.npy")
-            }
+            arrays = {path.stem: _map_array(path) for path in directory.glob("*.npy")}
             return ShuffledRows(rows_from_arrays(arrays), arrays[_ORDER])
         except (ClozeError, OSError, ValueError) as error:
             self._owner.report("index-damaged", error)
@@ -290,3 +287,12 @@ class EpochPrefetch(Generic[IndexT]):
                 if self._kept.get((part, epoch)) is result:
                     del self._kept[part, epoch]
             result.set_exception(error)
+
+
+def _map_array(path: Path) -> np.ndarray:
+    """Map a file of NumPy's into memory."""
+    for _ in range(5):
+        # Until Python 3.12.4, threads that parse literals at the same time disturb one another.
+        with suppress(SystemError):
+            return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+    raise OSError(errno.EAGAIN, "Python cannot parse its header", str(path))
