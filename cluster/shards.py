@@ -25,7 +25,7 @@ from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord, 
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
 from cluster.runtime import node_cpus, require_ray, tasks_in_flight
-from cluster.task_results import task_result
+from cluster.worker_pool import task_result
 
 STATUS_INTERVAL_S = 2.0
 """Seconds without a finished shard after which the status of a running task is shown."""

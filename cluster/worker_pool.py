@@ -6,8 +6,37 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from cluster.artefacts.errors import PreemptedError
-from cluster.task_results import task_result
+from cluster.artefacts.errors import ClozeError, PreemptedError, WorkersLostError
+
+
+def task_result(reference: Any, *, lost: str, kept: str, next_step: str) -> Any:
+    """The result of a task, or of a call of an actor.
+
+    Args:
+        lost: what died, with how often, for the message; `kept` and `next_step` as in every error.
+
+    Raises:
+        ClozeError: as the task raised it.
+        WorkersLostError: its process died once more than Ray starts it again.
+    """
+    import ray
+    from ray.exceptions import (
+        NodeDiedError,
+        OutOfMemoryError,
+        RayActorError,
+        RayTaskError,
+        WorkerCrashedError,
+    )
+
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, ClozeError):
+            raise error.cause from None
+        raise
+    except (WorkerCrashedError, RayActorError, OutOfMemoryError, NodeDiedError) as error:
+        raise WorkersLostError(f"{lost}: {error}", kept=kept, next_step=next_step) from error
+
 
 RESTARTS = 3
 """Times that a worker whose process died is started again; its item is begun again too."""

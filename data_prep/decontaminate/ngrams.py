@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from data_prep.array_files import save_array
-from data_prep.decontaminate.runs import hash_runs, prefix_sums
 from data_prep.text.words import Words, spell, split_words
 
 NGRAM = np.dtype([("hash", "<u8"), ("beginning", "<u8"), ("start", "<u8"), ("end", "<u8"), ("words", "<u8")])
@@ -160,3 +159,52 @@ def _runs(words: Words, ngram: int, min_words: int) -> tuple[np.ndarray, np.ndar
 
 def _high_bits(hashes: np.ndarray, size: int) -> np.ndarray:
     return (hashes >> np.uint64(65 - size.bit_length())).astype(np.int64)
+
+
+_BASE = 0x9E3779B97F4A7C15
+_SECOND_BASE = 0xD1342543DE82EF95
+
+
+def prefix_sums(codes: np.ndarray, *, second: bool = False) -> np.ndarray:
+    """[characters + 1] uint64 sums of which `hash_runs` makes the hash of any run of words in two look-ups.
+
+    Args:
+        second: give sums for another hash of the same runs, independent of the first.
+    """
+    sums = np.zeros(len(codes) + 1, dtype=np.uint64)
+    np.multiply(codes, _powers(_SECOND_BASE if second else _BASE, len(codes)), out=sums[1:])
+    return np.cumsum(sums, out=sums)
+
+
+def hash_runs(sums: np.ndarray, starts: np.ndarray, ends: np.ndarray, *, second: bool = False) -> np.ndarray:
+    """[n] uint64 polynomial hashes, modulo 2^64, of the characters `starts[i]` to `ends[i]`.
+
+    The same characters have the same hash at any place (Karp and Rabin 1987, with an odd base, which has an inverse).
+    Its high bits are the good ones.
+    """
+    base = _SECOND_BASE if second else _BASE
+    inverse = _powers(pow(base, -1, 1 << 64), len(sums))
+    return (sums[ends] - sums[starts]) * inverse[starts]
+
+
+def _powers(base: int, count: int) -> np.ndarray:
+    return _all_powers(base, 1 << max(16, count.bit_length()))[:count]
+
+
+@cache
+def _all_powers(base: int, count: int) -> np.ndarray:
+    powers = np.full(count, base, dtype=np.uint64)
+    powers[0] = 1
+    return np.cumprod(powers, out=powers)
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """Write the bytes that `np.save` writes, through Python's stream.
+
+    Raises:
+        OSError: with its `errno`, by which a full disk is told; `np.save` raises one without it.
+    """
+    with path.open("wb") as stream:
+        header = np.lib.format.header_data_from_array_1_0(array)
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.write(np.ascontiguousarray(array).data)

@@ -11,11 +11,10 @@ from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Deferred, Shard, run_in_task
-from data_prep.array_files import save_array
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationTexts
 from data_prep.decontaminate.evaluation import TEXTS_FILE, TextsSplit, build_index, write_texts
 from data_prep.decontaminate.hits import HitsSplit, find_hits, hit_file, hit_files, load_hits
-from data_prep.decontaminate.ngrams import NgramIndex, num_ngrams
+from data_prep.decontaminate.ngrams import NgramIndex, num_ngrams, save_array
 from data_prep.decontaminate.report import count_documents
 from data_prep.layout import WORK
 from data_prep.workspace import Workspace

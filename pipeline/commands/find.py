@@ -76,7 +76,7 @@ def find(
 
 
 def _documents(store: TokenStore, numbers: list[int]) -> list[dict[str, Any]]:
-    from pipeline.inspect.whereabouts import find_documents
+    from pipeline.inspect.lineage import find_documents
 
     places = find_documents([store], [(0, number) for number in numbers])
     return [

@@ -155,7 +155,7 @@ def percent(mean: float, std: float | None) -> str:
 
 def show_teachers(directory: Path) -> None:
     """Print teachers beside their students, where trainings had teachers."""
-    from pipeline.tune.report.distilled import distilled_rows
+    from pipeline.tune.report.page import distilled_rows
     from pipeline.tune.report.scores import ScoresDirectory
 
     rows = [
@@ -177,7 +177,7 @@ def show_teachers(directory: Path) -> None:
 
 def _shown(metric: str, mean: float, std: float | None) -> str:
     """Mean and standard deviation of a metric in its unit."""
-    from pipeline.tune.metrics.units import shown
+    from pipeline.tune.summary import shown
 
     return shown(metric, mean) + ("" if std is None else f" ± {shown(metric, std)}")
 

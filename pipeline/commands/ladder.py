@@ -77,7 +77,7 @@ def ladder(
             typer.echo(f"result: {directory}\nNext: cloze lineage {directory}")
     # The result is finished and shown: a page that cannot be written costs nothing but itself.
     if markdown is not None:
-        from pipeline.road.ladder.markdown import render_markdown
+        from pipeline.road.ladder.tables import render_markdown
 
         write_page(markdown, render_markdown(result, spent))
     if html is not None:
@@ -88,7 +88,7 @@ def ladder(
 
 def _show_plan(found: Ladder, as_json: bool) -> None:
     """The stages with their sizes, and which are finished."""
-    from pipeline.road.ladder.costs import read_costs
+    from pipeline.road.ladder.config import read_costs
     from pipeline.road.ladder.running import USUAL_FLOPS_PER_S, estimated_seconds
     from pipeline.road.ladder.stages import place_of, stages_of
 

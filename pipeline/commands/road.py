@@ -64,7 +64,7 @@ def road(
 
 def _show_plan(settings: RoadConfig, stages: Stages, as_json: bool) -> None:
     """Print every stage with what there is of it already."""
-    from pipeline.road.plan import plan_road
+    from pipeline.road.stages import plan_road
 
     rows: list[dict[str, Any]] = plan_road(settings, stages)
     title, columns = f"{settings.name}: what would be done", ("stage", "name", "state", "what")

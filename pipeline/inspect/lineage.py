@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cluster.artefacts.entries import InputEntries
 from cluster.artefacts.errors import (
@@ -23,6 +25,8 @@ from cluster.artefacts.places import Place, as_place, inner, is_below, is_uri, o
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.storage import describe_damage, is_committed
 from cluster.copies import manifest_at
+from data_prep.document import Document
+from data_prep.token_store import TokenStore
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.hub import CONFIG_FILE
 from pipeline.checkpoint.pretrained import is_export
@@ -327,3 +331,49 @@ def _note(manifest: Manifest) -> str:
     if manifest.created_by.commit:
         parts.append(f"commit {manifest.created_by.commit}")
     return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Origin of a document."""
+
+    doc_id: str
+    title: str
+    """Empty, as `uri` is, where the documents do not lie beside the tokens."""
+    source: str
+    uri: str
+    byte_start: int | None
+    """First byte in the (decompressed) source file."""
+    byte_end: int | None
+
+
+def find_documents(
+    stores: Sequence[TokenStore], wanted: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], Whereabouts]:
+    """The whereabouts of documents, each given by the number of its store and its own.
+
+    The documents may lie elsewhere, or be deleted to save space: the tokens are enough to train on, and to name them.
+    """
+    unique = sorted(set(wanted))
+    found: dict[tuple[int, int], Whereabouts] = {}
+    for number, store in enumerate(stores):
+        own = [document for place, document in unique if place == number]
+        try:
+            described = [_of(document) for document in store.documents(np.array(own, dtype=np.int64))]
+        except CorruptArtefactError:
+            described = [
+                Whereabouts(store.doc_id(each), "", store.source(each), "", None, None) for each in own
+            ]
+        found |= {(number, document): one for document, one in zip(own, described, strict=True)}
+    return found
+
+
+def _of(document: Document) -> Whereabouts:
+    return Whereabouts(
+        doc_id=document.doc_id,
+        title=document.title,
+        source=document.source,
+        uri=document.uri,
+        byte_start=document.meta.get("byte_start"),
+        byte_end=document.meta.get("byte_end"),
+    )

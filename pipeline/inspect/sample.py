@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ReferenceNotFoundError
 from cluster.artefacts.storage import contents_of
-from pipeline.inspect.whereabouts import Whereabouts, find_documents
+from pipeline.inspect.lineage import Whereabouts, find_documents
 from pipeline.objectives.base import Batch
 from pipeline.run.inputs import Inputs
 from pipeline.samples.dataset import SampleOrigin, TokenDataset

@@ -17,8 +17,8 @@ import numpy as np
 from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import newest_state
+from pipeline.inspect.lineage import Whereabouts, find_documents
 from pipeline.inspect.sample import InspectedPiece, LocatedSlice, SampleReader, documents_of, located
-from pipeline.inspect.whereabouts import Whereabouts, find_documents
 from pipeline.objectives.base import Batch
 from pipeline.run import history as run_history
 from pipeline.run.config import PretrainConfig

@@ -11,8 +11,7 @@ import torch
 
 from cluster.collectives import from_rank_zero
 from cluster.group import Rank
-from pipeline.engine.deterministic import deterministic_algorithms
-from pipeline.engine.device import trains_on_cuda
+from pipeline.engine.device import deterministic_algorithms, trains_on_cuda
 from pipeline.pretrain import endings
 from pipeline.pretrain.assembly import Parts, assemble
 from pipeline.pretrain.schedule import Schedule

@@ -16,15 +16,21 @@ from pydantic import Field
 
 from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem
 from cluster.artefacts.places import absolute
-from cluster.copies import is_there
+from cluster.artefacts.storage import is_committed
+from cluster.copies import is_on_this_machine, is_there
 from data_prep.config import PreparationConfig
 from data_prep.layout import TOKENS
+from data_prep.plan import plan_preparation
+from pipeline.checkpoint.references import resolve_model
 from pipeline.config.loading import Config, flatten, load_config
 from pipeline.preparation.config import load_preparation
+from pipeline.pretrain.continuing import find_same_run, is_finished
 from pipeline.run.config import PretrainConfig
 from pipeline.run.settings import GuardsConfig
 from pipeline.tune.config import NAME_PATTERN, FinetuneConfig
+from pipeline.tune.evaluation_sets import evaluation_texts
 from pipeline.tune.fit import check_network
+from pipeline.tune.workload import num_trainings, scores_directory
 
 
 class StageConfig(Config):
@@ -155,3 +161,34 @@ def _check_tasks(config: FinetuneConfig, run: PretrainConfig | None, made: Seque
         places = [value.resolve() for value in dict(task).values() if isinstance(value, Path)]
         if not any(place.is_relative_to(out.resolve()) for place in places for out in made):
             task.load()
+
+
+def plan_road(road: RoadConfig, stages: Stages) -> list[dict[str, Any]]:
+    """A row for every stage: `stage`, `name`, `state` and `what` it does, in a few words; nothing is started."""
+    rows = []
+    for config in stages.data:
+        plan = plan_preparation(config, evaluation_texts)
+        states = set(plan["stages"].values())
+        state = "finished" if states == {"committed"} else "absent" if states == {"absent"} else "started"
+        what = f"{plan['files']:,} files, {plan['size_bytes']:,} bytes, {plan['shards']:,} shards -> {config.out}"
+        rows.append({"stage": "prepare", "name": config.name, "state": state, "what": what})
+    run = stages.pretrain
+    is_ready = all(is_on_this_machine(store.path) for store in run.data.stores)
+    earlier = find_same_run(run) if is_ready else None
+    state = "absent" if earlier is None else "finished" if is_finished(earlier) else "started"
+    what = (
+        f"{run.objective.kind}, {run.num_steps:,} steps, {run.tokens_before(run.num_steps):,} tokens, "
+        f"{run.cluster.workers} workers" + (f" -> {earlier.path}" if earlier else "")
+    )
+    rows.append({"stage": "pretrain", "name": run.name, "state": state, "what": what})
+    model = (
+        resolve_model(f"{earlier.path}@{road.checkpoint}", run.runs_dir)
+        if earlier and state == "finished"
+        else None
+    )
+    for config in stages.finetune:
+        done = model is not None and is_committed(scores_directory(config, model))
+        what = f"{', '.join(config.tasks)}: {num_trainings(config)} trainings -> {config.out / config.name}"
+        state = "finished" if done else "absent"
+        rows.append({"stage": "finetune", "name": config.name, "state": state, "what": what})
+    return rows

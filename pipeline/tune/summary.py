@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pipeline.tune.metrics.units import LOWER_IS_BETTER
 from pipeline.tune.scores import Initial, Score
 
 
@@ -182,3 +181,12 @@ def glue_average(scores: Mapping[str, Mapping[str, float]]) -> float:
     return statistics.fmean(
         statistics.fmean(scores[task][metric] for metric in metrics) for task, metrics in LEADERBOARD.items()
     )
+
+
+LOWER_IS_BETTER = frozenset({"loss", "perplexity"})
+"""Metrics that are no shares of 1; none is the main one of a task."""
+
+
+def shown(metric: str, value: float) -> str:
+    """The value of a metric, such as `56.3`: a share in percent, a loss in nats."""
+    return f"{value:.4g}" if metric in LOWER_IS_BETTER else f"{100 * value:.1f}"

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.artefacts.errors import StorageError
 from cluster.artefacts.storage import storage_errors
-from data_prep.array_files import save_array
+from data_prep.decontaminate.ngrams import save_array
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.engine.deterministic import deterministic_algorithms
+from pipeline.engine.device import deterministic_algorithms
 
 
 @pytest.fixture(autouse=True)

@@ -9,17 +9,60 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import log_softmax
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.ask.prompting.calibration import calibrated, prior
 from pipeline.ask.prompting.config import PromptConfig
-from pipeline.ask.prompting.demonstrations import draw_demonstrations
 from pipeline.ask.prompting.networks import LanguageModel
 from pipeline.ask.prompting.prompter import Prompter
 from pipeline.ask.prompting.templates import Template
 from pipeline.config.problems import nearest
-from pipeline.tune.batches import sample_examples
+from pipeline.tune.batches import example_order, sample_examples
 from pipeline.tune.forms.classification.settings import Example
+
+
+def draw_demonstrations(examples: Sequence[Example], num_labels: int, shots: int, seed: int) -> list[Example]:
+    """Draw examples, as many of each label as of the others (one more of the first labels where `shots` does not
+    divide), in random order; a function of the seed and the examples.
+
+    Raises:
+        ConfigError: there are fewer examples of a label than are drawn.
+    """
+    order = example_order(seed, 0, len(examples)).tolist()
+    wanted = [shots // num_labels + (label < shots % num_labels) for label in range(num_labels)]
+    drawn = []
+    for number in order:
+        label = int(examples[number].label)
+        if wanted[label]:
+            wanted[label] -= 1
+            drawn.append(examples[number])
+    if any(wanted):
+        fewest = min(sum(example.label == label for example in examples) for label in range(num_labels))
+        raise ConfigError(
+            f"{shots} demonstrations need more examples of a label than the {len(examples)} training examples have.",
+            next_step=f"shots={fewest * num_labels}",
+        )
+    return drawn
+
+
+CONTENT_FREE = ("N/A", "", "[MASK]")
+"""Texts without content, as in the paper's released code."""
+
+
+def prior(prompter: Prompter, is_pair: bool, batch_tokens: int) -> np.ndarray:
+    """float64 [labels]: the mean probability of each answer for texts without content, as shares of all answers. A
+    masked language model is not given `[MASK]`, which would be a second place to fill."""
+    contents = [text for text in CONTENT_FREE if prompter.network.kind != "masked" or text != "[MASK]"]
+    scores = prompter.scores([(text, text if is_pair else None) for text in contents], batch_tokens)
+    return np.exp(log_softmax(scores.astype(np.float64), axis=1)).mean(0)
+
+
+def calibrated(scores: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """float32 [texts, labels]: log-probabilities of answers, float32 [texts, labels], less the logarithms of their
+    probabilities without content (W = diag(p)^-1, b = 0 in the paper)."""
+    shares = log_softmax(scores.astype(np.float64), axis=1)
+    return (shares - np.log(np.maximum(probabilities, 1e-12))).astype(np.float32)
+
 
 Metrics = dict[str, float]
 

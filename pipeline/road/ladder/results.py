@@ -22,8 +22,7 @@ from cluster.artefacts.storage import (
 )
 from pipeline.road.ladder.arms import Ladder
 from pipeline.road.ladder.comparing import ArmScore, Pair, arm_score, compare, sums_of_task
-from pipeline.road.ladder.config import CeilingConfig
-from pipeline.road.ladder.costs import read_costs
+from pipeline.road.ladder.config import CeilingConfig, read_costs
 from pipeline.road.ladder.floors import floors_of
 from pipeline.road.ladder.stages import Finetuning, Pretraining, place_of, stages_of
 from pipeline.run.directory import RunDirectory

@@ -17,7 +17,7 @@ from cluster.artefacts.owner import exclusive
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import announce
 from pipeline.road.ladder.arms import Ladder
-from pipeline.road.ladder.costs import Cost, add_cost, read_costs
+from pipeline.road.ladder.config import Cost, add_cost, read_costs
 from pipeline.road.ladder.stages import Preparation, Stage, environment, place_of, stages_of
 
 _POLL_S = 0.5

@@ -1,6 +1,6 @@
 """Hashes of runs of words."""
 
-from data_prep.decontaminate.runs import hash_runs, prefix_sums
+from data_prep.decontaminate.ngrams import hash_runs, prefix_sums
 from data_prep.text.words import split_words
 
 

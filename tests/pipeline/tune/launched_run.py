@@ -15,11 +15,11 @@ from data_prep.ragged import Ragged
 from models.config import TransformerConfig
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.encoding import EncodedExamples
-from pipeline.tune.evaluation import evaluate, evaluation_loader
 from pipeline.tune.forms.classification.task import CLASSIFIERS, ClassificationTask, token_reader
 from pipeline.tune.processes import make_accelerator, on_first
 from pipeline.tune.run import finetune
 from pipeline.tune.tasks.glue import Sst2Config
+from pipeline.tune.trainer import evaluate, evaluation_loader
 from pipeline.tune.workload import scores_directory
 from tests.pipeline.tune.conftest import WORDS, Recorder, write_sst2, write_tokenizer
 

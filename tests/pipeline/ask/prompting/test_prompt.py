@@ -14,12 +14,10 @@ from scipy.special import log_softmax
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ClozeError
-from pipeline.ask.prompting.calibration import calibrated, prior
 from pipeline.ask.prompting.config import PromptConfig
-from pipeline.ask.prompting.demonstrations import draw_demonstrations
 from pipeline.ask.prompting.networks import load_language_model
 from pipeline.ask.prompting.prompter import Prompter
-from pipeline.ask.prompting.run import prompt_task
+from pipeline.ask.prompting.run import calibrated, draw_demonstrations, prior, prompt_task
 from pipeline.ask.prompting.templates import Template
 from pipeline.commands.verbs import app
 from pipeline.config.loading import validate

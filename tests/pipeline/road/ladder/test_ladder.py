@@ -18,7 +18,7 @@ import yaml
 from cluster.artefacts.errors import ConfigError
 from pipeline.inspect.lineage import trace
 from pipeline.road.ladder.arms import Ladder, load_ladder
-from pipeline.road.ladder.costs import read_costs
+from pipeline.road.ladder.config import read_costs
 from pipeline.road.ladder.results import collect, commit_result
 from pipeline.road.ladder.running import run_stages
 from pipeline.road.ladder.stages import Pretraining, place_of, stages_of

@@ -12,8 +12,7 @@ from cluster.artefacts.errors import StagesFailedError
 from pipeline.config.loading import validate
 from pipeline.road.ladder import running
 from pipeline.road.ladder.arms import Ladder
-from pipeline.road.ladder.config import LadderConfig
-from pipeline.road.ladder.costs import read_costs
+from pipeline.road.ladder.config import LadderConfig, read_costs
 from pipeline.road.ladder.running import run_stages
 
 NOTE = """
