@@ -1,6 +1,6 @@
 """The end of a pod, before its processes get SIGTERM: `python -m cluster.drain head|worker SECONDS`.
 
-Ray ends everything on a node at once when it is told to end. So a head first lets verbs save and end: its own by
+Ray ends everything on a node at once when it is asked to end. So a head first lets verbs save and end: its own by
 SIGTERM, and at the same time all jobs without a verb here, which run on other nodes. A worker stays until the head is
 gone, because saving needs its ranks.
 """

@@ -64,7 +64,7 @@ def run_with_retries(command: Sequence[str], retries: int, stop: threading.Event
         if stop.wait(pause_s):
             break
         code = _run(command)
-    # As a shell tells a signal.
+    # As a shell reports a signal.
     return code if code >= 0 else 128 - code
 
 

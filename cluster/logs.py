@@ -91,8 +91,8 @@ def line(message: str, level: str, members: dict[str, Any] | None = None) -> str
     """A message as a line of JSON."""
     now = time.time()
     stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1000):03d}Z"
-    told = {"time": stamp, "level": level, **_context, **(members or {}), "message": message.strip()}
-    return json.dumps(told, ensure_ascii=False, default=str) + "\n"
+    record = {"time": stamp, "level": level, **_context, **(members or {}), "message": message.strip()}
+    return json.dumps(record, ensure_ascii=False, default=str) + "\n"
 
 
 class JsonStream(io.TextIOBase):

@@ -16,7 +16,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GpuLoad:
-    """One GPU; None where the machine does not tell."""
+    """One GPU; None where the machine does not report it."""
 
     number: int
     ratio: float | None = None
@@ -28,7 +28,7 @@ class GpuLoad:
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """One machine; None where it does not tell."""
+    """One machine; None where it does not report it."""
 
     name: str
     cpu_ratio: float | None = None

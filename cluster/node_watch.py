@@ -1,4 +1,4 @@
-"""The death of Ray's own processes under a driver, told like any other failure.
+"""The death of Ray's own processes under a driver, reported like any other failure.
 
 Ray's C++ part ends a driver seconds after its node process died, or a minute after the head did, whatever Python does:
 no exception can be raised. So the driver watches them itself, and ends first. Only a program that answers signals is

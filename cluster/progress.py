@@ -79,7 +79,7 @@ def _lines(title: str, total: int) -> Iterator[Advance]:
         if state["done"] >= total or now - state["printed"] >= PLAIN_INTERVAL_S:
             state["printed"] = now
             parts = [f"{title}: {int(state['done'])}/{total}", f"{now - started:.0f} s", shown]
-            told = {"task": title, "done": int(state["done"]), "total": total} if logs.in_json() else {}
-            logs.say("  ".join(part for part in parts if part), **told)
+            fields = {"task": title, "done": int(state["done"]), "total": total} if logs.in_json() else {}
+            logs.say("  ".join(part for part in parts if part), **fields)
 
     yield advance

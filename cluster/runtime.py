@@ -29,7 +29,7 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 _LOCAL_OBJECT_STORE_BYTES = 512 * 1024**2
-"""Shards travel through files, not through the object store, so a local one stays small."""
+"""Shards are passed in files, not through the object store, so a local one stays small."""
 _ATTEMPTS = 3
 """Ray gives its own processes 30 s to start, which is too short on a machine with much other work."""
 _TOO_SLOW = "timed out during startup"

@@ -108,7 +108,7 @@ def stop_on_sigterm(
     grace_s: float,
     next_step: str,
     kept: str = "all committed checkpoints",
-    speaks: bool = True,
+    clears: bool = True,
     nothing_to_save: Callable[[], bool] = lambda: False,
 ) -> Iterator[StopFile]:
     """Inside the block, the first SIGTERM or SIGHUP requests a stop in `directory`; a later SIGTERM, or the end of the
@@ -120,7 +120,7 @@ def stop_on_sigterm(
     Args:
         grace_s: grace period in seconds.
         next_step, kept: the command that continues and the work that it keeps, for the error's message.
-        speaks: whether this process removes an older request first; one process of a group does.
+        clears: whether this process removes an older request first; one process of a group does.
         nothing_to_save: whether the last checkpoint is up to date; the first signal then ends the block at once.
 
     Yields:
@@ -130,7 +130,7 @@ def stop_on_sigterm(
         PreemptedError: in the main thread, wherever it is, when the grace period is over.
     """
     request = StopFile(directory)
-    if speaks:
+    if clears:
         request.clear()
     if threading.current_thread() is not threading.main_thread():
         yield request

@@ -98,7 +98,7 @@ class DocumentWriter:
 
 
 def _utf8_bytes(text: str) -> int:
-    """Its size; UnicodeEncodeError for lone surrogates. Text in ASCII, which is told at once, is not encoded."""
+    """Its size; UnicodeEncodeError for lone surrogates. Text in ASCII, which Python knows at once, is not encoded."""
     return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""Ids of documents that repeat an earlier document's id, told apart by the place of their record.
+"""Ids of documents that repeat an earlier document's id, distinguished by the place of their record.
 
 Whether an id repeats is known when all documents are read, and noted in the selection of their shard; the name that
 such a document then has depends on its own record alone, so it is the same whatever else is read, in any order.

@@ -1,4 +1,4 @@
-"""Settings that may be written in a shorter form, such as `dedup: full`: told to JSON Schema."""
+"""Settings that may be written in a shorter form, such as `dedup: full`, and their JSON Schema."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def read_ids(path: Path) -> tuple[str, ...]:
     except OSError as error:
         raise MissingInputError(
             f"The list of documents to take down, {path}, cannot be read: {error.strerror}.",
-            next_step="write it with an id a line (`cloze data find` tells ids), or correct `takedown`",
+            next_step="write it with an id a line (`cloze data find` prints ids), or correct `takedown`",
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(

@@ -19,7 +19,7 @@ from models.stacks import add_stacks, read_text
 
 
 class SequenceClassifier(nn.Module):
-    """An encoder whose first position, `<s>`, speaks for the sequence (Liu et al. 2019, section 5.1).
+    """An encoder whose first position, `<s>`, represents the sequence (Liu et al. 2019, section 5.1).
 
     Raises:
         ValueError: `config.vocab_size` is not set, or `num_labels` is below 1.
@@ -54,7 +54,7 @@ class SequenceClassifier(nn.Module):
 
 
 class DecoderClassifier(nn.Module):
-    """A decoder whose last token has read all of the sequence and speaks for it (Radford et al. 2018, section 3.2).
+    """A decoder whose last token has read all of the sequence and represents it (Radford et al. 2018, section 3.2).
 
     Raises:
         ValueError: `config.vocab_size` is not set, `num_labels` is below 1, or the configuration is of another kind of
@@ -87,7 +87,7 @@ class DecoderClassifier(nn.Module):
 
 
 class EncoderDecoderClassifier(nn.Module):
-    """Encoder and decoder read the same text, and the decoder's last token speaks for it (Lewis et al. 2020, section
+    """Encoder and decoder read the same text, and the decoder's last token represents it (Lewis et al. 2020, section
     3.1).
 
     Raises:

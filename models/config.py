@@ -107,8 +107,8 @@ class TransformerConfig:
     initializer_std: float = 0.02
     """Standard deviation of the initial weights; > 0."""
     initializer_cut: float | None = None
-    """Deviations beyond which initial weights are drawn anew, so that they deviate less than they are told to (BERT,
-    ModernBERT: 2, by which 0.02 becomes 0.0176); None draws normal weights."""
+    """Deviations beyond which initial weights are drawn anew, so that their deviation is below the configured one
+    (BERT, ModernBERT: 2, by which 0.02 becomes 0.0176); None draws normal weights."""
     position_std: float | None = None
     """Standard deviation of learned positions at the start (GPT-2: 0.01); None takes `initializer_std`."""
     tie_embeddings: bool = True

@@ -112,7 +112,7 @@ def versions() -> dict[str, str]:
 
 
 def _code_version() -> str:
-    """A hash of cloze's own code, which tells two clones of one version apart."""
+    """A hash of cloze's own code, which distinguishes two clones of one version."""
     root = Path(__file__).resolve().parents[2]
     digest = hashlib.sha256()
     for folder in _CODE:

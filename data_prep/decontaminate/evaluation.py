@@ -1,4 +1,4 @@
-"""The evaluation texts as an artefact: read once, told by a digest, indexed for the tasks that search the corpus."""
+"""The evaluation texts as an artefact: read once, named by a digest, indexed for the tasks that search the corpus."""
 
 from __future__ import annotations
 

@@ -156,5 +156,5 @@ def _to_bytes(
 
 @lru_cache(maxsize=1)
 def _load_index(directory: Path, fingerprint: str, min_words: int) -> NgramIndex:
-    """The index, read once by a process that works on many shards; `fingerprint` tells which it is."""
+    """The index, read once by a process that works on many shards; `fingerprint` identifies it."""
     return NgramIndex.load(directory, min_words)

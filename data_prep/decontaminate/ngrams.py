@@ -78,7 +78,7 @@ class NgramIndex:
         every["hash"] = hash_runs(sums, starts, ends)
         every["beginning"] = hash_runs(sums, starts, words.starts[firsts + min_words])
         every["start"], every["end"], every["words"] = starts, ends, counts
-        # Two hashes tell n-grams apart: 128 bits, as for the equality of documents.
+        # Two hashes identify an n-gram: 128 bits, as for the equality of documents.
         second = hash_runs(prefix_sums(words.codes, second=True), starts, ends, second=True)
         order = np.lexsort((second, every["hash"]))
         every, second = every[order], second[order]
@@ -202,7 +202,7 @@ def save_array(path: Path, array: np.ndarray) -> None:
     """Write the bytes that `np.save` writes, through Python's stream.
 
     Raises:
-        OSError: with its `errno`, by which a full disk is told; `np.save` raises one without it.
+        OSError: with its `errno`, by which a full disk is recognised; `np.save` raises one without it.
     """
     with path.open("wb") as stream:
         header = np.lib.format.header_data_from_array_1_0(array)

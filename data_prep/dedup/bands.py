@@ -11,7 +11,7 @@ import numpy as np
 STEP = 0.001
 """Width of the intervals over which the curve is integrated."""
 SHOWN = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Similarities at which people are told the curve."""
+"""Similarities at which the curve is reported."""
 
 
 def meeting_probability(similarity: np.ndarray | float, bands: int, rows: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Repeated paragraphs (Wenzek et al. 2020, section 3.1): found by hash, removed as spans of the text.
 
 A paragraph is a line. It is known by 64 bits of the hash of its letters and digits as `words.py` folds them, so neither
-case, accents, punctuation nor spacing tell two of them apart, nor digits where they are folded.
+case, accents, punctuation nor spacing makes two of them differ, nor digits where they are folded.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class _Transfer:
             self._reject(f"the server offers {promised} bytes, {published} are published")
         chunked = response.headers.get("Transfer-Encoding", "").lower() == "chunked"
         if promised is None and published is None and not (chunked or self.file.checksum):
-            raise DownloadError(f"{self.file.url}: the server tells neither size nor checksum nor end.")
+            raise DownloadError(f"{self.file.url}: the server reports neither size nor checksum nor end.")
 
     def _append(self, response: requests.Response, start: int) -> None:
         with self.part.open("r+b" if start else "wb") as out:

@@ -182,15 +182,17 @@ def _check_status(response: requests.Response) -> None:
     status = response.status_code
     if status < 400 or status == requests.codes.requested_range_not_satisfiable:
         return
-    told = f"{response.url} answers {status} {response.reason}"
+    answer = f"{response.url} answers {status} {response.reason}"
     if status in PASSING_STATUS:
         wait_s = _requested_wait_s(response.headers.get("Retry-After", ""))
         if wait_s is None or wait_s <= LONGEST_REQUESTED_WAIT_S:
-            raise TryAgainError(told, wait_s)
-        raise DownloadError(f"{told} and asks to wait {wait_s:.0f} s.", next_step="come back after that time")
+            raise TryAgainError(answer, wait_s)
+        raise DownloadError(
+            f"{answer} and asks to wait {wait_s:.0f} s.", next_step="come back after that time"
+        )
     if status in (requests.codes.not_found, requests.codes.gone):
-        raise GoneError(told)
-    raise DownloadError(f"{told}.", next_step="ask the publisher, or choose a mirror with --base-url")
+        raise GoneError(answer)
+    raise DownloadError(f"{answer}.", next_step="ask the publisher, or choose a mirror with --base-url")
 
 
 def _requested_wait_s(retry_after: str) -> float | None:

@@ -19,7 +19,7 @@ class RemoteFile:
     name: str
     """File name in the directory of downloads."""
     size_bytes: int | None = None
-    """None where the publisher does not tell."""
+    """None where the publisher does not state it."""
     algorithm: str = ""
     """Name of a `hashlib` hash; empty where no checksum is published."""
     checksum: str = ""

@@ -18,7 +18,7 @@ from data_prep.text.words import ListedWords, WordSpans, letter_runs, lines, wor
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 """The eight English words of the appendix."""
 BULLETS = ("•", "‣", "◦", "▪", "●", "-", "–", "*")
-"""Appendix A.1.1 speaks of bullet points without listing them."""
+"""Appendix A.1.1 mentions bullet points without listing them."""
 
 
 class GopherQualityConfig(FilterConfig):

@@ -49,11 +49,11 @@ RELATED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """What counts as a language when it was not asked for itself: varieties of the same macrolanguage (ISO 639-3), and
 the older stage of Hebrew. Only where both are written alike and the model mixes them up; the large one does not count
 as the small one (Nynorsk, Cantonese, Egyptian Arabic). Danish and Norwegian, Galician and Portuguese, Czech and Slovak,
-Zulu and Xhosa are told apart well enough."""
+Zulu and Xhosa are distinguished well enough."""
 
 
 class LanguageConfig(FilterConfig):
-    """Which languages are kept, and who tells them apart.
+    """Which languages are kept, and which classifier names them.
 
     The defaults lose of texts in the only language that is allowed, mean over 122 languages: 2.0% at 60 characters,
     0.9% at 120, 0.5% at 500 (without folding 5.8%, 4.1%, 2.9%); nothing in 75, 102 and 119 of the languages. Measured

@@ -126,7 +126,7 @@ def _as_trained(text: str) -> bytes:
 
 
 def _with_scripts(labels: list[str], score: Scores) -> list[str]:
-    """The labels with the Latin of two Serbian columns told from the Cyrillic."""
+    """The labels, with Serbian in Latin and in Cyrillic letters as two columns."""
     columns = [number for number, label in enumerate(labels) if label == "sr"]
     cyrillic, latin = map(score, _SERBIAN)
     assert cyrillic is not None

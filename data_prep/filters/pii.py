@@ -61,8 +61,8 @@ class PiiConfig(FilterConfig):
     ibans: bool = True
     """International bank account numbers with correct check digits, with or without spaces."""
     ips: bool = True
-    """IP addresses, versions 4 and 6. Four small numbers with full stops, such as 3.1.4.1, only where the text speaks
-    of addresses."""
+    """IP addresses, versions 4 and 6. Four small numbers with full stops, such as 3.1.4.1, only where the text names
+    addresses."""
     public_ips_only: bool = True
     """Leave private, local, documentation and other reserved addresses alone: they identify no person."""
     phones: bool = True

@@ -39,7 +39,7 @@ def length_histogram(lengths: Mapping[str, np.ndarray]) -> str:
 
 
 def found_by_similarity(near: Mapping[str, Any]) -> str:
-    """The S-curve of near-deduplication with the threshold, as `describe_bands` tells them."""
+    """The S-curve of near-deduplication with the threshold, as `describe_bands` gives them."""
     similarity = np.linspace(0, 1, 201)
     found = meeting_probability(similarity, near["bands"], near["rows"])
     if near["verified"]:

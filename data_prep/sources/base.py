@@ -117,7 +117,7 @@ def _sorted(paths: list[str], names: list[str]) -> SourceFiles:
     """The files by name, each once, as the first pattern that matches it names it.
 
     Raises:
-        ConfigError: two patterns give different files the same name, which could not be told apart in documents and
+        ConfigError: two patterns give different files the same name, which could not be distinguished in documents and
             rejects.
     """
     order = list(range(len(paths)))

@@ -119,7 +119,7 @@ def _chapters(text: Any) -> list[list[str]]:
 
 
 def _header(root: Any, text: Any) -> tuple[str, str, str]:
-    """(title, author, language), each "" where the header does not tell it."""
+    """(title, author, language), each "" where the header does not state it."""
     statement = root.find("{*}teiHeader/{*}fileDesc/{*}titleStmt")
     titles = [] if statement is None else statement.findall("{*}title")
     authors = [] if statement is None else statement.findall("{*}author")

@@ -29,9 +29,9 @@ class BooksTextConfig(BooksConfig):
     that was decoded wrongly before is repaired; a book that none of them makes probable is rejected, with what it may
     be. With a name, a byte that is invalid rejects the book."""
     line_wrap: LineWrap = "auto"
-    """Whether lines are wrapped paragraphs to be joined (`joined`), or paragraphs themselves (`kept`). `auto` tells per
-    book, by the sentences that go on from line to line, and keeps the lines of verse, lists and tables of contents."""
-
+    """Whether lines are wrapped paragraphs to be joined (`joined`), or paragraphs themselves (`kept`). `auto` decides
+    for book, by the sentences that go on from line to line, and keeps the lines of verse, lists and tables of
+contents."""
     _known_encoding = field_validator("encoding")(known_encoding)
 
 

@@ -130,7 +130,7 @@ class _Cutter:
             yield self._too_long()
         self._scan = max(self._scan, self._end - self._overlap)
         self.is_done = self._state is _SEEKING and self._scan >= self._limit
-        # One byte more than a torn token could need tells whether that token starts a line.
+        # One byte more than a torn token could need shows whether that token starts a line.
         self._release(self._start if self._state is _INSIDE else self._scan - 1)
 
     def _starts_line(self, offset: int) -> bool:

@@ -37,7 +37,7 @@ def read_lines(part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes
     Args:
         max_line_bytes: a longer line is bad, and never held in memory.
     """
-    # The byte before the part tells whether the part's first byte begins a line.
+    # The byte before the part shows whether the part's first byte begins a line.
     before = part.start - 1 if part.start else 0
     chunks = read_chunks(part.file.path, start=before)
     chunks = chunks if before else to_utf8(chunks)

@@ -98,7 +98,7 @@ def read_chunks(
 ) -> Iterator[bytes | Gap]:
     """The decompressed bytes of a file in chunks of bounded size, and the gaps between them.
 
-    Compression is told by the first bytes of the file, not by its name. A file of several compressed streams
+    Compression is recognised by the first bytes of the file, not by its name. A file of several compressed streams
     (such as `pages-articles-multistream`, WARC files, zstd files of several frames) is resumed at the next stream
     after a damaged one. Of a file of a format that holds no plain text, such as a 7-Zip archive, only a gap is given.
 
@@ -147,7 +147,7 @@ def read_streams(path: str, start: int = 0, end: int | None = None) -> Iterator[
 
 
 def to_utf8(chunks: Iterable[bytes | Gap]) -> Iterator[bytes | Gap]:
-    """Pass UTF-8 through; transcode UTF-16 (told by its byte order mark or by `<` in two bytes) to UTF-8.
+    """Pass UTF-8 through; transcode UTF-16 (recognised by its byte order mark or by `<` in two bytes) to UTF-8.
 
     Unpaired surrogates become bytes that are no valid UTF-8, so that the reader of the stream rejects the
     element they are in, and only that.
@@ -203,7 +203,7 @@ def is_archive(path: str) -> bool:
 
 def read_archive(path: str) -> Iterator[ArchivedFile | Gap]:
     """The regular files of an archive in their order. Damage ends it with a Gap, whose offset is a byte of the
-    decompressed archive: behind it no file can be told."""
+    decompressed archive: after it no file can be recognised."""
     stream = _Stream(read_chunks(path, allow_foreign=True))
     try:
         with tarfile.open(fileobj=stream, mode="r|", bufsize=READ_BYTES) as archive:  # pyright: ignore[reportArgumentType,reportCallIssue]

@@ -71,7 +71,7 @@ class Response:
                 try:
                     data = decode(data, max_bytes)
                 except (OSError, zlib.error) as error:
-                    # Archives are full of headers that speak of a coding which the crawler undid already.
+                    # Archives are full of headers that name a coding which the crawler has undone already.
                     if not _LOOKS_LIKE_HTML.match(data):
                         raise BodyError(f"no {coding} body: {error}") from error
         if data.startswith(_GZIP_MAGIC):  # compressed without a word about it
@@ -152,7 +152,7 @@ def _unchunk(data: bytes, max_bytes: int) -> bytes:
 
 
 def _inflate(data: bytes, max_bytes: int) -> bytes:
-    """HTTP's `deflate` is zlib's format, and for some servers bare deflate (RFC 9110, section 8.4.1.2)."""
+    """HTTP's `deflate` is zlib's format, and for some servers raw deflate (RFC 9110, section 8.4.1.2)."""
     has_header = len(data) > 1 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % _ZLIB_HEADER_CHECK == 0
     return _one_stream(data, _ZLIB_FORMAT if has_header else _BARE_DEFLATE, max_bytes)[0]
 

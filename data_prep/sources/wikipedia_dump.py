@@ -61,7 +61,7 @@ class Site:
     """The wiki that a dump was taken from."""
 
     opening: bytes = _NO_HEADER
-    """Everything before the first page, in one line; pages that do not tell their namespace need it."""
+    """Everything before the first page, in one line; pages that do not state their namespace need it."""
     rules: LinkRules = ENGLISH_LINKS
     lang: str = "en"
     """ISO 639 code of its language: what `xml:lang` states, or else its name (`itwiki`) or address."""
@@ -109,7 +109,7 @@ def _language(header: bytes) -> str:
 ARTICLES = 0
 """The namespace of articles."""
 _OTHER_NAMESPACE, _IS_REDIRECT = Skipped("other_namespace"), Skipped("redirect")
-logging.getLogger("mwxml").setLevel(logging.ERROR)  # it tells of each element that it skips, page by page
+logging.getLogger("mwxml").setLevel(logging.ERROR)  # it reports each element that it skips, page by page
 _OPENING, _CLOSING, _END = b"<page>", b"</page>", b"</mediawiki>"
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt[^/]*$")
 _SECOND_STREAM_BYTES = 4 << 20
@@ -127,7 +127,7 @@ class WikipediaDumpConfig(SourceConfig):
     paths: tuple[str, ...] = Field(min_length=1)
     """Dump files: local glob patterns or fsspec URIs."""
     disambiguation: Literal["drop", "keep"] = "drop"
-    """Pages that only tell apart the things of one name. They are told by their templates, in many languages."""
+    """Disambiguation pages, recognised by their templates in many languages."""
     math: Literal["drop", "keep"] = "drop"
     """Formulas: left out, or kept as their TeX source between dollar signs."""
     max_page_bytes: int = Field(default=64 << 20, gt=0)
@@ -152,7 +152,7 @@ def list_files(config: WikipediaDumpConfig) -> list[SourceFile]:
 def split(config: WikipediaDumpConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
     """Plain XML at any byte and multistream bzip2 at any stream; other dumps have to be read from their beginning.
 
-    The index of a multistream dump is not needed: a stream's ten first bytes tell it anywhere.
+    The index of a multistream dump is not needed: a stream is recognised anywhere by its ten first bytes.
     """
     if storage_of(file.path) == "plain" or is_multistream(file.path):
         return even_parts(file, size_bytes, part_bytes)

@@ -38,7 +38,7 @@ class WikipediaHtmlConfig(SourceConfig):
     """Files of JSON lines, plain, compressed or in tar archives (also compressed): local glob patterns or fsspec URIs.
     An archive is one task, however long; plain files are shared out."""
     disambiguation: Literal["drop", "keep"] = "drop"
-    """Pages that only tell apart the things of one name."""
+    """Disambiguation pages."""
     math: Literal["drop", "keep"] = "drop"
     """Formulas: left out, or kept as their TeX source between dollar signs."""
     max_line_bytes: int = Field(default=MAX_LINE_BYTES, gt=0)

@@ -8,7 +8,7 @@ The method, in the order in which it is carried out:
    article's text, a detail of it (byline, caption), an aside (navigation, advertisements), by others (comments,
    related articles), hidden.
 3. `page_blocks.py` makes blocks of text between which lines break, and scores each: its characters of plain text,
-   less a price for every block and twice the characters in links. Plain text speaks for the elements around it,
+   less a price for every block and twice the characters in links. Plain text counts for the elements around it,
    links and scraps against them (as in Kohlschütter et al. 2010, "Boilerplate Detection using Shallow Text
    Features", section 3, and in the reader modes of browsers).
 4. `without_asides` drops the elements whose role says so, unless they hold too large a share of the page's prose.

@@ -1,4 +1,4 @@
-"""Pages that only tell apart the things of one name.
+"""Disambiguation pages: lists of the things that share a name.
 
 MediaWiki marks such a page with `__DISAMBIG__`, which nearly always comes out of a template. A dump does not hold
 what templates contain, so the templates are known by name. The names are those that the wikis list on their page

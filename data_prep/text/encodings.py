@@ -12,7 +12,7 @@ from data_prep.text import clean_text
 from data_prep.text.code_pages import advice, best_reading, group_of, probable_readings
 
 AUTO = "auto"
-"""The encoding setting that tells the encoding by the bytes."""
+"""The encoding setting that detects the encoding from the bytes."""
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),

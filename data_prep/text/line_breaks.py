@@ -1,8 +1,8 @@
-"""Which line breaks of a text come from wrapping, and which were set on purpose: told by the text itself.
+"""Which line breaks of a text come from wrapping, and which were set on purpose, inferred from the text itself.
 
 A break in the middle of a sentence, where the next line begins with a small letter, comes from wrapping. How many of
 them do so depends on the language and not on the layout. So the share of such breaks among all of one layout (lines of
-these lengths) tells how many breaks of that layout come from wrapping (Elkan and Noto 2008, "Learning classifiers from
+these lengths) shows how many breaks of that layout come from wrapping (Elkan and Noto 2008, "Learning classifiers from
 only positive and unlabeled data", section 2: the labelled positives are selected at random). That needs no notion of
 a page's width: lines of two widths, or lines that were wrapped twice, are layouts like others.
 """
@@ -46,7 +46,7 @@ _RULE_WEIGHT, _LENGTH_WEIGHT = 40, 30
 _LONG = 1000
 """Lines of more characters are all alike."""
 _PREVIOUS_CLASS, _REACH_CLASS = 6, 4
-"""Characters by which lines are told apart where two of them are looked at."""
+"""Characters of a line that are compared where two lines are looked at."""
 _ROUNDS = 3
 
 
@@ -105,7 +105,7 @@ def breaks_of(texts: list[str]) -> Breaks:
 
 def goes_on_in(line: str, following: str) -> bool:
     """Whether a sentence that begins in a line goes on in the next one; where script has no small letters, a line
-    that ends with a letter tells it."""
+    that ends with a letter shows it."""
     first = following.lstrip(QUOTES)[:1]
     if first.islower():
         return True

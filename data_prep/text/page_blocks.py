@@ -48,7 +48,7 @@ class Block:
     linked: int
     """Characters in links, counted alike."""
     score: int
-    """How much it speaks for the elements around it, or against them."""
+    """How much it counts for the elements around it, or against them."""
 
     @property
     def plain(self) -> int:

@@ -14,7 +14,7 @@ SPACE, WIDE = np.uint32(1 << 31), np.uint32(1 << 30)
 _POINT = np.uint32((1 << 21) - 1)
 KIND_OF_ITEM, KIND_OF_ROW, KIND_OF_PRE, FIRST_HEADING = 2, 3, 4, 5
 NO_ELEMENT, NAMELESS = -1, -2
-"""On the stack of open elements: one that ends no block, and one that only blocks can tell of."""
+"""On the stack of open elements: one that ends no block, and one that only blocks can close."""
 _DETAIL, _HIDDEN = 2, 5
 
 
@@ -54,7 +54,7 @@ STATES = 15
 _SPACE, _TAB, _LINE = 1, 2, 3
 """Separators, of which the last in this order counts."""
 _BLOCK_COST = 20
-"""Characters of plain text that a block must have to speak for its element; what has neither end nor length, twice."""
+"""Characters of plain text that a block must have to count for its element; what has neither end nor length, twice."""
 _LINK_COST = 2
 """Characters of plain text that one in a link outweighs."""
 _MIN_SCORE, _MIN_ROW_SCORE = -30, -10

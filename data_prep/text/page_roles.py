@@ -48,7 +48,7 @@ def _hash(data: np.ndarray, first: int, end: int, found: np.uint64) -> np.uint64
 
 @njit(cache=True, nogil=True)
 def _is_state(data: np.ndarray, first: int, end: int, states: np.ndarray, state_values: np.ndarray) -> bool:
-    """Whether a name tells a state or a subject."""
+    """Whether a name means a state or a subject."""
     found = _OFFSET
     for place in range(first, min(end, first + 10)):
         byte = data[place]
@@ -86,7 +86,7 @@ def _split(data: np.ndarray, first: int, end: int, bounds: np.ndarray) -> int:
 def _role_of_name(
     data: np.ndarray, first: int, end: int, words: np.ndarray, word_values: np.ndarray, bounds: np.ndarray
 ) -> int:
-    """The role that a name tells by its words, which may be written together."""
+    """The role that the words of a name mean; they may be written together."""
     role, count = 0, _split(data, first, end, bounds)
     for number in range(count):
         found, has_start = _OFFSET, False
@@ -128,7 +128,7 @@ def _role_of_names(
     state_values: np.ndarray,
     bounds: np.ndarray,
 ) -> int:
-    """The last role in the order of `Role` that some names tell.
+    """The last role, in the order of `Role`, that any of the names means.
 
     Args:
         data: uint8, the names between `first` and `end`, parted by spaces if there is not one only.
@@ -190,7 +190,7 @@ def _read_attributes(
     attribute_values: np.ndarray,
     spans: np.ndarray,
 ) -> None:
-    """Fill in the bytes of attributes that may tell a role, [NUM_ATTRIBUTES, 2]; -1 for those that are not there."""
+    """Fill in the bytes of attributes that may name a role, [NUM_ATTRIBUTES, 2]; -1 for those that are not there."""
     spans[:] = -1
     while place < end:
         place += 1  # behind the space
@@ -267,7 +267,7 @@ def _fill_roles(
     Args:
         data: uint8, a serialized page.
         tokens: [elements] the numbers of those that may have a role.
-        firsts, ends, is_inline: [tokens] the bytes of a tag's contents; whether classes alone tell its role.
+        firsts, ends, is_inline: [tokens] the bytes of a tag's contents; whether classes alone decide its role.
         pages, attributes, marks, words, states: uint64 open tables of hashes, with their int32 values.
         roles: [tokens] int8, by the tags; names count more than a tag, and machine-readable marks more than both.
         keys: [tokens] int32.
@@ -312,11 +312,11 @@ def _fill_roles(
         roles[token] = role
 
 
-# -- the words that tell -------------------------------------------------------------------------------------
+# -- the words with a meaning -------------------------------------------------------------------------------------
 
 
 class Role(IntEnum):
-    """The role of an element's text, as far as tag and names tell."""
+    """The role of an element's text, as far as tag and names show it."""
 
     NONE = 0
     BODY = 1
@@ -332,7 +332,7 @@ class Role(IntEnum):
 
 
 _ATTRIBUTE_NAMES = ("class", "id", "itemprop", "property", "hidden", "aria-hidden", "style", "role")
-"""Attributes that may tell a role, in the order of the """
+"""Attributes that may name a role, in the order of the """
 TAGS = {
     "address": Role.DETAIL,
     "aside": Role.ASIDE,
@@ -346,7 +346,7 @@ TAGS = {
     "time": Role.DETAIL,
 }
 _LANDMARKS = names("body html main article")
-"""Their names tell of the page as a whole, such as `article has-comments`."""
+"""Their names describe the page as a whole, such as `article has-comments`."""
 _ARIA_ROLES = names(
     "alert alertdialog banner complementary contentinfo dialog menu navigation search toolbar"
 )
@@ -366,7 +366,7 @@ _BEGINNINGS = {
     Role.DETAIL: ("byline", "share", "addthis", "social", "pullquote"),
 }
 _STATES = names("has no with without js is category tag wp-image align size type status format overflow")
-"""Beginnings, ahead of a hyphen, of names that tell a state or a subject, such as `has-sidebar`."""
+"""Beginnings, ahead of a hyphen, of names that mean a state or a subject, such as `has-sidebar`."""
 
 
 def hash_table(values: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -421,7 +421,7 @@ def find_roles(
         data: uint8, a serialized page.
         elements: [elements] int64 numbers of the tokens that may have a role.
         firsts, ends: [tokens] int32 bytes of the contents of a tag.
-        is_inline: [tokens] bool, whether classes alone tell its role.
+        is_inline: [tokens] bool, whether classes alone decide its role.
         roles: [tokens] int8.
     """
     keys = np.zeros(len(roles), dtype=np.int32)

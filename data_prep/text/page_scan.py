@@ -18,10 +18,10 @@ INHERITED = 15
 KIND_BITS, ROLE_BITS = 3, 7
 TITLE, SUBSTANCE, HEADER, LANDMARK = 1 << 10, 1 << 11, 1 << 12, 1 << 13
 """Of a tag's bits: what it does in the lowest three, the kind of its blocks in four, its role in three, and flags: the
-page's title, elements that may hold tables or headings besides what their names tell, headers, and landmarks that hold
+page's title, elements that may hold tables or headings besides what their names mean, headers, and landmarks that hold
 what a page is about."""
 HAS_ATTRIBUTES, HAS_NAMES, HAS_PROSE = 1, 2, 4
-"""Flags of a token: attributes at all, a role or attributes that may tell one, a run of prose within."""
+"""Flags of a token: attributes at all, a role or attributes that may name one, a run of prose within."""
 SPACE, WIDE = np.uint32(1 << 31), np.uint32(1 << 30)
 """Bits of a character beside its code point: it is white space; it writes a syllable or a word."""
 _DETAIL = 2
@@ -160,7 +160,7 @@ def scan_markup(
     Args:
         data: uint8, one well-formed element without comments.
         tags: uint64 hashes of tags in an open table, `tag_values` int32 what they do, plus one bit.
-        attributes: uint64 hashes of the attributes that may tell a role.
+        attributes: uint64 hashes of the attributes that may name a role.
         least_prose: characters of a run of prose.
         kinds: [tokens] int8 TEXT, START or END.
         values: [tokens] int32, what the tag does.

@@ -62,7 +62,7 @@ def article_text(html: str, *, keep_formulas: bool, max_depth: int) -> str:
 
 
 def is_disambiguation_page(html: str) -> bool:
-    """Whether a page says that it only tells apart the things of one name."""
+    """Whether a page says that it is a disambiguation page."""
     if "disambig" not in html and "homonymie" not in html:
         return False
     document = HTMLTree.parse(html).document

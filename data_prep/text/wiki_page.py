@@ -1,4 +1,4 @@
-"""A page of a wiki: its magic words, which of its links show, and whether it only tells apart things of one name.
+"""A page of a wiki: its magic words, which of its links show, and whether it is a disambiguation page.
 
 See https://www.mediawiki.org/wiki/Help:Magic_words. What depends on the time of reading is shown for the time at which
 the page was saved: that is in the dump, and the same whenever the dump is read.
@@ -101,7 +101,7 @@ _MEDIA_FILE = re.compile(
     r"^[^:|\]]+:.+\.(?:jpe?g|png|svg|gif|tiff?|webp|og[gav]|opus|flac|mp3|wav|midi?|web[mp]|pdf|djvu)\s*$",
     re.IGNORECASE,
 )
-"""Namespaces have aliases that dumps do not tell (`Bild:`, `Изображение:`); a file's ending does."""
+"""Namespaces have aliases that dumps do not list (`Bild:`, `Изображение:`); a file's ending does."""
 
 _NOT_IN_TITLES = re.compile(r"[\[\]{}|<>\ufffd]|%[0-9A-Fa-f]{2}")
 
@@ -114,7 +114,7 @@ class LinkRules:
         {"file", "image", "category", "分类", "分類", "カテゴリ", "к", "категория"}
     )
     """Lower-case names of the file and category namespaces. The English ones work in every wiki; the others are
-    aliases that are common in their wikis (MediaWiki's `languages/messages`), and that dumps do not tell."""
+    aliases that are common in their wikis (MediaWiki's `languages/messages`), and that dumps do not list."""
     media_namespaces: frozenset[str] = frozenset({"media"})
     """Lower-case names of the media namespace."""
 

@@ -268,7 +268,7 @@ def ngram_characters(numbers: np.ndarray, before: np.ndarray, top: np.ndarray, r
             slots[used[group]] = -1
         best, best_count, best_size = np.int64(-1), np.int64(1), np.int64(0)
         done, inside, num_left = np.int64(0), np.int64(0), np.int64(0)
-        # From here on `used` tells which n-grams have occurred.
+        # From here on `used` marks the n-grams that have occurred.
         used[:num_groups] = 0
         for i in range(kept):
             group, start = groups[i], starts[i]
@@ -329,7 +329,7 @@ def count_listed(
         listed: uint32 code points of the listed words, all different.
         bounds: [listed words + 1] int64: listed word `i` is `listed[bounds[i] : bounds[i + 1]]`.
     """
-    # Nearly all words of a text can be told from the listed ones by their length and the low bits of a character.
+    # Length and the low bits of a character distinguish nearly all words of a text from the listed ones.
     may_begin, seen = np.zeros((32, 64), np.bool_), np.zeros(len(bounds) - 1, np.bool_)
     for number in range(len(seen)):
         if bounds[number] < bounds[number + 1]:

@@ -34,7 +34,7 @@ _MAX_VERSE_CHARACTERS = 100
 _CAPITAL_SHARE = 0.8
 """Verse begins nearly all lines with a capital; German prose does half of them."""
 _LEAST_VERSE, _LEAST_POEM, _LONGEST_STANZA = 3, 8, 40
-"""Lines by which a stanza, or a book of verse, is told, and that stanzas seldom exceed."""
+"""Lines by which a stanza, or a book of verse, is recognised, and that stanzas seldom exceed."""
 _LEAST_NARROW = 1.3
 """Prose in a narrower column than the book's (letters, epigraphs) fills it, and goes on from line to line; verse does
 one of them at most. The least sum of both shares."""
@@ -56,7 +56,7 @@ def paragraphs_of(text: str, line_wrap: LineWrap) -> list[str]:
     """The paragraphs of clean text.
 
     Args:
-        line_wrap: `joined` joins wrapped lines, `kept` takes every line as a paragraph, `auto` tells by the
+        line_wrap: `joined` joins wrapped lines, `kept` takes every line as a paragraph, `auto` decides by the
             text whether its lines are wrapped, and keeps the lines of verse within their paragraph.
     """
     lines = read_lines(text)
@@ -114,7 +114,7 @@ def _wrapped_paragraphs(lines: Lines, breaks: Breaks, is_verse: Callable[[int, i
 
 
 def _has_indents(lines: Lines, breaks: Breaks, together: np.ndarray, num_blank: int) -> bool:
-    """Whether indents, and not blank lines, tell where paragraphs begin."""
+    """Whether indents, and not blank lines, mark where paragraphs begin."""
     deeper = together & (lines.indents[1:] > lines.indents[:-1])
     count = np.count_nonzero(deeper)
     return bool(count > num_blank and np.count_nonzero(breaks.goes_on[deeper]) < _RARE * count)

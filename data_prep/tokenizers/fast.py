@@ -99,7 +99,7 @@ class FastEncoder:
         return ids, starts
 
     def _bytes(self, strings: list[str], cuts: Ragged) -> tuple[Ragged, Ragged]:
-        """Encode whole texts; the bytes of the tokens, joined, are the text's, and tell where sentences start."""
+        """Encode whole texts; the bytes of the tokens, joined, are the text's, and mark where sentences start."""
         assert self._token_bytes is not None
         ids = self._ids(strings)
         ends = np.cumsum(self._token_bytes[ids.values])

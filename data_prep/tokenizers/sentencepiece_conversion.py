@@ -34,7 +34,7 @@ _UNIGRAM, _BPE = 1, 2
 _NEVER = -1e6
 """Score of entries that text must never become: control symbols, and names of bytes."""
 _ROUNDING = 2e-6
-"""Relative difference of the scores of two segmentations that single precision cannot tell apart."""
+"""Relative difference of the scores of two segmentations that single precision cannot distinguish."""
 
 
 def convert(model: bytes, extra: Sequence[str] = ()) -> str:
@@ -75,7 +75,7 @@ def check_conversion(
         the rounding of single precision.
 
     Raises:
-        ConfigError: they differ; tells the first piece of text on which they do.
+        ConfigError: they differ; names the first piece of text on which they do.
     """
     import sentencepiece
     from tokenizers import Tokenizer

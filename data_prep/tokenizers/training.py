@@ -87,8 +87,8 @@ def train_tokenizer(split: TrainingSplit, path: Path) -> ShardResult:
                 counts["train_bytes"] += len(text.encode("utf-8"))
                 yield text
             report_status(path, f"read {counts['train_bytes'] / 1e6:,.1f} MB of text")
-        told = f"{wanted.vocab_size:,} entries from {counts['train_bytes'] / 1e6:,.1f} MB of text"
-        report_status(path, f"training {told}")
+        task = f"{wanted.vocab_size:,} entries from {counts['train_bytes'] / 1e6:,.1f} MB of text"
+        report_status(path, f"training {task}")
 
     if isinstance(wanted, WordPiece):
         languages = {lang for shard in split.shards for lang, draw in shard.draws.items() if draw != NOTHING}

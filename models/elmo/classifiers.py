@@ -17,8 +17,8 @@ from models.elmo.token_layer import DrawnLinear
 class ElmoClassifier(ElmoRepresentations):
     """A bidirectional LSTM on the mixtures of words, its maximum and mean over them, and a linear layer.
 
-    The biLM stays frozen unless told otherwise, as in the experiments of Peters et al. 2018, section 4; the rest is a
-    plain classifier, not the biattentive one of McCann et al. 2017 that the paper uses for sentiment.
+    The biLM stays frozen unless configured otherwise, as in the experiments of Peters et al. 2018, section 4; the rest
+    is a plain classifier, not the biattentive one of McCann et al. 2017 that the paper uses for sentiment.
 
     Args:
         hidden_size: units of the LSTM in each direction.

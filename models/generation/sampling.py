@@ -97,7 +97,7 @@ class Sampler:
     def __init__(self, config: GenerationConfig, row_ids: Sequence[int]) -> None:
         """
         Args:
-            row_ids: any numbers that tell prompts apart, one per prompt.
+            row_ids: different numbers, one per prompt.
         """
         self._config = config
         self._row_ids = row_ids

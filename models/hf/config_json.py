@@ -90,7 +90,7 @@ def generation_keys(config_dict: HfConfig, *others: str) -> HfConfig:
 
 
 def search_keys(search: GenerationConfig) -> HfConfig:
-    """A search for generation_config.json. What is not drawn says so, because pipelines draw unless they are told."""
+    """A search for generation_config.json. What is not drawn says so, because pipelines draw by default."""
     plain = GenerationConfig()
     changed = {
         field.name: value
@@ -127,7 +127,7 @@ def differences(
 
 
 def label_names(num_labels: int, names: Sequence[str] | None = None) -> HfConfig:
-    """Keys of config.json that tell `transformers` the labels, by name or as LABEL_0, LABEL_1, ..."""
+    """Keys of config.json that give `transformers` the labels, by name or as LABEL_0, LABEL_1, ..."""
     names = names or [f"LABEL_{number}" for number in range(num_labels)]
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},

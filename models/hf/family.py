@@ -96,10 +96,10 @@ class Family:
     required: Mapping[str, Any] = field(default_factory=dict)
     """Keys that would change the computation, with the only value that is supported."""
     read: Callable[[Mapping[str, Any], Head, Tensors], Mapping[str, Any]] = lambda values, head, tensors: {}
-    """(config.json with defaults, head, tensors) to fields that differ from what `keys` tell. Raises ValueError: a key
+    """(config.json with defaults, head, tensors) to fields that differ from what `keys` give. Raises ValueError: a key
     asks for a computation that our core lacks."""
     write: Callable[[TransformerConfig, Head, TokenIds], HfConfig] = lambda config, head, token_ids: {}
-    """(configuration, head, token ids) to keys that differ from what `keys` tell."""
+    """(configuration, head, token ids) to keys that differ from what `keys` give."""
     prepare: Callable[[Tensors, Mapping[str, Any], str], Tensors] = _as_they_are
     """(tensors, config.json with defaults, prefix) to the tensors under the names that classes have now."""
     add: Callable[[Tensors, TransformerConfig, Head, str], Tensors] = lambda tensors, config, head, prefix: {}

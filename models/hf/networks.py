@@ -58,7 +58,7 @@ def carrier_of(config: TransformerConfig, head: Head) -> Carrier:
 
 
 def build_on_meta(config: TransformerConfig, head: Head, num_labels: int = 1) -> nn.Module:
-    """The network without memory: its state dict tells names and shapes."""
+    """The network without memory: its state dict gives names and shapes."""
     with torch.device("meta"):
         return carrier_of(config, head).build(config, num_labels)
 
@@ -111,7 +111,7 @@ def their_inputs(
 
 def ended_by(input_ids: Tensor, attention_mask: Tensor, eos: int) -> Tensor:
     """The text with `</s>` as its last token and nowhere else: where `transformers` looks for the token of an
-    encoder-decoder that speaks for the text, and ours takes the last one. Rows are padded on the right."""
+    encoder-decoder that represents the text, and ours takes the last one. Rows are padded on the right."""
     others = torch.where(input_ids == eos, eos - 1 if eos else eos + 1, input_ids)
     last = (attention_mask.long().sum(-1, keepdim=True) - 1).clamp_min(0)
     return others.scatter(1, last, eos)

@@ -1,7 +1,8 @@
 """T5 to and from Hugging Face (Raffel et al. 2020): v1.0 and v1.1.
 
 The relative bias of a stack is stored in its first layer. Whether the projection to the vocabulary is tied shows in the
-tensors; config.json's `tie_word_embeddings` tells v1.0, which scales the decoder's output, from v1.1, which does not.
+tensors; config.json's `tie_word_embeddings` distinguishes v1.0, which scales the decoder's output, from v1.1, which
+does not.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class TrainerState(BaseModel):
     tokens: int = 0
     """Tokens of text read so far, before noise."""
     metric: str = TOTAL
-    """The metric of evaluations that tells the better of two checkpoints."""
+    """The metric of evaluations that decides which of two checkpoints is better."""
     held_out: dict[str, float] = {}
     """By name, the metrics of the latest evaluation that are finite numbers; none before the first."""
     best: float | None = None

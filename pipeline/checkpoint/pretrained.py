@@ -47,7 +47,7 @@ class PretrainedModel:
     """The head that a Hugging Face directory names; None for a checkpoint, whose tensors show it."""
     weights: Weights = "model"
     weights_file: Path | None = None
-    """The file of a fine-tuned network; None where `directory` tells."""
+    """The file of a fine-tuned network; None where `directory` is given."""
     wrapper: str = ""
     """Prefix of the names in `weights_file` that the network itself does not have."""
     origin: InputEntry | None = None

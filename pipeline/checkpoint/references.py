@@ -242,7 +242,7 @@ def _in_directory(directory: Path) -> CheckpointReference:
 
 
 def _was_checkpoint(directory: Path) -> bool:
-    """Whether a manifest says so, though the file that tells checkpoints apart is gone."""
+    """Whether a manifest says so, though the file that identifies checkpoints is gone."""
     try:
         return is_committed(directory) and read_manifest(directory).kind == checkpoints.KIND
     except CorruptArtefactError:

@@ -44,7 +44,7 @@ def print_stats(found: Mapping[str, Any]) -> None:
 
 
 def print_near_duplicates(near: Mapping[str, Any] | None) -> None:
-    """Show the S-curve that `describe_bands` tells; nothing without one."""
+    """Show the S-curve that `describe_bands` gives; nothing without one."""
     if near is None:
         return
     shape = f"{near['bands']} bands of {near['rows']} values"

@@ -56,8 +56,8 @@ def doctor(
     found = [*checks, *(check for report in reports for check in report.checks)]
     counts = {status: sum(check.status == status for check in found) for status in ("ok", "warn", "fail")}
     if as_json:
-        told = [{"status": report.status, **asdict(report)} for report in reports]
-        print_json({"ok": not counts["fail"], "checks": [asdict(check) for check in checks], "nodes": told})
+        found = [{"status": report.status, **asdict(report)} for report in reports]
+        print_json({"ok": not counts["fail"], "checks": [asdict(check) for check in checks], "nodes": found})
     else:
         rows = [(check.name, check.status, check.found, check.remedy) for check in checks]
         print_table("this machine", ("check", "", "found", "what to do"), rows)

@@ -277,13 +277,13 @@ def _show_preview(found: Preview, as_json: bool) -> None:
         )
         for task in found.tasks
     ]
-    told = {
+    informative = {
         "kind": any(task.kind != task.task for task in found.tasks),
         "test": any(task.test_examples for task in found.tasks),
         "trained": any(task.trained_parameters != found.parameters for task in found.tasks),
     }
-    # Columns that tell nothing are left out, so that the table fits into a narrow terminal.
-    kept = [number for number, heading in enumerate(headings) if told.get(heading, True)]
+    # Columns with nothing to say are left out, so that the table fits into a narrow terminal.
+    kept = [number for number, heading in enumerate(headings) if informative.get(heading, True)]
     print_table("tasks", [headings[i] for i in kept], [[row[i] for i in kept] for row in rows])
     for task in found.tasks:
         for note in task.notes:

@@ -92,7 +92,7 @@ def show(
         columns: keys of rows that the table has, also with their headings.
 
     Returns:
-        Whether people read it, who may be told more.
+        Whether people read it, who may get more.
     """
     value = [_plain(row) for row in value] if isinstance(value, list) else _plain(value)
     if as_json:
@@ -231,8 +231,8 @@ def warn_of_damage(stores: Iterable[TokenStore]) -> None:
     from cluster.artefacts.storage import describe_damage
 
     for store in stores:
-        if told := describe_damage(store.path, store.manifest):
-            print(f"{store.place} is {told}\nNext: cloze data verify {store.place}", file=sys.stderr)
+        if damage := describe_damage(store.path, store.manifest):
+            print(f"{store.place} is {damage}\nNext: cloze data verify {store.place}", file=sys.stderr)
 
 
 def shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`cloze neighbors` and `cloze probe`: what the hidden states of a network tell."""
+"""`cloze neighbors` and `cloze probe`: what can be read from the hidden states of a network."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json
     for run in found:
         with suppress(CorruptArtefactError, StorageError):
             if behind := awaits_replay(run):
-                told = f"{behind / 1e6:,.0f} MB of its log are not in MLflow yet"
-                typer.echo(f"{run.path.name}: {told}: cloze runs replay {run.path.name}")
+                missing = f"{behind / 1e6:,.0f} MB of its log are not in MLflow yet"
+                typer.echo(f"{run.path.name}: {missing}: cloze runs replay {run.path.name}")
     if not rows:
         typer.echo("None yet. Start one: cloze pretrain roberta-small-cpu (cloze configs list names others)")
     if (scores := _scores_beside(runs_dir)) is not None:
@@ -137,7 +137,7 @@ def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
         "best_held_out": f"best {held_out}",
     }
     at = f"at the last {common.axis} of both, {common.place:,.0f}"
-    told = {
+    sections = {
         "settings that differ": [[key, *pair] for key, pair in comparison.settings.items()],
         "data that differs": [[key, *pair] for key, pair in comparison.data.items()],
         "where they stand": [
@@ -149,7 +149,7 @@ def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
     }
     return [
         (title, [[str(label), *(_cell(value) for value in values)] for label, *values in own])
-        for title, own in told.items()
+        for title, own in sections.items()
     ]
 
 

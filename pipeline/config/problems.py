@@ -171,7 +171,7 @@ def _one_of(value: Any, expected: str) -> str:
 
 
 def _tag_name(kind: Any, location: tuple[Any, ...]) -> str:
-    """The field that tells the members of the union at `location` apart."""
+    """The field that distinguishes the members of the union at `location`."""
     fields = field_names(members_at(kind, location))
     return next((name for name in TAG_FIELDS if name in fields), "")
 

@@ -155,7 +155,7 @@ def _for_editors(node: Any) -> Any:
         elif word == "required":
             made[word] = [name for name in value if name in TAG_FIELDS]
         elif word in ("oneOf", "anyOf", "items", "prefixItems", "additionalProperties"):
-            # Members of a union whose kind may be left out cannot be told apart here.
+            # Members of a union whose kind may be left out cannot be distinguished here.
             made["anyOf" if word == "oneOf" else word] = _for_editors(value)
         elif word not in ("discriminator", "title"):
             made[word] = value
@@ -273,7 +273,7 @@ def _type(node: Mapping[str, Any], definitions: Mapping[str, Any], keys: Mapping
 
 
 def _kinds(alternatives: Sequence[Mapping[str, Any]], keys: Mapping[str, str]) -> str | None:
-    """A union of settings that its members' kinds tell apart; None for any other union."""
+    """A union of settings that its members' kinds distinguish; None for any other union."""
     found = [keys.get(each.get("$ref", "").rpartition("/")[2], "") for each in alternatives]
     places, kinds = zip(*(key.rpartition(".")[::2] for key in found), strict=True)
     if len(found) < 2 or not all(found) or len(set(places)) > 1:

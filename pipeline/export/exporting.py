@@ -269,7 +269,7 @@ def _tokenizer_of(source: Source) -> Tokenizer:
 
 
 def is_artefact(directory: Path, kind: str) -> bool:
-    """Whether a directory is an artefact of a kind, as far as an intact manifest tells."""
+    """Whether a directory is an artefact of a kind, as far as an intact manifest says."""
     try:
         return is_committed(directory) and read_manifest(directory).kind == kind
     except CorruptArtefactError:

@@ -55,7 +55,7 @@ class RunExposure:
     scores: tuple[str, ...] = ()
     """Directories of scores that began with such weights."""
     problem: str = ""
-    """Why it cannot be told for some steps."""
+    """Why it is unknown for some steps."""
 
 
 def exposure_of(run: RunDirectory, wanted: Mapping[str, np.ndarray], scores_dir: Path) -> RunExposure:

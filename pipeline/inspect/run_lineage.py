@@ -165,7 +165,7 @@ def _history(run: RunDirectory, step: int | None) -> dict[str, Any]:
     except (OSError, orjson.JSONDecodeError):
         return {}
     attempts = [each for each in list_attempts(events) if step is None or each.first_step < step]
-    told = [
+    events = [
         {
             "event": event["event"],
             **{key: own for key, own in event.items() if key not in ("event", "samples")},
@@ -173,7 +173,7 @@ def _history(run: RunDirectory, step: int | None) -> dict[str, Any]:
         for event in events
         if event["event"] in _CHANGES and (step is None or int(event.get("step", 0)) <= step)
     ]
-    return {"attempts": list(attempt_facts(attempts)), "events": told}
+    return {"attempts": list(attempt_facts(attempts)), "events": events}
 
 
 def attempt_facts(attempts: Sequence[Attempt]) -> Iterator[dict[str, Any]]:

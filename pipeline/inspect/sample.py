@@ -1,7 +1,7 @@
 """One training sample as readable text: its documents, where they lie, and what the objective makes of it.
 
 Original and corrupted text are aligned token by token. Where the network reads as many tokens as the text has, the
-places tell what was done; where noise changes the length, a longest common subsequence does.
+places show what was done; where noise changes the length, a longest common subsequence does.
 """
 
 from __future__ import annotations

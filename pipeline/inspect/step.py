@@ -1,7 +1,7 @@
 """The global batch of one update of a run, made again without any checkpoint.
 
 The samples of an update are a function of the run's configuration, its stores, the ledger of skipped data, and the
-update's number; which rank read which part of it, of the number of workers that the run's history tells.
+update's number; which rank read which part of it, of the number of workers that the run's history records.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def _require_same_stores(rebuilt: RebuiltStep) -> None:
     ]
     raise MismatchError(
         f"{rebuilt.run.path.name} was trained on other tokens than {' and '.join(changed)} now hold:"
-        f" what step {rebuilt.step} read cannot be told from them.",
+        f" what step {rebuilt.step} read cannot be inferred from them.",
         next_step=f"restore the tokens that `cloze lineage {rebuilt.run.typed}` names by fingerprint",
     )
 

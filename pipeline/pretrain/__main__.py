@@ -104,7 +104,7 @@ def _train(run: RunDirectory, rank: Rank) -> None:
                 run.path,
                 grace_s=grace_s,
                 next_step=next_step,
-                speaks=first,
+                clears=first,
                 nothing_to_save=lambda: not has_made_updates(run),
             ),
             memory_explained(run, rank.rank),

@@ -25,7 +25,7 @@ class HostBatch:
     sample_ids: np.ndarray
     """[batch] uint64 numbers of the samples in their epochs."""
     sources: Tensor | None
-    """[predictions of the first term] int16 numbers of their sources; None where these are not told apart."""
+    """[predictions of the first term] int16 numbers of their sources; None where these are not distinguished."""
 
     def on(self, device: torch.device) -> dict[str, Tensor]:
         """The network's arguments on a device; the copy overlaps with what the device is doing."""
@@ -57,7 +57,8 @@ class Totals:
         """
         Args:
             weights: by loss term, its weight in the loss.
-            sources: names of the sources that are told apart, in the order of their numbers, by the first term alone.
+            sources: names of the sources that are distinguished, in the order of their numbers, by the first term
+                alone.
         """
         self._weights = weights
         self._source_keys = [f"{next(iter(weights))}/loss/{name}" for name in sources]
@@ -74,7 +75,7 @@ class Totals:
         Args:
             losses: by term, summed.
             correct: by term, where it applies, the right predictions; and the first term's losses one by one.
-            sources: [predictions of the first term] int16 numbers of their sources, where these are told apart.
+            sources: [predictions of the first term] int16 numbers of their sources, where these are distinguished.
         """
         self._has_correct = [term for term in self._weights if term in correct]
         nothing = self._correct.new_zeros(())

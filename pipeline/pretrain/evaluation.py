@@ -39,7 +39,7 @@ class Evaluation:
             held_out: the samples of everything under the name "", and of each source under its own.
             prepare: makes a micro-batch of samples.
             terms: of the loss, by name.
-            sources: names of the sources that are told apart among the samples of everything.
+            sources: names of the sources that are distinguished among the samples of everything.
             samples: read from each dataset, over all ranks: its first ones.
             micro_batch_size: samples in a forward pass; the last one of a dataset may have fewer.
             lengths: the samples are sorted by them; None leaves them in their order.

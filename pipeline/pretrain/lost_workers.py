@@ -28,9 +28,9 @@ def record_lost_workers(run: RunDirectory, failure: GroupFailure, oom_kills: int
     known = {worker.get("pid") for event in run.events(Event.WORKERS_LOST) for worker in event["workers"]}
     # A group that failed before its workers said anything finds the last words of the one before.
     beats = {beat.rank: beat for beat in read_heartbeats(run) if beat.pid not in known}
-    told = {rank: str(error) for rank, error in failure.errors.items()}
+    errors = {rank: str(error) for rank, error in failure.errors.items()}
     workers = []
-    for rank in sorted(told or beats):
+    for rank in sorted(errors or beats):
         beat = beats.get(rank)
         place = (
             {} if beat is None else {"host": beat.host, "pid": beat.pid, "step": beat.step, "part": beat.part}
@@ -38,7 +38,7 @@ def record_lost_workers(run: RunDirectory, failure: GroupFailure, oom_kills: int
         if beat is not None and _stood_still(run, beat):
             why = "ended itself, because training stood still; see `stalled`"
         else:
-            why = _why(told.get(rank, str(failure)), oom_kills)
+            why = _why(errors.get(rank, str(failure)), oom_kills)
         workers.append({"rank": rank, **place, "why": why})
     # What died by itself comes before what only lost its connection to it.
     workers.sort(key=lambda one: (one["why"].startswith("raised"), one["rank"]))
@@ -51,15 +51,15 @@ def _stood_still(run: RunDirectory, beat: Beat) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _why(told: str, oom_kills: int) -> str:
-    if _NODE_LOST.search(told):
+def _why(error: str, oom_kills: int) -> str:
+    if _NODE_LOST.search(error):
         return "its node was lost"
-    if was_killed_for_memory(told):
+    if was_killed_for_memory(error):
         return "Ray ended it, because the memory of its machine was nearly full"
-    if _PROCESS_LOST.search(told):
+    if _PROCESS_LOST.search(error):
         memory = (
             "; the kernel ended processes for memory meanwhile (dmesg names them)" if oom_kills > 0 else ""
         )
         return f"its process was killed or crashed{memory}"
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
     return f"raised {lines[-1][:500]}" if lines else "no reason is known"

@@ -225,7 +225,7 @@ def word_order_rows(sides: Sides, counts: tuple[int, int]) -> tuple[list[Row], l
     def rows(sentences: Sequence[Sentence], count: int) -> list[Row]:
         found: list[Row] = []
         for one in sentences:
-            # Without the capital at the start and the punctuation at the end, which would tell the order.
+            # Without the capital at the start and the punctuation at the end, which would give the order away.
             words = f"{one.text[0].lower()}{one.text[1:]}".rstrip(_PUNCTUATION).split()
             disordered = exchange_halves(words, Noise.of("word-order", one.id))
             if disordered is None:
@@ -241,7 +241,7 @@ def word_order_rows(sides: Sides, counts: tuple[int, int]) -> tuple[list[Row], l
 
 def exchange_halves(words: Sequence[str], noise: Noise) -> list[str] | None:
     """Put the end of a sentence before its beginning; its first and its last word stay, because single words there
-    would tell the order.
+    would give the order away.
 
     Args:
         noise: scalar; decides where, in the middle third, the sentence is cut.

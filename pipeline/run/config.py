@@ -121,7 +121,7 @@ class PretrainConfig(Config):
 
     @property
     def metric(self) -> str:
-        """The metric of evaluations that tells the better of two checkpoints."""
+        """The metric of evaluations that decides which of two checkpoints is better."""
         return self.evaluation.metric or deciding_metric(
             OBJECTIVES[self.objective.kind].terms(self.objective)
         )
@@ -269,7 +269,7 @@ class PretrainConfig(Config):
             yield ConfigProblem(
                 "model.num_segments",
                 str(model.num_segments),
-                f"must be 2 for objective.pairs {self.reading.relation}, which tells two segments apart; or set"
+                f"must be 2 for objective.pairs {self.reading.relation}, which distinguishes two segments; or set"
                 " objective.pairs=null",
             )
         if model.positions != "learned":

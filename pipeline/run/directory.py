@@ -285,7 +285,7 @@ def _sealed(settings: dict[str, Any]) -> bytes:
 
 
 def _require_sealed(path: Path, typed: str) -> None:
-    """Refuse a file whose last line tells another hash. A file without that line passes: its
+    """Refuse a file whose last line states another hash. A file without that line passes: its
     owner removed it."""
     if not path.is_file():
         return  # reading it says so

@@ -48,7 +48,7 @@ class Beat(BaseModel):
     """Identifies machines and containers of the same name: see `this_machine`."""
     pid: int
     started_s: float
-    """Seconds between the boot of its machine and the start of the process: tells it from a later one with its
+    """Seconds between the boot of its machine and the start of the process: distinguishes it from a later one with its
     number."""
     step: int
     """The update that it works on."""

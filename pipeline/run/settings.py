@@ -213,10 +213,10 @@ class EvaluationConfig(Config):
     per_source: bool = False
     """Measure each source of the stores alone too, with as many samples."""
     metric: str | None = None
-    """What tells the better of two evaluations, for the best checkpoint and for `patience`: `loss`, the weighted sum of
-    the terms, or `TERM/loss`, `TERM/accuracy` (the higher the better), `TERM/perplexity` of one of them. null takes
-    `loss` where there is one term and for `bilm`; `mlm/loss` for `mlm` with pairs, `span` and `distill`; `rtd/loss` for
-    `rtd`."""
+    """What decides which of two evaluations is better, for the best checkpoint and for `patience`: `loss`, the weighted
+    sum of the terms, or `TERM/loss`, `TERM/accuracy` (the higher the better), `TERM/perplexity` of one of them. null
+    takes `loss` where there is one term and for `bilm`; `mlm/loss` for `mlm` with pairs, `span` and `distill`;
+    `rtd/loss` for `rtd`."""
     patience: int | None = Field(default=None, gt=0)
     """Evaluations in a row without a better metric after which the run ends; one whose metric is not finite counts
     among them. null never ends a run so."""
@@ -339,5 +339,5 @@ class ZeroConfig(Config):
     reduce_bucket_elements: int = Field(default=500_000_000, gt=0)
     """Gradient elements that are reduced at a time: larger ones are faster and take more memory."""
     reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Number format in which gradients travel between workers. They add up in fp32 on each worker in any case; bf16 or
-    fp16, for a run of that precision, halves the traffic and rounds what is sent."""
+    """Number format in which gradients are exchanged between workers. They add up in fp32 on each worker in any case;
+    bf16 or fp16, for a run of that precision, halves the traffic and rounds what is sent."""

@@ -54,7 +54,7 @@ class StoredSettings:
 
     @property
     def metric(self) -> str:
-        """The metric that tells the better of two evaluations; `loss` for an objective of another version."""
+        """The metric that decides which of two evaluations is better; `loss` for an objective of another version."""
         if chosen := (self.plain.get("evaluation") or {}).get("metric"):
             return chosen
         from pydantic import ValidationError

@@ -1,7 +1,7 @@
 """Ids and characters of many texts at once, equal to those of the tokenizer and several times faster.
 
 Texts of a data set repeat their words. A tokenizer that never looks across white space encodes each different word
-once; a byte-level one is encoded by tokie, and its tokens tell by their bytes where they lie.
+once; a byte-level one is encoded by tokie, and the bytes of its tokens show where they lie.
 """
 
 from __future__ import annotations
@@ -168,6 +168,6 @@ class _Bytes:
 
 
 def _trims_spaces(post_processor: dict[str, Any] | None) -> bool:
-    """Whether a token's characters are told without the spaces around them."""
+    """Whether a token's characters are given without the spaces around them."""
     steps = (post_processor or {}).get("processors", [post_processor or {}])
     return any(step.get("trim_offsets", False) for step in steps)

@@ -44,7 +44,7 @@ class TaskPreview:
     seconds: float
     """Estimate for all trainings on one device of this machine, without evaluation."""
     notes: tuple[str, ...]
-    """What the form tells of the encoded examples."""
+    """What the form says about the encoded examples."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,8 @@ def finetune(
     Args:
         pretrained: the checkpoint; None trains the network of `config.scratch`.
         replace: allow committed scores of other settings to be replaced; unchanged trainings are kept.
-        on_page: takes the HTML of the page of the scores. A page that cannot be made or taken is told on stderr and is
-            no failure.
+        on_page: takes the HTML of the page of the scores. A page that cannot be made or taken is reported on stderr and
+            is no failure.
 
     Returns:
         The scores, also in the artefact `scores_directory(config, pretrained)`, ordered by task, initial
@@ -164,7 +164,7 @@ def _train_missing(
         for name in finished:
             advance(sizes[name], f"{name} already done")
         if workload.config.side_by_side == 1 or len(missing) < 2:
-            with stopping(workspace, speaks=accelerator.is_main_process) as request:
+            with stopping(workspace, clears=accelerator.is_main_process) as request:
                 finished |= {trial.name: runner.run(trial, advance, request) for trial in missing}
         else:
             finished |= train_side_by_side(accelerator, workload, workspace, missing, track, sizes, advance)

@@ -63,7 +63,7 @@ def train_side_by_side(
     with (
         ray_runtime(),
         _tracking_ended(workload, workspace, trials, track),
-        stopping(workspace, speaks=True),
+        stopping(workspace, clears=True),
     ):
         slots, num_cpus, num_gpus = _slots(workload.config)
         pool = run_pool(

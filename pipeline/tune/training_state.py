@@ -34,7 +34,7 @@ from pipeline.tune.processes import on_first
 LARGEST_SHARE = 0.05
 """Share of the time that saving may take: where a save takes long, saves become rarer."""
 FIRST_UPDATES = 10
-"""Updates before the first one that may be followed by a save; their time tells when that is due."""
+"""Updates before the first one that may be followed by a save; their time decides when that is due."""
 
 
 @dataclass(frozen=True, slots=True)

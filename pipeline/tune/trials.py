@@ -337,11 +337,11 @@ def stop_requests(workspace: Path) -> Path:
 
 
 @contextmanager
-def stopping(workspace: Path, *, speaks: bool) -> Iterator[StopFile]:
+def stopping(workspace: Path, *, clears: bool) -> Iterator[StopFile]:
     """Inside the block, SIGTERM lets the trainings in a workspace save and stop.
 
     Args:
-        speaks: whether this is the process that removes older requests.
+        clears: whether this is the process that removes older requests.
     """
     requests = stop_requests(workspace)
     with storage_errors(requests):
@@ -351,7 +351,7 @@ def stopping(workspace: Path, *, speaks: bool) -> Iterator[StopFile]:
         grace_s=GRACE_S,
         next_step="run the same command again",
         kept="the finished trainings, and the others' last saved states",
-        speaks=speaks,
+        clears=clears,
     ) as request:
         yield request
 

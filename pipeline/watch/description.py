@@ -73,7 +73,7 @@ class Description:
     nodes: tuple[str, ...]
     """Hosts of the driver and of the workers."""
     error: str
-    """The last error of the run, as it was told then; empty without one."""
+    """The last error of the run, as it was reported then; empty without one."""
     command: str
     """To continue, or to see more."""
 

@@ -1,4 +1,4 @@
-"""Meanings of groups of digits besides telephone numbers, and the words around them that tell."""
+"""Meanings of groups of digits besides telephone numbers, and the words around them that show the meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telephone numbers, told from dates, times, sums, codes and other groups of digits.
+"""Telephone numbers, distinguished from dates, times, sums, codes and other groups of digits.
 
 With `+` (or `00`) and a country code a number is recognised in any grouping that its country's numbering plan allows.
 As written inside a country it must be valid there, and show that it is one: by the country's grouping, by the trunk
@@ -41,7 +41,7 @@ MAX_GROUPS = 8
 MAX_GROUPS_UNANNOUNCED = 5
 """Groups of a number in national form without a word that announces it."""
 MAX_CUE_DISTANCE = 30
-"""Characters before a number in which a word such as "Tel." speaks for it."""
+"""Characters before a number in which a word such as "Tel." supports it."""
 MAX_TRIES = 1000
 """Candidates of one run of digits that are compared with numbering plans; a longer run is a table."""
 
@@ -302,7 +302,7 @@ def _is_part_of_row(
 
 
 def _is_international(candidate: _Candidate, digits: str, cue: bool) -> bool:
-    """Valid in its country; or only of a possible length there, when a word or the grouping speaks for it."""
+    """Valid in its country; or only of a possible length there, when a word or the grouping supports it."""
     import phonenumbers
 
     try:
@@ -384,5 +384,5 @@ def _plan(region: str) -> re.Pattern[str]:
     assert metadata is not None
     prefix = f"(?:{metadata.national_prefix_for_parsing})?" if metadata.national_prefix_for_parsing else ""
     own = metadata.general_desc.national_number_pattern if metadata.general_desc else None
-    # A transformation rule may put digits in, so that only the plan's full check can tell.
+    # A transformation rule may put digits in, so that only the plan's full check decides.
     return re.compile(f"{prefix}(?:{own})" if own and not metadata.national_prefix_transform_rule else r"\d+")

@@ -1,4 +1,4 @@
-"""Probing: what the hidden states of a network tell, without training it.
+"""Probing: what can be read from the hidden states of a network, without training it.
 
 features     hidden states of the words of texts, from every layer of any network
 neighbors    the occurrences of a word that a network sees as most alike

@@ -17,7 +17,7 @@ from pipeline.ask.prompting.texts import require_length
 from pipeline.tune.tokenizer import generation_format
 
 GENERATION_FILES = ("generation_config.json", "config.json")
-"""The files of a Hugging Face directory that tell its special tokens of generation; the first that does counts."""
+"""The files of a Hugging Face directory that list its special tokens of generation; the first that does counts."""
 DEFAULT_NEW_TOKENS = 50
 _TOKEN_SETTINGS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "eos_token_id")
 

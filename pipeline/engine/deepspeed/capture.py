@@ -13,7 +13,7 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngi
 from pipeline.engine.interface import Captured
 
 _NOWHERE, _TAG = "nowhere", "state"
-"""The directory that DeepSpeed is told to save to; nothing is written there."""
+"""The directory that DeepSpeed is asked to save to; nothing is written there."""
 
 
 class _CapturingEngine(CheckpointEngine):

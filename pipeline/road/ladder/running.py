@@ -154,16 +154,16 @@ class _Running:
             self.finished.add(one.stage.name)
         elif not signals.received():
             self.failed[one.stage.name] = code
-        told = "finished" if one.stage.name in self.finished else f"exit {code} "
+        ending = "finished" if one.stage.name in self.finished else f"exit {code} "
         announce(
-            f"{told}  {cost.stage} in {cost.wall_s:,.0f} s, {cost.cpu_s:,.0f} s of processor; {self._left()}"
+            f"{ending}  {cost.stage} in {cost.wall_s:,.0f} s, {cost.cpu_s:,.0f} s of processor; {self._left()}"
         )
 
     def _left(self) -> str:
         left = [stage for name, stage in self.stages.items() if name not in self.finished]
         seconds = estimated_seconds(self.ladder, left)
-        told = "" if seconds is None else f", about {seconds / 60:,.0f} min"
-        return f"{len(left)} of {len(self.stages)} stages left{told}"
+        time = "" if seconds is None else f", about {seconds / 60:,.0f} min"
+        return f"{len(left)} of {len(self.stages)} stages left{time}"
 
 
 def log_file(ladder: Ladder, stage: str) -> Path:
@@ -191,12 +191,12 @@ def estimated_seconds(ladder: Ladder, left: list[Stage]) -> float | None:
 
 
 def _failure(ladder: Ladder, running: _Running, command: str) -> StagesFailedError:
-    told = []
+    endings = []
     for name, code in running.failed.items():
         lines = log_file(ladder, name).read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
-        told.append("\n  ".join([f"{name} ended with exit code {code}; its output ends:", *lines]))
+        endings.append("\n  ".join([f"{name} ended with exit code {code}; its output ends:", *lines]))
     return StagesFailedError(
-        "\n".join(told),
+        "\n".join(endings),
         kept=f"{len(running.finished)} of {len(running.stages)} finished stages",
         next_step=f"mend it (whole output: {ladder.work / 'logs'}), then {command}",
     )

@@ -25,8 +25,8 @@ ARM_COLUMNS = ("arm", "objective", "tokens", "FLOPs", "held out, start to end", 
 
 def signed(share: float) -> str:
     """A difference of shares in percent, with its sign; 0 has none."""
-    told = f"{100 * share:+.1f}"
-    return "0.0" if float(told) == 0 else told
+    points = f"{100 * share:+.1f}"
+    return "0.0" if float(points) == 0 else points
 
 
 def shown_score(score: ArmScore) -> str:

@@ -17,7 +17,7 @@ import orjson
 from cluster.artefacts.errors import ConfigError, MissingInputError
 
 _SAMPLE_LINES = 1000
-"""Lines beyond ASCII by which an encoding is told."""
+"""Lines beyond ASCII by which an encoding is detected."""
 
 
 @contextmanager

@@ -145,7 +145,7 @@ _SEPARATORS = "quote values that hold the separator, or save the rows as JSON li
 def _check_separator(path: Path, columns: Sequence[str], delimiter: str) -> None:
     """Refuse a table whose only column is a whole line of columns with another separator."""
     others = [
-        told for sign, told in _OTHER_SEPARATORS.items() if sign != delimiter and sign in "".join(columns)
+        name for sign, name in _OTHER_SEPARATORS.items() if sign != delimiter and sign in "".join(columns)
     ]
     if len(columns) == 1 and others:
         name, remedy = others[0]

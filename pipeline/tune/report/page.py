@@ -35,7 +35,7 @@ MOST_FILES = 100
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A line of the summary, with all that the page tells of it."""
+    """A line of the summary, with all that the page shows of it."""
 
     row: SummaryRow
     interval: Interval | None

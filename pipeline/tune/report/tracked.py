@@ -20,8 +20,8 @@ TABLE_FILE = "scores-table.json"
 def publish_page(
     directory: Path, runs_dir: Path, tracked_runs: Sequence[str], on_page: Callable[[str], object] | None
 ) -> None:
-    """Render the page of committed scores once, hand it on, and log it. What fails is told on stderr with the command
-    that makes the page again.
+    """Render the page of committed scores once, hand it on, and log it. What fails is reported on stderr with the
+    command that makes the page again.
 
     Args:
         tracked_runs: MLflow ids of the trainings' runs, which get the page and the table of the scores.
@@ -44,8 +44,8 @@ def publish_page(
 
 
 def log_page(tracked_runs: Iterable[str], page: str, runs_dir: Path, scores: Sequence[Score] = ()) -> None:
-    """Log a page, and the table of scores, to MLflow runs. What cannot be logged is told on stderr and no failure: the
-    scores are committed by then.
+    """Log a page, and the table of scores, to MLflow runs. What cannot be logged is reported on stderr and no failure:
+    the scores are committed by then.
 
     Args:
         tracked_runs: ids of the runs; each is logged to once.
