@@ -23,7 +23,7 @@ ENVIRONMENT = Path(sys.executable).parent.parent
 @pytest.fixture
 def scratch() -> Iterator[str]:
     """A short path: Ray's sockets lie below it."""
-    with tempfile.TemporaryDirectory(prefix="c", ignore_cleanup_errors=True) as place:
+    with tempfile.TemporaryDirectory(prefix="c", dir="/tmp", ignore_cleanup_errors=True) as place:
         yield place
 
 
