@@ -244,6 +244,18 @@ def test_missing_file_is_answered_with_the_nearest_name():
     assert "practice-pretrain.yaml" in caught.value.next_step
 
 
+def test_directory_is_no_configuration(tmp_path: Path):
+    with pytest.raises(MissingInputError, match="is a directory"):
+        load_config(PretrainConfig, tmp_path)
+
+
+def test_file_that_is_no_yaml_is_answered_with_what_to_correct(tmp_path: Path):
+    (path := tmp_path / "bad.yaml").write_text("a: [1,")
+    with pytest.raises(ConfigError, match="not valid YAML") as caught:
+        load_config(PretrainConfig, path)
+    assert "correct" in caught.value.next_step
+
+
 def test_base_that_leads_back_to_itself_is_refused(tmp_path: Path):
     (tmp_path / "a.yaml").write_text("base: b.yaml\n")
     (tmp_path / "b.yaml").write_text("base: a.yaml\n")

@@ -160,11 +160,18 @@ def load_merged(kind: Any, path: Path, chain: tuple[Path, ...] = ()) -> dict[str
         listed = "`cloze configs list` names those that come with cloze"
         hint = f"did you mean {near}? {listed}" if near else listed
         named_by = f" (named by `base` in {chain[-1]})" if chain else ""
+        if path.is_dir():
+            raise MissingInputError(
+                f"{path}{named_by} is a directory, not a configuration file.", next_step=listed
+            )
         raise MissingInputError(f"There is no configuration file {path}{named_by}.", next_step=hint)
     try:
         loaded = OmegaConf.load(path)
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+        raise ConfigError(
+            f"{path} is not valid YAML: {error}",
+            next_step=f"correct {path} (UTF-8; strings with `: ` or `#` need quotes), then the same command",
+        ) from None
     if not isinstance(loaded, DictConfig):
         raise ConfigError(f"{path} must hold `key: value` pairs, not a list or a single value.")
     bases = loaded.pop(BASE_KEY, None) or []
