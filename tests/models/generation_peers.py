@@ -42,6 +42,12 @@ COMMON = TransformerConfig(
 )
 
 
+def prompts(rows: int = 3, length: int = 5, seed: int = 0) -> torch.Tensor:
+    """[rows, length] ids of text."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(START + 1, VOCAB_SIZE, (rows, length), generator=generator)
+
+
 def move(model: nn.Module, seed: int) -> None:
     """Random weights under which each next token depends on all before it: with the usual small ones, a network that
     shares its embeddings repeats one token for ever."""

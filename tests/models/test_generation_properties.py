@@ -29,17 +29,13 @@ from tests.models.generation_peers import (
     bart,
     gpt2,
     move,
+    prompts,
     t5,
 )
 
 PEERS = {"gpt2": gpt2, "bart": bart, "t5": t5}
 peers = pytest.mark.parametrize("peer", PEERS)
 BASE = GenerationConfig(max_new_tokens=10, decoder_start_token_id=START, eos_token_id=EOS, pad_token_id=PAD)
-
-
-def prompts(rows=3, length=5, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(START + 1, VOCAB_SIZE, (rows, length), generator=generator)
 
 
 def log_probabilities(model, input_ids, sequences):

@@ -13,15 +13,10 @@ from scipy.stats import chisquare
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
 from models.generation.sampling import draw, keep_top_k, keep_top_p, uniform
-from tests.models.generation_peers import EOS, PAD, START, VOCAB_SIZE, bart, gpt2
+from tests.models.generation_peers import EOS, PAD, START, bart, gpt2, prompts
 
 SAMPLED = GenerationConfig(do_sample=True, max_new_tokens=8, decoder_start_token_id=START, pad_token_id=PAD)
 LOGITS = st.lists(st.floats(-8, 8, width=32), min_size=2, max_size=30, unique=True)
-
-
-def prompts(rows=3, length=5, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(START + 1, VOCAB_SIZE, (rows, length), generator=generator)
 
 
 def first_tokens(config, count):

