@@ -17,9 +17,8 @@ from cluster.artefacts.errors import DownloadError, StorageError
 from cluster.artefacts.owner import exclusive
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
-from data_prep.download.fetch import Fetched, checksum_of, fetch
+from data_prep.download.fetch import Fetched, RemoteFile, checksum_of, fetch
 from data_prep.download.http import Http
-from data_prep.download.remote_file import RemoteFile
 
 INDEX_NAME = "downloads.json"
 SHOW_INTERVAL_S = 0.5

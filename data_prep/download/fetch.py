@@ -15,7 +15,6 @@ import requests
 from cluster.artefacts.errors import DownloadError
 from cluster.artefacts.storage import storage_errors
 from data_prep.download.http import GoneError, Http, Stopped, TryAgainError, connection_errors
-from data_prep.download.remote_file import RemoteFile
 
 CHUNK_BYTES = 1 << 20
 FRUITFUL_BYTES = 1 << 20
@@ -25,6 +24,23 @@ WRONG_CONTENT_ATTEMPTS = 2
 UNPUBLISHED = "sha256"
 """Checksum kind recorded for files without a published checksum."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of a snapshot, as its publisher describes it."""
+
+    url: str
+    name: str
+    """File name in the directory of downloads."""
+    size_bytes: int | None = None
+    """None where the publisher does not state it."""
+    algorithm: str = ""
+    """Name of a `hashlib` hash; empty where no checksum is published."""
+    checksum: str = ""
+    """Hexadecimal."""
+    may_be_missing: bool = False
+    """Whether the list may name files that the server lacks; a missing one is then no failure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,7 @@ def download(
     """Fetch a corpus from its publisher. The same command continues, or confirms the files that are there."""
     from data_prep.download.directory import download as fetch_all
     from data_prep.download.http import Http, Politeness
-    from data_prep.download.publishers import list_files
-    from data_prep.download.remote_file import choose
+    from data_prep.download.publishers import choose, list_files
 
     http = Http(Politeness(contact=contact, connections=connections, attempts=attempts))
     listed = list_files(http, publisher.value, what, base_url, date=date, archive=archive.value)

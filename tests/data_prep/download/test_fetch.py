@@ -14,8 +14,9 @@ from cluster.artefacts.errors import DownloadError, StorageError
 from data_prep.download import directory as downloads
 from data_prep.download import fetch as fetching
 from data_prep.download.directory import download
+from data_prep.download.fetch import RemoteFile
 from data_prep.download.http import Http, Politeness
-from data_prep.download.remote_file import RemoteFile, choose
+from data_prep.download.publishers import choose
 from tests.data_prep.download.publisher import Answer
 
 BODY = bytes(range(256)) * 40

@@ -8,9 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import DownloadError, exit_codes
-from data_prep.download.common_crawl import list_common_crawl
-from data_prep.download.gutenberg import list_gutenberg
-from data_prep.download.wikipedia import list_wikipedia
+from data_prep.download.publishers import list_common_crawl, list_gutenberg, list_wikipedia
 from pipeline.commands.verbs import app
 from tests.data_prep.download.publisher import Answer
 
