@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
@@ -11,28 +9,35 @@ from models.causal_language_model import CausalLanguageModel
 from models.sequence_to_sequence import Memory, SequenceToSequence
 
 
-class Reader(Protocol):
+class Reader:
     """Reads some texts, each in the same number of rows (its beams or samples) that lie side by side."""
+
+    def __init__(self, model: CausalLanguageModel | SequenceToSequence) -> None:
+        self._cache = model.decoder.new_cache()
+        self._copies = 1
 
     def read(self, input_ids: Tensor) -> Tensor:
         """[texts * copies, length] int64 tokens behind those read before, to float32 [texts * copies, vocab_size]
         logits of the next token."""
-        ...
+        raise NotImplementedError
 
     def repeat(self, copies: int) -> None:
         """Give every text that many rows; until then it has one."""
-        ...
+        self._copies = copies
+        if copies > 1:
+            self._cache.select(torch.arange(self._cache.rows).repeat_interleave(copies))
 
     def reorder(self, rows: Tensor) -> None:
         """Continue with these rows, [texts * copies] int64; each must be of the text whose place it takes."""
-        ...
+        self._cache.select(rows)
 
     def keep(self, texts: Tensor) -> None:
         """Forget all texts but these, [kept] int64."""
-        ...
+        rows = texts[:, None] * self._copies + torch.arange(self._copies, device=texts.device)
+        self._cache.select(rows.flatten())
 
 
-class DecoderReader:
+class DecoderReader(Reader):
     """A decoder that reads prompts and continues them."""
 
     def __init__(
@@ -43,11 +48,10 @@ class DecoderReader:
             attention_mask: [texts, prompt length] bool, true at tokens, padded on the left; None without padding.
             prefix_lengths: [texts] tokens at the beginning of each prompt that are read both ways; None for none.
         """
+        super().__init__(model)
         self._model = model
         self._mask = attention_mask
         self._prefix_lengths = prefix_lengths
-        self._cache = model.decoder.new_cache()
-        self._copies = 1
 
     def read(self, input_ids: Tensor) -> Tensor:
         mask = self._mask
@@ -68,55 +72,30 @@ class DecoderReader:
             return None
         return self._prefix_lengths.repeat_interleave(self._copies, 0)
 
-    def repeat(self, copies: int) -> None:
-        self._copies = copies
-        if copies > 1:
-            self._cache.select(_repeated(self._cache.rows, copies))
-
-    def reorder(self, rows: Tensor) -> None:
-        self._cache.select(rows)
-
     def keep(self, texts: Tensor) -> None:
-        self._cache.select(_rows_of(texts, self._copies))
+        super().keep(texts)
         if self._mask is not None:
             self._mask = self._mask[texts]
         if self._prefix_lengths is not None:
             self._prefix_lengths = self._prefix_lengths[texts]
 
 
-class EncoderDecoderReader:
+class EncoderDecoderReader(Reader):
     """A decoder that reads its own output, and a memory that all rows of a text share."""
 
     def __init__(self, model: SequenceToSequence, memory: Memory) -> None:
+        super().__init__(model)
         self._model = model
         self._memory = memory
-        self._cache = model.decoder.new_cache()
-        self._copies = 1
 
     def read(self, input_ids: Tensor) -> Tensor:
         hidden = self._model.decode(input_ids, self._memory, cache=self._cache)
         return self._model.project(hidden[:, -1]).float()
 
-    def repeat(self, copies: int) -> None:
-        self._copies = copies
-        if copies > 1:
-            self._cache.select(_repeated(self._cache.rows, copies))
-
-    def reorder(self, rows: Tensor) -> None:
-        self._cache.select(rows)
-
     def keep(self, texts: Tensor) -> None:
-        self._cache.select(_rows_of(texts, self._copies))
+        super().keep(texts)
         self._cache.select_memory(texts)
         self._memory = self._memory.select(texts)
-
-
-def _repeated(count: int, copies: int) -> Tensor:
-    return torch.arange(count).repeat_interleave(copies)
-
-
-def _rows_of(texts: Tensor, copies: int) -> Tensor:
-    return (texts[:, None] * copies + torch.arange(copies, device=texts.device)).flatten()
 
 
 def check_numbers(scores: Tensor) -> None:

@@ -19,7 +19,7 @@ from models.hf.bert import pooled_head
 from models.hf.config_json import HfConfig, generation_keys, require_keys
 from models.hf.family import Family, TokenIds
 from models.hf.heads import Head
-from models.hf.names import Names, module, parameter, vocabulary_names
+from models.hf.names import Names, layers, module, parameter, vocabulary_names
 
 STACKS = ("encoder", "decoder")
 
@@ -62,38 +62,25 @@ def with_shared_embedding(tensors: Mapping[str, Tensor], base: str, *, separate:
 UNUSED_POSITIONS = 2
 """Rows of their position embeddings before the first position."""
 LOGITS_BIAS = "final_logits_bias"
-KEYS: Mapping[str, str] = {
-    "vocab_size": "vocab_size",
-    "num_layers": "encoder_layers",
-    "num_decoder_layers": "decoder_layers",
-    "hidden_size": "d_model",
-    "num_heads": "encoder_attention_heads",
-    "intermediate_size": "encoder_ffn_dim",
-    "max_positions": "max_position_embeddings",
-    "dropout": "dropout",
-    "attention_dropout": "attention_dropout",
-    "activation_dropout": "activation_dropout",
-    "scale_embeddings": "scale_embedding",
-    "initializer_std": "init_std",
-    "tie_embeddings": "tie_word_embeddings",
+KEYS: Mapping[str, tuple[str, Any]] = {
+    "vocab_size": ("vocab_size", 50265),
+    "num_layers": ("encoder_layers", 12),
+    "num_decoder_layers": ("decoder_layers", 12),
+    "hidden_size": ("d_model", 1024),
+    "num_heads": ("encoder_attention_heads", 16),
+    "intermediate_size": ("encoder_ffn_dim", 4096),
+    "max_positions": ("max_position_embeddings", 1024),
+    "dropout": ("dropout", 0.1),
+    "attention_dropout": ("attention_dropout", 0.0),
+    "activation_dropout": ("activation_dropout", 0.0),
+    "scale_embeddings": ("scale_embedding", False),
+    "initializer_std": ("init_std", 0.02),
+    "tie_embeddings": ("tie_word_embeddings", True),
 }
 DEFAULTS: Mapping[str, Any] = {
-    "vocab_size": 50265,
-    "encoder_layers": 12,
-    "decoder_layers": 12,
-    "d_model": 1024,
-    "encoder_attention_heads": 16,
     "decoder_attention_heads": 16,
-    "encoder_ffn_dim": 4096,
     "decoder_ffn_dim": 4096,
-    "max_position_embeddings": 1024,
     "activation_function": "gelu",
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-    "scale_embedding": False,
-    "init_std": 0.02,
-    "tie_word_embeddings": True,
 }
 
 
@@ -135,35 +122,32 @@ def family_of(variant: Variant) -> Family:
     )
 
 
+LAYER: Mapping[str, tuple[str, ...]] = {
+    "attention.output": ("self_attn.out_proj",),
+    "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention_norm": ("self_attn_layer_norm",),
+    "feed_forward.up": ("fc1",),
+    "feed_forward.down": ("fc2",),
+    "feed_forward_norm": ("final_layer_norm",),
+}
+CROSS_ATTENTION: Mapping[str, tuple[str, ...]] = {
+    "cross_attention.output": ("encoder_attn.out_proj",),
+    "cross_attention.query": ("encoder_attn.q_proj",),
+    "cross_attention.key_value": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "cross_attention_norm": ("encoder_attn_layer_norm",),
+}
+
+
 def _body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
     table = parameter("encoder.embeddings.tokens.weight", f"{prefix}shared.weight")
     for stack, num_layers in zip(STACKS, (config.num_layers, config.decoder_layers), strict=True):
         positions = f"{stack}.embeddings.positions.weight", f"{prefix}{stack}.embed_positions.weight"
         table += parameter(*positions, skipped=UNUSED_POSITIONS)
         table += module(f"{stack}.embeddings.norm", f"{prefix}{stack}.layernorm_embedding")
-        for number in range(num_layers):
-            our, their = f"{stack}.transformer.layers.{number}", f"{prefix}{stack}.layers.{number}"
-            table += [
-                *_attention(f"{our}.attention", f"{their}.self_attn", {"qkv": "qkv"}),
-                *module(f"{our}.attention_norm", f"{their}.self_attn_layer_norm"),
-                *module(f"{our}.feed_forward.up", f"{their}.fc1"),
-                *module(f"{our}.feed_forward.down", f"{their}.fc2"),
-                *module(f"{our}.feed_forward_norm", f"{their}.final_layer_norm"),
-            ]
-            if stack == "decoder":
-                parts = {"query": "q", "key_value": "kv"}
-                table += _attention(f"{our}.cross_attention", f"{their}.encoder_attn", parts)
-                table += module(f"{our}.cross_attention_norm", f"{their}.encoder_attn_layer_norm")
+        modules = LAYER if stack == "encoder" else {**LAYER, **CROSS_ATTENTION}
+        table += layers(num_layers, f"{stack}.transformer.layers.", f"{prefix}{stack}.layers.", modules)
         if config.norm == "pre":
             table += module(f"{stack}.transformer.final_norm", f"{prefix}{stack}.layer_norm")
-    return table
-
-
-def _attention(our: str, their: str, projections: Mapping[str, str]) -> list[Names]:
-    """One attention; `projections` has, for each of our projections, the initials of theirs that it joins."""
-    table = module(f"{our}.output", f"{their}.out_proj")
-    for name, initials in projections.items():
-        table += module(f"{our}.{name}", *(f"{their}.{initial}_proj" for initial in initials))
     return table
 
 

@@ -15,35 +15,24 @@ from models.config import TransformerConfig
 from models.hf.config_json import read_activation
 from models.hf.family import Family
 from models.hf.heads import FINE_TUNED, Head, classes
-from models.hf.names import Names, module, parameter
+from models.hf.names import Names, layers, module, parameter
 
-KEYS: Mapping[str, str] = {
-    "vocab_size": "vocab_size",
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "num_segments": "type_vocab_size",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "norm_eps": "layer_norm_eps",
-    "initializer_std": "initializer_range",
-    "tie_embeddings": "tie_word_embeddings",
+KEYS: Mapping[str, tuple[str, Any]] = {
+    "vocab_size": ("vocab_size", ...),
+    "num_layers": ("num_hidden_layers", 12),
+    "hidden_size": ("hidden_size", 768),
+    "num_heads": ("num_attention_heads", 12),
+    "intermediate_size": ("intermediate_size", 3072),
+    "max_positions": ("max_position_embeddings", 512),
+    "num_segments": ("type_vocab_size", 2),
+    "dropout": ("hidden_dropout_prob", 0.1),
+    "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+    "norm_eps": ("layer_norm_eps", 1e-12),
+    "initializer_std": ("initializer_range", 0.02),
+    "tie_embeddings": ("tie_word_embeddings", True),
 }
 DEFAULTS: Mapping[str, Any] = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
     "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "initializer_range": 0.02,
-    "layer_norm_eps": 1e-12,
-    "tie_word_embeddings": True,
 }
 REQUIRED: Mapping[str, Any] = {
     "is_decoder": False,
@@ -68,9 +57,15 @@ def modern_norms(tensors: dict[str, Tensor], values: Mapping[str, Any], prefix: 
     return renamed
 
 
+LAYERS = "encoder.transformer.layers."
+
+
 def body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
     """Tensors of embeddings and layers."""
-    return [*embedding_names(config, prefix), *layer_names(config, f"{prefix}encoder.layer.")]
+    return [
+        *embedding_names(config, prefix),
+        *layers(config.num_layers, LAYERS, f"{prefix}encoder.layer.", LAYER),
+    ]
 
 
 def embedding_names(config: TransformerConfig, prefix: str, *, skipped: int = 0) -> list[Names]:
@@ -98,25 +93,6 @@ LAYER: Mapping[str, tuple[str, ...]] = {
     "feed_forward_norm": ("output.LayerNorm",),
 }
 """Our modules of a layer and theirs."""
-
-
-def layer_names(
-    config: TransformerConfig, theirs: str, layer: Mapping[str, tuple[str, ...]] = LAYER
-) -> list[Names]:
-    """Tensors of all layers of an encoder.
-
-    Args:
-        theirs: beginning of their names up to the number of the layer.
-        layer: as in `LAYER`.
-    """
-    return [
-        names
-        for number in range(config.num_layers)
-        for own, parts in layer.items()
-        for names in module(
-            f"encoder.transformer.layers.{number}.{own}", *(f"{theirs}{number}.{part}" for part in parts)
-        )
-    ]
 
 
 def prediction_names(

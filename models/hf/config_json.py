@@ -63,11 +63,11 @@ def require_keys(values: Mapping[str, Any], required: Mapping[str, Any]) -> None
         raise ValueError("config.json asks for what these networks do not compute: " + "; ".join(problems))
 
 
-def read_fields(values: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
-    """Fields of our configuration from config.json; `keys` has their key for each of our fields."""
-    if missing := [theirs for theirs in keys.values() if theirs not in values]:
+def read_fields(values: Mapping[str, Any], keys: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    """Fields of our configuration from config.json; `keys` as in `Family`."""
+    if missing := [theirs for theirs, _ in keys.values() if theirs not in values]:
         raise ValueError(f"config.json has no {', '.join(missing)}")
-    return {ours: values[theirs] for ours, theirs in keys.items()}
+    return {ours: values[theirs] for ours, (theirs, _) in keys.items()}
 
 
 EFFECTIVE: Mapping[str, str] = {
@@ -79,9 +79,9 @@ EFFECTIVE: Mapping[str, str] = {
 """Fields that may be left open, and the properties that say what is used then."""
 
 
-def write_fields(config: TransformerConfig, keys: Mapping[str, str]) -> HfConfig:
+def write_fields(config: TransformerConfig, keys: Mapping[str, tuple[str, Any]]) -> HfConfig:
     """The opposite of `read_fields`; sizes that follow from others are written out."""
-    return {theirs: getattr(config, EFFECTIVE.get(ours, ours)) for ours, theirs in keys.items()}
+    return {theirs: getattr(config, EFFECTIVE.get(ours, ours)) for ours, (theirs, _) in keys.items()}
 
 
 def generation_keys(config_dict: HfConfig, *others: str) -> HfConfig:

@@ -9,7 +9,7 @@ from models.hf import bert
 from models.hf.config_json import read_activation
 from models.hf.family import Family
 from models.hf.heads import FINE_TUNED, Head, classes
-from models.hf.names import Names
+from models.hf.names import Names, layers
 
 LAYER: Mapping[str, tuple[str, ...]] = {
     "attention.qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
@@ -22,8 +22,8 @@ LAYER: Mapping[str, tuple[str, ...]] = {
 
 
 def _body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
-    layers = bert.layer_names(config, f"{prefix}transformer.layer.", LAYER)
-    return [*bert.embedding_names(config, prefix), *layers]
+    own = layers(config.num_layers, bert.LAYERS, f"{prefix}transformer.layer.", LAYER)
+    return [*bert.embedding_names(config, prefix), *own]
 
 
 def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
@@ -52,28 +52,19 @@ FAMILY = Family(
     base="distilbert.",
     always=TransformerConfig(norm_eps=1e-12, classification_head="relu"),
     keys={
-        "vocab_size": "vocab_size",
-        "num_layers": "n_layers",
-        "hidden_size": "dim",
-        "num_heads": "n_heads",
-        "intermediate_size": "hidden_dim",
-        "max_positions": "max_position_embeddings",
-        "dropout": "dropout",
-        "attention_dropout": "attention_dropout",
-        "initializer_std": "initializer_range",
-        "tie_embeddings": "tie_word_embeddings",
+        "vocab_size": ("vocab_size", ...),
+        "num_layers": ("n_layers", 6),
+        "hidden_size": ("dim", 768),
+        "num_heads": ("n_heads", 12),
+        "intermediate_size": ("hidden_dim", 3072),
+        "max_positions": ("max_position_embeddings", 512),
+        "dropout": ("dropout", 0.1),
+        "attention_dropout": ("attention_dropout", 0.1),
+        "initializer_std": ("initializer_range", 0.02),
+        "tie_embeddings": ("tie_word_embeddings", True),
     },
     defaults={
-        "n_layers": 6,
-        "dim": 768,
-        "n_heads": 12,
-        "hidden_dim": 3072,
-        "max_position_embeddings": 512,
-        "dropout": 0.1,
-        "attention_dropout": 0.1,
         "activation": "gelu",
-        "initializer_range": 0.02,
-        "tie_word_embeddings": True,
     },
     body=_body,
     heads=_heads,

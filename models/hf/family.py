@@ -81,10 +81,11 @@ class Family:
     """The prefix of a network with a head."""
     always: TransformerConfig
     """The fields that config.json has no place for have these values."""
-    keys: Mapping[str, str]
-    """Our fields and their keys."""
+    keys: Mapping[str, tuple[str, Any]]
+    """Our fields, with their keys and the values that `transformers` assumes where a config.json leaves them out; `...`
+    where it may not."""
     defaults: Mapping[str, Any]
-    """Values that `transformers` assumes for keys that a config.json leaves out."""
+    """The values that it assumes for further keys."""
     body: Callable[[TransformerConfig, str, int], list[Names]]
     """(configuration, prefix, padding id) to the tensors of the network without its head."""
     heads: Callable[[TransformerConfig, str], Mapping[Head, list[Names]]]
@@ -158,7 +159,8 @@ class Family:
                 shape.
         """
         head = self.architectures[config_dict["architectures"][0]]
-        values = {**self.defaults, **config_dict}
+        assumed = {key: value for key, value in self.keys.values() if value is not ...}
+        values = {**assumed, **self.defaults, **config_dict}
         require_keys(values, self.required)
         self._check_depth(values, len(tensors))
         prefix = self._prefix(head)
@@ -181,7 +183,7 @@ class Family:
     def _check_depth(self, values: Mapping[str, Any], num_tensors: int) -> None:
         """Refuse more layers than the weights can be of, before tables are made of them."""
         for name in ("num_layers", "num_decoder_layers"):
-            key = self.keys.get(name, "")
+            key, _ = self.keys.get(name, ("", None))
             if isinstance(values.get(key), int) and values[key] > num_tensors:
                 raise ValueError(f"{key} = {values[key]} in config.json, but there are {num_tensors} tensors")
 

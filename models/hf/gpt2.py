@@ -11,26 +11,26 @@ from models.config import TransformerConfig
 from models.hf.config_json import generation_keys
 from models.hf.family import Family
 from models.hf.heads import Head
-from models.hf.names import Names, module, parameter, vocabulary_names
+from models.hf.names import Names, layers, module, parameter, vocabulary_names
+
+LAYER: Mapping[str, tuple[str, ...]] = {
+    "attention_norm": ("ln_1",),
+    "attention.qkv": ("attn.c_attn",),
+    "attention.output": ("attn.c_proj",),
+    "feed_forward_norm": ("ln_2",),
+    "feed_forward.up": ("mlp.c_fc",),
+    "feed_forward.down": ("mlp.c_proj",),
+}
 
 
 def _body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
-    table = [
+    linear = [name for name in LAYER if not name.endswith("_norm")]
+    return [
         *parameter("decoder.embeddings.tokens.weight", f"{prefix}wte.weight"),
         *parameter("decoder.embeddings.positions.weight", f"{prefix}wpe.weight"),
         *module("decoder.transformer.final_norm", f"{prefix}ln_f"),
+        *layers(config.num_layers, "decoder.transformer.layers.", f"{prefix}h.", LAYER, transposed=linear),
     ]
-    for number in range(config.num_layers):
-        our, their = f"decoder.transformer.layers.{number}", f"{prefix}h.{number}"
-        table += [
-            *module(f"{our}.attention_norm", f"{their}.ln_1"),
-            *module(f"{our}.attention.qkv", f"{their}.attn.c_attn", transposed=True),
-            *module(f"{our}.attention.output", f"{their}.attn.c_proj", transposed=True),
-            *module(f"{our}.feed_forward_norm", f"{their}.ln_2"),
-            *module(f"{our}.feed_forward.up", f"{their}.mlp.c_fc", transposed=True),
-            *module(f"{our}.feed_forward.down", f"{their}.mlp.c_proj", transposed=True),
-        ]
-    return table
 
 
 def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
@@ -57,35 +57,22 @@ FAMILY = Family(
     ),
     # `transformers` keeps `activation_dropout`, but does not read it.
     keys={
-        "vocab_size": "vocab_size",
-        "num_layers": "n_layer",
-        "hidden_size": "n_embd",
-        "num_heads": "n_head",
-        "intermediate_size": "n_inner",
-        "max_positions": "n_positions",
-        "dropout": "resid_pdrop",
-        "attention_dropout": "attn_pdrop",
-        "activation_dropout": "activation_dropout",
-        "scale_attention": "scale_attn_weights",
-        "norm_eps": "layer_norm_epsilon",
-        "initializer_std": "initializer_range",
-        "tie_embeddings": "tie_word_embeddings",
+        "vocab_size": ("vocab_size", 50257),
+        "num_layers": ("n_layer", 12),
+        "hidden_size": ("n_embd", 768),
+        "num_heads": ("n_head", 12),
+        "intermediate_size": ("n_inner", None),
+        "max_positions": ("n_positions", 1024),
+        "dropout": ("resid_pdrop", 0.1),
+        "attention_dropout": ("attn_pdrop", 0.1),
+        "activation_dropout": ("activation_dropout", 0.0),
+        "scale_attention": ("scale_attn_weights", True),
+        "norm_eps": ("layer_norm_epsilon", 1e-5),
+        "initializer_std": ("initializer_range", 0.02),
+        "tie_embeddings": ("tie_word_embeddings", True),
     },
     defaults={
-        "vocab_size": 50257,
-        "n_layer": 12,
-        "n_embd": 768,
-        "n_head": 12,
-        "n_inner": None,
-        "n_positions": 1024,
-        "resid_pdrop": 0.1,
-        "attn_pdrop": 0.1,
-        "activation_dropout": 0.0,
         "activation_function": "gelu_new",
-        "scale_attn_weights": True,
-        "layer_norm_epsilon": 1e-5,
-        "initializer_range": 0.02,
-        "tie_word_embeddings": True,
     },
     body=_body,
     heads=_heads,

@@ -14,29 +14,29 @@ from models.config import TransformerConfig
 from models.hf.config_json import generation_keys, require_keys
 from models.hf.family import Family, TokenIds
 from models.hf.heads import Head
-from models.hf.names import Names, module, parameter, vocabulary_names
+from models.hf.names import Names, layers, module, parameter, vocabulary_names
 
 REQUIRED: Mapping[str, Any] = {"attention_bias": False, "mlp_bias": False}
 
 
+LAYER: Mapping[str, tuple[str, ...]] = {
+    "attention_norm": ("input_layernorm",),
+    "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention.output": ("self_attn.o_proj",),
+    "feed_forward_norm": ("post_attention_layernorm",),
+    "feed_forward.up": ("mlp.gate_proj", "mlp.up_proj"),
+    "feed_forward.down": ("mlp.down_proj",),
+}
+
+
 def _body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
-    sizes = (config.attention_size, config.key_value_size, config.key_value_size)
-    table = [
+    sizes = {"attention.qkv": (config.attention_size, config.key_value_size, config.key_value_size)}
+    ours, theirs = "decoder.transformer.layers.", f"{prefix}layers."
+    return [
         *parameter("decoder.embeddings.tokens.weight", f"{prefix}embed_tokens.weight"),
         *module("decoder.transformer.final_norm", f"{prefix}norm", bias=False),
+        *layers(config.num_layers, ours, theirs, LAYER, sizes=sizes, bias=False),
     ]
-    for number in range(config.num_layers):
-        our, their = f"decoder.transformer.layers.{number}", f"{prefix}layers.{number}"
-        projections = (f"{their}.self_attn.{initial}_proj" for initial in "qkv")
-        table += [
-            *module(f"{our}.attention_norm", f"{their}.input_layernorm", bias=False),
-            *module(f"{our}.attention.qkv", *projections, bias=False, sizes=sizes),
-            *module(f"{our}.attention.output", f"{their}.self_attn.o_proj", bias=False),
-            *module(f"{our}.feed_forward_norm", f"{their}.post_attention_layernorm", bias=False),
-            *module(f"{our}.feed_forward.up", f"{their}.mlp.gate_proj", f"{their}.mlp.up_proj", bias=False),
-            *module(f"{our}.feed_forward.down", f"{their}.mlp.down_proj", bias=False),
-        ]
-    return table
 
 
 def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
@@ -85,32 +85,20 @@ FAMILY = Family(
         dropout=0.0,
     ),
     keys={
-        "vocab_size": "vocab_size",
-        "num_layers": "num_hidden_layers",
-        "hidden_size": "hidden_size",
-        "num_heads": "num_attention_heads",
-        "num_key_value_heads": "num_key_value_heads",
-        "attention_head_size": "head_dim",
-        "intermediate_size": "intermediate_size",
-        "max_positions": "max_position_embeddings",
-        "attention_dropout": "attention_dropout",
-        "norm_eps": "rms_norm_eps",
-        "initializer_std": "initializer_range",
-        "tie_embeddings": "tie_word_embeddings",
+        "vocab_size": ("vocab_size", 32000),
+        "num_layers": ("num_hidden_layers", 32),
+        "hidden_size": ("hidden_size", 4096),
+        "num_heads": ("num_attention_heads", 32),
+        "num_key_value_heads": ("num_key_value_heads", None),
+        "attention_head_size": ("head_dim", None),
+        "intermediate_size": ("intermediate_size", 11008),
+        "max_positions": ("max_position_embeddings", 2048),
+        "attention_dropout": ("attention_dropout", 0.0),
+        "norm_eps": ("rms_norm_eps", 1e-6),
+        "initializer_std": ("initializer_range", 0.02),
+        "tie_embeddings": ("tie_word_embeddings", False),
     },
     defaults={
-        "vocab_size": 32000,
-        "num_hidden_layers": 32,
-        "hidden_size": 4096,
-        "num_attention_heads": 32,
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "intermediate_size": 11008,
-        "max_position_embeddings": 2048,
-        "attention_dropout": 0.0,
-        "rms_norm_eps": 1e-6,
-        "initializer_range": 0.02,
-        "tie_word_embeddings": False,
         "hidden_act": "silu",
         "rope_theta": 10000.0,
     },

@@ -12,35 +12,23 @@ from models.config import TransformerConfig
 from models.hf.config_json import ACTIVATION_NAMES, read_activation, require_keys
 from models.hf.family import Family, TokenIds
 from models.hf.heads import FINE_TUNED, Head, classes
-from models.hf.names import Names, module, parameter
+from models.hf.names import Names, layers, module, parameter
 
-KEYS: Mapping[str, str] = {
-    "vocab_size": "vocab_size",
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "dropout": "embedding_dropout",
-    "attention_dropout": "attention_dropout",
-    "activation_dropout": "mlp_dropout",
-    "norm_eps": "norm_eps",
-    "initializer_std": "initializer_range",
-    "tie_embeddings": "tie_word_embeddings",
+KEYS: Mapping[str, tuple[str, Any]] = {
+    "vocab_size": ("vocab_size", 50368),
+    "num_layers": ("num_hidden_layers", 22),
+    "hidden_size": ("hidden_size", 768),
+    "num_heads": ("num_attention_heads", 12),
+    "intermediate_size": ("intermediate_size", 1152),
+    "max_positions": ("max_position_embeddings", 8192),
+    "dropout": ("embedding_dropout", 0.0),
+    "attention_dropout": ("attention_dropout", 0.0),
+    "activation_dropout": ("mlp_dropout", 0.0),
+    "norm_eps": ("norm_eps", 1e-5),
+    "initializer_std": ("initializer_range", 0.02),
+    "tie_embeddings": ("tie_word_embeddings", True),
 }
 DEFAULTS: Mapping[str, Any] = {
-    "vocab_size": 50368,
-    "num_hidden_layers": 22,
-    "hidden_size": 768,
-    "num_attention_heads": 12,
-    "intermediate_size": 1152,
-    "max_position_embeddings": 8192,
-    "embedding_dropout": 0.0,
-    "attention_dropout": 0.0,
-    "mlp_dropout": 0.0,
-    "norm_eps": 1e-5,
-    "initializer_range": 0.02,
-    "tie_word_embeddings": True,
     "hidden_activation": "gelu",
     "classifier_activation": "gelu",
     "classifier_pooling": "cls",
@@ -64,24 +52,26 @@ ROTARY_BASES: Mapping[str, tuple[str, float]] = {
 """Kinds of layers with the key of their rotary base in older files, and its default."""
 
 
+LAYER: Mapping[str, tuple[str, ...]] = {
+    "attention_norm": ("attn_norm",),
+    "attention.qkv": ("attn.Wqkv",),
+    "attention.output": ("attn.Wo",),
+    "feed_forward_norm": ("mlp_norm",),
+    "feed_forward.up": ("mlp.Wi",),
+    "feed_forward.down": ("mlp.Wo",),
+}
+
+
 def _body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
-    bias = config.biases
-    table = [
+    bias, ours = config.biases, "encoder.transformer.layers."
+    own = layers(config.num_layers, ours, f"{prefix}layers.", LAYER, bias=bias)
+    return [
         *module("encoder.embeddings.tokens", f"{prefix}embeddings.tok_embeddings", bias=False),
         *module("encoder.embeddings.norm", f"{prefix}embeddings.norm", bias=bias),
         *module("encoder.transformer.final_norm", f"{prefix}final_norm", bias=bias),
+        # The first layer has no norm.
+        *(names for names in own if not names.ours.startswith(f"{ours}0.attention_norm.")),
     ]
-    for number in range(config.num_layers):
-        our, their = f"encoder.transformer.layers.{number}", f"{prefix}layers.{number}"
-        table += [
-            *(module(f"{our}.attention_norm", f"{their}.attn_norm", bias=bias) if number else []),
-            *module(f"{our}.attention.qkv", f"{their}.attn.Wqkv", bias=bias),
-            *module(f"{our}.attention.output", f"{their}.attn.Wo", bias=bias),
-            *module(f"{our}.feed_forward_norm", f"{their}.mlp_norm", bias=bias),
-            *module(f"{our}.feed_forward.up", f"{their}.mlp.Wi", bias=bias),
-            *module(f"{our}.feed_forward.down", f"{their}.mlp.Wo", bias=bias),
-        ]
-    return table
 
 
 def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:

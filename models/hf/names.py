@@ -6,7 +6,7 @@ in the rows of one matrix), and some are transposed on theirs (GPT-2's `Conv1D`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +49,40 @@ def module(
     """
     names = [Names(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), transposed, sizes)]
     return names + [Names(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), sizes=sizes)] * bias
+
+
+def layers(
+    num_layers: int,
+    ours: str,
+    theirs: str,
+    modules: Mapping[str, Sequence[str]],
+    *,
+    sizes: Mapping[str, tuple[int, ...]] = {},
+    bias: bool = True,
+    transposed: Collection[str] = (),
+) -> list[Names]:
+    """The modules of all layers.
+
+    Args:
+        ours: beginning of our names up to the number of the layer.
+        theirs: beginning of theirs.
+        modules: our modules of a layer, with theirs.
+        sizes: by our module, as in `Names`.
+        bias: as in `module`.
+        transposed: our modules whose weights are transposed there.
+    """
+    return [
+        names
+        for number in range(num_layers)
+        for own, parts in modules.items()
+        for names in module(
+            f"{ours}{number}.{own}",
+            *(f"{theirs}{number}.{part}" for part in parts),
+            bias=bias,
+            transposed=own in transposed,
+            sizes=sizes.get(own, ()),
+        )
+    ]
 
 
 def vocabulary_names(config: TransformerConfig) -> list[Names]:

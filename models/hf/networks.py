@@ -117,68 +117,41 @@ def ended_by(input_ids: Tensor, attention_mask: Tensor, eos: int) -> Tensor:
     return others.scatter(1, last, eos)
 
 
-def _hidden(model: Model, input_ids: Tensor, attention_mask: Tensor, segment_ids: Tensor | None) -> Outputs:
-    encoder = model["encoder"]
-    return {"last_hidden_state": encoder(input_ids, attention_mask=attention_mask, segment_ids=segment_ids)}
+def _scores(*names: str, beside: str | None = None, method: str = "__call__") -> Callable[..., Outputs]:
+    """Outputs of one call of a network.
+
+    Args:
+        names: of the outputs; several divide the last dimension.
+        beside: what the network calls the input beside the text; None where it takes none.
+        method: of the network.
+    """
+
+    def outputs(model: Model, input_ids: Tensor, attention_mask: Tensor, other: Tensor | None) -> Outputs:
+        others = {beside: other} if beside else {}
+        found = getattr(model, method)(input_ids, attention_mask=attention_mask, **others)
+        return dict(zip(names, [found] if len(names) == 1 else found.unbind(-1), strict=True))
+
+    return outputs
 
 
-def _tokens(model: Model, input_ids: Tensor, attention_mask: Tensor, segment_ids: Tensor | None) -> Outputs:
-    return {"logits": model.logits(input_ids, attention_mask=attention_mask, segment_ids=segment_ids)}
+def _hidden(model: Model, *batch: Tensor | None) -> Outputs:
+    return _scores("last_hidden_state", beside="segment_ids")(model["encoder"], *batch)
 
 
-def _tokens_and_pairs(
-    model: Model, input_ids: Tensor, attention_mask: Tensor, segment_ids: Tensor | None
-) -> Outputs:
-    hidden = model.encoder(input_ids, attention_mask=attention_mask, segment_ids=segment_ids)
+def _tokens_and_pairs(model: Model, *batch: Tensor | None) -> Outputs:
+    hidden = _scores("hidden", beside="segment_ids")(model.encoder, *batch)["hidden"]
     return {
         "prediction_logits": model.head(hidden, model.encoder.embeddings.token_weight),
         "seq_relationship_logits": model.pair_head(hidden[:, 0]),
     }
 
 
-def _labels(model: Model, input_ids: Tensor, attention_mask: Tensor, segment_ids: Tensor | None) -> Outputs:
-    return {"logits": model(input_ids, attention_mask=attention_mask, segment_ids=segment_ids)}
+def _choices(model: Model, *batch: Tensor | None) -> Outputs:
+    return {"logits": model(*(None if part is None else part[None] for part in batch))}
 
 
-def _choices(model: Model, input_ids: Tensor, attention_mask: Tensor, segment_ids: Tensor | None) -> Outputs:
-    rows = input_ids[None], attention_mask[None], None if segment_ids is None else segment_ids[None]
-    return {"logits": model(*rows)}
-
-
-def _spans(model: Model, input_ids: Tensor, attention_mask: Tensor, segment_ids: Tensor | None) -> Outputs:
-    first, last = model(input_ids, attention_mask=attention_mask, segment_ids=segment_ids).unbind(-1)
-    return {"start_logits": first, "end_logits": last}
-
-
-def _next_tokens(
-    model: Model, input_ids: Tensor, attention_mask: Tensor, segment_ids: Tensor | None = None
-) -> Outputs:
-    return {"logits": model.logits(input_ids, attention_mask=attention_mask)}
-
-
-def _labels_from_the_left(
-    model: Model, input_ids: Tensor, attention_mask: Tensor, segment_ids: Tensor | None = None
-) -> Outputs:
-    return {"logits": model(input_ids, attention_mask=attention_mask)}
-
-
-def _written_tokens(
-    model: Model, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor
-) -> Outputs:
-    return {"logits": model.logits(input_ids, decoder_input_ids, attention_mask=attention_mask)}
-
-
-def _labels_of_both(
-    model: Model, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor
-) -> Outputs:
-    return {"logits": model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids)}
-
-
-def _spans_of_both(
-    model: Model, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor
-) -> Outputs:
-    first, last = model(input_ids, attention_mask, decoder_input_ids=decoder_input_ids).unbind(-1)
-    return {"start_logits": first, "end_logits": last}
+_labels = _scores("logits", beside="segment_ids")
+_SPANS = ("start_logits", "end_logits")
 
 
 def _encoder(config: TransformerConfig, num_labels: int) -> nn.Module:
@@ -193,7 +166,11 @@ def _without_labels(
 
 CARRIERS: Mapping[tuple[Network, Head], Carrier] = {
     ("encoder", "encoder"): Carrier("AutoModel", _encoder, _hidden),
-    ("encoder", "masked_lm"): Carrier("AutoModelForMaskedLM", _without_labels(MaskedLanguageModel), _tokens),
+    ("encoder", "masked_lm"): Carrier(
+        "AutoModelForMaskedLM",
+        _without_labels(MaskedLanguageModel),
+        _scores("logits", beside="segment_ids", method="logits"),
+    ),
     ("encoder", "pretraining"): Carrier(
         "AutoModelForPreTraining",
         lambda config, _: MaskedLanguageModel(config, pair="nsp"),
@@ -210,25 +187,33 @@ CARRIERS: Mapping[tuple[Network, Head], Carrier] = {
         "AutoModelForMultipleChoice", _without_labels(CHOICE_CLASSIFIERS["encoder"]), _choices
     ),
     ("encoder", "question_answering"): Carrier(
-        "AutoModelForQuestionAnswering", _without_labels(SpanClassifier), _spans
+        "AutoModelForQuestionAnswering",
+        _without_labels(SpanClassifier),
+        _scores(*_SPANS, beside="segment_ids"),
     ),
     ("decoder", "causal_lm"): Carrier(
-        "AutoModelForCausalLM", _without_labels(CausalLanguageModel), _next_tokens
+        "AutoModelForCausalLM", _without_labels(CausalLanguageModel), _scores("logits", method="logits")
     ),
     ("decoder", "sequence_classification"): Carrier(
-        "AutoModelForSequenceClassification", DecoderClassifier, _labels_from_the_left
+        "AutoModelForSequenceClassification", DecoderClassifier, _scores("logits")
     ),
     ("decoder", "token_classification"): Carrier(
-        "AutoModelForTokenClassification", TokenClassifier, _labels_from_the_left
+        "AutoModelForTokenClassification", TokenClassifier, _scores("logits")
     ),
     ("encoder_decoder", "seq2seq_lm"): Carrier(
-        "AutoModelForSeq2SeqLM", _without_labels(SequenceToSequence), _written_tokens
+        "AutoModelForSeq2SeqLM",
+        _without_labels(SequenceToSequence),
+        _scores("logits", beside="decoder_input_ids", method="logits"),
     ),
     ("encoder_decoder", "sequence_classification"): Carrier(
-        "AutoModelForSequenceClassification", EncoderDecoderClassifier, _labels_of_both
+        "AutoModelForSequenceClassification",
+        EncoderDecoderClassifier,
+        _scores("logits", beside="decoder_input_ids"),
     ),
     ("encoder_decoder", "question_answering"): Carrier(
-        "AutoModelForQuestionAnswering", _without_labels(SpanClassifier), _spans_of_both
+        "AutoModelForQuestionAnswering",
+        _without_labels(SpanClassifier),
+        _scores(*_SPANS, beside="decoder_input_ids"),
     ),
 }
 

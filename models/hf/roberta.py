@@ -16,7 +16,7 @@ from models.config import TransformerConfig
 from models.hf import bert
 from models.hf.family import Family, TokenIds
 from models.hf.heads import FINE_TUNED, Head, classes
-from models.hf.names import Names, module
+from models.hf.names import Names, layers, module
 
 PRE_NORM_LAYER = {
     **bert.LAYER,
@@ -32,7 +32,7 @@ def _body(
     final_norm = module("encoder.transformer.final_norm", f"{prefix}LayerNorm")
     return [
         *bert.embedding_names(config, prefix, skipped=pad + 1),
-        *bert.layer_names(config, f"{prefix}encoder.layer.", layer),
+        *layers(config.num_layers, bert.LAYERS, f"{prefix}encoder.layer.", layer),
         *(final_norm if config.norm == "pre" else []),
     ]
 

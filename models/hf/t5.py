@@ -18,35 +18,23 @@ from models.hf.bart import STACKS, heads, with_shared_embedding
 from models.hf.config_json import HfConfig, generation_keys
 from models.hf.family import Family, TokenIds
 from models.hf.heads import Head
-from models.hf.names import Names, module, parameter
+from models.hf.names import Names, layers, module, parameter
 
-KEYS: Mapping[str, str] = {
-    "vocab_size": "vocab_size",
-    "num_layers": "num_layers",
-    "num_decoder_layers": "num_decoder_layers",
-    "hidden_size": "d_model",
-    "num_heads": "num_heads",
-    "attention_head_size": "d_kv",
-    "intermediate_size": "d_ff",
-    "max_positions": "n_positions",
-    "relative_buckets": "relative_attention_num_buckets",
-    "relative_max_distance": "relative_attention_max_distance",
-    "dropout": "dropout_rate",
-    "norm_eps": "layer_norm_epsilon",
+KEYS: Mapping[str, tuple[str, Any]] = {
+    "vocab_size": ("vocab_size", 32128),
+    "num_layers": ("num_layers", 6),
+    "num_decoder_layers": ("num_decoder_layers", None),
+    "hidden_size": ("d_model", 512),
+    "num_heads": ("num_heads", 8),
+    "attention_head_size": ("d_kv", 64),
+    "intermediate_size": ("d_ff", 2048),
+    "max_positions": ("n_positions", 512),
+    "relative_buckets": ("relative_attention_num_buckets", 32),
+    "relative_max_distance": ("relative_attention_max_distance", 128),
+    "dropout": ("dropout_rate", 0.1),
+    "norm_eps": ("layer_norm_epsilon", 1e-6),
 }
 DEFAULTS: Mapping[str, Any] = {
-    "vocab_size": 32128,
-    "d_model": 512,
-    "d_kv": 64,
-    "d_ff": 2048,
-    "num_layers": 6,
-    "num_decoder_layers": None,
-    "num_heads": 8,
-    "n_positions": 512,
-    "relative_attention_num_buckets": 32,
-    "relative_attention_max_distance": 128,
-    "dropout_rate": 0.1,
-    "layer_norm_epsilon": 1e-6,
     "feed_forward_proj": "relu",
 }
 DROPOUTS = ("attention_dropout", "activation_dropout", "output_dropout")
@@ -72,29 +60,27 @@ FEED_FORWARDS: Mapping[str, tuple[Activation, bool]] = {
 def _body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
     table = parameter("encoder.embeddings.tokens.weight", f"{prefix}shared.weight")
     for stack, num_layers in zip(STACKS, (config.num_layers, config.decoder_layers), strict=True):
-        for number in range(num_layers):
-            table += _layer(config, prefix, stack, number)
-        bias = f"{prefix}{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        theirs, modules = f"{prefix}{stack}.block.", _layer(config, stack)
+        table += layers(num_layers, f"{stack}.transformer.layers.", theirs, modules, bias=False)
+        bias = f"{theirs}0.layer.0.SelfAttention.relative_attention_bias.weight"
         table += parameter(f"{stack}.transformer.relative_bias.weight", bias)
         table += module(f"{stack}.transformer.final_norm", f"{prefix}{stack}.final_layer_norm", bias=False)
     return table
 
 
-def _layer(config: TransformerConfig, prefix: str, stack: str, number: int) -> list[Names]:
+def _layer(config: TransformerConfig, stack: str) -> dict[str, list[str]]:
     """One layer: self-attention, in the decoder cross-attention, feed-forward, numbered in this order."""
-    our, their = f"{stack}.transformer.layers.{number}", f"{prefix}{stack}.block.{number}.layer"
-    blocks = [(f"{our}.attention", "SelfAttention", {"qkv": "qkv", "output": "o"})]
+    blocks = [("attention", "SelfAttention", {"qkv": "qkv", "output": "o"})]
     if stack == "decoder":
         parts = {"query": "q", "key_value": "kv", "output": "o"}
-        blocks += [(f"{our}.cross_attention", "EncDecAttention", parts)]
+        blocks += [("cross_attention", "EncDecAttention", parts)]
     up = ("wi_0", "wi_1") if config.gated else ("wi",)
-    blocks += [(f"{our}.feed_forward", "DenseReluDense", {"up": up, "down": ("wo",)})]
-    table = []
+    blocks += [("feed_forward", "DenseReluDense", {"up": up, "down": ("wo",)})]
+    table = {}
     for place, (ours, theirs, parts) in enumerate(blocks):
-        table += module(f"{ours}_norm", f"{their}.{place}.layer_norm", bias=False)
+        table[f"{ours}_norm"] = [f"layer.{place}.layer_norm"]
         for part, names in parts.items():
-            joined = (f"{their}.{place}.{theirs}.{name}" for name in names)
-            table += module(f"{ours}.{part}", *joined, bias=False)
+            table[f"{ours}.{part}"] = [f"layer.{place}.{theirs}.{name}" for name in names]
     return table
 
 
