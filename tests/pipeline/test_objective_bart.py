@@ -25,11 +25,9 @@ from tests.pipeline.packed_texts import (
     PAD,
     UNK,
     Pair,
-    in_epoch,
     many_texts_per_row,
     one_text_per_row,
     pairs,
-    row_alone,
     texts,
     vocabulary_for,
 )
@@ -248,42 +246,6 @@ def test_putting_the_hidden_spans_back_for_their_masks_gives_the_text(
                 hidden = rest.index(after) if after is not None else len(rest)
                 rebuilt, rest = rebuilt + rest[:hidden], rest[hidden:]
         assert rebuilt == pair.targets
-
-
-@given(st.integers(0, 10**6), st.integers(4, 90), st.sampled_from(ALL_SETTINGS))
-def test_noise_depends_on_the_sample_alone(seed: int, length: int, config: BartDenoising):
-    packed = many_texts_per_row(seed, 4, length)
-    together = corrupted(packed, config)
-    alone = [
-        replace(pair, row=row)
-        for row in range(4)
-        for pair in pairs(bart_denoising.corrupt(row_alone(packed, row), NOISE, config, VOCABULARY))
-    ]
-    assert together == alone
-
-
-@pytest.mark.parametrize("config", ALL_SETTINGS)
-def test_noise_changes_with_the_epoch_and_the_seed(config: BartDenoising):
-    packed = one_text_per_row(4, 60, num_sentences=6)
-    first = corrupted(packed, config)
-    assert first == corrupted(packed, config)
-    assert first != corrupted(in_epoch(packed, 1), config)
-    other = pairs(bart_denoising.corrupt(packed, Noise.of("train", 2), config, VOCABULARY))
-    assert first != other
-
-
-def test_a_piece_knows_nothing_of_its_neighbours():
-    packed = many_texts_per_row(8, 3, 96)
-    changed = packed.input_ids.copy()
-    first_stop = int(packed.cu_seqlens[1])
-    for row in range(3):
-        text = changed[row] > UNK
-        text[: first_stop if row == 0 else 0] = False
-        changed[row, text] = np.sort(changed[row, text])
-    before = corrupted(packed, EVERYTHING)
-    after = corrupted(replace(packed, input_ids=changed), EVERYTHING)
-    assert before[0] == after[0]
-    assert before[1:] != after[1:]
 
 
 def test_special_tokens_between_documents_that_share_a_piece_stay():

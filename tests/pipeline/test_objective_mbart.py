@@ -20,11 +20,9 @@ from tests.pipeline.packed_texts import (
     BOS,
     EOS,
     PAD,
-    in_epoch,
     many_texts_per_row,
     one_text_per_row,
     pairs,
-    row_alone,
     texts,
     vocabulary_for,
 )
@@ -71,12 +69,6 @@ def test_texts_end_with_their_language_and_the_decoder_starts_with_it(seed: int,
         assert BOS not in pair.source
         assert pair.decoder_inputs == shift_tokens_right(torch.tensor([pair.targets]), PAD)[0].tolist()
         assert Counter(token for token in pair.source if token != MASK) <= Counter(pair.targets)
-    alone = [
-        replace(pair, row=row)
-        for row in range(batch)
-        for pair in pairs(mbart_denoising.corrupt(row_alone(packed, row), NOISE, SETTINGS, VOCABULARY))
-    ]
-    assert found == alone
 
 
 def test_35_percent_is_infilled_with_spans_of_mean_3_and_a_half():
@@ -95,7 +87,6 @@ def test_sentences_change_places():
     orders = Counter(tuple(pair.source) for pair in made)
     assert len(orders) == 6
     assert min(orders.values()) > 400
-    assert made != pairs(mbart_denoising.corrupt(in_epoch(packed, 1), NOISE, config, VOCABULARY))
 
 
 def test_samples_without_a_known_language_are_refused():

@@ -23,11 +23,9 @@ from tests.pipeline.packed_texts import (
     PAD,
     UNK,
     Pair,
-    in_epoch,
     many_texts_per_row,
     one_text_per_row,
     pairs,
-    row_alone,
     texts,
     vocabulary_for,
 )
@@ -133,29 +131,6 @@ def test_sentinels_and_spans_give_the_text_back(seed: int, batch: int, length: i
         assert pair.source[-1] == pair.targets[-1] == EOS
         assert pair.decoder_inputs == [PAD, *pair.targets[:-1]]
         assert not {BOS, PAD} & {*pair.source, *pair.targets}
-    alone = [
-        replace(pair, row=row) for row in range(batch) for pair in corrupted(row_alone(packed, row), config)
-    ]
-    assert found == alone
-
-
-def test_spans_change_with_the_epoch():
-    packed = rows_of_raw_tokens(4, 60)
-    assert corrupted(packed) == corrupted(packed)
-    assert corrupted(packed) != corrupted(in_epoch(packed, 1))
-
-
-def test_a_piece_knows_nothing_of_its_neighbours():
-    packed = many_texts_per_row(8, 1, 120)
-    before = corrupted(packed)
-    first_stop = packed.input_ids[0].tolist().index(rebuilt(before[0])[-1]) + 1
-    changed = packed.input_ids.copy()
-    neighbours = changed[0] > UNK
-    neighbours[:first_stop] = False
-    changed[0, neighbours] = np.sort(changed[0, neighbours])
-    after = corrupted(replace(packed, input_ids=changed))
-    assert before[0] == after[0]
-    assert before != after
 
 
 def test_rows_of_many_tiny_texts_lose_nothing():
