@@ -6,6 +6,8 @@ A library that imports nothing else of ours.
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 _LINE_ENDS = ("\r\n", "\r", "\x0b", "\x0c", "\x85", "\u2028", "\u2029")
 # Lone surrogates cannot be stored as UTF-8; U+FEFF inside text is a stray byte order mark.
@@ -35,3 +37,10 @@ def clean_text(text: str, *, keep_chapters: bool = False) -> str:
 def names(words: str) -> frozenset[str]:
     """A set of names from the line that lists them."""
     return frozenset(words.split())
+
+
+def table(name: str) -> Any:
+    """The contents of this package's data file `NAME.yaml`."""
+    import yaml
+
+    return yaml.safe_load((Path(__file__).parent / f"{name}.yaml").read_text("utf-8"))

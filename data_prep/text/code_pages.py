@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from data_prep.text import table
+
 SAMPLE_BYTES = 1 << 14
 """Bytes of a text that are looked at, at most."""
 LEAST_SHARE = 0.95
@@ -42,97 +44,19 @@ class Group:
         return all(unicodedata.name(letters[0]).startswith("LATIN") for letters in self.alphabets.values())
 
 
-def _letters(first: str, last: str) -> str:
-    return "".join(map(chr, range(ord(first), ord(last) + 1)))
+def _letters(alphabet: str) -> str:
+    """The letters of an alphabet with ranges such as `а-я`."""
+    return re.sub("(.)-(.)", lambda ends: "".join(map(chr, range(ord(ends[1]), ord(ends[2]) + 1))), alphabet)
 
 
-_CYRILLIC = _letters("а", "я")
-WESTERN = Group(
-    ("cp1252", "iso8859-15", "mac-roman", "mac-iceland", "cp850", "cp437", "cp860", "cp861", "cp865"),
-    {
-        "en": "àâæçèéêëïñôöœü",
-        "fr": "àâæçèéêëîïôœùûüÿ",
-        "de": "äöüß",
-        "es": "áéíñóúüªº",
-        "pt": "àáâãçéêíóôõúüªº",
-        "it": "àèéìíîòóùú",
-        "nl": "áäçèéêëïóöü",
-        "da": "åæéø",
-        "nb": "åæéèêòóôø",
-        "sv": "åäéöàü",
-        "fi": "äåöšž",
-        "is": "áæéíðóöúýþ",
-        "ca": "àçèéíïòóúü",
-        "gl": "áéíñóúü",
-        "eu": "ñç",
-        "ga": "áéíóú",
-        "sq": "çë",
-        "af": "áäèéêëíîïóôöúûü",
-    },
+_GROUPS = tuple(
+    Group(
+        tuple(group["encodings"].split()),
+        {lang: _letters(alphabet) for lang, alphabet in group["alphabets"].items()},
+    )
+    for group in table("code_pages")
 )
-_GROUPS = (
-    WESTERN,
-    Group(
-        ("cp1250", "iso8859-2", "cp852", "iso8859-16", "mac-latin2", "cp1257"),
-        {
-            "pl": "ąćęłńóśźż",
-            "cs": "áčďéěíňóřšťúůýžö",
-            "sk": "áäčďéíĺľňóôŕšťúýž",
-            "hu": "áéíóöőúüű",
-            "ro": "ăâîșşțţ",
-            "hr": "čćđšž",
-            "sl": "čšžćđ",
-            "bs": "čćđšž",
-        },
-    ),
-    Group(
-        (
-            "cp1251",
-            "koi8-u",
-            "koi8-r",
-            "iso8859-5",
-            "cp866",
-            "cp1125",
-            "mac-cyrillic",
-            "cp855",
-            "kz1048",
-            "koi8-t",
-        ),
-        {
-            "ru": _CYRILLIC + "ё",
-            "uk": _CYRILLIC + "іїєґ’",
-            "be": _CYRILLIC + "ёіў",
-            "bg": _CYRILLIC,
-            "sr": _CYRILLIC + "ђјљњћџ",
-            "mk": _CYRILLIC + "ѓѕјљњќџѐѝ",
-            "kk": _CYRILLIC + "ёәғқңөұүһі",
-            "tg": _CYRILLIC + "ёғӣқӯҳҷ",
-            **dict.fromkeys(("ba", "ky", "sah", "tt"), _CYRILLIC + "ёәғқңөүҙҫһҡҗҥҕ"),
-        },
-    ),
-    Group(("cp1253", "iso8859-7", "cp737", "cp869", "mac-greek"), {"el": _letters("ά", "ώ") + "ΐ"}),
-    Group(
-        ("cp1254", "iso8859-3", "cp857", "mac-turkish"),
-        {"tr": "âçğıîöşûü", "az": "çəğıöşü", "ku": "çêîşû"},
-    ),
-    Group(("iso8859-3",), {"eo": "ĉĝĥĵŝŭ", "mt": "àċġħìòùż"}),
-    Group(("cp1255", "iso8859-8", "cp862"), {"he": _letters("\u05b0", "ת")}),
-    Group(
-        ("cp1256", "iso8859-6", "cp720"),
-        dict.fromkeys(("ar", "fa", "ur"), _letters("ء", "ْ") + "ٹپچژکڈگںھہیےڑ،؛؟٪ـ\u200c\u200d\u200e\u200f"),
-    ),
-    Group(
-        ("cp1257", "iso8859-13", "iso8859-4", "cp775", "iso8859-10"),
-        {"lt": "ąčęėįšųūž", "lv": "āčēģīķļņōšūž", "et": "äõöüšž"},
-    ),
-    Group(
-        ("cp1258",),
-        {
-            "vi": "àáâãèéêìíòóôõùúýăđĩũơưạảấầẩẫậắằẳẵặẹẻẽếềểễệỉịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ\u0300\u0301\u0303\u0309\u0323"
-        },
-    ),
-    Group(("cp874",), {"th": _letters("ก", "๛")}),
-)
+WESTERN = _GROUPS[0]
 _UNKNOWN_TO_PYTHON = {"vi": "TCVN-5712, VISCII or VNI"}
 """Encodings of a language that Python does not know."""
 _QUOTES = frozenset("“”„‚‘«»‹›…¡¿•")

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from enum import IntEnum
-from pathlib import Path
 
 import numpy as np
-import yaml
 from numba import njit
 
-from data_prep.text import names
+from data_prep.text import names, table
 
 _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 """Of FNV-1a, by which names are hashed."""
@@ -388,8 +386,7 @@ def hash_table(values: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
 def _words() -> dict[str, int]:
     """Hints that words give, as the kernel reads them."""
     values: dict[str, int] = defaultdict(int)
-    listed = yaml.safe_load((Path(__file__).parent / "page_names.yaml").read_text("utf-8"))
-    for role, words in listed.items():
+    for role, words in table("page_names").items():
         for word in words.split():
             values[word], values[word + "s"] = Role[role], Role[role]
     for role, starts in _BEGINNINGS.items():

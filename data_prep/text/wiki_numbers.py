@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from data_prep.text import table
+
 Values = Mapping[str, str]
 """Parameters of a template as rendered text, by name; unnamed ones are "1", "2" and so on."""
+
+
+_WORDS = table("wiki_words")
 
 
 class _Separators(NamedTuple):
@@ -76,29 +81,10 @@ def ordinal(values: Values, lang: str) -> str:
 
 # -- quantities -------------------------------------------------------------------------------------------------------
 
-_RANGE_WORDS = {
-    "-": "–",
-    "–": "–",
-    "to": " to ",
-    "to(-)": " to ",
-    "and": " and ",
-    "or": " or ",
-    "by": " by ",
-    "x": " × ",
-    "×": " × ",
-    "±": " ± ",
-    "to about": " to about ",
-}
-_UNITS = dict(
-    re.findall(
-        r"([^,=]+)=([^,]+)",
-        "km2=km²,m2=m²,cm2=cm²,mm2=mm²,ft2=sq ft,mi2=sq mi,m3=m³,km3=km³,cm3=cm³,sqkm=km²,sqm=m²,sqmi=sq mi,"
-        "sqft=sq ft,sqin=sq in,cuft=cu ft,cuin=cu in,cuyd=cu yd,cumi=cu mi,USgal=US gal,impgal=imp gal,degC=°C,"
-        "degF=°F,C=°C,F=°F,kph=km/h,PD/sqmi=/sq mi,PD/km2=/km²,long ton=long tons,LT=long tons,ST=short tons,"
-        "short ton=short tons",
-    )
-)
+_RANGE_WORDS: Mapping[str, str] = _WORDS["between"]
+_UNITS: Mapping[str, str] = _WORDS["units"]
 """How units are written whose code in `{{convert}}` is another."""
+_PLURALS: Mapping[str, str] = _WORDS["plurals"]
 
 
 def quantity(values: Values, lang: str) -> str:
@@ -121,14 +107,6 @@ def quantity(values: Values, lang: str) -> str:
 _SMALLER_UNITS = {"ft": ("in",), "mi": ("yd", "ft"), "yd": ("ft", "in"), "lb": ("oz",), "st": ("lb",)}
 _THOUSANDS = re.compile("e(3|6|9|12)")
 _BIG_NUMBERS = {"3": "thousand", "6": "million", "9": "billion", "12": "trillion"}
-_PLURALS = {
-    "acre": "acres",
-    "inch": "inches",
-    "foot": "feet",
-    "yard": "yards",
-    "mile": "miles",
-    "tonne": "tonnes",
-}
 
 
 def uncertain_value(values: Values, lang: str) -> str:
@@ -180,22 +158,8 @@ def track_gauge(values: Values, lang: str) -> str:
 
 # -- money ------------------------------------------------------------------------------------------------------------
 
-_SIGNS: Mapping[str, str] = MappingProxyType(
-    {
-        code.strip(): sign.replace("_", " ")
-        for sign, codes in re.findall(
-            r"(\S+)=([^,]+)",
-            """US$=usd/us$, A$=aud/a$/au$, CA$=cad/can$/c$, NZ$=nzd/nz$, HK$=hkd/hk$, S$=sgd, NT$=twd/nt$,
-            £=gbp/£/pound sterling, €=eur/euro/€/euros, ₹=inr/indian rupee/₹, ¥=jpy/yen/¥/jp¥, CN¥=cny/rmb/cn¥,
-            ₩=krw/won/₩, ₽=rub/ruble, CHF_=chf, SEK_=sek, NOK_=nok, DKK_=dkk, ₱=php/₱/philippine peso, ₪=ils/nis,
-            ฿=thb, ₺=turkish lira, R$=brl/r$, MX$=mxn, R=zar, Rs._=pkr/npr/lkr, ৳=bdt, RM=myr/rm, Rp_=idr, ₫=vnd,
-            ₴=uah, ₦=ngn/naira, zł_=pln, Ft_=huf, Kč_=czk, DM_=dem, ₣=frf, ₤=itl, AR$=ars, CLP$=clp, COP$=cop,
-            ₿=bitcoin/btc""",
-        )
-        for code in codes.split("/")
-    }
-)
-"""Prefixes of an amount, by template and by code; an underscore is a space."""
+_SIGNS = {code: sign for sign, codes in _WORDS["currencies"].items() for code in codes}
+"""Prefixes of an amount, by template and by code."""
 MONEY = frozenset(_SIGNS)
 _SIGN_BEHIND = frozenset(
     {"fr", "de", "it", "es", "pl", "ru", "uk", "bg", "cs", "sk", "sv", "fi", "hu", "ro", "ca"}

@@ -13,6 +13,8 @@ from datetime import datetime
 from types import MappingProxyType
 from urllib.parse import unquote
 
+from data_prep.text import table
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -38,20 +40,7 @@ def month_name(month: int, lang: str) -> str:
     return _MONTHS.get(lang, _MONTHS["en"]).split()[month - 1]
 
 
-_MONTHS = {
-    "en": "January February March April May June July August September October November December",
-    "de": "Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
-    "fr": "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
-    "it": "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
-    "es": "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
-    "pt": "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
-    "nl": "januari februari maart april mei juni juli augustus september oktober november december",
-    "pl": "styczeń luty marzec kwiecień maj czerwiec lipiec sierpień wrzesień październik listopad grudzień",
-    "sv": "januari februari mars april maj juni juli augusti september oktober november december",
-    "bg": "януари февруари март април май юни юли август септември октомври ноември декември",
-    "ru, genitive": "января февраля марта апреля мая июня июля августа сентября октября ноября декабря",
-    "ru": "январь февраль март апрель май июнь июль август сентябрь октябрь ноябрь декабрь",
-}
+_MONTHS: Mapping[str, str] = table("wiki_words")["months"]
 
 
 def _title(page: Page) -> str:

@@ -11,10 +11,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from pathlib import Path
 
-import yaml
-
+from data_prep.text import table
 from data_prep.text.wiki_biography import biography
 from data_prep.text.wiki_numbers import (
     MONEY,
@@ -70,9 +68,8 @@ def shown_by(name: str, page: Page) -> Callable[[Values], str] | None:
 @cache
 def _tables() -> Mapping[str, Mapping[str, Show]]:
     """The templates of `wiki_templates.yaml`, by language and `template_key`."""
-    text = (Path(__file__).parent / "wiki_templates.yaml").read_text("utf-8")
     found: dict[str, dict[str, Show]] = {}
-    for lang, forms in yaml.safe_load(text).items():
+    for lang, forms in table("wiki_templates").items():
         shown = found[lang] = {}
         for form, entries in forms.items():
             if isinstance(entries, list):
