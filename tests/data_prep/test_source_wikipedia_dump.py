@@ -105,21 +105,6 @@ def test_meta_gives_the_exact_bytes_of_the_page(tmp_path):
         assert document.title.encode() in element
 
 
-def test_redirects_other_namespaces_and_empty_pages_are_skipped(tmp_path):
-    documents, rejects = read(
-        tmp_path,
-        dump(
-            page(1, "#REDIRECT [[Page 3]]", extra='<redirect title="Page 3" />'),
-            page(2, "#WEITERLEITUNG [[Page 3]]"),
-            page(3, "An article."),
-            page(4, "A discussion.", ns=1),
-            page(5, "{{Infobox|only=this}}"),
-        ),
-    )
-    assert not rejects
-    assert [document.doc_id for document in documents] == ["wiki:3"]
-
-
 def test_links_to_files_and_categories_vanish_under_the_names_of_the_dumps_language(tmp_path):
     text = "[[Datei:A.jpg|mini|Ein [[Bild]]]]Ein [[Haus|Gebäude]].[[Kategorie:Bau]][[bild:alt.png|thumb|x]]"
     documents, _ = read(tmp_path, dump(page(1, text)))
@@ -148,20 +133,13 @@ def test_pages_behind_a_damaged_stream_of_a_multistream_dump_are_kept(tmp_path):
     assert "bzip2 stream damaged" in rejects[0].reason
 
 
-def test_a_cut_last_page_is_rejected_at_its_start(tmp_path):
+@pytest.mark.parametrize("end", ["</revision>", FOOTER])
+def test_a_dump_cut_in_its_last_page_or_behind_it_is_rejected_where_it_is_not_whole(tmp_path, end):
     data = dump(*THREE)
-    documents, rejects = read(tmp_path, data[: data.rindex(b"</revision>")])
-    assert len(documents) == 2
-    assert [reject.byte_offset for reject in rejects] == [data.rindex(b"<page>")]
-
-
-def test_a_dump_cut_between_two_pages_is_not_taken_for_whole(tmp_path):
-    data = dump(*THREE).removesuffix(FOOTER.encode())
-    documents, rejects = read(tmp_path, data)
-    assert len(documents) == 3
-    assert [(reject.byte_offset, "</mediawiki>" in reject.reason) for reject in rejects] == [
-        (len(data), True)
-    ]
+    cut = data.rindex(end.encode())
+    documents, rejects = read(tmp_path, data[:cut])
+    assert len(documents) == (3 if end == FOOTER else 2)
+    assert [reject.byte_offset for reject in rejects] == [cut if end == FOOTER else data.rindex(b"<page>")]
 
 
 @pytest.mark.parametrize("packing", ["plain", "bz2", "gzip", "zstd", "multistream"])
@@ -326,7 +304,7 @@ def test_indexes_beside_a_dump_are_not_read_as_dumps(tmp_path):
 
 def test_what_is_no_article_is_counted_by_its_kind(tmp_path):
     path = tmp_path / "dump"
-    pages = [page(1, "#REDIRECT [[B]]", extra='<redirect title="B" />'), page(2, "#REDIRECT [[B]]")]
+    pages = [page(1, "#REDIRECT [[B]]", extra='<redirect title="B" />'), page(2, "#WEITERLEITUNG [[B]]")]
     pages += [page(3, "Talk.", ns=1), page(4, "{{Disambig}}"), page(5, "{{Infobox}}"), page(6, "An article.")]
     path.write_bytes(dump(*pages))
     *skipped, document = read_in_parts(path, [])

@@ -62,11 +62,25 @@ def test_without_published_checksum_one_is_recorded(offered, http, tmp_path):
     assert found.size_bytes == len(BODY)
 
 
-def test_a_dropped_connection_is_continued_where_it_broke(offered, http, tmp_path):
-    offered.answers[PATH] = [Answer(cut_at=3000), Answer(cut_at=1000)]
-    download(http, [remote(offered)], tmp_path)
+@pytest.mark.parametrize(
+    ("answers", "is_tagged", "has_checksum", "ranges"),
+    [
+        ([Answer(cut_at=3000), Answer(cut_at=1000)], True, False, [None, "bytes=3000-", "bytes=4000-"]),
+        ([Answer(cut_at=3000), Answer(ignore_range=True)], True, False, [None, "bytes=3000-"]),
+        ([Answer(cut_at=3000)], False, False, [None, None]),
+        ([Answer(cut_at=3000)], False, True, [None, "bytes=3000-"]),
+    ],
+    ids=["continued", "ranges ignored", "versions not known", "checksum published"],
+)
+def test_dropped_connections_are_continued_where_the_version_is_known(
+    offered, http, tmp_path, answers, is_tagged, has_checksum, ranges
+):
+    if not is_tagged:
+        del offered.tags[PATH]
+    offered.answers[PATH] = list(answers)
+    download(http, [remote(offered, sha1=sha1(BODY) if has_checksum else None)], tmp_path)
     assert (tmp_path / "a.xml.bz2").read_bytes() == BODY
-    assert offered.asked == [(PATH, None), (PATH, "bytes=3000-"), (PATH, "bytes=4000-")]
+    assert offered.asked == [(PATH, each) for each in ranges]
 
 
 def test_the_next_call_continues_what_the_last_one_left(offered, tmp_path):
@@ -88,12 +102,6 @@ def test_attempts_that_bring_much_are_not_counted(offered, http, tmp_path, monke
     assert (tmp_path / "a.xml.bz2").read_bytes() == BODY
 
 
-def test_a_server_that_ignores_ranges_sends_it_all_again(offered, http, tmp_path):
-    offered.answers[PATH] = [Answer(cut_at=3000), Answer(ignore_range=True)]
-    download(http, [remote(offered)], tmp_path)
-    assert (tmp_path / "a.xml.bz2").read_bytes() == BODY
-
-
 @pytest.mark.parametrize("size", [9_000, 20_000, 2_000])
 @pytest.mark.parametrize("ignore_if_range", [False, True])
 def test_a_file_that_changed_meanwhile_is_fetched_from_its_start(
@@ -103,21 +111,6 @@ def test_a_file_that_changed_meanwhile_is_fetched_from_its_start(
     offered.changes[PATH] = b"x" * size
     download(http, [remote(offered)], tmp_path)
     assert (tmp_path / "a.xml.bz2").read_bytes() == b"x" * size
-
-
-def test_without_anything_to_tell_versions_apart_nothing_is_continued(offered, http, tmp_path):
-    del offered.tags[PATH]
-    offered.answers[PATH] = [Answer(cut_at=3000)]
-    download(http, [remote(offered)], tmp_path)
-    assert offered.asked == [(PATH, None), (PATH, None)]
-    assert (tmp_path / "a.xml.bz2").read_bytes() == BODY
-
-
-def test_a_published_checksum_makes_continuing_safe_without_tags(offered, http, tmp_path):
-    del offered.tags[PATH]
-    offered.answers[PATH] = [Answer(cut_at=3000)]
-    download(http, [remote(offered, sha1=sha1(BODY))], tmp_path)
-    assert offered.asked == [(PATH, None), (PATH, "bytes=3000-")]
 
 
 def test_a_wrong_checksum_is_tried_again_and_then_named(offered, http, tmp_path):
