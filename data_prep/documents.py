@@ -23,9 +23,8 @@ from cluster.artefacts.places import Place
 from cluster.artefacts.reading import refusal
 from cluster.artefacts.storage import open_artefact
 from cluster.copies import local_copy, manifest_at
-from data_prep.document import Document
+from data_prep.document import Document, named_by_place
 from data_prep.layout import DOCUMENTS, REPAIR, shard_file
-from data_prep.repeated_ids import named_by_place
 from data_prep.selection import Selection, edit_texts
 
 ROW_GROUP_BYTES = 8 << 20

@@ -12,7 +12,7 @@ from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.evaluation import check_evaluation_texts
 from data_prep.filters.chain import FilterChain
 from data_prep.sources import SourceConfig, SourceFile, source_of
-from data_prep.takedown import read_ids
+from data_prep.stages.take_down import read_ids
 from data_prep.tokenizers.config import PretrainedTokenizer
 from data_prep.tokenizers.pretrained import find_tokenizer
 

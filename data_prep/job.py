@@ -35,9 +35,8 @@ from data_prep.stages.collect import collect
 from data_prep.stages.decontaminate import decontaminate
 from data_prep.stages.deduplicate import deduplicate
 from data_prep.stages.make_tokenizer import make_tokenizer
-from data_prep.stages.take_down import take_down
+from data_prep.stages.take_down import read_ids, take_down
 from data_prep.stages.tokenize import tokenize
-from data_prep.takedown import read_ids
 from data_prep.workspace import Workspace
 
 

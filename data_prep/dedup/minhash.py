@@ -11,9 +11,8 @@ import numpy as np
 from cluster.shards import ShardResult
 from data_prep.dedup.config import NearDedup
 from data_prep.dedup.records import RecordWriter, number_documents
-from data_prep.dedup.shingles import shingle
+from data_prep.dedup.shingles import shingle, text_blocks
 from data_prep.dedup.survivors import Survivors, read_texts
-from data_prep.dedup.text_blocks import text_blocks
 from data_prep.hashing import mix
 from data_prep.ragged import Ragged
 

@@ -15,11 +15,10 @@ from typing import Any
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Deferred, Shard, ShardFunction
-from data_prep.dedup import candidates, edges, exact, minhash, paragraphs, verification
+from data_prep.dedup import edges, minhash, paragraphs, repeats, verification
 from data_prep.dedup.components import ROUND, StarSplit, list_leaves
 from data_prep.dedup.config import NearDedup, ParagraphDedup
 from data_prep.dedup.records import count_partitions, document_ranges, record_files
-from data_prep.dedup.repeats import RepeatsSplit, find_repeats
 from data_prep.dedup.survivors import Survivors
 from data_prep.layout import WORK
 from data_prep.selection import selection_file, selection_files
@@ -97,9 +96,9 @@ class Deduplication:
         left, which resemble nothing.
         """
         method, before = self.job.config.dedup, self.documents
-        self._find(ID_HASHES, exact.hash_ids, ID_REPEATS, before)
+        self._find(ID_HASHES, repeats.hash_ids, ID_REPEATS, before)
         if method.documents:
-            before = self._find(DOCUMENT_HASHES, exact.hash_documents, DOCUMENT_REPEATS, before)
+            before = self._find(DOCUMENT_HASHES, repeats.hash_documents, DOCUMENT_REPEATS, before)
         if method.near is not None:
             before = self._find_near(before, method.near)
         if method.paragraphs is not None:
@@ -108,7 +107,7 @@ class Deduplication:
     def _find(self, hashed: str, function: ShardFunction, repeated: str, before: Manifest) -> Manifest:
         """The documents that repeat an earlier one in the key that `function` hashes."""
         hashes = self._make(self._by_shard(hashed, function, self._whole, [before]))
-        return self._make(self._by_key(repeated, find_repeats, hashes, exact.KEYS, exact.REPEATS))
+        return self._make(self._by_key(repeated, repeats.find_repeats, hashes, repeats.KEYS, repeats.REPEATS))
 
     def _find_near(self, before: Manifest, method: NearDedup) -> Manifest:
         def split(shard: int) -> minhash.BucketsSplit:
@@ -137,7 +136,7 @@ class Deduplication:
     def _verify(self, buckets: Manifest, method: NearDedup) -> Manifest:
         """The edges between documents whose shingles are similar enough, of those that share a bucket."""
         pairs = self._make(
-            self._by_key(NEAR_PAIRS, candidates.pair_documents, buckets, minhash.KEYS, edges.COLUMNS)
+            self._by_key(NEAR_PAIRS, edges.pair_documents, buckets, minhash.KEYS, edges.COLUMNS)
         )
         directory, num_shards = self.directory(NEAR_PAIRS), self.job.num_shards
         words = {"ngram": method.ngram, "fold_digits": method.fold_digits}
@@ -167,15 +166,15 @@ class Deduplication:
         limits = {"max_removed": method.max_removed, "min_characters": self.job.config.min_characters}
         if method.scope == "within":
             function = paragraphs.find_repeats_within
-            repeats = self._make(self._by_shard(PARAGRAPH_REPEATS, function, split, [before], settings))
+            repeated = self._make(self._by_shard(PARAGRAPH_REPEATS, function, split, [before], settings))
         else:
             function = paragraphs.hash_paragraphs
             hashes = self._make(self._by_shard(PARAGRAPH_HASHES, function, split, [before], settings))
             columns = paragraphs.REPEATS
-            repeats = self._make(
-                self._by_key(PARAGRAPH_REPEATS, find_repeats, hashes, paragraphs.KEYS, columns)
+            repeated = self._make(
+                self._by_key(PARAGRAPH_REPEATS, repeats.find_repeats, hashes, paragraphs.KEYS, columns)
             )
-        function, inputs = paragraphs.remove_repeats, [before, repeats]
+        function, inputs = paragraphs.remove_repeats, [before, repeated]
         step = self._by_shard(PARAGRAPHS_REMOVED, function, removal, inputs, limits)
         return self._make(replace(step, files=selection_files(self.job.num_shards)))
 
@@ -205,8 +204,8 @@ class Deduplication:
         total = count_partitions(records.stats["rows"])
         directory, written = self.directory(records.kind), tuple(columns.items())
 
-        def split(number: int) -> RepeatsSplit:
-            return RepeatsSplit(directory, number, total, keys, written)
+        def split(number: int) -> repeats.RepeatsSplit:
+            return repeats.RepeatsSplit(directory, number, total, keys, written)
 
         return DedupStep(name, function, split, total, [records])
 

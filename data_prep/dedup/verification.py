@@ -23,9 +23,8 @@ from data_prep.dedup.records import (
     record_file,
     rows_of,
 )
-from data_prep.dedup.shingles import shingle
+from data_prep.dedup.shingles import shingle, text_blocks
 from data_prep.dedup.survivors import Survivors, read_texts
-from data_prep.dedup.text_blocks import text_blocks
 from data_prep.layout import REPAIR
 from data_prep.selection import Selection
 

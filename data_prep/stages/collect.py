@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from cluster.artefacts.entries import InputEntries
+from cluster.artefacts.errors import EmptyCorpusError
 from cluster.artefacts.manifest import Manifest, hash_json
-from cluster.artefacts.shard_records import SHARD_RECORDS, ShardRecord, sum_stats
+from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord, sum_stats
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Deferred, Shard
-from data_prep.collect import DocumentsSplit, collect_documents, require_documents
-from data_prep.documents import document_files
+from cluster.shards import Deferred, Shard, ShardResult
+from data_prep.document import MARK, Document, named_by_place
+from data_prep.documents import DocumentWriter, document_files
+from data_prep.filters import AnyFilter
+from data_prep.filters.chain import FilterChain
 from data_prep.layout import DOCUMENTS
-from data_prep.sources.base import SourceConfig
+from data_prep.sources import source_of
+from data_prep.sources.base import FilePart, LeftOut, Skipped, SourceConfig
 from data_prep.workspace import Workspace, library_versions
 
 VERSION = 5
@@ -92,3 +99,103 @@ def _filters(source: SourceConfig, job: Workspace) -> tuple[Any, ...]:
 
 def _settings(source: SourceConfig, job: Workspace) -> dict[str, Any]:
     return source.identity() | {"filters": [each.identity() for each in _filters(source, job)]}
+
+
+NOTED_NAMES = 1000
+"""Most names per shard of markup that its source left out, the frequent ones first."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentsSplit:
+    """The input of one document shard: files, or parts of files, of one source."""
+
+    source: SourceConfig
+    parts: tuple[FilePart, ...]
+    filters: tuple[AnyFilter, ...]
+    min_characters: int
+
+
+def collect_documents(split: DocumentsSplit, path: Path) -> ShardResult:
+    """Read the parts of a split, filter their documents and write them as one Parquet file.
+
+    What cannot be read becomes a Reject. Memory is bounded by a row group and the source's largest document.
+    """
+    rejects: list[Reject] = []
+    skipped: Counter[str] = Counter()
+    left_out: dict[str, Counter[str]] = {}
+    num_read = num_short = 0
+    chain = FilterChain(split.filters)
+    with DocumentWriter(path) as writer:
+        for item in _read_all(split):
+            if isinstance(item, Reject):
+                rejects.append(item)
+                continue
+            if isinstance(item, Skipped):
+                skipped[f"skipped.{item.reason}"] += 1
+                continue
+            if isinstance(item, LeftOut):
+                left_out.setdefault(item.what, Counter()).update(item.counts)
+                continue
+            num_read += 1
+            document = chain.apply(item)
+            if document is None:
+                continue
+            if len(document.text) < split.min_characters:
+                num_short += 1
+            else:
+                _add(writer, document, rejects)
+        num_documents, text_bytes = writer.num_documents, writer.text_bytes
+    stats = {"documents_read": num_read, "documents_too_short": num_short, "text_bytes": text_bytes}
+    return ShardResult(
+        rows=num_documents,
+        stats=stats | skipped | chain.counts,
+        rejects=tuple(replace(reject, source=split.source.name) for reject in rejects),
+        notes=(*chain.examples, *map(_note_left_out, left_out.items())),
+        text_bytes=text_bytes,
+    )
+
+
+def _read_all(split: DocumentsSplit) -> Iterator[Document | Reject | Skipped | LeftOut]:
+    source = source_of(split.source)
+    for part in split.parts:
+        yield from source.read(split.source, part)
+
+
+def _note_left_out(item: tuple[str, Counter[str]]) -> dict[str, Any]:
+    what, counts = item
+    often = sorted(counts.items(), key=lambda own: (-own[1], own[0]))[:NOTED_NAMES]
+    return {"left_out": what, "counts": dict(often)}
+
+
+def _add(writer: DocumentWriter, document: Document, rejects: list[Reject]) -> None:
+    if MARK in document.doc_id:
+        document = replace(document, doc_id=named_by_place(document.doc_id, document.uri, document.meta))
+    try:
+        writer.add(document)
+    except (UnicodeEncodeError, orjson.JSONEncodeError) as error:
+        offset = int(document.meta.get("byte_start", 0))
+        rejects.append(Reject(document.uri, offset, f"{document.doc_id} holds invalid Unicode: {error}"))
+
+
+def require_documents(totals: Mapping[str, int], num_rejects: int, min_characters: int) -> None:
+    """Refuse to go on with nothing.
+
+    Args:
+        totals: statistics of all shards, added up.
+
+    Raises:
+        EmptyCorpusError: no document is left.
+    """
+    if totals["rows"]:
+        return
+    skipped = {
+        name.removeprefix("skipped."): count for name, count in totals.items() if name.startswith("skipped.")
+    }
+    reasons = ", ".join(f"{name} {count}" for name, count in sorted(skipped.items()))
+    num_read, num_short = totals.get("documents_read", 0), totals.get("documents_too_short", 0)
+    raise EmptyCorpusError(
+        f"The sources hold no usable document. {num_read} were read: filters dropped {num_read - num_short}, and"
+        f" {num_short} are shorter than min_characters = {min_characters}. {sum(skipped.values())} records were"
+        f" skipped{f' ({reasons})' if reasons else ''}, and {num_rejects} inputs were unreadable.",
+        next_step="check the paths, kinds and fields of `sources`, or lower `min_characters` and what filters ask",
+    )

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Deferred, Shard
+from cluster.shards import Deferred, Shard, ShardResult
+from data_prep.documents import one_chunk, read_selected, read_values, text_bytes_by
 from data_prep.layout import TOKENIZER, TOKENIZER_FILE, TOKENS
-from data_prep.token_writer import token_dtype, token_files, write_sidecars
-from data_prep.tokenize_shard import TokensSplit, tokenize_documents
-from data_prep.tokenizers.special import tokenizer_facts
+from data_prep.selection import load_selection
+from data_prep.sentences import cut_sentences
+from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
+from data_prep.tokenizers.fast import agrees_with, make_fast_encoder, round_trips
+from data_prep.tokenizers.reference import Encoder, ReferenceEncoder
+from data_prep.tokenizers.special import find_special_tokens, tokenizer_facts
 from data_prep.workspace import Workspace, library_versions
 
 VERSION = 4
@@ -58,3 +68,83 @@ def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer
         replace=job.replace,
         made_with=library_versions(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TokensSplit:
+    """The input of one token shard."""
+
+    documents: Path
+    """The document shard."""
+    selection: Path
+    """The selection of its rows and texts."""
+    tokenizer: Path
+    source: str
+    """The source that all its documents come from."""
+    sentences: str
+    dtype: str
+    """`uint16` or `uint32`."""
+
+
+class _DisagreementError(Exception):
+    """The fast encoder differs from the reference on this shard's text."""
+
+
+def tokenize_documents(split: TokensSplit, path: Path) -> ShardResult:
+    """Encode the kept documents of a shard; row j of the result is the j-th kept row.
+
+    The fast encoder does the work as long as it agrees with the reference on a sample of every batch; at the
+    first difference the whole shard is encoded by the reference. A difference outside all samples goes unnoticed.
+    """
+    # One task is one CPU; both libraries would otherwise start a thread for every core of the machine.
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    file = split.tokenizer.stat()
+    reference, fast = _encoders(split.tokenizer, (file.st_ino, file.st_size, file.st_mtime_ns))
+    if fast is not None:
+        try:
+            return _write(split, path, fast, reference)
+        except _DisagreementError:
+            pass
+    return _write(split, path, reference, reference)
+
+
+@lru_cache(maxsize=1)
+def _encoders(tokenizer: Path, version: tuple[int, ...]) -> tuple[ReferenceEncoder, Encoder | None]:
+    """Kept from task to task of a process: reading a big vocabulary costs as much as encoding megabytes.
+
+    Args:
+        version: anything that changes with the file.
+    """
+    tokenizer_json = tokenizer.read_text(encoding="utf-8")
+    return ReferenceEncoder(tokenizer_json), make_fast_encoder(tokenizer_json)
+
+
+def _write(split: TokensSplit, path: Path, encoder: Encoder, reference: ReferenceEncoder) -> ShardResult:
+    counts = Counter(
+        {"kept_bytes": 0, "sentences": 0, "unknown_tokens": 0, "lines_tried": 0, "exact_lines": 0}
+    )
+    unknown = find_special_tokens(reference.tokenizer).get("unk", -1)
+    selection = load_selection(split.selection)
+
+    def encoded() -> Iterator[EncodedBatch]:
+        for table in read_selected(split.documents, ("doc_id", "lang", "text"), selection):
+            doc_ids, langs, texts = (one_chunk(table[name]) for name in ("doc_id", "lang", "text"))
+            cuts = cut_sentences(texts, langs, split.sentences)
+            if encoder is not reference and not agrees_with(encoder, reference, texts, cuts):
+                raise _DisagreementError(split.documents.name)
+            ids, starts = encoder.encode(texts, cuts)
+            for lang, num_bytes in text_bytes_by(langs, texts).items():
+                counts["kept_bytes"] += num_bytes
+                counts[f"kept_bytes.{lang}"] += num_bytes
+            counts["sentences"] += len(starts.values)
+            counts["unknown_tokens"] += int((ids.values == unknown).sum())
+            tried, exact = round_trips(reference.tokenizer, texts, cuts)
+            counts["lines_tried"] += tried
+            counts["exact_lines"] += exact
+            yield EncodedBatch(doc_ids, langs, ids, starts)
+
+    langs = read_values(split.documents, "lang")
+    num_tokens = write_token_shard(path, split.source, langs, encoded(), np.dtype(split.dtype))
+    stats = counts | {f"shards_by_{encoder.name}": 1}
+    return ShardResult(rows=len(selection), tokens=num_tokens, stats=stats, text_bytes=counts["kept_bytes"])

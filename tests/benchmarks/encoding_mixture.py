@@ -53,7 +53,7 @@ class _Stage:
     """One shard of documents, and what is done with it."""
 
     def __init__(self, scratch: Path, tokenizer_json: str, texts: list[tuple[str, str]]) -> None:
-        from data_prep.tokenize_shard import TokensSplit
+        from data_prep.stages.tokenize import TokensSplit
 
         self._texts = [text for _, text in texts]
         self._num_bytes = sum(len(text.encode("utf-8")) for text in self._texts)
@@ -85,12 +85,12 @@ class _Stage:
 
     def _encode(self, sentences: str) -> float:
         from cluster.artefacts.manifest import hash_file
-        from data_prep import tokenize_shard
+        from data_prep.stages import tokenize
 
-        tokenize_shard._encoders.cache_clear()
-        tokenize_shard.tokenize_documents(self._nothing, self._out)
+        tokenize._encoders.cache_clear()
+        tokenize.tokenize_documents(self._nothing, self._out)
         started = time.process_time()
-        tokenize_shard.tokenize_documents(self._split[sentences], self._out)
+        tokenize.tokenize_documents(self._split[sentences], self._out)
         hash_file(self._out)
         return time.process_time() - started
 
@@ -98,7 +98,7 @@ class _Stage:
         """Compare all ids with those of Hugging Face tokenizers; returns the name of the encoder."""
         from tokenizers import Tokenizer
 
-        from data_prep.tokenize_shard import tokenize_documents
+        from data_prep.stages.tokenize import tokenize_documents
 
         result = tokenize_documents(self._split["none"], self._out)
         tokenizer = Tokenizer.from_file(str(self._tokenizer))

@@ -21,13 +21,13 @@ from unittest.mock import patch
 import yaml
 from pydantic import TypeAdapter
 
-from data_prep.collect import DocumentsSplit, collect_documents
 from data_prep.document import Document
 from data_prep.filters import FILTERS, AnyFilter
 from data_prep.filters.chain import FilterChain
 from data_prep.sources import FilePart
 from data_prep.sources.base import SourceFile
 from data_prep.sources.json_lines import JsonLinesConfig
+from data_prep.stages.collect import DocumentsSplit, collect_documents
 from tests.benchmarks import mixture
 from tests.benchmarks.compare import Comparison, compare, peer_name
 

@@ -114,8 +114,7 @@ def _signatures(texts: list[str]) -> Comparison:
     from datasketch import MinHash
 
     from data_prep.dedup.minhash import sign
-    from data_prep.dedup.shingles import shingle
-    from data_prep.dedup.text_blocks import text_blocks
+    from data_prep.dedup.shingles import shingle, text_blocks
 
     os.environ["RAYON_NUM_THREADS"] = "1"
     column = pa.array(texts)

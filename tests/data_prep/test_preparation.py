@@ -21,11 +21,11 @@ from cluster.artefacts.owner import exclusive
 from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.runtime import ray_runtime
-from data_prep.collect import require_documents
 from data_prep.input_hashes import CACHE_NAME
 from data_prep.job import prepare, prepare_tokenizer
 from data_prep.layout import DECONTAMINATION, STAGES, TAKEDOWN
 from data_prep.plan import plan_preparation
+from data_prep.stages.collect import require_documents
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from data_prep.verify import examine, verify_preparation
@@ -265,9 +265,9 @@ def test_a_tokenizer_of_another_preparation_gives_the_same_ids(tmp_path, configu
 
 
 def test_a_shard_on_which_encoders_differ_is_encoded_by_the_reference(finished, tmp_path, monkeypatch):
-    from data_prep import tokenize_shard
     from data_prep.ragged import Ragged
-    from data_prep.tokenize_shard import TokensSplit, tokenize_documents
+    from data_prep.stages import tokenize
+    from data_prep.stages.tokenize import TokensSplit, tokenize_documents
     from data_prep.tokenizers.reference import ReferenceEncoder
 
     class Wrong(ReferenceEncoder):
@@ -275,8 +275,8 @@ def test_a_shard_on_which_encoders_differ_is_encoded_by_the_reference(finished, 
             ids, starts = super().encode(texts, cuts)
             return Ragged(ids.values[::-1], ids.offsets), starts
 
-    monkeypatch.setattr(tokenize_shard, "make_fast_encoder", Wrong)
-    tokenize_shard._encoders.cache_clear()
+    monkeypatch.setattr(tokenize, "make_fast_encoder", Wrong)
+    tokenize._encoders.cache_clear()
     split = TokensSplit(
         documents=finished.out / "documents" / "documents-00001-of-00007.parquet",
         selection=finished.out / "dedup" / "selection-00001-of-00007.parquet",

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
-from data_prep.collect import DocumentsSplit, collect_documents
 from data_prep.sources import FilePart, common_crawl
+from data_prep.stages.collect import DocumentsSplit, collect_documents
 from data_prep.text.encodings import decode_html
 from data_prep.text.html import PageError, read_page
 from tests.data_prep.warc_files import (

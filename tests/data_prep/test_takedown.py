@@ -7,7 +7,7 @@ from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.document import Document
 from data_prep.documents import DocumentWriter
 from data_prep.selection import Selection, load_selection, write_selection
-from data_prep.takedown import TakedownSplit, leave_out, read_ids
+from data_prep.stages.take_down import TakedownSplit, leave_out, read_ids
 
 
 def test_a_list_has_an_id_a_line_and_comments(tmp_path):

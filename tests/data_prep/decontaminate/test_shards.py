@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
-from data_prep.decontaminate.decide import DecisionSplit, decide
 from data_prep.decontaminate.evaluation import (
     TEXTS_FILE,
     TextsSplit,
@@ -21,6 +20,7 @@ from data_prep.decontaminate.report import Tally, count_documents, most_frequent
 from data_prep.document import Document
 from data_prep.documents import DocumentWriter, read_selected
 from data_prep.selection import Selection, load_selection, write_selection
+from data_prep.stages.decontaminate import DecisionSplit, decide
 from tests.data_prep.decontaminate.oracle import search
 
 SECRET = "Where does the old river meet the blue sea under seven bright stars tonight?"

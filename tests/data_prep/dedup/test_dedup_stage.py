@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from cluster import sharded_artefact
 from cluster.artefacts import parts
 from cluster.artefacts.manifest import read_manifest
-from data_prep.dedup import candidates, minhash, records, text_blocks
+from data_prep.dedup import edges, minhash, records, shingles
 from data_prep.dedup.config import NearDedup
 from data_prep.dedup.minhash import band_keys, sign
 from data_prep.dedup.records import RecordWriter, read_range
@@ -152,9 +152,9 @@ def test_documents_of_a_bucket_are_paired_with_its_first_and_those_before(
     (out / "made").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "BLOCK_RECORDS", block)
-        patch.setattr(candidates, "PAIRED_BEFORE", paired)
+        patch.setattr(edges, "PAIRED_BEFORE", paired)
         split_ = RepeatsSplit(out, 0, 1, minhash.KEYS, ())
-        candidates.pair_documents(split_, out / "made" / "pairs.arrow")
+        edges.pair_documents(split_, out / "made" / "pairs.arrow")
     found = [(a, b) for run in read_range(out / "made", 0, 1 << 40)
              for a, b in zip(run["node"].tolist(), run["other"].tolist(), strict=True)]  # fmt: skip
     expected = {(a, b) for a, b in expected if a != b}
@@ -176,7 +176,7 @@ def test_partitions_and_blocks_of_any_size_give_the_same_artefact(tmp_path_facto
         out = tmp_path_factory.mktemp("partitions")
         monkeypatch.setattr(records, "PARTITION_RECORDS", partition)
         monkeypatch.setattr(records, "BLOCK_RECORDS", block)
-        monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(shingles, "BLOCK_BYTES", block_bytes)
         assert dedup(out, split(TEXTS, [30, 31]), FULL).fingerprint == fingerprint
     assert len(list((out / "work" / "near-edges").glob("*.arrow"))) == 1
 
