@@ -7,7 +7,7 @@ from the number of records before it, never from the number of workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -35,27 +35,6 @@ NEAR_EDGES, NEAR_ROUND, NEAR_REPEATS = "near-edges", "near-round", "near-repeats
 
 
 @dataclass(frozen=True, slots=True)
-class DedupStep:
-    """One step: an artefact with one shard for each split. Splits are made when their tasks start: there may be very
-    many."""
-
-    name: str
-    """Kind of the artefact, and its directory below `work/`."""
-    function: ShardFunction
-    split: Callable[[int], Any]
-    """Makes the split of a shard."""
-    count: int
-    """Shards."""
-    inputs: Sequence[Manifest]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """The settings that its contents depend on."""
-    sizes: Sequence[int] | None = None
-    """Bytes that each split reads, for the order of the tasks; None if not known."""
-    files: Sequence[str] | None = None
-    """Names of the shards; None numbers them."""
-
-
-@dataclass(frozen=True, slots=True)
 class Deduplication:
     """Makes the steps of one deduplication."""
 
@@ -65,11 +44,6 @@ class Deduplication:
     def directory(self, name: str) -> Path:
         """Path of the artefact of a step."""
         return self.job.out / WORK / name
-
-    @property
-    def sizes(self) -> list[int]:
-        """Bytes of every document shard."""
-        return [entry.size_bytes for entry in self.documents.files]
 
     def distinct(self, shard: int) -> Survivors:
         """A document shard without the documents that are equal to earlier ones."""
@@ -106,8 +80,12 @@ class Deduplication:
 
     def _find(self, hashed: str, function: ShardFunction, repeated: str, before: Manifest) -> Manifest:
         """The documents that repeat an earlier one in the key that `function` hashes."""
-        hashes = self._make(self._by_shard(hashed, function, self._whole, [before]))
-        return self._make(self._by_key(repeated, repeats.find_repeats, hashes, repeats.KEYS, repeats.REPEATS))
+
+        def whole(shard: int) -> Survivors:
+            return Survivors(self.job.documents_path(self.documents, shard), shard)
+
+        hashes = self._by_shard(hashed, function, whole, [before])
+        return self._by_key(repeated, repeats.find_repeats, hashes, repeats.KEYS, repeats.REPEATS)
 
     def _find_near(self, before: Manifest, method: NearDedup) -> Manifest:
         def split(shard: int) -> minhash.BucketsSplit:
@@ -115,29 +93,24 @@ class Deduplication:
 
         words = {"ngram": method.ngram, "fold_digits": method.fold_digits}
         settings = words | {"shape": list(method.shape), "seed": method.seed}
-        buckets = self._make(self._by_shard(NEAR_BUCKETS, minhash.write_buckets, split, [before], settings))
+        buckets = self._by_shard(NEAR_BUCKETS, minhash.write_buckets, split, [before], settings)
         if method.verify:
             graph = self._verify(buckets, method)
         else:
-            link = edges.link_documents
-            graph = self._make(self._by_key(NEAR_EDGES, link, buckets, minhash.KEYS, edges.COLUMNS))
+            graph = self._by_key(NEAR_EDGES, edges.link_documents, buckets, minhash.KEYS, edges.COLUMNS)
         ranges = document_ranges([entry.rows or 0 for entry in self.documents.files])
         for number in count():
             num_changed = 0
             for name, operation in ROUND:
-                graph = self._make(
-                    self._by_document(f"{NEAR_ROUND}-{number:02d}-{name}", operation, graph, ranges)
-                )
+                graph = self._by_document(f"{NEAR_ROUND}-{number:02d}-{name}", operation, graph, ranges)
                 num_changed += graph.stats["changed"]
             if not num_changed:
                 break
-        return self._make(self._by_document(NEAR_REPEATS, list_leaves, graph, ranges))
+        return self._by_document(NEAR_REPEATS, list_leaves, graph, ranges)
 
     def _verify(self, buckets: Manifest, method: NearDedup) -> Manifest:
         """The edges between documents whose shingles are similar enough, of those that share a bucket."""
-        pairs = self._make(
-            self._by_key(NEAR_PAIRS, edges.pair_documents, buckets, minhash.KEYS, edges.COLUMNS)
-        )
+        pairs = self._by_key(NEAR_PAIRS, edges.pair_documents, buckets, minhash.KEYS, edges.COLUMNS)
         directory, num_shards = self.directory(NEAR_PAIRS), self.job.num_shards
         words = {"ngram": method.ngram, "fold_digits": method.fold_digits}
 
@@ -149,13 +122,11 @@ class Deduplication:
                 directory, self.directory(NEAR_SHINGLES), shard, num_shards, method.threshold
             )
 
-        shingles = self._make(
-            self._by_shard(NEAR_SHINGLES, verification.write_shingles, shingled, [pairs], words)
-        )
+        shingles = self._by_shard(NEAR_SHINGLES, verification.write_shingles, shingled, [pairs], words)
         limits, inputs = {"threshold": method.threshold}, [pairs, shingles]
-        return self._make(self._by_shard(NEAR_EDGES, verification.link_similar, compared, inputs, limits))
+        return self._by_shard(NEAR_EDGES, verification.link_similar, compared, inputs, limits)
 
-    def _remove_paragraphs(self, before: Manifest, method: ParagraphDedup) -> Manifest:
+    def _remove_paragraphs(self, before: Manifest, method: ParagraphDedup) -> None:
         def split(shard: int) -> paragraphs.ParagraphsSplit:
             return paragraphs.ParagraphsSplit(self.unlike(shard), **settings)
 
@@ -166,20 +137,14 @@ class Deduplication:
         limits = {"max_removed": method.max_removed, "min_characters": self.job.config.min_characters}
         if method.scope == "within":
             function = paragraphs.find_repeats_within
-            repeated = self._make(self._by_shard(PARAGRAPH_REPEATS, function, split, [before], settings))
+            repeated = self._by_shard(PARAGRAPH_REPEATS, function, split, [before], settings)
         else:
-            function = paragraphs.hash_paragraphs
-            hashes = self._make(self._by_shard(PARAGRAPH_HASHES, function, split, [before], settings))
-            columns = paragraphs.REPEATS
-            repeated = self._make(
-                self._by_key(PARAGRAPH_REPEATS, repeats.find_repeats, hashes, paragraphs.KEYS, columns)
-            )
+            function, columns = paragraphs.hash_paragraphs, paragraphs.REPEATS
+            hashes = self._by_shard(PARAGRAPH_HASHES, function, split, [before], settings)
+            repeated = self._by_key(PARAGRAPH_REPEATS, repeats.find_repeats, hashes, paragraphs.KEYS, columns)
+        files = selection_files(self.job.num_shards)
         function, inputs = paragraphs.remove_repeats, [before, repeated]
-        step = self._by_shard(PARAGRAPHS_REMOVED, function, removal, inputs, limits)
-        return self._make(replace(step, files=selection_files(self.job.num_shards)))
-
-    def _whole(self, shard: int) -> Survivors:
-        return Survivors(self.job.documents_path(self.documents, shard), shard)
+        self._by_shard(PARAGRAPHS_REMOVED, function, removal, inputs, limits, files)
 
     def _by_shard(
         self,
@@ -188,9 +153,12 @@ class Deduplication:
         split: Callable[[int], Any],
         inputs: Sequence[Manifest],
         settings: Mapping[str, Any] | None = None,
-    ) -> DedupStep:
-        """A step with one shard per document shard."""
-        return DedupStep(name, function, split, self.job.num_shards, inputs, settings or {}, self.sizes)
+        files: Sequence[str] | None = None,
+    ) -> Manifest:
+        """Make a step with one shard per document shard."""
+        files = files or record_files(self.job.num_shards)
+        sizes = [entry.size_bytes for entry in self.documents.files]
+        return self._make(name, function, split, files, inputs, settings or {}, sizes)
 
     def _by_key(
         self,
@@ -199,48 +167,64 @@ class Deduplication:
         records: Manifest,
         keys: tuple[str, ...],
         columns: Mapping[str, str],
-    ) -> DedupStep:
-        """A step with one shard per range of keys of the records of another step."""
+    ) -> Manifest:
+        """Make a step with one shard per range of keys of the records of another step."""
         total = count_partitions(records.stats["rows"])
         directory, written = self.directory(records.kind), tuple(columns.items())
 
         def split(number: int) -> repeats.RepeatsSplit:
             return repeats.RepeatsSplit(directory, number, total, keys, written)
 
-        return DedupStep(name, function, split, total, [records])
+        return self._make(name, function, split, record_files(total), [records], {})
 
     def _by_document(
         self, name: str, operation: ShardFunction, graph: Manifest, ranges: Sequence[tuple[int, int]]
-    ) -> DedupStep:
-        """A step with one shard per range of documents of a graph."""
+    ) -> Manifest:
+        """Make a step with one shard per range of documents of a graph."""
 
         def split(number: int) -> StarSplit:
             return StarSplit(self.directory(graph.kind), *ranges[number])
 
         settings = {"ranges": [list(own) for own in ranges]}
-        return DedupStep(name, operation, split, len(ranges), [graph], settings)
+        return self._make(name, operation, split, record_files(len(ranges)), [graph], settings)
 
-    def _make(self, step: DedupStep) -> Manifest:
-        """The artefact of a step. An artefact of other settings in its place is replaced."""
-        config, count = {"version": VERSION, **step.settings}, step.count
-        fingerprints = [each.fingerprint for each in step.inputs]
-        files, sizes = step.files or record_files(count), step.sizes or [0] * count
+    def _make(
+        self,
+        name: str,
+        function: ShardFunction,
+        split: Callable[[int], Any],
+        files: Sequence[str],
+        inputs: Sequence[Manifest],
+        settings: Mapping[str, Any],
+        sizes: Sequence[int] | None = None,
+    ) -> Manifest:
+        """Make the artefact of a step. An artefact of other settings in its place is replaced.
+
+        Args:
+            name: kind of the artefact, and its directory below `work/`.
+            split: makes the split of a shard when its task starts: there may be very many.
+            files: names of the shards.
+            settings: the settings that its contents depend on.
+            sizes: bytes that each split reads, for the order of the tasks; None if not known.
+        """
+        config, count = {"version": VERSION, **settings}, len(files)
+        fingerprints = [each.fingerprint for each in inputs]
         shards = [
             Shard(
                 file,
-                Deferred(step.split, (number,)),
-                hash_json([step.name, config, fingerprints, number, count]),
+                Deferred(split, (number,)),
+                hash_json([name, config, fingerprints, number, count]),
                 size,
             )
-            for number, (file, size) in enumerate(zip(files, sizes, strict=True))
+            for number, (file, size) in enumerate(zip(files, sizes or [0] * count, strict=True))
         ]
         return build_sharded_artefact(
-            self.directory(step.name),
-            step.name,
-            function=step.function,
+            self.directory(name),
+            name,
+            function=function,
             shards=shards,
             config=config,
-            inputs=[self._entry(each) for each in step.inputs],
+            inputs=[self._entry(each) for each in inputs],
             finish=lambda directory, records: {},
             replace=True,
             made_with=library_versions(),

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.shard_records import Reject
 from cluster.artefacts.storage import commit
-from data_prep import collect, documents
+from data_prep import documents
 from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter, document_files, read_selected
 from data_prep.selection import Selection
 from data_prep.sources.base import FilePart, SourceFile
 from data_prep.sources.books_text import BooksTextConfig
+from data_prep.stages import collect
 from data_prep.stages.collect import DocumentsSplit, collect_documents
 
 TEXT = st.text(max_size=40)
