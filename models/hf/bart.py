@@ -7,7 +7,6 @@ mBART is BART with pre-norm and a last norm on both stacks, and no token starts 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -84,44 +83,6 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Variant:
-    """The differences between BART and mBART."""
-
-    name: str
-    norm: Norm
-    model_type: str
-    architectures: Mapping[str, Head]
-    starts_with_eos: bool
-    """Whether the decoder starts with `</s>` and its first token is `<s>`; mBART's starts with the tag of the
-    language to write, which the caller of `generate` gives."""
-
-
-def family_of(variant: Variant) -> Family:
-    """The family of a variant. LayerDrop is not kept."""
-    return Family(
-        name=variant.name,
-        model_type=variant.model_type,
-        architectures=variant.architectures,
-        base="model.",
-        always=TransformerConfig(network="encoder_decoder", norm=variant.norm),
-        keys=KEYS,
-        defaults=DEFAULTS,
-        body=_body,
-        heads=heads,
-        activation_key="activation_function",
-        read=partial(_read, variant),
-        write=partial(_write, variant),
-        prepare=_prepare,
-        add=_add,
-        copies={"lm_head.weight": "{}shared.weight"},
-        # Without meaning.
-        buffers=r"(^|\.)(encoder|decoder)\.version$",
-        bare=(),
-        generation_config=partial(_generation_config, variant),
-    )
-
-
 LAYER: Mapping[str, tuple[str, ...]] = {
     "attention.output": ("self_attn.out_proj",),
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -151,10 +112,8 @@ def _body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
     return table
 
 
-def _read(
-    variant: Variant, values: Mapping[str, Any], head: Head, tensors: dict[str, Tensor]
-) -> dict[str, Any]:
-    pre_norm = variant.norm == "pre"
+def _read(norm: Norm, values: Mapping[str, Any], head: Head, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    pre_norm = norm == "pre"
     required = {
         "is_encoder_decoder": True,
         "normalize_before": pre_norm,
@@ -168,13 +127,13 @@ def _read(
     return {}
 
 
-def _write(variant: Variant, config: TransformerConfig, head: Head, token_ids: TokenIds) -> HfConfig:
+def _write(norm: Norm, config: TransformerConfig, head: Head, token_ids: TokenIds) -> HfConfig:
     return {
         "is_encoder_decoder": True,
         "decoder_attention_heads": config.num_heads,
         "decoder_ffn_dim": config.intermediate_size,
         **token_ids.keys,
-        "decoder_start_token_id": token_ids.eos if variant.starts_with_eos else None,
+        "decoder_start_token_id": token_ids.eos if norm == "post" else None,
         "forced_eos_token_id": token_ids.eos,
     }
 
@@ -195,15 +154,42 @@ def _add(tensors: dict[str, Tensor], config: TransformerConfig, head: Head, pref
     return bias if config.tie_embeddings else bias | copies
 
 
-def _generation_config(variant: Variant, config_dict: HfConfig) -> HfConfig:
-    """The tokens with which `generate` begins and ends a text."""
+def _generation_config(norm: Norm, config_dict: HfConfig) -> HfConfig:
+    """The tokens with which `generate` begins and ends a text.
+
+    BART's decoder starts with `</s>`, and its first token is `<s>`; mBART's starts with the tag of the language to
+    write, which the caller of `generate` gives.
+    """
     values = generation_keys(config_dict, "decoder_start_token_id", "forced_eos_token_id")
-    return values | ({"forced_bos_token_id": values["bos_token_id"]} if variant.starts_with_eos else {})
+    return values | ({"forced_bos_token_id": values["bos_token_id"]} if norm == "post" else {})
 
 
-BART = Variant(
+def _family(norm: Norm, **others: Any) -> Family:
+    """BART is post-norm, mBART pre-norm. LayerDrop is not kept."""
+    return Family(
+        base="model.",
+        always=TransformerConfig(network="encoder_decoder", norm=norm),
+        keys=KEYS,
+        defaults=DEFAULTS,
+        body=_body,
+        heads=heads,
+        activation_key="activation_function",
+        read=partial(_read, norm),
+        write=partial(_write, norm),
+        prepare=_prepare,
+        add=_add,
+        copies={"lm_head.weight": "{}shared.weight"},
+        # Without meaning.
+        buffers=r"(^|\.)(encoder|decoder)\.version$",
+        bare=(),
+        generation_config=partial(_generation_config, norm),
+        **others,
+    )
+
+
+FAMILY = _family(
+    "post",
     name="BART",
-    norm="post",
     model_type="bart",
     # A bare model is read with a language-modelling head, which needs no weights of its own with tied embeddings.
     architectures={
@@ -212,13 +198,10 @@ BART = Variant(
         "BartForSequenceClassification": "sequence_classification",
         "BartForQuestionAnswering": "question_answering",
     },
-    starts_with_eos=True,
 )
-FAMILY = family_of(BART)
-
-MBART = Variant(
+MBART_FAMILY = _family(
+    "pre",
     name="mBART",
-    norm="pre",
     model_type="mbart",
     architectures={
         "MBartForConditionalGeneration": "seq2seq_lm",
@@ -227,6 +210,4 @@ MBART = Variant(
         # `transformers` classifies by `</s>`, which comes before the tag of the language; our networks take the last
         # token, so sequence classification is not translated.
     },
-    starts_with_eos=False,
 )
-MBART_FAMILY = family_of(MBART)

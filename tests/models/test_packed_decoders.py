@@ -338,7 +338,7 @@ def gradients(model, batch) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("kind", ["learned, post-norm", "relative bias"])
+@pytest.mark.parametrize("kind", ["learned, post-norm", "learned, pre-norm", "relative bias"])
 def test_gradient_checkpointing_changes_no_gradient_although_there_is_dropout(network, kind, small_config):
     rates = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
     model = NETWORKS[network](small_config(network=network, **KINDS[kind], **rates)).train()

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
-from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
 from models.hf.heads import Head
 from models.hf.networks import carrier_of, ended_by, their_inputs
@@ -19,48 +18,15 @@ from models.peft.apply import apply_peft, trained_parameters
 from models.peft.hf import save_peft_directory, to_peft
 from models.peft.prefix import Prefix
 from models.peft.settings import AdapterSettings, LoraSettings, PeftSettings, PrefixSettings
+from tests.models.hf_configs import SMALL, small
 from tests.models.hf_oracle import TOKENS, padding, random_network, some_tokens
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 61,
-    "num_layers": 2,
-    "hidden_size": 16,
-    "num_heads": 4,
-    "intermediate_size": 40,
-    "max_positions": 24,
-}
-RMS: dict[str, Any] = {"norm": "pre", "norm_kind": "rms", "biases": False, "embedding_norm": False}
-FAMILIES: dict[str, dict[str, Any]] = {
-    "BERT": {"num_segments": 2},
-    "DistilBERT": {"norm_eps": 1e-12, "classification_head": "relu"},
-    "RoBERTa": {},
-    "ELECTRA": {"num_segments": 2, "classification_head": "gelu"},
-    "ModernBERT": {
-        "positions": "rotary",
-        "norm": "pre",
-        "first_norm": False,
-        "biases": False,
-        "gated": True,
-        "classification_head": "gelu_norm",
-    },
-    "GPT-2": {"network": "decoder", "norm": "pre", "embedding_norm": False},
-    "LLaMA": {
-        **RMS,
-        "network": "decoder",
-        "positions": "rotary",
-        "gated": True,
-        "num_key_value_heads": 2,
-        "dropout": 0.0,
-    },
-    "BART": {"network": "encoder_decoder"},
-    "T5": {**RMS, "network": "encoder_decoder", "positions": "relative_bias", "scale_attention": False},
-}
 HEADS: dict[str, tuple[Head, ...]] = {
     "encoder": ("sequence_classification", "token_classification", "question_answering", "masked_lm"),
     "decoder": ("sequence_classification", "token_classification", "causal_lm"),
     "encoder_decoder": ("sequence_classification", "question_answering", "seq2seq_lm"),
 }
-CASES = [(family, head) for family in FAMILIES for head in HEADS[FAMILIES[family].get("network", "encoder")]]
+CASES = [(family, head) for family in SMALL if family != "mBART" for head in HEADS[small(family).network]]
 
 
 @torch.no_grad()
@@ -102,7 +68,7 @@ def on_export(directory, base: nn.Module, model: nn.Module, config, head: Head, 
 @pytest.mark.parametrize("targets", [("query", "value"), ("query", "key", "value", "output", "up", "down")])
 @pytest.mark.parametrize(("family", "head"), CASES)
 def test_lora_and_its_head_compute_the_same_on_the_network_they_started_from(tmp_path, family, head, targets):
-    config = TransformerConfig(**{**FAMILIES[family], **SIZES})
+    config = small(family)
     base = random_network(config, head, 1, 3)
     model = random_network(config, head, 1, 3)
     init_weights(model, 1)
@@ -129,7 +95,7 @@ def test_lora_and_its_head_compute_the_same_on_the_network_they_started_from(tmp
 @pytest.mark.parametrize("bottleneck", [None, 7])
 @pytest.mark.parametrize("family", ["GPT-2", "LLaMA"])
 def test_prefix_computes_the_same_before_the_network_it_started_from(tmp_path, family, bottleneck):
-    config = TransformerConfig(**{**FAMILIES[family], **SIZES})
+    config = small(family)
     base = random_network(config, "causal_lm", 1)
     model: Any = random_network(config, "causal_lm", 1)
     model.load_state_dict(base.state_dict())
@@ -145,7 +111,7 @@ def test_prefix_computes_the_same_before_the_network_it_started_from(tmp_path, f
 def test_prefix_of_an_encoder_differs_there_by_the_positions_of_the_text_alone(tmp_path, family):
     """Why it is refused: the table of positions, moved by the length of the prefix, makes the networks equal."""
     head, length = "sequence_classification", 5
-    config = TransformerConfig(**{**FAMILIES[family], **SIZES})
+    config = small(family)
     model: Any = random_network(config, head, 1, 3)
     save_hf_directory(tmp_path, model.state_dict(), config, TOKENS, head=head, family=family)
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path)
@@ -171,7 +137,7 @@ def test_prefix_of_an_encoder_differs_there_by_the_positions_of_the_text_alone(t
 
 
 def test_methods_and_families_that_peft_has_not_are_refused():
-    config = TransformerConfig(**SIZES)
+    config = small("RoBERTa")
     model = random_network(config, "sequence_classification", 1, 2)
     with pytest.raises(ValueError, match="peft has no none"):
         to_peft(model, "sequence_classification", "RoBERTa")

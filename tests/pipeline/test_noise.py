@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.samples.noise import Noise
+from pipeline.samples.noise import Noise, fold, integer, uniform
 
 
 def test_draws_are_a_function_of_the_keys_alone():
@@ -55,3 +55,18 @@ def test_integers_stay_below_their_bound(high: int):
 def test_every_permutation_of_a_short_list_occurs(size: int):
     seen = {tuple(Noise.of("short", number).permutation(min(size, 3))) for number in range(200)}
     assert len(seen) == {1: 1, 2: 2, 7: 6}[size]
+
+
+WORDS = st.integers(0, 2**64 - 1)
+
+
+@given(WORDS, st.lists(WORDS, min_size=1, max_size=4), st.integers(1, 2**32 - 1))
+def test_compiled_draws_equal_those_of_noise(seed: int, keys: list[int], high: int):
+    noise = Noise.of("test", seed)
+    state = np.uint64(noise.state)
+    for key in keys:
+        noise = noise.at(key)
+        state = np.uint64(fold(state, np.uint64(key)))
+    assert state == noise.bits()
+    assert uniform(state) == noise.uniform()
+    assert integer(state, high) == noise.integers(high)
