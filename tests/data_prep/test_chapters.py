@@ -12,6 +12,7 @@ from data_prep.sources.base import FilePart
 from data_prep.sources.books_tei import BooksTeiConfig
 from data_prep.sources.books_text import BooksTextConfig
 from data_prep.text.books import CHAPTER_BREAK, join_chapters, split_chapters
+from tests.data_prep import reading
 
 PARAGRAPHS = st.lists(
     st.text("abc \n", min_size=1).map(str.strip).filter(lambda text: text and "\n\n" not in text)
@@ -145,9 +146,7 @@ def test_real_novels_are_cut_at_numbers_that_stand_alone(corpora, name):
 @pytest.mark.parametrize("path", ["de/DEU010", "fr/FRA00301_Aimard", "ro/ROM006"])
 def test_chapters_found_in_the_plain_text_of_a_tei_book_are_those_of_its_divisions(corpora, path):
     config = BooksTeiConfig(name="eltec", paths=(f"{corpora}/books/{path}.xml",))
-    (file,) = source_of(config).list_files(config)
-    (document,) = source_of(config).read(config, FilePart(file))
-    assert isinstance(document, Document)
+    (document,) = reading.read(config)
     paragraphs = document.text.replace("\n\n\n", "\n\n").split("\n\n")
     true, found = (
         {part.split("\n\n", 1)[0] for part in parts[1:]}

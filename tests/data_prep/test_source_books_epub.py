@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import source_of
-from data_prep.sources.base import FilePart, Skipped
+from data_prep.sources.base import Skipped
 from data_prep.sources.books_epub import BooksEpubConfig
+from tests.data_prep import reading
 
 CONTAINER = (
     '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
@@ -74,9 +74,7 @@ def epub(pages: dict[str, str | bytes], **members: str | bytes) -> bytes:
 
 def read(tmp_path, data: bytes, **changes) -> list[Document | Reject | Skipped]:
     (tmp_path / "The_Road.epub").write_bytes(data)
-    config = BooksEpubConfig(name="epub", paths=(f"{tmp_path}/*.epub",), **changes)
-    (file,) = source_of(config).list_files(config)
-    return list(source_of(config).read(config, FilePart(file)))
+    return reading.read(BooksEpubConfig(name="epub", paths=(f"{tmp_path}/*.epub",), **changes))
 
 
 def rejected(tmp_path, data: bytes, **changes) -> Reject:

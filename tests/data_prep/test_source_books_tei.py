@@ -10,9 +10,10 @@ from lxml import etree
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of
-from data_prep.sources.base import FilePart, SourceFile
+from data_prep.sources.base import FilePart
 from data_prep.sources.books_tei import BooksTeiConfig
 from data_prep.text.books import CHAPTER_BREAK
+from tests.data_prep import reading
 
 BOOK = """<?xml version="1.0" encoding="UTF-8"?>
 <TEI xmlns="http://www.tei-c.org/ns/1.0" xml:lang="de-AT">
@@ -45,9 +46,7 @@ TEXT = (
 
 def read(tmp_path, data: bytes, **changes) -> list[Any]:
     (tmp_path / "book.xml").write_bytes(data)
-    config = BooksTeiConfig(name="tei", paths=(f"{tmp_path}/book.xml",), **changes)
-    (file,) = source_of(config).list_files(config)
-    return list(source_of(config).read(config, FilePart(file)))
+    return reading.read(BooksTeiConfig(name="tei", paths=(f"{tmp_path}/book.xml",), **changes))
 
 
 def rejected(tmp_path, data: bytes, **changes) -> Reject:
@@ -156,12 +155,7 @@ def test_a_malformed_place_is_named_by_its_byte(tmp_path):
 
 @given(cut=st.integers(0, len(BOOK.encode()) - 10))
 def test_a_book_cut_anywhere_is_rejected_near_the_cut(tmp_path_factory, cut):
-    path = tmp_path_factory.getbasetemp() / "cut.xml"
-    path.write_bytes(BOOK.encode()[:cut])
-    config = BooksTeiConfig(name="tei", paths=(str(path),))
-    (reject,) = source_of(config).read(config, FilePart(SourceFile(str(path), "cut.xml")))
-    assert isinstance(reject, Reject)
-    assert 0 <= reject.byte_offset <= cut
+    assert 0 <= rejected(tmp_path_factory.getbasetemp(), BOOK.encode()[:cut]).byte_offset <= cut
 
 
 @pytest.mark.corpora

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import source_of
-from data_prep.sources.base import FilePart, Skipped
+from data_prep.sources.base import Skipped
 from data_prep.sources.books_text import BooksTextConfig
+from tests.data_prep import reading
 
 PARAGRAPHS = [
     "It was a bright cold day in the village — naïve travellers arrived by coach, and " * 3 + "so it began.",
@@ -28,9 +28,7 @@ def wrapped(separator: str) -> str:
 
 def read(tmp_path, data: bytes, name: str = "Some_Book.txt", **settings) -> list[Any]:
     (tmp_path / name).write_bytes(data)
-    config = BooksTextConfig(name="books", paths=(f"{tmp_path}/*",), **settings)
-    source = source_of(config)
-    return [result for file in source.list_files(config) for result in source.read(config, FilePart(file))]
+    return reading.read(BooksTextConfig(name="books", paths=(f"{tmp_path}/*",), **settings))
 
 
 def text_of(tmp_path, text: str, **settings) -> str:

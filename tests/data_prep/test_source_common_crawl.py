@@ -15,15 +15,13 @@ from data_prep.sources import FilePart, common_crawl
 from data_prep.stages.collect import DocumentsSplit, collect_documents
 from data_prep.text.encodings import decode_html
 from data_prep.text.html import PageError, read_page
+from tests.data_prep.reading import documents, reasons, rejects
 from tests.data_prep.warc_files import (
     config_of,
-    documents,
     http,
     page,
     read,
-    reasons,
     record,
-    rejects,
     warcinfo,
     write,
 )

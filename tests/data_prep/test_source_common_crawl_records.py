@@ -12,16 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.sources import FilePart, common_crawl
+from tests.data_prep.reading import documents, reasons, rejects
 from tests.data_prep.warc_files import (
     COMPRESS,
     config_of,
-    documents,
     http,
     page,
     read,
-    reasons,
     record,
-    rejects,
     warcinfo,
     write,
 )

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, SourceConfig
@@ -14,6 +13,7 @@ from data_prep.sources.books_text import BooksTextConfig
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
 from tests.benchmarks.line_wrapping import mid_sentence
+from tests.data_prep import reading
 
 pytestmark = pytest.mark.corpora
 MARKUP = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{\||<ref|thumb\||Category:|'''")
@@ -21,10 +21,9 @@ MARKUP = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{\||<ref|thumb\||Category:|'''")
 
 def read(config: SourceConfig) -> list[Document]:
     """All documents; there must be no reject."""
-    source = source_of(config)
-    results = [result for file in source.list_files(config) for result in source.read(config, FilePart(file))]
-    assert [result for result in results if isinstance(result, Reject)] == []
-    return [result for result in results if isinstance(result, Document)]
+    results = reading.read(config)
+    assert reading.rejects(results) == []
+    return reading.documents(results)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources import Skipped, source_of
 from data_prep.sources.hf_datasets import HfDatasetsConfig, _file_name
+from tests.data_prep import reading
 
 ROWS = [
     {"text": f"Row {number}.", "key": number, "more": {"title": f"Title {number}"}} for number in range(7)
@@ -32,11 +33,7 @@ def source(path, **changes) -> HfDatasetsConfig:
 
 
 def read(config: HfDatasetsConfig, part_bytes: int = 1 << 30) -> list[Document | Reject | Skipped]:
-    module = source_of(config)
-    parts = [
-        part for file in module.list_files(config) for part in module.split(config, file, 1000, part_bytes)
-    ]
-    return [item for part in parts for item in module.read(config, part)]
+    return reading.read_split(config, 1000, part_bytes)
 
 
 def texts(config: HfDatasetsConfig) -> list[str]:

@@ -16,6 +16,7 @@ from data_prep.document import Document
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, Skipped, SourceFile
 from data_prep.sources.json_lines import JsonLinesConfig
+from tests.data_prep import reading
 
 RECORDS = [
     {"id": f"r{n}", "text": f"Text {n} – é\nline", "info": {"title": f"T{n}", "lang": "de"}}
@@ -175,10 +176,7 @@ def test_real_web_documents_are_read(corpora):
         title_field="metadata.title",
         lang_field="metadata.language",
     )
-    source = source_of(settings)
-    documents = [
-        item for file in source.list_files(settings) for item in source.read(settings, FilePart(file))
-    ]
+    documents = reading.read(settings)
     assert len(documents) == 20
     assert all(
         isinstance(item, Document) and item.doc_id.startswith("dolma:http") and item.title

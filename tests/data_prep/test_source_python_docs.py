@@ -12,6 +12,7 @@ from data_prep.document import Document
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart
 from data_prep.sources.python_docs import PythonDocsConfig
+from tests.data_prep import reading
 
 LONG = "A sentence that is repeated until the docstring is long enough. " * 4
 MODULE = f'''"""Module. {LONG}"""
@@ -53,8 +54,7 @@ def package(tmp_path, monkeypatch):
 
 def read(**settings) -> list[Document | Reject]:
     config = PythonDocsConfig(name="docs", stdlib=False, **settings)
-    source = source_of(config)
-    return [result for file in source.list_files(config) for result in source.read(config, FilePart(file))]
+    return reading.read(config)
 
 
 def test_docstrings_of_modules_classes_and_functions_are_documents(package):

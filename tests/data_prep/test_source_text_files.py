@@ -1,9 +1,9 @@
 """Folders of text files."""
 
 from cluster.artefacts.shard_records import Reject
-from data_prep.document import Document
-from data_prep.sources import FilePart, Skipped, source_of
+from data_prep.sources import Skipped
 from data_prep.sources.text_files import TextFilesConfig
+from tests.data_prep import reading
 
 
 def test_every_file_of_a_folder_is_a_document_with_its_own_lines(tmp_path):
@@ -13,9 +13,8 @@ def test_every_file_of_a_folder_is_a_document_with_its_own_lines(tmp_path):
     (tmp_path / "empty").touch()
     (tmp_path / "noise").write_bytes(bytes(range(256)))
     config = TextFilesConfig(name="texts", lang="pl", paths=(str(tmp_path),))
-    module = source_of(config)
-    found = [item for file in module.list_files(config) for item in module.read(config, FilePart(file))]
-    assert [(item.doc_id, item.text) for item in found if isinstance(item, Document)] == [
+    found = reading.read(config)
+    assert [(item.doc_id, item.text) for item in reading.documents(found)] == [
         ("texts:a.txt", "Żółta róża pachnie, a świt jest bliski."),
         ("texts:b/poem", "Short lines\nstay lines.\n\nAlways."),
     ]

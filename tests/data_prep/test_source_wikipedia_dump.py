@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import MissingInputError
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, LeftOut, Skipped
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
+from tests.data_prep import reading
 
 HEADER = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
   <siteinfo><sitename>Wikipedia</sitename><dbname>dewiki</dbname><namespaces>
@@ -45,24 +45,13 @@ def read(tmp_path, data: bytes, name: str = "dump.xml", **settings):
     path = tmp_path / name
     path.write_bytes(data)
     config = WikipediaDumpConfig(name="wiki", lang="de", paths=(str(path),), **settings)
-    source = source_of(config)
-    results = [result for file in source.list_files(config) for result in source.read(config, FilePart(file))]
-    return (
-        [result for result in results if isinstance(result, Document)],
-        [result for result in results if isinstance(result, Reject)],
-    )
+    results = reading.read(config)
+    return reading.documents(results), reading.rejects(results)
 
 
 def read_in_parts(path, bounds, **settings):
     """All results of parts that begin at 0 and at every bound, in order."""
-    config = WikipediaDumpConfig(name="wiki", lang="de", paths=(str(path),), **settings)
-    source = source_of(config)
-    (file,) = source.list_files(config)
-    return [
-        result
-        for start, end in zip([0, *bounds], [*bounds, None], strict=True)
-        for result in source.read(config, FilePart(file, start, end))
-    ]
+    return reading.read(WikipediaDumpConfig(name="wiki", lang="de", paths=(str(path),), **settings), bounds)
 
 
 def multistream(*pages: str, pages_per_stream: int = 2) -> bytes:
@@ -251,7 +240,7 @@ def test_documents_of_a_multistream_dump_name_their_stream_and_their_bytes_in_it
     stored = multistream(*MANY)
     path = tmp_path / "dump"
     path.write_bytes(stored)
-    documents = [result for result in read_in_parts(path, []) if isinstance(result, Document)]
+    documents = reading.documents(read_in_parts(path, []))
     assert len({document.meta["stream_start"] for document in documents}) > 5
     for document in documents:
         stream = bz2.BZ2Decompressor().decompress(stored[document.meta["stream_start"] :])
@@ -282,7 +271,7 @@ def test_what_can_only_be_read_from_its_beginning_is_one_part(tmp_path, stored):
     (file,) = source_of(config).list_files(config)
     assert source_of(config).split(config, file, len(stored), 100) == [FilePart(file)]
     (whole, _) = read(tmp_path, dump(*MANY))
-    found = [result for result in read_in_parts(path, []) if isinstance(result, Document)]
+    found = reading.documents(read_in_parts(path, []))
     assert [document.text for document in found] == [document.text for document in whole]
 
 
@@ -382,8 +371,7 @@ def test_a_dump_tells_its_own_language(tmp_path, header, lang, found):
     path = tmp_path / "dump.xml"
     path.write_bytes((header + page(1, "A {{formatnum:1234.5}} b {{nowhere}} c") + FOOTER).encode())
     config = WikipediaDumpConfig(name="wiki", paths=(str(path),), lang=lang)
-    (file,) = source_of(config).list_files(config)
-    document, left_out = source_of(config).read(config, FilePart(file))
+    document, left_out = reading.read(config)
     assert isinstance(document, Document)
     assert document.lang == found
     numbers = {"it": "1 234,5", "fr": "1 234,5", "es": "1234,5", "zh": "1,234.5", "en": "1,234.5"}

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.artefacts.shard_records import Reject
-from data_prep.document import Document
 from data_prep.sources import source_of
-from data_prep.sources.base import FilePart
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
+from tests.data_prep import reading
 
 
 def block(number: int, body: str, title: str = "") -> str:
@@ -27,12 +25,8 @@ def read(tmp_path, data: bytes, **settings):
     (tmp_path / "AA").mkdir(exist_ok=True)
     (tmp_path / "AA" / "wiki_00").write_bytes(data)
     config = WikipediaExtractedConfig(name="ko", lang="ko", paths=(f"{tmp_path}/**/wiki_*",), **settings)
-    source = source_of(config)
-    results = [result for file in source.list_files(config) for result in source.read(config, FilePart(file))]
-    return (
-        [result for result in results if isinstance(result, Document)],
-        [result for result in results if isinstance(result, Reject)],
-    )
+    results = reading.read(config)
+    return reading.documents(results), reading.rejects(results)
 
 
 @pytest.mark.parametrize("compress", [bytes, bz2.compress, gzip.compress])
@@ -118,12 +112,8 @@ def test_parts_together_read_as_the_whole_file_does(tmp_path_factory, stored, da
     path = tmp_path_factory.mktemp("parts") / "wiki_00"
     path.write_bytes(stored)
     config = WikipediaExtractedConfig(name="ko", paths=(str(path),))
-    source = source_of(config)
-    (file,) = source.list_files(config)
     bounds = sorted(data.draw(st.sets(st.integers(1, len(stored)), max_size=6)))
-    parts = [FilePart(file, start, end) for start, end in zip([0, *bounds], [*bounds, None], strict=True)]
-    whole = list(source.read(config, FilePart(file)))
-    assert [result for part in parts for result in source.read(config, part)] == whole
+    assert reading.read(config, bounds) == reading.read(config)
 
 
 @pytest.mark.parametrize(("compress", "num_parts"), [(bytes, 9), (bz2.compress, 1), (gzip.compress, 1)])
@@ -154,6 +144,5 @@ def test_the_address_of_an_article_tells_its_language(tmp_path):
     langs = []
     for lang in (None, "de"):
         config = WikipediaExtractedConfig(name="wiki", paths=(str(path),), lang=lang)
-        (file,) = source_of(config).list_files(config)
-        langs.append([document.lang for document in source_of(config).read(config, FilePart(file))])
+        langs.append([document.lang for document in reading.read(config)])
     assert langs == [["ko", "en"], ["de", "de"]]

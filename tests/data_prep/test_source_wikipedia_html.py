@@ -10,9 +10,9 @@ import pytest
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import source_of
 from data_prep.sources.base import Skipped
 from data_prep.sources.wikipedia_html import WikipediaHtmlConfig
+from tests.data_prep import reading
 
 CRIMEAN_MOUNTAINS = (
     '<!DOCTYPE html>\n<html about="https://en.wikipedia.org/wiki/Special:Redirect/revision/1147024636"><head>'
@@ -72,14 +72,9 @@ def archive(**files: bytes) -> bytes:
 def read(tmp_path, data: bytes, name: str = "itwiki-NS0-20240101-ENTERPRISE-HTML.json.tar.gz", **settings):
     path = tmp_path / name
     path.write_bytes(data)
-    config = WikipediaHtmlConfig(name="wiki", paths=(str(path),), **settings)
-    source = source_of(config)
-    return [
-        result
-        for file in source.list_files(config)
-        for part in source.split(config, file, len(data), 1000)
-        for result in source.read(config, part)
-    ]
+    return reading.read_split(
+        WikipediaHtmlConfig(name="wiki", paths=(str(path),), **settings), len(data), 1000
+    )
 
 
 @pytest.mark.parametrize(("math", "formula"), [("drop", ""), ("keep", " $x^{2}$")])

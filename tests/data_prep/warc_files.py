@@ -83,15 +83,3 @@ def read(path: Path, part_bytes: int | None = None, **settings: object) -> list[
     if part_bytes:
         parts = common_crawl.split(config, file, path.stat().st_size, part_bytes)
     return [result for part in parts for result in common_crawl.read(config, part)]
-
-
-def documents(results: Iterable[Result]) -> list[Document]:
-    return [result for result in results if isinstance(result, Document)]
-
-
-def rejects(results: Iterable[Result]) -> list[Reject]:
-    return [result for result in results if isinstance(result, Reject)]
-
-
-def reasons(results: Iterable[Result]) -> list[str]:
-    return [result.reason for result in results if isinstance(result, Skipped)]

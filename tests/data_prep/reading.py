@@ -1,0 +1,44 @@
+"""What sources give of their files, read as a whole or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cluster.artefacts.shard_records import Reject
+from data_prep.document import Document
+from data_prep.sources import FilePart, Skipped, SourceConfig, source_of
+
+
+def read(config: SourceConfig, bounds: Sequence[int] = ()) -> list[Any]:
+    """All results of all files, each in parts that begin at 0 and at every bound, in order."""
+    source = source_of(config)
+    return [
+        result
+        for file in source.list_files(config)
+        for start, end in zip([0, *bounds], [*bounds, None], strict=True)
+        for result in source.read(config, FilePart(file, start, end))
+    ]
+
+
+def read_split(config: SourceConfig, size_bytes: int, part_bytes: int) -> list[Any]:
+    """All results of all files, each in the parts of about `part_bytes` that its source makes of it."""
+    source = source_of(config)
+    return [
+        result
+        for file in source.list_files(config)
+        for part in source.split(config, file, size_bytes, part_bytes)
+        for result in source.read(config, part)
+    ]
+
+
+def documents(results: Iterable[Any]) -> list[Document]:
+    return [result for result in results if isinstance(result, Document)]
+
+
+def rejects(results: Iterable[Any]) -> list[Reject]:
+    return [result for result in results if isinstance(result, Reject)]
+
+
+def reasons(results: Iterable[Any]) -> list[str]:
+    return [result.reason for result in results if isinstance(result, Skipped)]
