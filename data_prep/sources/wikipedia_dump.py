@@ -37,8 +37,14 @@ from data_prep.sources.books import primary_language
 from data_prep.sources.elements import Between, Element, cut_elements
 from data_prep.sources.streams import Gap, read_chunks, read_streams, storage_of, to_utf8
 from data_prep.text import clean_text
-from data_prep.text.disambiguation import is_disambiguation
-from data_prep.text.wiki_page import ENGLISH_LINKS, HIDDEN_NAMESPACES, MEDIA_NAMESPACE, LinkRules, Page
+from data_prep.text.wiki_page import (
+    ENGLISH_LINKS,
+    HIDDEN_NAMESPACES,
+    MEDIA_NAMESPACE,
+    LinkRules,
+    Page,
+    is_disambiguation,
+)
 from data_prep.text.wikitext import WikitextError, plain_text
 
 # -- the header of a dump ------------------------------------------------------------------------------------

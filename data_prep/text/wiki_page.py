@@ -14,6 +14,7 @@ from types import MappingProxyType
 from urllib.parse import unquote
 
 from data_prep.text import table
+from data_prep.text.wikitext_source import take_extensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +141,35 @@ def title_text(target: str) -> str:
 
 def _key(name: str) -> str:
     return name.replace("_", " ").strip().lower()
+
+
+# -- disambiguation pages ------------------------------------------------------------------------------------
+
+# MediaWiki marks such a page, a list of the things that share a name, with `__DISAMBIG__`, which nearly always comes
+# out of a template. A dump does not hold what templates contain, so `disambiguations.yaml` names the templates, as the
+# wikis do on their page `MediaWiki:Disambiguationspage`. Templates on other pages that point to a disambiguation (such
+# as `{{disambiguation needed}}`, `{{Voir homonymes}}`, `{{Nota disambigua}}`) are not among them.
+
+_NAMESPACE = re.compile(r"^(?:template|vorlage|modèle|plantilla|predefinição|шаблон|sjabloon|szablon) ?: ?")
+_TEMPLATE = re.compile(r"\{\{([^{}|<>\[\]#]{1,80})[|}]")
+_ENGLISH_MARK = re.compile(
+    r"(?:[\w-]+ )*?(?:disambig(?:uation)?|disamb|dab)(?: ?page| ?cleanup|-cleanup)?|\w{2,8}disambig"
+)
+"""`{{Disambiguation}}`, `{{school disambiguation}}`, `{{disambig-cleanup}}`, `{{TLAdisambig}}`; most wikis know
+`{{disambig}}` too."""
+_NO_MARK = re.compile(r"(?:r (?:to|from) |nota |ver |voir |see |need|link |unlinked |other |use ).*")
+_MARKS = frozenset(name.strip() for names in table("disambiguations").values() for name in names.split(","))
+
+
+def template_key(name: str) -> str:
+    """A template's name as MediaWiki compares it: without case of its first letter, underscores for spaces."""
+    return _NAMESPACE.sub("", " ".join(name.replace("_", " ").split()).lower())
+
+
+def is_disambiguation(wikitext: str) -> bool:
+    """Whether a page says that it is a disambiguation page; comments, references and the like say nothing."""
+    source, _ = take_extensions(wikitext)
+    return "__DISAMBIG__" in source or any(
+        key in _MARKS or (_ENGLISH_MARK.fullmatch(key) and not _NO_MARK.fullmatch(key))
+        for key in map(template_key, _TEMPLATE.findall(source))
+    )

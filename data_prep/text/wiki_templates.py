@@ -30,25 +30,19 @@ from data_prep.text.wiki_numbers import (
     unit_of_measure,
     write_number,
 )
-from data_prep.text.wiki_page import Page, magic_word, month_name
+from data_prep.text.wiki_page import Page, magic_word, month_name, template_key
 from data_prep.text.wikitext_source import literal
 
 Show = Callable[[Values, Page], str]
 """The text of a template from its parameters, on a page."""
 
 
-_NAMESPACE = re.compile(r"^(?:template|vorlage|modèle|plantilla|predefinição|шаблон|sjabloon|szablon) ?: ?")
 _LANGUAGE = re.compile(r"lang-[\w-]+|link-[a-z-]+")
 """`{{lang-la|urbs}}` in most wikis, `{{link-en|福|Foo}}` in the Chinese one."""
 _FUNCTIONS = frozenset({"formatnum", "formatnombre"})
 """Names of the parser function that writes numbers; the first parameter stands behind the colon."""
 _CONVERSION = re.compile(r"(ft|mi|km|m|cm|in|lb|kg|acre|ha|sqmi|sqkm|nmi|mm|yd) to [a-z]+")
 _VULGAR_FRACTIONS = {unicodedata.normalize("NFKC", each): each for each in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
-
-
-def template_key(name: str) -> str:
-    """A template's name as MediaWiki compares it: without case of its first letter, underscores for spaces."""
-    return _NAMESPACE.sub("", " ".join(name.replace("_", " ").split()).lower())
 
 
 def shown_by(name: str, page: Page) -> Callable[[Values], str] | None:

@@ -19,8 +19,8 @@ from mwparserfromhell.parser import ParserError
 
 from data_prep.text import clean_text
 from data_prep.text.wiki_numbers import Values
-from data_prep.text.wiki_page import LinkRules, Page, title_text
-from data_prep.text.wiki_templates import shown_by, template_key
+from data_prep.text.wiki_page import LinkRules, Page, template_key, title_text
+from data_prep.text.wiki_templates import shown_by
 from data_prep.text.wikitext_source import (
     APOSTROPHE,
     BLOCK,

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from data_prep.text.disambiguation import is_disambiguation
 from data_prep.text.wiki_numbers import MONEY
-from data_prep.text.wiki_page import ENGLISH_LINKS, Page
+from data_prep.text.wiki_page import ENGLISH_LINKS, Page, is_disambiguation
 from data_prep.text.wiki_templates import _tables
 from data_prep.text.wikitext import plain_text
 from data_prep.text.wikitext_source import HEADING, PLACE, SHOWN, drop_quotes, drop_quotes_of_line
