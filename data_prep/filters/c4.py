@@ -17,8 +17,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from data_prep.document import Document
-from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.filters.files import file_identity, read_list
+from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed, file_identity, read_list
 from data_prep.filters.phrases import LineScreen
 from data_prep.text.words import words
 

@@ -16,8 +16,7 @@ from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.document import Document
-from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.filters.files import file_identity, require_file
+from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed, file_identity, require_file
 from data_prep.filters.language_scores import SERBIAN_IN_LATIN, in_unknown_script, load_py3langid
 
 Classifier = Callable[[str], tuple[str, float]]

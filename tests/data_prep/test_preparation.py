@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from cluster import sharded_artefact
 from cluster.artefacts.errors import (
@@ -29,7 +30,7 @@ from data_prep.stages.collect import require_documents
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from data_prep.verify import examine, verify_preparation
-from tests.data_prep.conftest import NUM_ARTICLES, NUM_BOOKS, NUM_DUPLICATES, NUM_SHORT
+from tests.data_prep.conftest import NUM_ARTICLES, NUM_BOOKS, NUM_DUPLICATES, NUM_SHORT, small_config
 
 MADE = [stage for stage in STAGES if stage not in (DECONTAMINATION, TAKEDOWN)]
 NUM_KEPT = NUM_ARTICLES + NUM_BOOKS - NUM_SHORT - NUM_DUPLICATES
@@ -370,3 +371,9 @@ def test_dry_run_counts_files_and_shards_and_writes_nothing(tmp_path, configure,
 def test_nothing_temporary_is_left_behind(finished):
     names = {name for _, names, files in os.walk(finished.out) for name in [*names, *files]}
     assert not [name for name in names if name.endswith((".tmp", ".partial"))]
+
+
+def test_weights_that_do_not_name_the_sources_are_refused(tmp_path):
+    with pytest.raises(ValidationError, match="names wiki; the sources are wiki, books"):
+        small_config(tmp_path, tmp_path / "out", tokenizer={"weights": {"wiki": 1}})
+    small_config(tmp_path, tmp_path / "out", tokenizer={"weights": {"wiki": 1, "books": 0}})

@@ -1,13 +1,21 @@
 """Searching texts for n-grams: everything that a plain loop finds, nothing else."""
 
+from __future__ import annotations
+
+import errno
+import io
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.artefacts.errors import StorageError
+from cluster.artefacts.storage import storage_errors
 from data_prep.decontaminate import ngrams
 from data_prep.decontaminate.config import DecontaminationConfig
-from data_prep.decontaminate.ngrams import NgramIndex
+from data_prep.decontaminate.ngrams import NgramIndex, hash_runs, prefix_sums, save_array
 from data_prep.text.words import split_words
 from pipeline.tune.evaluation_sets import evaluation_texts
 from tests.data_prep.decontaminate.oracle import ngrams_of, search, words_of
@@ -124,3 +132,38 @@ def test_real_articles_hold_the_parts_of_squad_that_a_plain_loop_finds(corpora):
                     expected.add((number, words[i][1], " ".join(ngram)))
     assert {(int(text), int(place), index.spell(int(ngram))) for text, place, ngram in places} == expected
     assert len(expected) > 20
+
+
+def test_equal_runs_have_equal_hashes_at_any_place_and_others_do_not():
+    words = split_words(["x y one two three", "one two THREE z", "one twothree z"])
+    sums = prefix_sums(words.codes)
+    starts, ends = words.starts[[2, 5, 9]], words.starts[[5, 8, 11]]
+    first, second, other = hash_runs(sums, starts, ends).tolist()
+    assert first == second != other
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(1000, dtype=np.uint32),
+        np.empty(0, dtype=np.int64),
+        np.arange(12).reshape(3, 4)[:, ::2],
+        np.array([(1, 2)], dtype=[("start", "<u4"), ("end", "<u8")]),
+        np.array([True, False]),
+    ],
+)
+def test_the_bytes_are_those_of_numpy(tmp_path, array):
+    save_array(tmp_path / "a.npy", array)
+    expected = io.BytesIO()
+    np.save(expected, np.ascontiguousarray(array))
+    assert (tmp_path / "a.npy").read_bytes() == expected.getvalue()
+
+
+def test_a_full_disk_is_a_storage_error():
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("needs /dev/full")
+    with pytest.raises(StorageError, match="No space left") as raised, storage_errors(full):
+        save_array(full, np.zeros(1 << 20))
+    assert isinstance(raised.value.__cause__, OSError)
+    assert raised.value.__cause__.errno == errno.ENOSPC
