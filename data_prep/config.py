@@ -44,7 +44,7 @@ class PreparationConfig(BaseModel):
     """Evaluation sets whose texts must not be trained on. `[glue, squad]` is short for their names alone."""
     takedown: Path | None = None
     """Text file with the ids of documents that must not be trained on, one a line; lines with `#` are comments. They
-    are left out behind deduplication and the tokenizer, so that no copy comes in for them and all other tokens stay."""
+    are left out after deduplication and the tokenizer, so that no copy comes in for them and all other tokens stay."""
     tokenizer: AnyTokenizer = ByteLevelBPE()
     """How text becomes ids."""
     sentences: Literal["blingfire", "sentencex", "none"] = "blingfire"

@@ -83,7 +83,7 @@ class Ragged:
 
     @classmethod
     def beside(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Row `i` is the rows `i` of all parts (of one dtype, with equally many rows), one behind the other."""
+        """Row `i` joins the rows `i` of all parts (of one dtype, with equally many rows)."""
         sizes = np.stack([part.lengths for part in parts], 1)
         begins = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
         values = np.empty(begins[-1], dtype=parts[0].values.dtype)

@@ -73,7 +73,7 @@ class TokenFile:
             place += batch.num_rows
 
     def places(self, ids_before: int, words_before: int) -> Iterator[BatchPlaces]:
-        """Of every batch, where the memory that all files lie in has it, in which so much precedes this file."""
+        """Offset of each batch in the shared memory map, in which so many ids and words precede this file."""
         item_bytes = self.ids.itemsize
         for batch, sources in zip(self._batches, self.dictionaries("source"), strict=True):
             ids, starts = batch.column("input_ids"), batch.column("sentence_starts")
@@ -188,6 +188,6 @@ def _offsets(lists: pa.ListArray) -> np.ndarray:
 
 
 def _num_elements(lists: pa.ListArray) -> int:
-    """Of all lists together."""
+    """Elements of all lists together."""
     offsets = lists.offsets
     return offsets[len(lists)].as_py() - offsets[0].as_py() if len(lists) else 0

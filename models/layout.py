@@ -96,7 +96,7 @@ class Unpadded:
 
 @dataclass(frozen=True)
 class Read:
-    """The positions that a head reads, where the last layer computes no others behind its attention."""
+    """The positions that a head reads, where the last layer computes no others after its attention."""
 
     in_rows: Tensor
     """[read] int64: their places in the flattened rows, as attention gives them."""

@@ -152,7 +152,7 @@ class ConditionalGenerator(nn.Module):
         decoder_input_ids: Tensor,
         predicted_positions: Tensor,
     ) -> Tensor:
-        """Scores for the next token; padding of the decoder, on the right, is behind everything that is predicted.
+        """Scores for the next token; padding of the decoder, on the right, is after everything that is predicted.
 
         Args:
             input_ids: [batch, length] int64, padded on the right.

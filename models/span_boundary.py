@@ -48,7 +48,7 @@ class SpanBoundaryHead(nn.Module):
         """Cross-entropy of every token; see `summed_cross_entropy`.
 
         Args:
-            left, right: [tokens, hidden] representations of the tokens before and behind each token's span.
+            left, right: [tokens, hidden] representations of the tokens before and after each token's span.
             span_offsets: [tokens] int64 place in the span, from 0.
             targets: [tokens] int64.
         """
@@ -103,7 +103,7 @@ class SpanBoundaryLanguageModel(nn.Module):
             read_positions: [num_read] int64, ascending, all different: these, those below, and with pairs the first
                 of every row.
             left_positions: [num_predicted] int64 indices of the token before each prediction's span.
-            right_positions: [num_predicted] int64 indices of the token behind it.
+            right_positions: [num_predicted] int64 indices of the token after it.
             span_offsets: [num_predicted] int64 place in the span, from 0.
             cu_seqlens: [num_pieces + 1] int32 boundaries of packed pieces; None attends to whole rows.
             segment_ids: [batch, length] int64.

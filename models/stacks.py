@@ -76,7 +76,7 @@ def read_text(
 def shifted_right(
     input_ids: Tensor, attention_mask: Tensor | None = None, start: int | None = None
 ) -> Tensor:
-    """The text as a decoder reads it: each token one place later, behind the token that decoders start with.
+    """The text as a decoder reads it: each token one place later, after the token that decoders start with.
 
     Args:
         input_ids: [batch, length] int64, padded on the right.

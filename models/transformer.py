@@ -97,7 +97,7 @@ class TransformerLayer(nn.Module):
             visible_memory: which of it each position may read.
             cache: of the whole decoder; this layer is its `number`.
             places: of the tokens in their rows, where padding is left out.
-            read: the positions that are computed behind the last attention, where not all are.
+            read: the positions that are computed after the last attention, where not all are.
         """
         own = cache.self_attention[number] if cache else None
         kept = read if self.cross_attention is None else None

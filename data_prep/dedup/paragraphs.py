@@ -138,7 +138,7 @@ def _hash_lines(texts: pa.StringArray, documents: np.ndarray, split: ParagraphsS
 
 
 def _line_bounds(units: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """[lines + 1] where lines begin and end: behind every break, and at the ends of texts.
+    """[lines + 1] where lines begin and end: after every break, and at the ends of texts.
 
     Args:
         units: code points or bytes of all texts.

@@ -2,7 +2,7 @@
 
 The paper's numbers: lines of at least 5 words, pages of at least 3 sentences. The policy phrases and the longest word
 are in the authors' code only. Different from that code: a curly bracket or "lorem ipsum" anywhere drops the page, as
-the paper says, and not only in lines that are kept; a citation marker behind the full stop is no reason to lose the
+the paper says, and not only in lines that are kept; a citation marker after the full stop is no reason to lose the
 line.
 """
 

@@ -26,7 +26,7 @@ NOT_FOR_BLINGFIRE = frozenset(
             "wuu",
             "lzh",
             "ja",
-        ),  # cuts between a full stop and the quotation mark that closes behind it
+        ),  # cuts between a full stop and the quotation mark that closes after it
         *("hi", "mr", "ne", "sa", "mai", "bho", "new", "awa", "mag"),  # danda
         *("bn", "as", "bpy", "mni", "pa", "or"),  # danda
         *("my", "shn", "mnw", "am", "ti", "gez", "hy", "hyw", "sat"),  # full stops of their own
@@ -101,7 +101,7 @@ def cuts_ahead_of(starts: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> 
         offsets: [texts + 1] int64 where in `data` each text begins, and the last one ends.
 
     Returns:
-        Per text the ascending byte offsets (int64) of its cuts; text stands ahead of each and behind it.
+        Per text the ascending byte offsets (int64) of its cuts; text stands ahead of each and after it.
     """
     # Stable, because it is fast for what consists of a few ascending runs.
     ink = np.sort(_first_ink(data, np.concatenate([starts, _line_starts(data)])), kind="stable")
@@ -114,7 +114,7 @@ def cuts_ahead_of(starts: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> 
 
 
 def _line_starts(data: np.ndarray) -> np.ndarray:
-    """[lines] int64: right behind every line break, or behind the last of several in a row."""
+    """[lines] int64: right after every line break, or after the last of several in a row."""
     found = [np.empty(0, dtype=np.int64)]
     for first in range(0, len(data), _WINDOW_BYTES):
         window = data[first : first + _WINDOW_BYTES]
@@ -127,7 +127,7 @@ def _line_starts(data: np.ndarray) -> np.ndarray:
 
 
 def _first_ink(data: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """For each position the first byte at or behind it that is no white space; the length of `data` if none is."""
+    """For each position the first byte at or after it that is no white space; the length of `data` if none is."""
     found = positions.copy()
     unsure = np.flatnonzero(_MAYBE_WHITE[data.take(positions, mode="clip")])
     unsure = unsure[np.argsort(positions[unsure])]

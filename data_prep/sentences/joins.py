@@ -27,7 +27,7 @@ _TAG = re.compile(
     rb"(?:(?:Mrs?|Miss|Dr|Lady|Lord|Sir|Captain|Aunt|Uncle)\.? )?[A-Z][a-z]+(?: [A-Z][a-z]+)?)"
     rb" (?:[a-z]+ly )?(?:" + _SPEECH.encode() + rb")\b(?! (?:nothing|no more)\b)"
 )
-"""`I asked`, `Mr. Pumblechook cried`: begins with a capital and goes on with a sentence, behind a quotation that ends
+"""`I asked`, `Mr. Pumblechook cried`: begins with a capital and goes on with a sentence, after a quotation that ends
 with a question or exclamation. A pronoun would begin with a small letter if it did so."""
 _TAG_BYTES = 64
 _SPACE = np.zeros(256, dtype=bool)
@@ -136,13 +136,13 @@ def _skip_back(data: np.ndarray, places: np.ndarray, origins: np.ndarray) -> np.
 
 
 def _skip_dash(data: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Each place, or behind the dash and the space that stand there."""
+    """Each place, or the place after the dash and the space that stand there."""
     last = len(data) - 1
-    behind = places
+    after = places
     for dash in _DASHES:
         ahead = np.minimum(places + len(dash), len(data))
-        behind = np.where(_ends_with_any(data, ahead - 1, (dash,)), np.minimum(ahead, last), behind)
-    return np.minimum(behind + ((behind > places) & _SPACE[data[behind]]), last)
+        after = np.where(_ends_with_any(data, ahead - 1, (dash,)), np.minimum(ahead, last), after)
+    return np.minimum(after + ((after > places) & _SPACE[data[after]]), last)
 
 
 def _is_among(kind: np.ndarray, data: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ def starts_by_blingfire(data: np.ndarray, start: int, end: int) -> list[int]:
     """Starts of the sentences of a text but its first.
 
     BlingFire returns sentences, each on a line of its own and a line break within as a space; they are found again
-    in the text one behind the other. Its variant with offsets costs several times the segmentation.
+    in the text in order. Its variant with offsets costs several times the segmentation.
 
     Args:
         data: [bytes] uint8 UTF-8; the text is `data[start:end]`.

@@ -142,7 +142,7 @@ def _sentence_starts(offsets: Sequence[tuple[int, int]], cuts: np.ndarray) -> np
 def first_tokens(ids: Ragged, found: np.ndarray) -> Ragged:
     """Sentence starts (int32) of documents from where sentences were found to start in all ids, end to end."""
     filled = np.flatnonzero(ids.lengths)
-    # Whatever starts behind the tokens of its document is the first token of a later one, or there is none.
+    # Whatever starts after the tokens of its document is the first token of a later one, or there is none.
     tokens = np.unique(np.concatenate([ids.offsets[filled], found[found < len(ids.values)]]))
     rows = np.searchsorted(ids.offsets, tokens, side="right") - 1
     counts = np.bincount(rows, minlength=len(ids))

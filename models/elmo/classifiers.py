@@ -77,6 +77,6 @@ class ElmoTagger(ElmoRepresentations):
         """Score the labels of every word; arguments as of `ElmoEncoder.forward`.
 
         Returns:
-            [sentences, longest, num_labels] logits; those behind shorter sentences have no meaning.
+            [sentences, longest, num_labels] logits; those after shorter sentences have no meaning.
         """
         return self.scores(super().forward(characters, words, cu_seqlens)[0])

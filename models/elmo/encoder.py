@@ -57,7 +57,7 @@ def pad_sentences(layers: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
         cu_seqlens: [sentences + 1] boundaries of the sentences among the words, each with both marks.
 
     Returns:
-        [layers, sentences, longest, width] with zeros behind shorter sentences, and [sentences, longest] bool, true at
+        [layers, sentences, longest, width] with zeros after shorter sentences, and [sentences, longest] bool, true at
         words. There is at least one column.
     """
     boundaries = cu_seqlens.long()

@@ -24,7 +24,7 @@ class Layers(NamedTuple):
     """All layers of a biLM for the words of some sentences."""
 
     layers: Tensor
-    """[num_layers + 1, sentences, longest, 2 x projection_size] float32, zeros behind shorter sentences."""
+    """[num_layers + 1, sentences, longest, 2 x projection_size] float32, zeros after shorter sentences."""
     present: Tensor
     """[sentences, longest] bool, true at words."""
 

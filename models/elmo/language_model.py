@@ -120,7 +120,7 @@ class ElmoLanguageModel(nn.Module):
             cu_seqlens: [pieces + 1] int32 boundaries of the pieces among the words.
             word_ids: [words] int64: the softmax's id of the word at each place.
             predicted_positions: [predicted] int64 ascending places that are followed by a word of the same piece. The
-                LSTM from the left predicts the word behind each; from there, the one from the right predicts it.
+                LSTM from the left predicts the word after each; from there, the one from the right predicts it.
             log_counts: [words] float32 logarithms of how often each of `word_ids` is expected among the draws.
             negatives: [drawn] int64 distinct words. In training, with these, the softmax is a sampled one; otherwise,
                 and always in evaluation, it is over all words.

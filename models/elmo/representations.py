@@ -78,7 +78,7 @@ class ElmoRepresentations(nn.Module):
         """Represent sentences; arguments as of `ElmoEncoder.forward`, made by `read_sentences`.
 
         Returns:
-            [sentences, longest, 2 x projection_size] with zeros behind shorter sentences, and [sentences, longest]
+            [sentences, longest, 2 x projection_size] with zeros after shorter sentences, and [sentences, longest]
             bool, true at words.
         """
         mixed = self.mix(self.encoder(characters, words, cu_seqlens))

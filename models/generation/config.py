@@ -57,7 +57,7 @@ class GenerationConfig:
     eos_token_id: int | None = None
     """Token that ends a sequence; None never ends before the maximum length."""
     pad_token_id: int | None = None
-    """Fills sequences behind their end; None takes `eos_token_id`."""
+    """Fills sequences after their end; None takes `eos_token_id`."""
     forced_bos_token_id: int | None = None
     """Token after a prompt of one token (BART; the language tag of mBART)."""
     forced_eos_token_id: int | None = None
@@ -86,7 +86,7 @@ class GenerationConfig:
 
     @property
     def fill_token_id(self) -> int:
-        """The token that fills a sequence behind its end."""
+        """The token that fills a sequence after its end."""
         given = (token for token in (self.pad_token_id, self.eos_token_id) if token is not None)
         return next(given, 0)
 

@@ -17,7 +17,7 @@ class Reader:
         self._copies = 1
 
     def read(self, input_ids: Tensor) -> Tensor:
-        """[texts * copies, length] int64 tokens behind those read before, to float32 [texts * copies, vocab_size]
+        """[texts * copies, length] int64 tokens after those read before, to float32 [texts * copies, vocab_size]
         logits of the next token."""
         raise NotImplementedError
 

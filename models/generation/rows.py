@@ -17,11 +17,11 @@ class Generated:
     """Continuations: `num_return_sequences` rows per prompt, side by side."""
 
     sequences: Tensor
-    """[rows, length] int64: prompts as they were given, the written tokens, the end token, and padding behind it."""
+    """[rows, length] int64: prompts as they were given, the written tokens, the end token, and padding after it."""
     scores: Tensor
     """[rows] float32: log-probabilities of the written tokens in nats, divided by their number ** `length_penalty`."""
     lengths: Tensor
-    """[rows] int64 tokens of each sequence, with prompt and end and without the padding behind."""
+    """[rows] int64 tokens of each sequence, with prompt and end and without the padding after."""
     prompt_length: int
     """Tokens of every prompt, padding included."""
 

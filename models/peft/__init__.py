@@ -2,7 +2,7 @@
 
 settings     LoRA, bottleneck adapters, prefix tuning, BitFit, MAM
 lora         low-rank updates of linear layers
-adapters     bottlenecks behind, after or beside a sub-layer
+adapters     bottlenecks after or beside a sub-layer
 prefix       learned keys and values before those of the text
 apply        adding one of them to a network; what is trained, saved, loaded and merged
 hf           LoRA and prefixes in the format of the library `peft`

@@ -176,7 +176,7 @@ def _prefix(model: Any, settings: PrefixSettings, head: Head) -> PeftFiles:
     if head != "causal_lm":
         raise ValueError(
             f"a prefix is written for causal_lm only, not for {head}: peft passes it as keys and values of earlier "
-            "tokens, so that in BERT, RoBERTa and ELECTRA of transformers the text begins at the position behind it, "
+            "tokens, so that in BERT, RoBERTa and ELECTRA of transformers the text begins at the position after it, "
             "and here at the first; other classes take no earlier tokens, or use them in another place. "
             "Train lora instead, which peft takes with every head"
         )

@@ -62,7 +62,7 @@ class AdapterSettings:
     kind: Literal["adapters"] = "adapters"
     """Bottleneck adapters."""
     placement: Placement = "houlsby"
-    """`houlsby`: behind each attention and feed-forward block, before the residual sum (Houlsby et al. 2019, section
+    """`houlsby`: after each attention and feed-forward block, before the residual sum (Houlsby et al. 2019, section
     2.1); `pfeiffer`: after the feed-forward block with its residual sum and normalisation (Pfeiffer et al. 2021);
     `parallel`: beside the feed-forward block, reading its input (He et al. 2022, section 3.3)."""
     size: int = 64
