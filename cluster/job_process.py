@@ -33,15 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     stop = threading.Event()
     # The command gets the signal, too, and this process waits for it.
-    for number in signals.stops():
-        signal.signal(number, lambda number, frame: stop.set())
-    try:
-        for job in given.after:
-            wait_for(job, stop)
-    except ClozeError as error:
-        print(f"\n{error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    return run_with_retries(given.command, given.retries, stop)
+    with signals.answered_by(lambda number, frame: stop.set()):
+        try:
+            for job in given.after:
+                wait_for(job, stop)
+        except ClozeError as error:
+            print(f"\n{error}", file=sys.stderr, flush=True)
+            return error.exit_code
+        return run_with_retries(given.command, given.retries, stop)
 
 
 def run_with_retries(command: Sequence[str], retries: int, stop: threading.Event) -> int:

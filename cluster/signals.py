@@ -19,7 +19,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
@@ -181,12 +181,15 @@ def goes_on_by(next_step: str, kept: str) -> Iterator[None]:
 
 
 @contextmanager
-def answered_elsewhere() -> Iterator[None]:
-    """Tell this module that STOPS have another handler inside the block, which ends the program by itself."""
+def answered_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let another handler answer STOPS inside the block, in the main thread; it ends the program by itself."""
     _state.delegated += 1
+    before = {number: signal.signal(number, handler) for number in stops()}
     try:
         yield
     finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
         _state.delegated -= 1
 
 

@@ -136,8 +136,7 @@ def stop_on_sigterm(
         yield request
         return
     ending = _Ending(request, grace_s, nothing_to_save)
-    with signals.answered_elsewhere():
-        before = {number: signal.signal(number, ending.on_signal) for number in signals.stops()}
+    with signals.answered_by(ending.on_signal):
         try:
             yield request
         except BaseException as interrupt:
@@ -151,8 +150,6 @@ def stop_on_sigterm(
             ) from interrupt
         finally:
             ending.disarm()
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 class _Ending:
