@@ -141,7 +141,7 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
     from pipeline.checkpoint.references import resolve_model
     from pipeline.objectives.outside import resolve_references
     from pipeline.preparation.makers import missing_stores, require_makers
-    from pipeline.pretrain.memory import least_bytes, require_room
+    from pipeline.pretrain.lost_workers import least_bytes, require_room
 
     places = [store.path for store in config.data.stores]
     missing = missing_stores(config, file)

@@ -79,8 +79,8 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     from cluster.collectives import GROUP_TIMEOUT_S, from_rank_zero
     from cluster.stopping import stop_on_sigterm
     from pipeline.engine.device import trains_on_cuda
-    from pipeline.pretrain.memory import memory_explained
-    from pipeline.pretrain.stall_watch import watching_without_driver
+    from pipeline.pretrain.lost_workers import memory_explained
+    from pipeline.pretrain.stall_watch import watching
     from pipeline.run.heartbeat import has_made_updates
     from pipeline.run.lifecycle import record_end, record_failure, replay
 
@@ -108,9 +108,9 @@ def _train(run: RunDirectory, rank: Rank) -> None:
                 nothing_to_save=lambda: not has_made_updates(run),
             ),
             memory_explained(run, rank.rank),
-            watching_without_driver(run) if first else nullcontext(),
+            watching(run, without_driver=True) if first else nullcontext(),
         ):
-            from pipeline.pretrain.trainer import run_rank
+            from pipeline.pretrain.step import run_rank
 
             run_rank({"run": str(run.path)}, rank)
     except ClozeError as error:

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -19,7 +18,6 @@ from cluster.artefacts.manifest import created_by
 from cluster.collectives import from_rank_zero, gathered, while_others_wait
 from cluster.group import Rank
 from cluster.stopping import StopFile
-from models.backends import Choice
 from models.initialization import init_weights
 from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, TrainerState, read_trainer_state, step_of
 from pipeline.checkpoint.references import resolve_model
@@ -31,12 +29,12 @@ from pipeline.engine.interface import EngineSettings
 from pipeline.engine.network import prepare_network
 from pipeline.objectives.registry import OBJECTIVES
 from pipeline.pretrain.batches import HostBatch, host_batch
-from pipeline.pretrain.endings import require_not_lost
 from pipeline.pretrain.evaluation import Evaluation
 from pipeline.pretrain.machine import describe
 from pipeline.pretrain.measure import Measurements
 from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.profiling import StepProfiler
+from pipeline.pretrain.resume_checks import require_not_lost
 from pipeline.pretrain.run_checkpoints import Counters, RunCheckpoints
 from pipeline.pretrain.spikes import SpikeGuard
 from pipeline.run.config import PretrainConfig
@@ -69,14 +67,8 @@ class Claim:
     config: PretrainConfig
     rank: Rank
     fence: Fence | None
-    """On rank 0."""
+    """On rank 0: the token by which the run was taken over from all earlier groups."""
     store: CheckpointStore
-
-    @classmethod
-    def make(cls, run: RunDirectory, config: PretrainConfig, rank: Rank) -> Claim:
-        """Take the run over from all earlier groups."""
-        fence = Fence(run) if rank.rank == 0 else None
-        return cls(run, config, rank, fence, store_of(run, config))
 
     def find_start(self) -> Start | None:
         """The newest good checkpoint, verified by rank 0; None before the first. All ranks must call it.
@@ -165,8 +157,9 @@ def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: Exit
     require_even_share(config, rank.world_size)
     is_first = rank.rank == 0
     heartbeat = closed_by(ending, Heartbeat(run, rank.rank, config.guards.stall_timeout_s))
-    claim = Claim.make(run, config, rank)
-    fence, start = claim.fence, claim.find_start()
+    fence = Fence(run) if is_first else None
+    claim = Claim(run, config, rank, fence, store_of(run, config))
+    start = claim.find_start()
     first_step = 0 if start is None else start.state.step
     reporter = closed_by(
         ending,
@@ -183,7 +176,10 @@ def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: Exit
     spikes = SpikeGuard(run, config, writes=is_first)
     cache = IndexCache(run.index_cache, writes=True, report=run.record_event)
     data = _open_data(claim, cache, first_data_step=spikes.skipped.data_step(first_step))
-    engine, attention = _open_engine(claim, data)
+    model = data.inputs.build_model()
+    init_weights(model, config.seed)
+    attention = prepare_network(model, data.inputs.model, config, device_of(rank))
+    engine = Engine(model, EngineSettings.of(config), rank)
     # The indices of epochs that the run has left.
     cache.evict_unused()
     checkpoints = RunCheckpoints(
@@ -269,15 +265,6 @@ def _open_data(claim: Claim, cache: IndexCache, *, first_data_step: int) -> Data
     return Data(inputs, loader, evaluation, weights)
 
 
-def _open_engine(claim: Claim, data: Data) -> tuple[Engine, Choice]:
-    """Build the network with its first weights, and its engine; returns the attention's kernel, too."""
-    config, inputs = claim.config, data.inputs
-    model = inputs.build_model()
-    init_weights(model, config.seed)
-    attention = prepare_network(model, inputs.model, config, device_of(claim.rank))
-    return Engine(model, EngineSettings.of(config), claim.rank), attention
-
-
 def require_even_share(config: PretrainConfig, world_size: int) -> None:
     """Raise ConfigError unless every rank gets equally many micro-batches of every step."""
     batch = config.batch
@@ -292,9 +279,7 @@ def require_even_share(config: PretrainConfig, world_size: int) -> None:
 
 def device_of(rank: Rank) -> torch.device:
     """The device that a rank computes on."""
-    if trains_on_cuda():
-        return torch.device("cuda", rank.local_rank)
-    return torch.device("cpu")
+    return torch.device("cuda", rank.local_rank) if trains_on_cuda() else torch.device("cpu")
 
 
 def seed_dropout(seed: int, step: int, micro_batch: int) -> None:
@@ -302,23 +287,17 @@ def seed_dropout(seed: int, step: int, micro_batch: int) -> None:
     torch.manual_seed(Noise.of("dropout", seed, step, micro_batch).seed())
 
 
-class _Closable(Protocol):
-    def close(self) -> Any: ...
+Part = TypeVar("Part", bound=Heartbeat | Reporter | StepProfiler)
 
 
-PartT = TypeVar("PartT", bound=_Closable)
-
-
-def closed_by(ending: ExitStack, part: PartT) -> PartT:
+def closed_by(ending: ExitStack, part: Part) -> Part:
     """Have `ending` close a part; returns the part.
 
     The error that training ends with stays the one that is raised: a part that fails to close only adds a note to it.
     After a good end, the first such failure is raised, and the later ones are its notes.
     """
 
-    def leave(
-        kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def leave(kind: object, error: BaseException | None, trace: object) -> None:
         try:
             part.close()
         except Exception as failure:

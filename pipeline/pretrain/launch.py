@@ -1,54 +1,47 @@
-"""Starting and resuming runs from the driver: check everything first, then hand over to the workers."""
+"""Runs as their driver begins, continues or finds them: everything is checked first, then workers take over."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 from cluster import logs, signals
 from cluster.artefacts.credentials import tracking_environment
-from cluster.artefacts.errors import ClozeError, WorkersLostError
+from cluster.artefacts.errors import ClozeError, ResumeRefusedError, WorkersLostError
 from cluster.artefacts.places import absolute
-from cluster.artefacts.repeated import repeated
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
 from cluster.elastic import GroupSize
 from cluster.group import Ending, GroupFailure, Restarts, run_group
-from cluster.progress import progress
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile, stop_on_sigterm
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_plain
 from pipeline.objectives.outside import pin_references
-from pipeline.pretrain.endings import stalled
-from pipeline.pretrain.event_messages import EventMessages
-from pipeline.pretrain.lost_workers import record_lost_workers
-from pipeline.pretrain.memory import (
+from pipeline.pretrain.lost_workers import (
     count_oom_kills,
     explain_killed_worker,
     memory_explained,
+    record_lost_workers,
     require_room,
-    what_fits,
 )
 from pipeline.pretrain.ownership import end_leftovers
-from pipeline.pretrain.stall_watch import StallWatch, watching
-from pipeline.run.config import PretrainConfig
-from pipeline.run.directory import RunDirectory, RunInfo
+from pipeline.pretrain.progress import shown_progress
+from pipeline.pretrain.resume_checks import check_resume
+from pipeline.pretrain.stall_watch import StallWatch, stalled, watching
+from pipeline.run.config import PretrainConfig, identity_of
+from pipeline.run.directory import RunDirectory, RunInfo, list_runs
 from pipeline.run.events import Event
 from pipeline.run.heartbeat import has_made_updates, read_heartbeats
-from pipeline.run.history import last_logged
 from pipeline.run.lifecycle import record_end, record_failure, record_launch, replay
-from pipeline.run.log.kinds import LogKind
-from pipeline.run.log.lines import log_size, read_new
 from pipeline.run.log.mlflow_sink import want_status
 from pipeline.run.log.wandb_sink import require_client, wandb_environment
-from pipeline.run.token_plan import UNBOUNDED_STEPS
-
-_POLL_S = 0.5
+from pipeline.run.state import state_of
 
 
 def begin(
@@ -74,6 +67,53 @@ def begin(
             created(run)
         execute(run)
     return run
+
+
+def train_to_end(config: PretrainConfig, *, submission_id: str | None = None) -> RunDirectory:
+    """Train a configuration to its end, and return its run.
+
+    A finished run of the same name, settings and data is returned as it is, and an unfinished one is continued from its
+    newest checkpoint, also on another number of workers. Otherwise a new one begins.
+
+    Raises:
+        ClozeError: as `begin`, `check_resume` and `execute`.
+    """
+    found = find_same_run(config)
+    if found is None:
+        return begin(config, submission_id=submission_id)
+    with found.held("its resumption"):
+        if not is_finished(found):
+            print(f"continuing the run {found.path.name}", file=sys.stderr)
+            found.reconfigure(settled(config))
+            execute(found, held=True)
+    return found
+
+
+def find_same_run(config: PretrainConfig) -> RunDirectory | None:
+    """The newest run with this name, these settings and this data; None without one. Nothing is changed."""
+    same = settled(config)
+    runs = sorted(list_runs(config.runs_dir), key=lambda run: run.info_file.stat().st_mtime, reverse=True)
+    for run in runs:
+        try:
+            # Validating the configurations of many runs takes seconds; names do not.
+            if not run.info.name.startswith(f"{same.name}-"):
+                continue
+            theirs = run.config()
+        except ClozeError:
+            continue  # damaged: it is not continued without being asked for
+        if theirs.name != same.name or identity_of(theirs) != identity_of(same):
+            continue
+        try:
+            check_resume(run, same, look_only=True)
+        except ResumeRefusedError:
+            continue  # its tokens, tokenizer or teacher were others
+        return run
+    return None
+
+
+def is_finished(run: RunDirectory) -> bool:
+    """Whether a run made all its updates."""
+    return state_of(run).name == "finished"
 
 
 def create_run(
@@ -167,16 +207,38 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
         PreemptedError: SIGTERM asked for a stop.
         LossSpikeError, NonFiniteError, OutOfMemoryError, StalledError, WorkersLostError: it needs an operator.
     """
-    with signals.goes_on_by(f"cloze resume {run.typed}", kept="the run and its committed checkpoints"):
+    next_step = f"cloze resume {run.typed}"
+    with (
+        signals.goes_on_by(next_step, kept="the run and its committed checkpoints"),
+        nullcontext() if held else run.held("its training"),
+    ):
         logs.bind(run=run.path.name)
         config = run.config()
         require_key()
         require_client(config.wandb)
-        cluster = config.cluster
-        largest, *smaller = config.group_sizes
-        size = GroupSize(largest, cluster.cpus_per_worker, cluster.gpus_per_worker, tuple(smaller))
-        with nullcontext() if held else run.held("its training"):
-            _train(run, config, size)
+        with run.refusals():
+            end_leftovers(run)
+            record_launch(run)
+            want_status(run, "RUNNING")
+        try:
+            with (
+                _cluster_of(config),
+                shown_progress(run, config),
+                stop_on_sigterm(
+                    run.path,
+                    grace_s=config.guards.grace_s,
+                    next_step=next_step,
+                    nothing_to_save=lambda: not has_made_updates(run),
+                ) as stop,
+                watching(run) as watch,
+            ):
+                _train_group(run, config, watch, stop)
+        except BaseException as error:
+            record_failure(run, error)
+            replay(run)
+            raise
+        record_end(run)
+        replay(run)
 
 
 def _cluster_of(config: PretrainConfig) -> AbstractContextManager[None]:
@@ -185,51 +247,29 @@ def _cluster_of(config: PretrainConfig) -> AbstractContextManager[None]:
     return ray_runtime(config.cluster.address, num_cpus=num_cpus)
 
 
-def _train(run: RunDirectory, config: PretrainConfig, size: GroupSize) -> None:
-    with run.refusals():
-        end_leftovers(run)
-        record_launch(run)
-        want_status(run, "RUNNING")
-    try:
-        with (
-            _cluster_of(config),
-            _shown_progress(run, config),
-            stop_on_sigterm(
-                run.path,
-                grace_s=config.guards.grace_s,
-                next_step=f"cloze resume {run.typed}",
-                nothing_to_save=lambda: not has_made_updates(run),
-            ) as stop,
-            watching(run) as watch,
-        ):
-            _train_group(run, config, size, watch, stop)
-    except BaseException as error:
-        record_failure(run, error)
-        replay(run)
-        raise
-    record_end(run)
-    replay(run)
-
-
-def _train_group(
-    run: RunDirectory, config: PretrainConfig, size: GroupSize, watch: StallWatch, stop: StopFile
-) -> None:
+def _train_group(run: RunDirectory, config: PretrainConfig, watch: StallWatch, stop: StopFile) -> None:
     """Train to the end; a run that makes progress is restarted as often as needed.
 
     Every new checkpoint renews the restarts: a run of weeks loses a worker now and then, and only a run without
     progress is given up.
     """
-    oom_kills, saved = count_oom_kills(), _newest_step(run)
+    cluster, oom_kills = config.cluster, count_oom_kills()
+    largest, *smaller = config.group_sizes
+
+    def newest_step() -> int:
+        return max(store_of(run).steps(), default=-1)
+
+    saved = newest_step()
 
     def on_end(ending: Ending, reason: GroupFailure | str) -> None:
         if isinstance(reason, GroupFailure):
             record_lost_workers(run, reason, count_oom_kills() - oom_kills)
         else:
-            run.record_event(Event.MOVED, step=_newest_step(run), reason=reason)
+            run.record_event(Event.MOVED, step=newest_step(), reason=reason)
 
     def renews(failure: GroupFailure) -> bool:
         nonlocal saved
-        before, saved = saved, _newest_step(run)
+        before, saved = saved, newest_step()
         if saved > before:
             run.record_event(Event.RESTARTS_RENEWED, step=saved, message=str(failure)[:2000])
         return saved > before
@@ -238,78 +278,30 @@ def _train_group(
         run_group(
             _run_rank,
             {"run": str(run.path.resolve())},
-            size,
-            restarts=Restarts(config.cluster.max_failures, config.cluster.max_errors),
+            GroupSize(largest, cluster.cpus_per_worker, cluster.gpus_per_worker, tuple(smaller)),
+            restarts=Restarts(cluster.max_failures, cluster.max_errors),
             stop=stop,
             next_step=f"cloze resume {run.typed}",
             environment={**tracking_environment(), **wandb_environment(), **logs.environment()},
             on_end=on_end,
             renews=renews,
-            resize_interval_s=config.cluster.resize_interval_s,
+            resize_interval_s=cluster.resize_interval_s,
         )
     except WorkersLostError as error:
-        raise _cause_of(error, run, config, watch, count_oom_kills() - oom_kills) from error
-
-
-def _cause_of(
-    error: WorkersLostError, run: RunDirectory, config: PretrainConfig, watch: StallWatch, oom_kills: int
-) -> ClozeError:
-    """The error that explains why the workers were lost the last time, or `error` itself."""
-    if stall := watch.last_of(read_heartbeats(run)):
-        stacks = sorted(run.stacks.glob(f"rank-*-{stall.beat.host}-{stall.beat.pid}.*"))
-        return stalled(run, config.cluster.max_failures, str(stall), stacks)
-    explained = explain_killed_worker(str(error.__cause__), oom_kills, config, lambda: what_fits(config))
-    return explained or error
-
-
-def _newest_step(run: RunDirectory) -> int:
-    return max(store_of(run).steps(), default=-1)
+        if stall := watch.last_of(read_heartbeats(run)):
+            stacks = sorted(run.stacks.glob(f"rank-*-{stall.beat.host}-{stall.beat.pid}.*"))
+            raise stalled(run, cluster.max_failures, stall, stacks) from error
+        killed = explain_killed_worker(str(error.__cause__), count_oom_kills() - oom_kills, config)
+        if killed is not None:
+            raise killed from error
+        raise
 
 
 def _run_rank(argument: Any, rank: Any) -> None:
     # Imported in the worker: the driver starts it without DeepSpeed and the network.
-    from pipeline.pretrain.trainer import run_rank
+    from pipeline.pretrain.step import run_rank
 
     logs.start()
     logs.bind(run=Path(argument["run"]).name, rank=rank.rank)
     with memory_explained(RunDirectory(Path(argument["run"])), rank.rank):
         run_rank(argument, rank)
-
-
-@contextmanager
-def _shown_progress(run: RunDirectory, config: PretrainConfig) -> Iterator[None]:
-    """Follow the run's log from the driver and show it; the workers themselves print nothing.
-
-    Progress is in seconds for a run that only its time budget ends, else in updates.
-    """
-    budget_s = config.budget.time_s if config.budget is not None else None
-    in_seconds = config.num_steps == UNBOUNDED_STEPS
-    total = int(budget_s or 0) if in_seconds else config.num_steps
-
-    def done(step: int, data: Mapping[str, Any]) -> int:
-        return min(int(data.get("elapsed_s", 0)), total) if in_seconds else step
-
-    last = last_logged(run)
-    shown, offset = 0, log_size(run)
-    messages = EventMessages(run)
-
-    def look() -> None:
-        nonlocal shown, offset
-        messages.log_new()
-        entries, offset = read_new(run, offset)
-        steps = [(entry["step"], entry["data"]) for entry in entries if entry["kind"] == LogKind.STEP]
-        if last is not None and not shown and steps:
-            shown = done(*last)
-            advance(shown)
-        if steps:
-            step, data = steps[-1]
-            logs.bind(step=step)
-            text = f"step {step}  loss {data['loss']:.3f}  {data['tokens_per_s']:,.0f} tokens/s"
-            advance(done(step, data) - shown, text)
-            shown = done(step, data)
-
-    with (
-        progress(f"pretrain {run.path.name}", total) as advance,
-        repeated(look, _POLL_S, name="progress", once_more=True),
-    ):
-        yield

@@ -1,21 +1,41 @@
-"""Which worker died, where, and why: recorded in the run's history when a group failed."""
+"""Workers that died, where, and why; and memory: networks that are too large for this machine are refused before
+anything is started, memory that ran out is recognized, and a configuration that fits is named."""
 
 from __future__ import annotations
 
+import os
+import platform
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+from cluster.artefacts.errors import OutOfMemoryError
 from cluster.group import GroupFailure
-from pipeline.pretrain.memory import was_killed_for_memory
+from cluster.memory import memory
+from models.config import NetworkConfig, TransformerConfig
+from pipeline.engine.gpus import GPUS
+from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.heartbeat import Beat, read_heartbeats
+from pipeline.run.heartbeat import read_heartbeats
 
+_GIB = 1 << 30
+_LEAST_BYTES = 8
+"""Of a parameter, with its gradient: float32 both, or in half precision with a float32 master. Optimizer state and
+activations come on top."""
+_ALLOCATION = r"out of memory|can(?:'|no)t allocate memory|unable to allocate"
+"""Messages of torch, CUDA, NumPy and the C library; torch's allocator for CPUs raises a plain RuntimeError."""
+_ALLOCATION_LINE = re.compile(rf"^.*(?:{_ALLOCATION}).*$", re.IGNORECASE | re.MULTILINE)
+_KILLED_BY_RAY = re.compile(r"running low on memory|ray\.exceptions\.OutOfMemoryError|\bOOM_KILL")
 _NODE_LOST = re.compile(
     r"NodeDied|NODE_DIED|node (?:has|had)? ?(?:died|been (?:lost|terminated|preempted))", re.IGNORECASE
 )
 _PROCESS_LOST = re.compile(
     r"ActorDied|ActorUnavailable|actor died|WorkerCrashed|unexpected(?:ly)? (?:system|exits)"
 )
+_OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
+"""Files in which Linux counts, of this container where it does (cgroup v2, v1), else of the machine."""
 
 
 def record_lost_workers(run: RunDirectory, failure: GroupFailure, oom_kills: int) -> None:
@@ -28,38 +48,125 @@ def record_lost_workers(run: RunDirectory, failure: GroupFailure, oom_kills: int
     known = {worker.get("pid") for event in run.events(Event.WORKERS_LOST) for worker in event["workers"]}
     # A group that failed before its workers said anything finds the last words of the one before.
     beats = {beat.rank: beat for beat in read_heartbeats(run) if beat.pid not in known}
-    errors = {rank: str(error) for rank, error in failure.errors.items()}
     workers = []
-    for rank in sorted(errors or beats):
-        beat = beats.get(rank)
-        place = (
-            {} if beat is None else {"host": beat.host, "pid": beat.pid, "step": beat.step, "part": beat.part}
-        )
-        if beat is not None and _stood_still(run, beat):
-            why = "ended itself, because training stood still; see `stalled`"
-        else:
-            why = _why(errors.get(rank, str(failure)), oom_kills)
+    for rank in sorted(failure.errors or beats):
+        beat, place = beats.get(rank), {}
+        why = _why(str(failure.errors.get(rank, failure)), oom_kills)
+        if beat is not None:
+            place = beat.model_dump(include={"host", "pid", "step", "part"})
+            # A rank's alarm writes its stacks before it ends the process.
+            stacks = run.stack_file(rank, beat.host, beat.pid)
+            if stacks.is_file() and stacks.stat().st_size > 0:
+                why = "ended itself, because training stood still; see `stalled`"
         workers.append({"rank": rank, **place, "why": why})
     # What died by itself comes before what only lost its connection to it.
     workers.sort(key=lambda one: (one["why"].startswith("raised"), one["rank"]))
     run.record_event(Event.WORKERS_LOST, workers=workers, message=_why(str(failure), oom_kills))
 
 
-def _stood_still(run: RunDirectory, beat: Beat) -> bool:
-    """Whether a rank's alarm has written its stacks, and ended it."""
-    path = run.stack_file(beat.rank, beat.host, beat.pid)
-    return path.is_file() and path.stat().st_size > 0
-
-
 def _why(error: str, oom_kills: int) -> str:
     if _NODE_LOST.search(error):
         return "its node was lost"
-    if was_killed_for_memory(error):
+    if _KILLED_BY_RAY.search(error):
         return "Ray ended it, because the memory of its machine was nearly full"
     if _PROCESS_LOST.search(error):
-        memory = (
-            "; the kernel ended processes for memory meanwhile (dmesg names them)" if oom_kills > 0 else ""
-        )
-        return f"its process was killed or crashed{memory}"
+        kernel = "; the kernel ended processes for memory meanwhile (dmesg names them)"
+        return f"its process was killed or crashed{kernel if oom_kills > 0 else ''}"
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     return f"raised {lines[-1][:500]}" if lines else "no reason is known"
+
+
+def explain_killed_worker(failure: str, oom_kills: int, config: PretrainConfig) -> OutOfMemoryError | None:
+    """The OutOfMemoryError for workers that kept being killed; None without a sign of memory pressure.
+
+    Args:
+        failure: Ray's message about the workers.
+        oom_kills: processes that the kernel of this machine ended for memory during the training.
+    """
+    if found := _ALLOCATION_LINE.search(failure):
+        who = f"the last time: {found[0].strip()[:600]}"
+    elif _KILLED_BY_RAY.search(failure):
+        who = "Ray ended a worker, because the memory of its machine was nearly full"
+    elif oom_kills > 0:
+        who = f"the kernel of {platform.node()} ended {oom_kills} processes for memory meanwhile (dmesg names them)"
+    else:
+        return None
+    return _out_of_memory(f"The workers kept being killed, and {who}.", config)
+
+
+@contextmanager
+def memory_explained(run: RunDirectory, rank: int) -> Iterator[None]:
+    """Turn memory that runs out for a rank into an OutOfMemoryError, which ends the group, when it made no update yet.
+
+    After its first update, a restart may find the memory free again: the error stays as it is, and costs a restart.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError, OSError) as error:
+        if not (isinstance(error, MemoryError) or _ALLOCATION_LINE.search(str(error))):
+            raise
+        if any(beat.rank == rank and beat.num_steps > 0 for beat in read_heartbeats(run)):
+            raise
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        problem = f"Memory ran out on {platform.node()}: {first.strip()[:600]}"
+        raise _out_of_memory(problem, run.config()) from error
+
+
+def count_oom_kills() -> int:
+    """Processes that the kernel has ended for memory: of this container where it counts them, else of the machine."""
+    for path in map(Path, _OOM_COUNTERS):
+        try:
+            found = re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE)
+        except OSError:
+            continue
+        if found is not None:
+            return int(found[1])
+    return 0
+
+
+def _out_of_memory(problem: str, config: PretrainConfig) -> OutOfMemoryError:
+    """The error, with the advice of `cloze plan` for this configuration."""
+    from pipeline.plan.plan import advise
+
+    batch = config.batch
+    return OutOfMemoryError(
+        f"{problem} The configuration: {batch.micro_batch_size} samples of {batch.sequence_length} tokens at a time,"
+        f" {config.precision}, ZeRO stage {config.zero.stage}, {config.cluster.workers} workers.",
+        kept="all committed checkpoints",
+        next_step=advise(config),
+    )
+
+
+def least_bytes(parameters: int, config: PretrainConfig) -> int:
+    """Memory without which a run cannot train, over all workers: one copy of everything, as ZeRO stage 3 spreads it."""
+    copies = 1 if config.zero.stage == 3 else config.cluster.workers
+    item = 4 if config.precision == "fp32" else 2
+    return parameters * (_LEAST_BYTES + item * (copies - 1))
+
+
+def require_room(config: PretrainConfig, shape: NetworkConfig) -> None:
+    """Refuse a run that this machine's memory cannot hold, by a lower bound that takes no time.
+
+    A cluster at an address may have any size, and is not looked at.
+
+    Raises:
+        OutOfMemoryError: says what is needed and what is there.
+    """
+    if config.cluster.address or os.environ.get("RAY_ADDRESS"):
+        return
+    parameters = shape.least_parameters if isinstance(shape, TransformerConfig) else 0
+    needed, there = least_bytes(parameters, config), memory().total
+    # Of the largest card there is: to ask for the cards takes seconds.
+    there += (
+        config.cluster.workers
+        * config.cluster.gpus_per_worker
+        * max(gpu.memory_bytes for gpu in GPUS.values())
+    )
+    if needed > there:
+        raise OutOfMemoryError(
+            f"{config.name} has more than {parameters / 1e9:,.1f} billion parameters: its weights and gradients alone"
+            f" take {needed / _GIB:,.0f} GiB, and this machine has {there / _GIB:,.0f} GiB at most.",
+            kept="everything; nothing was started",
+            next_step="make the network smaller (model.hidden_size, model.num_layers), or train on a cluster:"
+            " cluster.address=... (`cloze plan` says what it must have)",
+        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -30,75 +30,66 @@ class MachineMetrics:
         """
         self.host = platform.node()
         self._directory, self._device = run_directory, device
-        self._nvml = _nvml()
+        # NVIDIA's management library, where there is a driver.
+        self._nvml: Any = None
+        with suppress(Exception):
+            nvml = import_module("pynvml")
+            nvml.nvmlInit()
+            self._nvml = nvml
         self._at = time.monotonic()
         self._before = _counters()
         # The first call has nothing to compare with, and gives 0.
-        with _missing():
+        with suppress(Exception):
             psutil.cpu_percent()
 
     def sample(self) -> dict[str, float]:
         """The figures by name: percentages, megabytes (10^6 bytes), watts, errors of memory since the driver was
         loaded; rates over the time since the last call."""
         found: dict[str, float] = {}
-        for part in (self._processor, self._memory, self._disk, self._rates, self._gpus):
-            with _missing():
-                found |= part()
-        return {name: round(value, 3) for name, value in found.items()}
-
-    def _processor(self) -> dict[str, float]:
-        return {"cpu_utilization_percentage": psutil.cpu_percent(), "load_average": os.getloadavg()[0]}
-
-    def _memory(self) -> dict[str, float]:
-        memory = psutil.virtual_memory()
-        return {
-            "system_memory_usage_megabytes": memory.used / _MEGA,
-            "system_memory_usage_percentage": memory.used / memory.total * 100,
-        }
-
-    def _disk(self) -> dict[str, float]:
-        disk = psutil.disk_usage(str(self._directory))
-        return {
-            "disk_usage_percentage": disk.percent,
-            "disk_usage_megabytes": disk.used / _MEGA,
-            "disk_available_megabytes": disk.free / _MEGA,
-        }
-
-    def _rates(self) -> dict[str, float]:
+        with suppress(Exception):
+            found["cpu_utilization_percentage"] = psutil.cpu_percent()
+            found["load_average"] = os.getloadavg()[0]
+        with suppress(Exception):
+            memory = psutil.virtual_memory()
+            found["system_memory_usage_megabytes"] = memory.used / _MEGA
+            found["system_memory_usage_percentage"] = memory.used / memory.total * 100
+        with suppress(Exception):
+            disk = psutil.disk_usage(str(self._directory))
+            found["disk_usage_percentage"] = disk.percent
+            found["disk_usage_megabytes"] = disk.used / _MEGA
+            found["disk_available_megabytes"] = disk.free / _MEGA
         now, counters = time.monotonic(), _counters()
         elapsed_s, before = max(now - self._at, 1e-6), self._before
         self._at, self._before = now, counters
-        return {
-            f"{name}_megabytes_per_s": max(0, counters[name] - before[name]) / _MEGA / elapsed_s
-            for name in counters.keys() & before.keys()
-        }
+        for name in counters.keys() & before.keys():
+            found[f"{name}_megabytes_per_s"] = max(0, counters[name] - before[name]) / _MEGA / elapsed_s
+        with suppress(Exception):
+            found |= self._gpus()
+        return {name: round(value, 3) for name, value in found.items()}
 
     def _gpus(self) -> dict[str, float]:
         if self._nvml is None:
-            return self._own_gpu()
+            # Asking for another GPU would make a context on it, half a gigabyte that is not ours.
+            if self._device.type != "cuda":
+                return {}
+            free, total = torch.cuda.mem_get_info(self._device)
+            return _gpu_memory(self._device.index or 0, total - free, total)
         found: dict[str, float] = {}
         for number in range(self._nvml.nvmlDeviceGetCount()):
             handle = self._nvml.nvmlDeviceGetHandleByIndex(number)
-            with _missing():
+            with suppress(Exception):
                 memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
                 found |= _gpu_memory(number, memory.used, memory.total)
-            with _missing():
+            with suppress(Exception):
                 rates = self._nvml.nvmlDeviceGetUtilizationRates(handle)
                 found[f"gpu_{number}_utilization_percentage"] = rates.gpu
-            with _missing():
+            with suppress(Exception):
                 found[f"gpu_{number}_power_usage_watts"] = self._nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-            with _missing():
+            with suppress(Exception):
                 kinds = self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._nvml.NVML_VOLATILE_ECC
                 errors = self._nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds)
                 found[f"gpu_{number}_uncorrected_ecc_errors"] = errors
         return found
-
-    def _own_gpu(self) -> dict[str, float]:
-        # Asking for another GPU would make a context on it, half a gigabyte that is not ours.
-        if self._device.type != "cuda":
-            return {}
-        free, total = torch.cuda.mem_get_info(self._device)
-        return _gpu_memory(self._device.index or 0, total - free, total)
 
 
 def by_host(samples: Iterable[tuple[str, Mapping[str, float]] | None]) -> dict[str, float]:
@@ -146,27 +137,11 @@ def _gpu_memory(number: int, used: int, total: int) -> dict[str, float]:
 def _counters() -> dict[str, int]:
     """Bytes since the machine was started."""
     found: dict[str, int] = {}
-    with _missing():
+    with suppress(Exception):
         network = psutil.net_io_counters()
         found |= {"network_receive": network.bytes_recv, "network_transmit": network.bytes_sent}
-    with _missing():
+    with suppress(Exception):
         disks = psutil.disk_io_counters()
         if disks is not None:
             found |= {"disk_read": disks.read_bytes, "disk_write": disks.write_bytes}
     return found
-
-
-def _nvml() -> Any:
-    """NVIDIA's management library, where there is a driver; else None."""
-    with suppress(Exception):
-        nvml = import_module("pynvml")
-        nvml.nvmlInit()
-        return nvml
-    return None
-
-
-@contextmanager
-def _missing() -> Iterator[None]:
-    """Suppress errors of a metric that a machine lacks, or a container hides: metrics must not end a run."""
-    with suppress(Exception):
-        yield

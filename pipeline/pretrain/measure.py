@@ -8,9 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from statistics import median_low
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -31,30 +30,24 @@ from pipeline.run.log.reporter import Reporter
 from pipeline.samples.loader import Step
 
 
-@dataclass(frozen=True, slots=True)
-class StepTime:
-    """Seconds of one step."""
+class StepClock:
+    """Times of one rank; `whole_s`, `waiting_s` (for data) and `busy_s` are seconds of the last step that ended."""
 
     whole_s: float
     waiting_s: float
-    """For data."""
     busy_s: float
     """For data and in the network's forward pass: the part that does not wait for other ranks."""
-
-
-class StepClock:
-    """Times of one rank."""
 
     def __init__(self, device: torch.device) -> None:
         self._is_cuda = device.type == "cuda"
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._mark = self._started = time.perf_counter()
-        self._waiting_s = self._forward_s = 0.0
+        self._mark = time.perf_counter()
+        self.start_step()
 
     def start_step(self) -> None:
         """A step begins."""
         self._started = time.perf_counter()
-        self._waiting_s = self._forward_s = 0.0
+        self.waiting_s = self._forward_s = 0.0
         self._events.clear()
 
     @contextmanager
@@ -62,7 +55,7 @@ class StepClock:
         """The time inside is spent waiting for data."""
         started = time.perf_counter()
         yield
-        self._waiting_s += time.perf_counter() - started
+        self.waiting_s += time.perf_counter() - started
 
     @contextmanager
     def forward(self) -> Iterator[None]:
@@ -78,11 +71,12 @@ class StepClock:
         yield
         self._forward_s += time.perf_counter() - started
 
-    def end_step(self) -> StepTime:
-        """The step that ends now. A GPU must have finished it."""
+    def end_step(self) -> StepClock:
+        """The step ends now. A GPU must have finished it."""
         forward_s = self._forward_s + sum(first.elapsed_time(last) for first, last in self._events) / 1000
-        whole_s = time.perf_counter() - self._started
-        return StepTime(whole_s, self._waiting_s, self._waiting_s + forward_s)
+        self.whole_s = time.perf_counter() - self._started
+        self.busy_s = self.waiting_s + forward_s
+        return self
 
     def since_last(self) -> float:
         """Seconds since the last call, or since the beginning."""
@@ -112,19 +106,24 @@ class Measurements:
         self._config, self._rank, self._workers, self._reporter = config, rank, workers, reporter
         self._device = device
         self._busy_s: list[float] = []
-        """Seconds of data and forward passes, without waiting for other ranks, by step since the last comparison."""
-        self._meter = Meter(flops_per_sample=0.0, num_devices=rank.world_size, peak_flops=None)
+        """`StepClock.busy_s` by step since the last comparison."""
+        self._flops = SampleFlops(build)
+        self._peak_flops = device_peak(device, config.precision)
         self._is_first = True
-        self._machine = MachineMetrics(run.path, self._device) if rank.local_rank == 0 else None
-        self._meters = Meters(
-            build,
-            num_devices=rank.world_size,
-            device=self._device,
-            precision=config.precision,
-        )
+        self._machine = MachineMetrics(run.path, device) if rank.local_rank == 0 else None
+
+    def prepare(self, step: Step[HostBatch]) -> None:
+        """Count the operations of a step like this one, before its time is taken. The first step of an attempt is not
+        made to wait for that."""
+        if self._rank.rank == 0 and not self._is_first:
+            # Micro-batches may be sorted by length: the one in the middle stands for all.
+            middle = step.micro_batches[len(step.micro_batches) // 2].data
+            length = self._config.sequence_length_at(step.data_step)
+            self._flops.count(length, self._config.batch.micro_batch_size, middle.arrays)
+        self._is_first = False
 
     def report(
-        self, number: int, step: Step[HostBatch], values: Mapping[str, float], spent: StepTime
+        self, number: int, step: Step[HostBatch], values: Mapping[str, float], spent: StepClock
     ) -> None:
         """Log a step.
 
@@ -134,31 +133,18 @@ class Measurements:
         """
         self._busy_s.append(spent.busy_s)
         if self._rank.rank == 0:
-            self._reporter.write(
-                LogKind.STEP, number, {**values, **self._speeds(step, spent), **memory(self._device)}
+            samples = self._config.batch_plan.samples_at(step.data_step)
+            found = speeds(
+                samples * self._config.sequence_length_at(step.data_step),
+                samples,
+                spent.whole_s,
+                spent.waiting_s,
+                self._flops.per_sample / self._rank.world_size,
+                self._peak_flops,
             )
+            self._reporter.write(LogKind.STEP, number, {**values, **found, **memory(self._device)})
         if number % self._config.guards.straggler_every_steps == 0:
             self._compare_ranks(number)
-
-    def _speeds(self, step: Step[HostBatch], spent: StepTime) -> dict[str, float]:
-        length = self._config.sequence_length_at(step.data_step)
-        samples = self._config.batch_plan.samples_at(step.data_step)
-        return self._meter.speeds(
-            tokens=samples * length, samples=samples, step_s=spent.whole_s, data_wait_s=spent.waiting_s
-        )
-
-    def prepare(self, step: Step[HostBatch]) -> None:
-        """Count the operations of a step like this one, before its time is taken. The first step of an attempt is not
-        made to wait for that."""
-        if self._rank.rank != 0:
-            return
-        if self._is_first:
-            self._is_first = False
-            return
-        length = self._config.sequence_length_at(step.data_step)
-        # Micro-batches may be sorted by length: the one in the middle stands for all.
-        middle = step.micro_batches[len(step.micro_batches) // 2].data
-        self._meter = self._meters.meter(middle.arrays, self._config.batch.micro_batch_size, length)
 
     def _compare_ranks(self, number: int) -> None:
         """Times and memory of all ranks since the last comparison, and what their machines do; who is slow is named in
@@ -175,93 +161,71 @@ class Measurements:
             self._reporter.history(Event.STRAGGLER, step=number, **comparison.event(self._workers))
 
 
-def flops_of(build: Callable[[], nn.Module], inputs: Mapping[str, np.ndarray]) -> int:
-    """Model FLOPs of a micro-batch, forward and backward; 0 where the network cannot be counted.
+class SampleFlops:
+    """Model FLOPs of a sample, forward and backward: samples of other lengths take other numbers of operations.
+
+    The first micro-batch of a length is counted, in a second or two, and stands for all that follow: how many documents
+    share a row differs from one to the next, and what it changes is the attention's part alone.
+    """
+
+    def __init__(self, build: Callable[[], nn.Module]) -> None:
+        """
+        Args:
+            build: makes the network that is trained; called where tensors have no storage, so that no size is too
+                large, once for every length.
+        """
+        self._build = build
+        self._counted: dict[int, float] = {}
+        self.per_sample = 0.0
+        """Of the samples that were counted last; 0 before the first, and where the network cannot be counted."""
+
+    def count(self, length: int, samples: int, inputs: Callable[[], Mapping[str, np.ndarray]]) -> None:
+        """Count a micro-batch.
+
+        Args:
+            length: of its rows.
+            inputs: gives the arguments of the network's forward pass; called for the first of a length alone.
+        """
+        if length not in self._counted:
+            self._counted[length] = 0.0
+            # Networks read and refuse what they like; a figure for the log must not end a run.
+            with suppress(Exception):
+                with torch.device("meta"):
+                    model = self._build()
+                if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
+                    teacher.to("meta")
+                self._counted[length] = count_flops(model.train(), inputs()).total / samples
+        self.per_sample = self._counted[length]
+
+
+def speeds(
+    tokens: int, samples: int, step_s: float, data_wait_s: float, flops: float, peak_flops: float | None
+) -> dict[str, float]:
+    """The speeds of a step.
 
     Args:
-        build: makes the network; called where tensors have no storage, so that no size is too large.
-        inputs: the arguments of its forward pass, as the objective makes them.
+        tokens, samples: of the global batch.
+        step_s: seconds from the end of the step before to the end of this one.
+        data_wait_s: seconds of it in which the step waited for its data.
+        flops: model FLOPs of one device for a sample; 0 where they are not known.
+        peak_flops: peak FLOP/s of one device in the precision of the run; None where it is not known.
+
+    Returns:
+        `tokens_per_s`, `samples_per_s`, `step_s`, `data_wait_share`, `model_flops_per_s` (of one device), and `mfu`,
+        the share of its peak, where that is known. MFU is not given for CPUs, and for cards that are not in the table
+        of `pipeline/engine/gpus.py`: a share of a speed measured here is another number, and would be mistaken for it.
     """
-    # Networks read and refuse what they like; a figure for the log must not end a run.
-    with suppress(Exception):
-        with torch.device("meta"):
-            model = build()
-        if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
-            teacher.to("meta")
-        return count_flops(model.train(), inputs).total
-    return 0
-
-
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """Turns the times of a step into speeds."""
-
-    flops_per_sample: float
-    """Model FLOPs of a sample, forward and backward; 0 where they are not known."""
-    num_devices: int
-    """Workers that share a step."""
-    peak_flops: float | None
-    """Peak FLOP/s of one device in the precision of the run; None where it is not known, as for CPUs."""
-
-    def speeds(self, *, tokens: int, samples: int, step_s: float, data_wait_s: float) -> dict[str, float]:
-        """The speeds of a step.
-
-        Args:
-            tokens: of text in the global batch.
-            samples: of the global batch.
-            step_s: seconds from the end of the step before to the end of this one.
-            data_wait_s: seconds of it in which the step waited for its data.
-
-        Returns:
-            `tokens_per_s`, `samples_per_s`, `step_s`, `data_wait_share`, `model_flops_per_s` (of one device), and
-            `mfu`, the share of its peak, where that is known. MFU is not given for CPUs, and for cards that are not in
-            the table of `pipeline/engine/gpus.py`: a share of a speed measured here is another number, and
-            would be mistaken for it.
-        """
-        found = {
-            "tokens_per_s": tokens / step_s,
-            "samples_per_s": samples / step_s,
-            "step_s": step_s,
-            "data_wait_share": data_wait_s / step_s,
-        }
-        if not self.flops_per_sample:
-            return found
-        per_device = self.flops_per_sample * samples / step_s / self.num_devices
-        found["model_flops_per_s"] = per_device
-        return found | ({} if self.peak_flops is None else {"mfu": per_device / self.peak_flops})
-
-
-class Meters:
-    """The meters of a run's phases: samples of other lengths take other numbers of operations."""
-
-    def __init__(
-        self, build: Callable[[], nn.Module], *, num_devices: int, device: torch.device, precision: str
-    ) -> None:
-        """
-        Args:
-            build: makes the network that is trained; called without storage, once for every phase.
-            precision: `fp32`, `bf16` or `fp16`.
-        """
-        self._build, self._num_devices = build, num_devices
-        self.peak_flops = device_peak(device, precision)
-        self._meters: dict[int, Meter] = {}
-
-    def meter(
-        self, inputs: Callable[[], Mapping[str, np.ndarray]], samples: int, sequence_length: int
-    ) -> Meter:
-        """The meter of the steps with this sequence length.
-
-        The first micro-batch of a length is counted, in a second or two, and stands for all that follow: how many
-        documents share a row differs from one to the next, and what it changes is the attention's part alone.
-
-        Args:
-            inputs: gives the arguments of the network for a micro-batch; called for the first of a length alone.
-            samples: of the micro-batch.
-        """
-        if sequence_length not in self._meters:
-            flops = flops_of(self._build, inputs())
-            self._meters[sequence_length] = Meter(flops / samples, self._num_devices, self.peak_flops)
-        return self._meters[sequence_length]
+    found = {
+        "tokens_per_s": tokens / step_s,
+        "samples_per_s": samples / step_s,
+        "step_s": step_s,
+        "data_wait_share": data_wait_s / step_s,
+    }
+    if flops:
+        found["model_flops_per_s"] = flops * samples / step_s
+        if peak_flops is not None:
+            found["mfu"] = found["model_flops_per_s"] / peak_flops
+    return found
 
 
 def device_peak(device: torch.device, precision: str) -> float | None:
@@ -292,18 +256,17 @@ def memory(device: torch.device) -> dict[str, float]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     """The times of all ranks."""
 
-    p50_s: tuple[float, ...]
+    p50_s: list[float]
     """By rank, the median of its busy times."""
-    p90_s: tuple[float, ...]
+    p90_s: list[float]
     """By rank, what nine of ten steps stay below."""
     group_s: float
     """The median of the ranks' medians; the lower of the two in the middle, so that the slower of two ranks is
     found."""
-    stragglers: tuple[int, ...]
+    stragglers: list[int]
     """Ranks whose median is above `ratio` times the group's, slowest first."""
 
     @property
@@ -335,8 +298,7 @@ def compare(busy_s: Sequence[Sequence[float]], ratio: float) -> Comparison:
         busy_s: by rank, its times; at least one each.
         ratio: times the group's median above which a rank's median makes it a straggler.
     """
-    p50 = [float(np.percentile(times, 50)) for times in busy_s]
-    p90 = [float(np.percentile(times, 90)) for times in busy_s]
+    p50, p90 = ([float(np.percentile(times, share)) for times in busy_s] for share in (50, 90))
     group = median_low(p50)
     slow = [rank for rank in np.argsort(p50)[::-1].tolist() if p50[rank] > ratio * group]
-    return Comparison(tuple(p50), tuple(p90), group, tuple(slow))
+    return Comparison(p50, p90, group, slow)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
 from uuid import uuid4
 
 import orjson
@@ -20,10 +19,9 @@ import psutil
 
 from cluster.artefacts.errors import StorageError, TakenOverError
 from cluster.artefacts.manifest import write_durably
-from pipeline.pretrain.endings import taken_over
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.heartbeat import ENDED, Beat, is_here, process_of, read_heartbeats
+from pipeline.run.heartbeat import ENDED, is_here, process_of, read_heartbeats
 
 _FENCE_POLL_S = 1.0
 _OBSERVATION_S = 12.0
@@ -81,36 +79,34 @@ class Fence:
         return self._found_lost
 
 
+def taken_over(run: RunDirectory, by: str = "another group") -> TakenOverError:
+    """The error of a group whose run another group has taken over."""
+    return TakenOverError(
+        f"{run.path} is trained by {by} now; this group has lost it.",
+        kept="what this group saved before, and all that the other one saves",
+        next_step=f"nothing, if that one trains; else, once both have ended: cloze resume {run.typed}",
+    )
+
+
 def end_leftovers(run: RunDirectory) -> None:
     """Wait for, or end, the workers that an earlier start left behind; call it holding the run's lock.
+
+    A worker that cannot be looked up here is in the way while it makes progress; clocks differ, so only changes count.
+    One that is in a long step loses the run by its fence, before it writes anything.
 
     Raises:
         StorageError: a worker on another machine still trains.
     """
     beats = [beat for beat in read_heartbeats(run) if beat.part != ENDED]
-    _end_here([beat for beat in beats if process_of(beat) is not None], run)
-    _require_silence([beat for beat in beats if not is_here(beat)], run)
-    for beat in read_heartbeats(run):
-        run.heartbeat(beat.rank).unlink(missing_ok=True)
-
-
-def _end_here(beats: Sequence[Beat], run: RunDirectory) -> None:
-    by_pid = {beat.pid: beat for beat in beats}
-    processes = [process for beat in beats if (process := process_of(beat)) is not None]
-    _, alive = psutil.wait_procs(processes, timeout=_PATIENCE_S)
+    here = {process: beat for beat in beats if (process := process_of(beat)) is not None}
+    _, alive = psutil.wait_procs(list(here), timeout=_PATIENCE_S)
     for process in alive:
-        beat = by_pid[process.pid]
+        beat = here[process]
         run.record_event(Event.LEFTOVER_KILLED, rank=beat.rank, host=beat.host, pid=beat.pid, step=beat.step)
         process.kill()
     psutil.wait_procs(alive, timeout=_PATIENCE_S)
-
-
-def _require_silence(beats: Sequence[Beat], run: RunDirectory) -> None:
-    """Refuse while a worker that cannot be looked up here makes progress; clocks differ, so only changes count.
-
-    One that is in a long step loses the run by its fence, before it writes anything.
-    """
-    before, deadline = {beat.rank: beat for beat in beats}, time.monotonic() + _OBSERVATION_S
+    before = {beat.rank: beat for beat in beats if not is_here(beat)}
+    deadline = time.monotonic() + _OBSERVATION_S
     while before and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         for beat in read_heartbeats(run):
@@ -119,3 +115,5 @@ def _require_silence(beats: Sequence[Beat], run: RunDirectory) -> None:
                     f"{run.path} is still being trained by rank {beat.rank}, process {beat.pid} on {beat.host}.",
                     next_step=f"end it: ssh {beat.host} kill {beat.pid}; or wait until Ray has done so",
                 )
+    for beat in read_heartbeats(run):
+        run.heartbeat(beat.rank).unlink(missing_ok=True)

@@ -21,11 +21,11 @@ from pipeline.checkpoint.references import CheckpointReference, resolve_model
 from pipeline.checkpoint.retention import best_step, newest_good
 from pipeline.checkpoint.store import CheckpointStore, open_store, store_of
 from pipeline.objectives.outside import OUTSIDE_KIND
-from pipeline.pretrain.endings import require_not_lost
 from pipeline.pretrain.ownership import end_leftovers
 from pipeline.run.config import PretrainConfig, identity_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
+from pipeline.run.history import last_logged
 from pipeline.run.log.kinds import LogKind
 from pipeline.run.log.log import RunLog
 from pipeline.run.log.seals import damage_of_log
@@ -138,6 +138,18 @@ def roll_back(run: RunDirectory, store: CheckpointStore, step: int) -> None:
     if later or reached > step:
         places = [store.set_aside(one, "rolled-back") for one in reversed(later)]
         run.record_event(Event.ROLLED_BACK, step=step, reached=reached, set_aside=places)
+
+
+def require_not_lost(run: RunDirectory, start: Path | None) -> None:
+    """Raise CorruptCheckpointError if a run has had checkpoints and none is left: it would begin anew."""
+    if start is not None or (last := last_logged(run, LogKind.CHECKPOINT)) is None:
+        return
+    raise CorruptCheckpointError(
+        f"{run.path.name} had a checkpoint of step {last[0]} at {last[1]['directory']}, and none is left there.",
+        kept="the run's log and history",
+        next_step="bring the place back (is it mounted?), or restore a checkpoint from a backup; to begin anew, start a"
+        " new run with `cloze pretrain`",
+    )
 
 
 def _teachers(inputs: Sequence[InputEntry]) -> list[str]:

@@ -223,7 +223,7 @@ class RunCheckpoints:
             best=counters.best,
             evaluations_since_best=counters.evaluations_since_best,
             skipped_updates=counters.skipped_updates,
-            losses=spikes.losses,
+            losses=spikes.window.losses,
             skipped_data=list(spikes.skipped.steps),
             allowed_changes=self._allowed_changes,
             attempt=self.attempt,

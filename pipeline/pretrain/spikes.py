@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
+from cluster.artefacts.errors import LossSpikeError, NonFiniteError
 from cluster.collectives import from_rank_zero, gathered
-from pipeline.pretrain import endings
 from pipeline.pretrain.batches import HostBatch
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
@@ -90,37 +90,27 @@ class SpikeGuard:
         """
         self._run, self._config, self._writes = run, config, writes
         # Rank 0 reads for all: a shared file system may show ranks different states of a file.
-        entries = from_rank_zero(SkipLedger(run).entries if writes else None)
-        self._ledger = SkipLedger(run, entries)
-        self.skipped: SkippedData = self._ledger.data
-        """Which global batch each update reads."""
+        self._ledger = SkipLedger(run, from_rank_zero(SkipLedger(run).entries if writes else None))
         self.restore([])
+
+    @property
+    def skipped(self) -> SkippedData:
+        """Which global batch each update reads."""
+        return self._ledger.data
 
     def restore(self, losses: list[float]) -> None:
         """Begin with the loss window that a checkpoint holds."""
         guards = self._config.guards
-        self._window = LossWindow(guards.spike_window, guards.spike_score, losses)
-
-    @property
-    def losses(self) -> list[float]:
-        """The loss window, oldest first; checkpoints hold it."""
-        return self._window.losses
-
-    def add(self, loss: float) -> None:
-        """Add the loss of an update that was made to the window."""
-        self._window.add(loss)
+        self.window = LossWindow(guards.spike_window, guards.spike_score, losses)
 
     def find(self, update: int, data_step: int, loss: float) -> SkippedStep | None:
         """The spike that the loss of an update is, or None; a loss that is not finite is none."""
-        if not math.isfinite(loss) or not self._window.is_spike(loss):
+        if not math.isfinite(loss) or not self.window.is_spike(loss):
             return None
-        score = self._window.score(loss)
-        return SkippedStep(
-            at_update=update,
-            data_step=data_step,
-            loss=loss,
-            score=None if score is None or math.isinf(score) else score,
-        )
+        score = self.window.score(loss)
+        if score is not None and math.isinf(score):
+            score = None
+        return SkippedStep(at_update=update, data_step=data_step, loss=loss, score=score)
 
     def leave_out(self, spike: SkippedStep, checkpoint: Path | None) -> None:
         """Leave the global batch of a spike out from now on; it is on disk when any rank returns.
@@ -134,16 +124,14 @@ class SpikeGuard:
         """
         entries = self._ledger.entries
         if len(entries) >= self._config.guards.max_rollbacks or checkpoint is None:
-            raise endings.loss_spike(self._run, self._config, spike, entries, checkpoint)
+            raise loss_spike(self._run, self._config, (*entries, spike), checkpoint)
         (self._ledger.add if self._writes else self._ledger.note)(spike)
         from_rank_zero(None)
-        self.skipped = self._ledger.data
 
 
 def report_skipped_update(reporter: Reporter, step: Step[HostBatch], loss: float, grad_norm: float) -> None:
     """Record an update that was skipped, with its samples. All ranks call it: they know the same loss and norm."""
-    mine = [sample for batch in step.micro_batches for sample in batch.data.sample_ids.tolist()]
-    samples = gathered(mine)
+    samples = gathered([sample for batch in step.micro_batches for sample in batch.data.sample_ids.tolist()])
     reporter.event(
         LogKind.SKIPPED_UPDATE,
         step.update + 1,
@@ -155,23 +143,66 @@ def report_skipped_update(reporter: Reporter, step: Step[HostBatch], loss: float
     )
 
 
-def require_few_skipped(
-    run: RunDirectory,
-    config: PretrainConfig,
-    num_updates: int,
-    num_skipped: int,
-    data_step: Callable[[int], int],
-    newest_checkpoint: Callable[[], str | None],
-) -> None:
-    """Raise NonFiniteError when more updates in a row were skipped than `guards.max_skipped_updates` allows.
+def loss_spike(
+    run: RunDirectory, config: PretrainConfig, spikes: Sequence[SkippedStep], checkpoint: Path | str | None
+) -> LossSpikeError:
+    """The error after one spike more than `guards.max_rollbacks` allows.
 
     Args:
-        num_updates: made or skipped until now.
-        num_skipped: how many of the last ones were skipped in a row.
-        data_step: gives the global batch that an update reads.
-        newest_checkpoint: gives its place, None before the first; rank 0's answer counts.
+        spikes: all of the run; the last one is the one too many.
+        checkpoint: the last good one; None where there is none yet.
     """
-    if num_skipped > config.guards.max_skipped_updates:
-        skipped = [data_step(update) for update in range(num_updates - num_skipped, num_updates)]
-        place = from_rank_zero(newest_checkpoint())
-        raise endings.not_finite(run, config, num_updates - 1, skipped, place)
+    listed = "\n".join(
+        f"  update {one.at_update}: loss {one.loss:.4f},"
+        f" {'far' if one.score is None else f'{one.score:.1f} deviations'} above the last ones;"
+        f" {_samples_of(config, one.data_step)}"
+        for one in spikes
+    )
+    allowed = config.guards.max_rollbacks
+    return LossSpikeError(
+        f"The loss of {run.path.name} jumped up again, and guards.max_rollbacks {allowed} is spent:\n{listed}",
+        kept=_kept(checkpoint),
+        next_step=f"look at the learning rate and the data; to leave out more: cloze resume {run.typed}"
+        f" guards.max_rollbacks={allowed + 3}",
+    )
+
+
+def not_finite(
+    run: RunDirectory,
+    config: PretrainConfig,
+    update: int,
+    data_steps: Sequence[int],
+    checkpoint: Path | str | None,
+) -> NonFiniteError:
+    """The error after one skipped update more than `guards.max_skipped_updates` allows.
+
+    Args:
+        update: the last skipped one.
+        data_steps: the global batches of the updates that were skipped in a row.
+        checkpoint: the last good one; None where there is none yet.
+    """
+    listed = "\n".join(f"  {_samples_of(config, step)}" for step in data_steps)
+    fp16 = " or precision=bf16" if config.precision == "fp16" else ""
+    return NonFiniteError(
+        f"{len(data_steps)} updates of {run.path.name} in a row could not be made, up to update {update}: their losses"
+        f" or gradients are not finite. The samples:\n{listed}",
+        kept=_kept(checkpoint),
+        next_step=f"go on more carefully: cloze resume {run.typed} optimizer.lr={config.optimizer.lr / 2:g}{fp16}"
+        " --allow-changed optimizer.lr" + (" --allow-changed precision" if fp16 else ""),
+    )
+
+
+def _samples_of(config: PretrainConfig, data_step: int) -> str:
+    """A global batch and its training samples, in words; they are counted from the start of their phase."""
+    since = number = 0
+    for number, phase in enumerate(config.phases):
+        if number + 1 == len(config.phases) or data_step < since + phase.steps:
+            break
+        since += phase.steps
+    first, last = (config.batch_plan.samples_between(since, step) for step in (data_step, data_step + 1))
+    place = f" of phase {number}" if len(config.phases) > 1 else ""
+    return f"global batch {data_step}, samples {first} to {last - 1}{place}"
+
+
+def _kept(checkpoint: Path | str | None) -> str:
+    return f"the last checkpoint {checkpoint}" if checkpoint else "no checkpoint yet; the run's directory"

@@ -11,17 +11,17 @@ import faulthandler
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from cluster import logs, signals
+from cluster.artefacts.errors import StalledError
 from cluster.artefacts.repeated import repeated
-from pipeline.pretrain.endings import stalled
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.heartbeat import ENDED, Beat, is_here, process_of, read_heartbeats
@@ -60,15 +60,8 @@ class Stall:
 
     def event(self) -> dict[str, Any]:
         """Details of the event `stalled` in the run's history."""
-        beat = self.beat
-        details = {
-            "rank": beat.rank,
-            "host": beat.host,
-            "pid": beat.pid,
-            "step": beat.step,
-            "part": beat.part,
-        }
-        return {**details, "silent_s": round(self.silent_s, 1), "state": self.state, "waiting": self.waiting}
+        place = self.beat.model_dump(include={"rank", "host", "pid", "step", "part"})
+        return {**place, "silent_s": round(self.silent_s, 1), "state": self.state, "waiting": self.waiting}
 
 
 class StallWatch:
@@ -152,11 +145,13 @@ class StallWatch:
 
 
 @contextmanager
-def watching(run: RunDirectory, at_end: Callable[[Stall], None] | None = None) -> Iterator[StallWatch]:
+def watching(run: RunDirectory, *, without_driver: bool = False) -> Iterator[StallWatch]:
     """Watch a run from a thread for the time of the block.
 
     Args:
-        at_end: called just before the alarm of rank 0 ends it.
+        without_driver: whether this is the process of rank 0 in a group that no driver watches: a stall ends it with
+            34. The alarm of `heartbeat.py` comes a little later and ends every rank without a word, also where the
+            interpreter hangs.
     """
     watch = StallWatch(run)
     poll_s = min(_LONGEST_POLL_S, _POLL_SHARE * run.config().guards.stall_timeout_s)
@@ -165,33 +160,39 @@ def watching(run: RunDirectory, at_end: Callable[[Stall], None] | None = None) -
         try:
             watch.look(time.monotonic())
         finally:
-            if at_end is not None and (stall := watch.at_end(time.monotonic())):
-                at_end(stall)
+            if without_driver and (stall := watch.at_end(time.monotonic())):
+                _end_rank_zero(run, stall)
 
     with repeated(look, poll_s, name="stall-watch"):
         yield watch
-
-
-def watching_without_driver(run: RunDirectory) -> AbstractContextManager[StallWatch]:
-    """Watch a run from a thread of its rank 0 for the time of the block; a stall ends this process with 34.
-
-    The alarm of `heartbeat.py` comes a little later and ends every rank without a word, also where the interpreter
-    hangs.
-    """
-    return watching(run, at_end=partial(_end_rank_zero, run))
 
 
 def _end_rank_zero(run: RunDirectory, stall: Stall) -> None:
     stacks = run.stack_file(0, platform.node(), os.getpid())
     with suppress(OSError), stacks.open("a") as stream:
         faulthandler.dump_traceback(stream)
-    error = stalled(run, 0, str(stall), [stacks])
+    error = stalled(run, 0, stall, [stacks])
     record_failure(run, error)
     with suppress(OSError):
         logs.say(f"\n{error}", "error", **error.members)
     signals.end_children()
     # The main thread waits for the other ranks.
     os._exit(error.exit_code)
+
+
+def stalled(run: RunDirectory, num_restarts: int, stall: Stall, stacks: Sequence[Path]) -> StalledError:
+    """The error of a run that stood still after all restarts, if it has any.
+
+    Args:
+        stacks: files of stacks that were written.
+    """
+    shown = f"; the stacks are in {', '.join(map(str, stacks))}" if stacks else ""
+    spent = f", and {num_restarts} restarts are spent" if num_restarts else ""
+    return StalledError(
+        f"{run.path.name} stood still{spent}. Behind was {stall}{shown}.",
+        kept="all committed checkpoints",
+        next_step=f"look after that machine, then: cloze resume {run.typed}",
+    )
 
 
 def _how_far(late: tuple[Beat, float]) -> tuple[bool, int, float]:

@@ -1,81 +1,90 @@
-"""One update of a run: micro-batches forward and backward, one exchange with the other ranks, and the new weights.
+"""The course of one rank: updates, and between them evaluations, checkpoints and the end. Every rank runs this file.
 
-Ranks share only the gradients and a few numbers. The exchange of a step also carries the predictions of the next one,
-so that its losses can be divided by the predictions of the whole global batch before any gradient is there.
+An update is micro-batches forward and backward, one exchange with the other ranks, and the new weights. Ranks share
+only the gradients and a few numbers. The exchange of a step also carries the predictions of the next one, so that its
+losses can be divided by the predictions of the whole global batch before any gradient is there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
-from contextlib import closing
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
-from cluster.collectives import summed
+from cluster.artefacts.errors import PreemptedError
+from cluster.collectives import from_rank_zero, summed
+from cluster.group import Rank
+from pipeline.engine.device import deterministic_algorithms, trains_on_cuda
 from pipeline.engine.interface import Update
-from pipeline.pretrain import endings
-from pipeline.pretrain.assembly import Parts, seed_dropout
+from pipeline.pretrain.assembly import Parts, assemble, seed_dropout
 from pipeline.pretrain.batches import HostBatch, Totals
 from pipeline.pretrain.measure import StepClock
+from pipeline.pretrain.ownership import taken_over
 from pipeline.pretrain.schedule import Schedule
-from pipeline.pretrain.spikes import report_skipped_update, require_few_skipped
+from pipeline.pretrain.spikes import not_finite, report_skipped_update
+from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
 from pipeline.run.log.kinds import LogKind
 from pipeline.samples.loader import Step
 
 
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """The numbers that rank 0 sends to the other ranks, which add nothing but zeros."""
-
-    elapsed_s: float = 0.0
-    """Seconds of training before the next step, by rank 0's clock."""
-    stop: bool = False
-    """Whether the run was asked to stop."""
-    saving_fails: bool = False
-    """Whether too many checkpoints in a row could not be written."""
-    is_lost: bool = False
-    """Whether another group has taken the run over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """The numbers that every rank knows after the exchange."""
+class Exchange(NamedTuple):
+    """The numbers that every rank knows after an exchange; all but the sums and counts are rank 0's."""
 
     sums: list[float]
     """The step's losses and right predictions over all ranks, as `Totals` orders them."""
     counts: dict[str, float]
     """By loss term, the predictions of the next step's global batch."""
-    signals: Signals
+    elapsed_s: float
+    """Seconds of training before the next step."""
+    stop: bool
+    """Whether the run was asked to stop."""
+    saving_fails: bool
+    """Whether too many checkpoints in a row could not be written."""
 
 
-class Updates:
-    """The updates of one rank; all ranks make the same ones."""
+class Trainer:
+    """One rank of one attempt at a run."""
 
-    def __init__(self, parts: Parts, schedule: Schedule) -> None:
-        self._parts, self._schedule = parts, schedule
-        self._config, self._data, self._engine = parts.claim.config, parts.data, parts.engine
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._config, self._engine = parts, parts.claim.config, parts.engine
+        self._schedule = Schedule(self._config)
         self._clock = StepClock(parts.engine.device)
 
-    def until_rollback(self) -> Generator[Signals, None, None]:
-        """Make one update after another, to the last step of the configuration or until a loss spike rolls the run
-        back. Yields rank 0's signals after each update.
+    def train(self, *, is_resumed: bool) -> None:
+        """Run from where the parts stand to the end.
 
         Raises:
+            PreemptedError: the run was asked to stop, and has saved.
             LossSpikeError: there was one spike too many.
             NonFiniteError: too many updates in a row were skipped.
             TakenOverError: another group has taken the run over; nothing of this step is written.
+            StorageError: its checkpoints cannot be written.
         """
+        if not is_resumed:
+            self._evaluate()
+            if self._config.guards.spike_score is not None:
+                # A checkpoint to roll back to.
+                self._save()
+        while not self._is_over():
+            self._train_until_rollback()
+        self._require_saved()
+
+    def _train_until_rollback(self) -> None:
+        """Make one update after another, to the end of the run or until a loss spike rolls it back."""
         parts, clock, profiler = self._parts, self._clock, self._parts.profiler
         clock.since_last()
         first, last = parts.counters.step, self._config.num_steps
-        with closing(self._data.loader.steps(first, last, parts.spikes.skipped.data_step)) as steps:
+        with closing(parts.data.loader.steps(first, last, parts.spikes.skipped.data_step)) as steps:
             parts.beat("data")
             following: Step[HostBatch] | None = next(steps)
-            shared = self._share(self._totals(), following)
-            while following is not None:
-                step, counts, elapsed_s = following, shared.counts, shared.signals.elapsed_s
+            known = self._exchange(self._totals(), following)
+            while following is not None and not self._is_over():
+                step, counts, elapsed_s = following, known.counts, known.elapsed_s
                 parts.measurements.prepare(step)
                 profiler.step(step.update)
                 clock.start_step()
@@ -83,22 +92,23 @@ class Updates:
                 parts.beat("data")
                 with clock.waiting(), profiler.part("data"):
                     following = next(steps, None)
-                shared = self._share(totals, following)
-                metrics = totals.means(shared.sums, counts)
+                known = self._exchange(totals, following)
+                metrics = totals.means(known.sums, counts)
                 if self._rolls_back(step, metrics["loss"]):
                     return
                 rate = self._schedule.learning_rate(step.update, elapsed_s)
                 update = self._update(step, metrics["loss"], rate)
-                predicted = int(counts[next(iter(self._data.weights))])
+                predicted = int(counts[next(iter(parts.data.weights))])
                 parts.counters.predicted_tokens += predicted
-                parts.counters.elapsed_s = shared.signals.elapsed_s
-                values = metrics | {"lr": rate, "elapsed_s": elapsed_s, "grad_norm": update.grad_norm}
+                parts.counters.elapsed_s = known.elapsed_s
+                values = metrics | {"lr": rate, "elapsed_s": known.elapsed_s, "grad_norm": update.grad_norm}
                 values["predicted_tokens"] = predicted
                 if update.loss_scale is not None:
                     values["loss_scale"] = update.loss_scale
                 with profiler.part("logging"):
                     parts.measurements.report(parts.counters.step, step, values, clock.end_step())
-                yield shared.signals
+                self._evaluate_and_save()
+                self._stop_if_asked(known)
 
     def _forward_and_backward(self, step: Step[HostBatch], counts: Mapping[str, float]) -> Totals:
         """Add up the gradients of this rank's micro-batches."""
@@ -107,7 +117,7 @@ class Updates:
         # sum over the global batch divided by the predictions of each term.
         scales = {
             term: weight * parts.claim.rank.world_size / max(counts[term], 1.0)
-            for term, weight in self._data.weights.items()
+            for term, weight in parts.data.weights.items()
         }
         totals = self._totals()
         for batch in step.micro_batches:
@@ -121,27 +131,27 @@ class Updates:
             totals.add(losses, correct, batch.data.sources_on(engine.device))
         return totals
 
-    def _share(self, totals: Totals, following: Step[HostBatch] | None) -> Shared:
-        """Exchange this step's losses, the next batch's predictions and rank 0's signals, in one all-reduce."""
+    def _exchange(self, totals: Totals, following: Step[HostBatch] | None) -> Exchange:
+        """Exchange this step's losses, the next batch's predictions and rank 0's numbers, in one all-reduce."""
         parts, fence = self._parts, self._parts.claim.fence
         parts.beat("exchange")
         batches = [] if following is None else following.micro_batches
-        counts = [float(sum(batch.data.counts[term] for batch in batches)) for term in self._data.weights]
-        signals = Signals()
-        if parts.claim.rank.rank == 0:
+        counts = [float(sum(batch.data.counts[term] for batch in batches)) for term in parts.data.weights]
+        # Other ranks than 0 add nothing but zeros.
+        own = [0.0] * 4
+        if fence is not None:
             saving_fails = parts.checkpoints.log_saves()
-            is_lost = fence is not None and fence.is_lost(now=saving_fails)
-            elapsed_s = self._elapsed_s(following)
-            signals = Signals(elapsed_s, parts.stop_file.requested(), saving_fails, is_lost)
+            flags = parts.stop_file.requested(), saving_fails, fence.is_lost(now=saving_fails)
+            own = [self._elapsed_s(following), *map(float, flags)]
         with parts.profiler.part("exchange"):
-            sums, others = summed(totals.sums, [*counts, *map(float, astuple(signals))])
-        elapsed_s, *flags = others[len(counts) :]
-        signals = Signals(elapsed_s, *(flag > 0 for flag in flags))
-        if signals.is_lost:
+            sums, others = summed(totals.sums, [*counts, *own])
+        elapsed_s, stop, saving_fails, is_lost = others[len(counts) :]
+        if is_lost:
             if fence is not None:
                 fence.require()
-            raise endings.taken_over(parts.claim.run)
-        return Shared(sums, dict(zip(self._data.weights, others, strict=False)), signals)
+            raise taken_over(parts.claim.run)
+        shared = dict(zip(parts.data.weights, others, strict=False))
+        return Exchange(sums, shared, elapsed_s, bool(stop), bool(saving_fails))
 
     def _elapsed_s(self, following: Step[HostBatch] | None) -> float:
         """Seconds of training before the next update. One that is repeated takes what was logged, because the learning
@@ -178,23 +188,82 @@ class Updates:
         samples = config.batch_plan.samples_at(step.update)
         counters.samples += samples
         counters.tokens += samples * config.sequence_length_at(step.update)
-        if is_finite:
-            parts.spikes.add(loss)
+        parts.spikes.window.add(loss)
         if update.applied:
             counters.skipped_updates = 0
         elif config.precision != "fp16" or not is_finite:
             # Dynamic loss scaling skips updates on its way to the right scale.
             counters.skipped_updates += 1
             report_skipped_update(parts.reporter, step, loss, update.grad_norm)
-            require_few_skipped(
-                parts.claim.run,
-                config,
-                counters.step,
-                counters.skipped_updates,
-                parts.spikes.skipped.data_step,
-                lambda: parts.checkpoints.newest_place,
-            )
+            if (number := counters.skipped_updates) > config.guards.max_skipped_updates:
+                skipped = [*map(parts.spikes.skipped.data_step, range(counters.step - number, counters.step))]
+                checkpoint = from_rank_zero(parts.checkpoints.newest_place)
+                raise not_finite(parts.claim.run, config, step.update, skipped, checkpoint)
         return update
 
     def _totals(self) -> Totals:
-        return Totals(self._data.weights, self._data.inputs.source_names, self._engine.device)
+        return Totals(self._parts.data.weights, self._parts.data.inputs.source_names, self._engine.device)
+
+    def _evaluate_and_save(self) -> None:
+        """Evaluate and save, if either is due after this update."""
+        step, last = self._parts.counters.step, self._is_over()
+        if last or step % self._config.evaluation.every_steps == 0:
+            self._evaluate()
+            last = self._is_over()
+        if last or step % self._config.checkpoint.every_steps == 0:
+            self._save()
+
+    def _evaluate(self) -> None:
+        parts, config = self._parts, self._config
+        metrics = parts.data.evaluation.measure(
+            parts.engine, parts.claim.rank, lambda: parts.beat("evaluation")
+        )
+        parts.counters.add_evaluation(metrics, config.metric, config.evaluation.min_improvement)
+        parts.reporter.write(LogKind.HELD_OUT, parts.counters.step, metrics)
+
+    def _save(self) -> None:
+        self._parts.beat("saving")
+        self._parts.checkpoints.save(self._engine, self._parts.counters, self._parts.spikes)
+
+    def _require_saved(self) -> None:
+        """Wait for the checkpoint of this step, and raise unless it is there."""
+        self._parts.checkpoints.wait()
+        self._parts.checkpoints.require_saved(self._parts.counters.step)
+
+    def _is_over(self) -> bool:
+        """Whether the run has made its last update: by its steps, its budget, or its patience without improvement."""
+        patience, counters = self._config.evaluation.patience, self._parts.counters
+        if patience is not None and counters.evaluations_since_best >= patience:
+            return True
+        return self._schedule.is_over(counters.step, counters.elapsed_s)
+
+    def _stop_if_asked(self, known: Exchange) -> None:
+        """Save and end, when the run was asked to; or end, when it cannot be saved."""
+        parts, run, step = self._parts, self._parts.claim.run, self._parts.counters.step
+        if known.saving_fails:
+            raise parts.checkpoints.failure()
+        if not known.stop or self._is_over():
+            return
+        if step % self._config.checkpoint.every_steps != 0:
+            self._save()
+        self._require_saved()
+        reason = parts.stop_file.reason
+        parts.reporter.history(Event.PREEMPTED, step=step, reason=reason)
+        raise PreemptedError(
+            f"{run.path.name} stopped at step {step}, as asked: {reason or 'a request in its directory'}.",
+            kept=f"the checkpoint of step {step}; nothing has to be computed again",
+            next_step=f"cloze resume {run.typed}",
+        )
+
+
+def run_rank(argument: Mapping[str, Any], rank: Rank) -> None:
+    """Body of every worker; `argument` holds `run`, its directory."""
+    torch.set_num_threads(rank.num_threads)
+    run = RunDirectory(Path(argument["run"]))
+    if trains_on_cuda():
+        # Before the first exchange, which takes the current device.
+        torch.cuda.set_device(rank.local_rank)
+    config = from_rank_zero(run.config() if rank.rank == 0 else None)
+    with deterministic_algorithms(config.compute.deterministic), ExitStack() as ending:
+        parts, is_resumed = assemble(run, config, rank, ending)
+        Trainer(parts).train(is_resumed=is_resumed)

@@ -19,7 +19,7 @@ from cluster.runtime import ray_runtime
 from data_prep.config import PreparationConfig
 from data_prep.job import Prepared, prepare
 from pipeline.checkpoint.references import resolve_model
-from pipeline.pretrain.continuing import train_to_end
+from pipeline.pretrain.launch import train_to_end
 from pipeline.road.stages import RoadConfig, Stages
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory

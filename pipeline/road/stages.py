@@ -24,7 +24,7 @@ from data_prep.plan import plan_preparation
 from pipeline.checkpoint.references import resolve_model
 from pipeline.config.loading import Config, flatten, load_config
 from pipeline.preparation.config import load_preparation
-from pipeline.pretrain.continuing import find_same_run, is_finished
+from pipeline.pretrain.launch import find_same_run, is_finished
 from pipeline.run.config import PretrainConfig
 from pipeline.run.settings import GuardsConfig
 from pipeline.tune.config import NAME_PATTERN, FinetuneConfig

@@ -32,7 +32,7 @@ def main() -> None:
 
     from cluster.artefacts.errors import ClozeError
     from cluster.group import Rank
-    from pipeline.pretrain.trainer import run_rank
+    from pipeline.pretrain.step import run_rank
 
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

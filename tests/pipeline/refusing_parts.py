@@ -18,7 +18,7 @@ def main() -> None:
     import torch.distributed as dist
 
     from cluster.group import Rank
-    from pipeline.pretrain.trainer import run_rank
+    from pipeline.pretrain.step import run_rank
 
     run, *parts = sys.argv[1:]
     for part in parts:

@@ -11,7 +11,7 @@ from cluster.artefacts.errors import CorruptCheckpointError
 from pipeline.checkpoint import checkpoint as checkpoints
 from pipeline.checkpoint.retention import Retention, apply_retention, best_step, newest_good
 from pipeline.checkpoint.store import CheckpointStore
-from pipeline.pretrain.endings import require_not_lost
+from pipeline.pretrain.resume_checks import require_not_lost
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.log import RunLog
 from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.pretrain.continuing import find_same_run
+from pipeline.pretrain.launch import find_same_run
 from tests.conftest import write_store
 from tests.pipeline.ranks import make_run
 

@@ -1,4 +1,4 @@
-"""Held-out samples are the same ones, however they are cut and shared out."""
+"""Held-out samples are the same ones, however they are cut and shared out; means by source; standard errors."""
 
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,17 @@ from torch import Tensor
 
 from cluster.group import Rank
 from data_prep.token_store import TokenStore
+from models.losses import EACH
 from pipeline.objectives.base import Term
 from pipeline.pretrain import evaluation
-from pipeline.pretrain.batches import HostBatch
-from pipeline.pretrain.evaluation import Evaluation
+from pipeline.pretrain.batches import HostBatch, Totals
+from pipeline.pretrain.evaluation import Evaluation, standard_error
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.packed import Packed
 
 SAMPLES = 64
+NAMES = ["books", "common_crawl", "wikipedia"]
 
 
 class Engine:
@@ -73,3 +75,58 @@ def test_the_same_samples_are_measured_whatever_the_micro_batches_and_workers(
         for rank in range(workers):
             measure(engine, Rank(rank, workers, rank, 1), lambda: None)
         assert np.sum(of_ranks, axis=0).tolist() == [expected, SAMPLES]
+
+
+def add(totals: Totals, each: Tensor, sources: Tensor, *terms: str) -> None:
+    totals.add(dict.fromkeys(terms, each.sum()), {EACH: each}, sources)
+
+
+def by_source(means: dict[str, float]) -> dict[str, float]:
+    return {name: mean for name, mean in means.items() if name.count("/") == 2}
+
+
+def test_means_are_over_all_micro_batches_of_all_ranks():
+    ranks = [Totals({"mlm": 1.0}, NAMES, torch.device("cpu")) for _ in range(2)]
+    add(ranks[0], torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0, 2, 2]), "mlm")
+    add(ranks[0], torch.tensor([]), torch.tensor([], dtype=torch.int64), "mlm")
+    add(ranks[1], torch.tensor([4.0, 100.0]), torch.tensor([2, -1]), "mlm")
+    found = ranks[0].means((ranks[0].sums + ranks[1].sums).tolist(), {"mlm": 5.0})
+    assert by_source(found) == {"mlm/loss/books": 1.0, "mlm/loss/wikipedia": pytest.approx(4.0)}
+
+
+def test_of_several_terms_the_first_is_named():
+    terms = {"forward": 0.5, "backward": 0.5}
+    totals = Totals(terms, NAMES, torch.device("cpu"))
+    add(totals, torch.tensor([3.0]), torch.tensor([1]), *terms)
+    assert by_source(totals.means(totals.sums.tolist(), dict.fromkeys(terms, 1.0))) == {
+        "forward/loss/common_crawl": 3.0
+    }
+
+
+def measured(losses: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
+    """Mean loss of a prediction, and its standard error, from the micro-batches of one evaluation."""
+    products = [(losses * losses).sum(), (losses * counts).sum(), (counts * counts).sum()]
+    mean = losses.sum() / counts.sum()
+    return mean, standard_error(mean, counts.sum(), len(losses), products)
+
+
+def test_it_is_the_error_of_a_mean_where_micro_batches_are_equally_large():
+    means = np.random.Generator(np.random.Philox(1)).normal(5.0, 0.3, 64)
+    _, error = measured(20 * means, np.full(64, 20.0))
+    assert error == pytest.approx(means.std(ddof=1) / 8)
+
+
+def test_it_is_the_spread_of_the_loss_over_evaluations_with_alike_predictions_and_unequal_micro_batches():
+    generator = np.random.Generator(np.random.Philox(2))
+    found = []
+    for _ in range(400):
+        counts = generator.integers(10, 30, 100).astype(float)
+        # Predictions of a micro-batch share a difficulty: they are no independent draws.
+        losses = counts * generator.normal(5.0, 0.4, 100) + np.sqrt(counts) * generator.normal(0, 0.2, 100)
+        found.append(measured(losses, counts))
+    means, errors = np.array(found).T
+    assert errors.mean() == pytest.approx(means.std(), rel=0.1)
+
+
+def test_equal_losses_have_no_error():
+    assert measured(np.array([10.0, 20.0]), np.array([5.0, 10.0])) == (2.0, 0.0)

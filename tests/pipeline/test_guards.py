@@ -1,151 +1,290 @@
-"""Guards of a run: spikes, what is left out after them, and stragglers."""
+"""How runs end: memory that ran out, workers left behind by an earlier start, a directory in use."""
 
-import json
-import math
-import random
+import os
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
+from typer.testing import CliRunner
 
-from cluster.artefacts.errors import CorruptArtefactError
-from pipeline.pretrain import endings
-from pipeline.pretrain.measure import compare
-from pipeline.pretrain.spikes import LossWindow
+from cluster.artefacts.errors import OutOfMemoryError, ResumeRefusedError, StorageError, TakenOverError
+from cluster.artefacts.manifest import MANIFEST_NAME
+from cluster.artefacts.owner import exclusive
+from cluster.jobs import STOP_SIGNAL
+from pipeline.checkpoint.checkpoint import (
+    checkpoint_name,
+    list_checkpoints,
+    read_trainer_state,
+    step_of,
+)
+from pipeline.checkpoint.store import store_of
+from pipeline.commands import train
+from pipeline.commands.checkpoints import checkpoints
+from pipeline.commands.verbs import app
+from pipeline.plan.plan import advise
+from pipeline.pretrain import launch, ownership
+from pipeline.pretrain.lost_workers import count_oom_kills, explain_killed_worker, memory_explained
+from pipeline.pretrain.ownership import Fence
+from pipeline.pretrain.resume_checks import check_resume
+from pipeline.pretrain.stall_watch import StallWatch
+from pipeline.run import heartbeat
+from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
+from pipeline.run.heartbeat import process_of, read_heartbeats
+from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import read_metrics
+from pipeline.run.log.log import RunLog
+from pipeline.run.log.seals import damage_of_log
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
-from tests.pipeline.ranks import make_config
+from pipeline.run.submission import prepare
+from tests.pipeline.process_group import run_group
+from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run, start_ranks
+from tests.pipeline.small_checkpoints import state_at, write_files
 
-SPIKE = SkippedStep(at_update=7, data_step=7, loss=9.5, score=12.0)
-finite = st.floats(-1e6, 1e6)
-
-
-def falling(count: int) -> list[float]:
-    """Losses of a healthy run: falling, with noise."""
-    noise = random.Random(1)
-    return [10 * math.exp(-step / 200) + noise.gauss(0, 0.05) for step in range(count)]
-
-
-def test_no_loss_is_scored_before_the_window_is_full():
-    window = LossWindow(8, 3.0, [1.0] * 7)
-    assert window.score(1e9) is None
-    assert not window.is_spike(1e9)
-    window.add(1.0)
-    assert window.score(1e9) == math.inf
-
-
-def test_score_is_the_robust_z_score():
-    window = LossWindow(5, None, [1.0, 2.0, 3.0, 4.0, 5.0])
-    assert window.score(6.0) == pytest.approx((6.0 - 3.0) / (1.4826 * 1.0))
-    assert window.score(0.0) == pytest.approx((0.0 - 3.0) / (1.4826 * 1.0))
+BEATING = """
+import sys, time
+from pathlib import Path
+from pipeline.run.directory import RunDirectory
+from pipeline.run.heartbeat import Heartbeat
+heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), 0, timeout_s=900)
+heartbeat.beat(1, "data")
+heartbeat.beat(2, "data")
+if sys.argv[2] == "ended":
+    heartbeat.close()
+print(flush=True)
+while sys.argv[2] == "beats":
+    heartbeat.beat(3, "data")
+time.sleep(600)
+"""
 
 
-def test_a_healthy_run_has_no_spike_and_a_jump_is_one():
-    window = LossWindow(64, 8.0)
-    losses = falling(600)
-    for loss in losses:
-        assert not window.is_spike(loss)
-        window.add(loss)
-    assert window.is_spike(losses[-1] + 1.0)
-    assert not window.is_spike(losses[-1] - 1.0)
+@pytest.fixture
+def config(tmp_path: Path, store: Path) -> PretrainConfig:
+    return make_config(tmp_path, store)
 
 
-def test_outliers_in_the_window_do_not_hide_the_next_one():
-    window = LossWindow(64, 8.0, falling(64 - 20) + [50.0] * 20)
-    assert window.is_spike(50.0)
+@pytest.fixture
+def run(tmp_path: Path, store: Path) -> RunDirectory:
+    return make_run(tmp_path, store, "ending")
 
 
-def test_losses_that_are_mostly_equal_are_compared_by_their_mean_deviation():
-    window = LossWindow(8, 3.0, [1.0] * 7 + [1.8])
-    assert window.score(1.4) == pytest.approx(0.4 / (1.2533 * 0.1))
-    assert LossWindow(8, 3.0, [1.0] * 8).score(1.0) == 0.0
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_is_a_spike_and_never_enters_the_window(loss: float):
-    window = LossWindow(8, 3.0, falling(8))
-    assert window.is_spike(loss)
-    window.add(loss)
-    assert window.losses == falling(8)
-
-
-@given(st.lists(finite, min_size=10, max_size=40), st.integers(0, 40))
-def test_a_window_restored_from_json_scores_on_bit_for_bit(losses: list[float], at: int):
-    whole, at = LossWindow(8, 3.0), min(at, len(losses))
-    first = LossWindow(8, 3.0)
-    for loss in losses[:at]:
-        first.add(loss)
-    resumed = LossWindow(8, 3.0, json.loads(json.dumps(first.losses)))
-    for number, loss in enumerate(losses):
-        if number >= at:
-            assert resumed.score(loss) == whole.score(loss)
-            resumed.add(loss)
-        whole.add(loss)
-
-
-@given(st.lists(finite, min_size=8, max_size=8), finite)
-def test_every_full_window_gives_a_score(losses: list[float], loss: float):
-    score = LossWindow(8, 3.0, losses).score(loss)
-    assert score is not None
-    assert not math.isnan(score)
-
-
-def test_without_a_threshold_nothing_is_a_spike():
-    assert not LossWindow(8, None, [1.0] * 8).is_spike(1e9)
-
-
-def test_what_is_left_out_is_read_again_by_the_next_attempt(tmp_path):
-    ledger = SkipLedger(RunDirectory(tmp_path))
-    assert ledger.entries == ()
-    ledger.add(SPIKE)
-    # Update 7 now reads the batch behind; a second spike there leaves out batch 8.
-    assert SkipLedger(RunDirectory(tmp_path)).data.data_step(7) == 8
-    ledger.add(SkippedStep(at_update=7, data_step=8, loss=9.5, score=None))
-    again = SkipLedger(RunDirectory(tmp_path))
-    assert [entry.data_step for entry in again.entries] == [7, 8]
-    assert [again.data.data_step(update) for update in (6, 7, 8)] == [6, 9, 10]
+def start_beating(run: RunDirectory, how: str = "runs") -> subprocess.Popen[str]:
+    """A process that gave signs of life for a run, and lives on."""
+    command = [sys.executable, "-c", BEATING, str(run.path), how]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [('"data_step": 7', '"data_step": 6'), ("{", ""), ('"skipped"', '"x"')]
+    "ask_for_much",
+    [lambda: torch.empty(10**15), lambda: np.ones(10**15), lambda: bytearray(10**15)],
+    ids=["torch", "numpy", "python"],
 )
-def test_a_damaged_ledger_is_refused_instead_of_reading_other_data(tmp_path, old: str, new: str):
-    SkipLedger(RunDirectory(tmp_path)).add(SPIKE)
-    path = RunDirectory(tmp_path).skipped
-    path.write_text(path.read_text().replace(old, new, 1))
-    with pytest.raises(CorruptArtefactError, match=r"skipped\.json"):
-        SkipLedger(RunDirectory(tmp_path))
+def test_memory_that_runs_out_is_told_with_what_would_fit_in_the_first_update_and_later_costs_a_restart(
+    ask_for_much, run: RunDirectory
+):
+    with pytest.raises(OutOfMemoryError) as caught, memory_explained(run, 0):
+        ask_for_much()
+    assert caught.value.exit_code == 37
+    assert "4 samples of 32 tokens" in caught.value.problem
+    assert caught.value.next_step == advise(run.config())
+    start_beating(run).kill()
+    assert read_heartbeats(run)[0].num_steps == 1
+    with pytest.raises((RuntimeError, MemoryError)), memory_explained(run, 0):
+        ask_for_much()
 
 
-def test_messages_name_steps_samples_checkpoint_and_command(tmp_path):
-    config = make_config(tmp_path, tmp_path, "batch.phases=[{steps: 4, sequence_length: 16}]")
-    run = RunDirectory(tmp_path / "runs" / "a")
-    found = str(endings.loss_spike(run, config, SPIKE, (), tmp_path / "step-00000004"))
-    # Batch 7 is the fourth of the second phase, of 16 samples each.
-    for text in ("update 7", "global batch 7, samples 48 to 63 of phase 1", "step-00000004", "cloze resume"):
-        assert text in found
-    found = str(endings.not_finite(run, config, 3, [1, 2], None))
-    for text in ("2 updates", "samples 32 to 47 of phase 0", "optimizer.lr=0.0005"):
-        assert text in found
-    assert "step 12" in str(endings.preempted(run, 12, "SIGTERM"))
-    assert str(run.path) in endings.preempted(run, 12, "SIGTERM").next_step
+@pytest.mark.parametrize(
+    "error", [RuntimeError("mat1 and mat2 shapes cannot be multiplied"), ValueError("out of memory")]
+)
+def test_other_errors_are_not_taken_for_it(error: Exception, run: RunDirectory):
+    with pytest.raises(type(error)), memory_explained(run, 0):
+        raise error
 
 
-def test_the_slow_rank_is_named_and_only_that():
-    fast = [1.0, 1.1, 0.9, 1.0]
-    slow = [1.5 * busy_s for busy_s in fast]
-    comparison = compare([fast, slow, fast], ratio=1.3)
-    assert comparison.stragglers == (1,)
-    assert comparison.group_s == 1.0
-    assert comparison.metrics["slowest_rank_ratio"] == pytest.approx(1.5)
-    workers = [{"rank": rank, "host": "a", "pid": rank} for rank in range(3)]
-    assert [one["rank"] for one in comparison.event(workers)["ranks"]] == [1]
+@pytest.mark.parametrize(
+    ("failure", "oom_kills", "told"),
+    [
+        ("Worker unexpectedly exits", 0, None),
+        ("Worker unexpectedly exits", 2, "2 processes"),
+        ("ray.exceptions.OutOfMemoryError: killed", 0, "nearly full"),
+        ("a\nRuntimeError: CUDA out of memory. Tried\nb", 0, "last time: RuntimeError: CUDA out of memory."),
+    ],
+)
+def test_killed_workers_are_explained_by_what_torch_ray_and_the_kernel_say(
+    failure: str, oom_kills: int, told: str | None, config: PretrainConfig
+):
+    assert count_oom_kills() >= 0
+    error = explain_killed_worker(failure, oom_kills, config)
+    assert error is None if told is None else error is not None and told in error.problem
 
 
-def test_of_two_ranks_the_slower_one_can_be_told():
-    assert compare([[1.0], [1.4]], ratio=1.3).stragglers == (1,)
-    assert compare([[1.0], [1.2]], ratio=1.3).stragglers == ()
+def test_a_worker_left_behind_is_ended_before_the_run_is_trained_again(run: RunDirectory, monkeypatch):
+    monkeypatch.setattr(ownership, "_PATIENCE_S", 0.2)
+    process = start_beating(run)
+    ownership.end_leftovers(run)
+    assert not psutil.pid_exists(process.pid)
+    assert [event["pid"] for event in run.events() if event["event"] == "leftover-killed"] == [process.pid]
+    assert read_heartbeats(run) == []
 
 
-def test_one_slow_step_makes_no_straggler():
-    assert compare([[1.0, 1.0, 1.0], [1.0, 60.0, 1.0]], ratio=1.3).stragglers == ()
+def test_a_worker_that_came_to_its_end_is_left_alone(run: RunDirectory):
+    process = start_beating(run, "ended")
+    ownership.end_leftovers(run)
+    assert process.poll() is None
+    process.kill()
+
+
+def test_a_worker_of_another_machine_is_in_the_way_as_long_as_it_makes_progress(
+    run: RunDirectory, monkeypatch
+):
+    monkeypatch.setattr(heartbeat, "this_machine", lambda: "another")
+    process = start_beating(run, "beats")
+    # The age of its beats says nothing: clocks differ.
+    with pytest.raises(StorageError, match=rf"rank 0, process {process.pid} on"):
+        ownership.end_leftovers(run)
+    process.kill()
+    process.wait()
+    monkeypatch.setattr(ownership, "_OBSERVATION_S", 1.5)
+    ownership.end_leftovers(run)
+    assert list(run.heartbeats.iterdir()) == []
+
+
+def test_a_group_that_was_cut_off_publishes_nothing_when_it_comes_back(run: RunDirectory):
+    old = Fence(run)
+    old.require()
+    new = Fence(run)
+    with pytest.raises(TakenOverError, match=f"trained by process {os.getpid()} on") as caught:
+        old.require()
+    assert "cloze resume" in caught.value.next_step
+    new.require()
+    assert old.is_lost()
+    assert old.is_lost(), "also before it looks again"
+    assert not new.is_lost()
+
+
+def test_a_group_that_was_cut_off_logs_nothing_when_it_comes_back(run: RunDirectory):
+    old = Fence(run)
+    with closing(RunLog(run, is_lost=lambda: old.is_lost(now=True))) as cut_off:
+        cut_off.write(LogKind.STEP, 1, {"loss": 3.0})
+        with closing(RunLog(run)) as log:
+            Fence(run)
+            log.write(LogKind.STEP, 2, {"loss": 2.0})
+            assert not cut_off.write(LogKind.STEP, 2, {"loss": 2.0})
+            assert not cut_off.event(LogKind.SPIKE, 2, {})
+            log.write(LogKind.STEP, 3, {"loss": 1.0})
+    assert [entry["step"] for entry in read_metrics(run)] == [1, 2, 3]
+    assert damage_of_log(run) == ""
+
+
+def test_ranks_that_lose_the_run_end_and_its_checkpoints_stay_the_other_groups(run: RunDirectory):
+    group = start_ranks(run, 2)
+    while not list_checkpoints(run.checkpoints):
+        assert group.poll() is None, group.output[-3000:]
+        time.sleep(0.05)
+    other = Fence(run)
+    there = set(list_checkpoints(run.checkpoints))
+    assert group.wait() == 39, group.output[-3000:]
+    assert not any(event["event"] == "failed" for event in run.events())
+    other.require()
+    assert len(set(list_checkpoints(run.checkpoints)) - there) <= 1  # one may have been past the check
+    assert "is trained by process" in group.output
+
+
+def test_ranks_are_told_settings_and_left_out_data_by_the_first(run: RunDirectory):
+    SkipLedger(run).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
+    run_group("tests.pipeline.one_view_ranks", [run.path], 2)
+    state = read_trainer_state(max(list_checkpoints(run.checkpoints), key=step_of))
+    assert (state.step, state.skipped_data) == (12, [4])
+
+
+def test_nobody_else_resumes_a_run_from_its_new_settings_to_its_end(run: RunDirectory, monkeypatch):
+    command = [sys.executable, "-m", "pipeline.cli", "resume", str(run.path), "optimizer.lr=0.5"]
+
+    def training(one: RunDirectory, **_: object) -> None:
+        assert one.config().optimizer.lr == 1e-3
+        second = subprocess.run(command, capture_output=True, text=True)
+        assert second.returncode == 33, second.stderr
+        assert f"in use by its resumption (process {os.getpid()} on" in second.stderr
+        assert one.config().optimizer.lr == 1e-3
+
+    monkeypatch.setattr(launch, "execute", training)
+    done = CliRunner().invoke(app, ["resume", str(run.path)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+def test_the_watch_names_a_silent_rank_once_and_ends_it_when_it_does_not_end_itself(run: RunDirectory):
+    process = start_beating(run)
+    watch = StallWatch(run)
+    for now in (0.0, 800.0):
+        watch.look(now)
+    assert watch.stalls == []
+    for now in (811.0, 850.0):
+        watch.look(now)
+    (stall,) = watch.stalls
+    assert (stall.beat.pid, stall.beat.step, stall.beat.part, stall.waiting) == (process.pid, 2, "data", ())
+    assert process.poll() is None
+    watch.look(1000.0)
+    assert process.wait() == -9
+    assert [event["event"] for event in run.events()] == ["stalled", "killed"]
+    (last,) = read_heartbeats(run)
+    assert watch.last_of([last]) == stall
+    assert watch.last_of([last.model_copy(update={"step": 3})]) is None
+
+
+def test_a_directory_in_use_is_refused_without_a_word_in_its_history(run: RunDirectory):
+    command = [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
+    with exclusive(run.path, "the training of somebody else"):
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 33
+    assert "the training of somebody else" in done.stderr
+    assert "choose another directory" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert run.events() == []
+
+
+def test_a_job_that_trains_is_stopped_by_sigterm_and_gets_its_grace_time(tmp_path: Path, store: Path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(CONFIG.format(runs_dir=tmp_path, store=store, objective=MASKED_LM, model=TRANSFORMER))
+    job = prepare(app, ["pretrain", str(path), "guards.grace_s=90"])
+    assert (STOP_SIGNAL, job.stop_grace_s) == ("SIGTERM", 120)
+    assert prepare(app, ["doctor"]).stop_grace_s == 30
+
+
+def test_checkpoints_are_not_left_behind_by_a_change_of_their_directory(run: RunDirectory, tmp_path: Path):
+    elsewhere = run.config((f"checkpoint.directory={tmp_path / 'elsewhere'}",))
+    assert check_resume(run, elsewhere) is None
+    newest = run.checkpoints / checkpoint_name(4)
+    newest.mkdir()
+    (newest / MANIFEST_NAME).write_text("{}")
+    with pytest.raises(ResumeRefusedError, match="is not there") as caught:
+        check_resume(run, elsewhere)
+    assert str(tmp_path / "elsewhere") in caught.value.next_step
+
+
+def test_the_end_names_checkpoints_wherever_they_are_and_the_run_as_it_can_be_typed(
+    tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = make_run(tmp_path, store, "elsewhere", f"checkpoint.directory={tmp_path / 'kept'}")
+    write_files(store_of(run), state_at(4, 2.0))
+    for show in (train._show_end, lambda run, as_json: checkpoints(str(run.path), as_json=as_json)):
+        show(run, as_json=True)
+        assert str(tmp_path / "kept/elsewhere/step-00000004") in capsys.readouterr().out
+    train._show_end(run, as_json=False)
+    assert f"cloze checkpoints {run.path} " in capsys.readouterr().out
+
+
+def test_a_process_that_ended_is_no_process_of_a_beat(run: RunDirectory):
+    process = start_beating(run)
+    process.kill()
+    process.wait()
+    (beat,) = read_heartbeats(run)
+    assert process_of(beat) is None

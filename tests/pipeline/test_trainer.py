@@ -1,10 +1,13 @@
-"""What a run does on its way: phases, sizes of batches, budgets, averages, spikes, numbers that are none."""
+"""What a run does on its way (phases, sizes of batches, budgets, averages, spikes, numbers that are none), and how it
+ends: every part is closed, whatever the others do, and the first error is the one raised."""
 
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -21,11 +24,12 @@ from pipeline.checkpoint.checkpoint import (
 )
 from pipeline.pretrain.schedule import Schedule
 from pipeline.run.directory import RunDirectory
-from pipeline.run.heartbeat import read_heartbeats
+from pipeline.run.heartbeat import ENDED, read_heartbeats
 from pipeline.run.history import list_attempts
-from pipeline.run.log.lines import read_metrics
+from pipeline.run.log.lines import log_size, read_metrics
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
+from tests.pipeline.process_group import Group
 from tests.pipeline.ranks import make_run
 
 CAUSAL = "{kind: clm}"
@@ -268,3 +272,53 @@ def test_profiled_steps_leave_a_trace_and_a_table(runs: dict[str, RunDirectory])
     assert all(
         f"cloze.part {part}" in table for part in ("data", "forward", "backward", "optimizer", "logging")
     )
+
+
+PROFILER = "pipeline.pretrain.profiling:StepProfiler"
+HEARTBEAT = "pipeline.run.heartbeat:Heartbeat"
+EXPLODES = ("optimizer.lr=1e30", "schedule.warmup_steps=0", "guards.max_skipped_updates=1")
+
+
+def end_of(run: RunDirectory, *refusing: str) -> dict[str, Any]:
+    """How training ends when these classes raise after they have closed."""
+    group = Group("tests.pipeline.refusing_parts", [run.path, *refusing], 1)
+    group.wait()
+    found = re.search(r"^END (.*)$", group.output, re.MULTILINE)
+    assert found is not None, group.output[-3000:]
+    return orjson.loads(found[1])
+
+
+def is_closed(run: RunDirectory) -> bool:
+    """Whether the rank's signs of life say that it ended, and the whole log is sealed."""
+    (beat,) = read_heartbeats(run)
+    stretches = run.log_seals.read_bytes().split(b"\n")
+    return beat.part == ENDED and orjson.loads(stretches[-1])["end"] == log_size(run)
+
+
+@pytest.mark.parametrize("refusing", [(PROFILER,), (PROFILER, HEARTBEAT)])
+def test_a_part_that_fails_to_close_hides_no_error_and_leaves_none_open(
+    tmp_path: Path, store: Path, refusing: tuple[str, ...]
+):
+    run = make_run(tmp_path, store, "exploding", *EXPLODES)
+    end = end_of(run, *refusing)
+    assert end["error"] == "NonFiniteError"
+    for part in refusing:
+        assert any(f"{part.partition(':')[2]} does not close" in note for note in end["notes"])
+    assert is_closed(run)
+
+
+def test_a_part_that_fails_to_close_after_a_good_end_is_told_and_leaves_none_open(
+    tmp_path: Path, store: Path
+):
+    run = make_run(tmp_path, store, "good", "steps=4")
+    end = end_of(run, PROFILER, HEARTBEAT)
+    assert (end["error"], end["message"]) == ("ValueError", "StepProfiler does not close")
+    assert any("Heartbeat does not close" in note for note in end["notes"])
+    assert is_closed(run)
+
+
+def test_a_rank_that_fails_while_it_starts_takes_its_alarm_back(tmp_path: Path, store: Path):
+    run = make_run(tmp_path, store, "early", f"data.stores=[{{path: {tmp_path / 'gone'}}}]")
+    assert end_of(run)["error"] == "MissingInputError"
+    (beat,) = read_heartbeats(run)
+    assert beat.part == ENDED

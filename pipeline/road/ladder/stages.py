@@ -139,12 +139,12 @@ class Pretraining:
 
     def run(self) -> RunDirectory | None:
         """The newest run of these settings and this data; None where there is none."""
-        from pipeline.pretrain.continuing import find_same_run
+        from pipeline.pretrain.launch import find_same_run
 
         return find_same_run(self.config)
 
     def place(self) -> Path | None:
-        from pipeline.pretrain.continuing import is_finished
+        from pipeline.pretrain.launch import is_finished
 
         run = self.run()
         return run.path if run is not None and is_finished(run) else None

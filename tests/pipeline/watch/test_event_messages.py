@@ -11,7 +11,7 @@ import pytest
 
 from cluster import logs
 from cluster.artefacts.errors import NonFiniteError
-from pipeline.pretrain.event_messages import EventMessages
+from pipeline.pretrain.progress import EventMessages
 from pipeline.run.events import TROUBLES, Event
 from tests.pipeline.process_group import Group
 from tests.pipeline.ranks import make_run

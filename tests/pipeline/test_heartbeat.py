@@ -74,13 +74,13 @@ def test_rank_zero_without_a_driver_names_who_stood_still_and_ends_with_the_exit
     # Without its alarm, which might come first on a busy machine.
     body = (
         "import faulthandler\n"
-        "from pipeline.pretrain.stall_watch import watching_without_driver\n"
+        "from pipeline.pretrain.stall_watch import watching\n"
         "run = RunDirectory(Path(sys.argv[1]))\n"
         "first = Heartbeat(run, 0, timeout_s=3)\n"
         "def stuck_here():\n    time.sleep(600)\n"
         "for step in (6, 7, 8):\n    first.beat(step, 'update')\n"
         "faulthandler.cancel_dump_traceback_later()\n"
-        "with watching_without_driver(run):\n    stuck_here()"
+        "with watching(run, without_driver=True):\n    stuck_here()"
     )
     command = [sys.executable, "-c", SCRIPT.format(body=body), str(run.path), "900"]
     done = subprocess.run(command, capture_output=True, text=True)

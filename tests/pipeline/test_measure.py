@@ -1,4 +1,4 @@
-"""Operations are those that the real network makes; speeds follow from them."""
+"""Operations are those that the real network makes, and speeds follow from them; the slowest rank is named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from models.distillation import DistilledLanguageModel
 from models.masked_language_model import MaskedLanguageModel
 from pipeline.engine.gpus import peak_flops
 from pipeline.plan.flops import Flops, count_flops
-from pipeline.pretrain.measure import Meter, Meters, device_peak, flops_of
+from pipeline.pretrain.measure import SampleFlops, compare, device_peak, speeds
 from tests.benchmarks.plan_memory import CASES, network_and_batch
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, LENGTH, ROWS = 512, 64, 3, 4, 32, 4
@@ -101,45 +101,53 @@ def never() -> dict[str, np.ndarray]:
     raise AssertionError("asked for again")
 
 
-def test_what_cannot_even_be_built_has_no_operations_and_no_mfu():
-    meters = Meters(refuse, num_devices=1, device=CPU, precision="fp32")
-    found = meters.meter(causal_inputs, ROWS, LENGTH).speeds(tokens=1, samples=1, step_s=1.0, data_wait_s=0.0)
-    assert found.keys() == {"tokens_per_s", "samples_per_s", "step_s", "data_wait_share"}
+def test_what_cannot_even_be_built_has_no_operations():
+    flops = SampleFlops(refuse)
+    flops.count(LENGTH, ROWS, causal_inputs)
+    assert flops.per_sample == 0
 
 
-def test_speeds_are_those_of_the_whole_group():
-    meter = Meter(flops_per_sample=1e12, num_devices=4, peak_flops=100e12)
-    found = meter.speeds(tokens=6400, samples=50, step_s=0.25, data_wait_s=0.05)
-    assert found == {
+@pytest.mark.parametrize(
+    ("flops", "peak", "more"),
+    [
+        (0.0, 100e12, {}),
+        (0.25e12, None, {"model_flops_per_s": 50e12}),
+        (0.25e12, 100e12, {"model_flops_per_s": 50e12, "mfu": 0.5}),
+    ],
+)
+def test_speeds_are_those_of_the_whole_group_and_mfu_is_known_where_the_peak_is(
+    flops: float, peak: float | None, more: dict[str, float]
+):
+    assert speeds(6400, 50, 0.25, 0.05, flops, peak) == {
         "tokens_per_s": 25600,
         "samples_per_s": 200,
         "step_s": 0.25,
         "data_wait_share": pytest.approx(0.2),
-        "model_flops_per_s": 50e12,
-        "mfu": 0.5,
+        **more,
     }
 
 
-def test_a_processor_has_no_mfu():
-    meters = Meters(causal_lm, num_devices=1, device=CPU, precision="bf16")
-    meter = meters.meter(causal_inputs, samples=ROWS, sequence_length=LENGTH)
-    assert "mfu" not in meter.speeds(tokens=1, samples=1, step_s=1.0, data_wait_s=0.0)
-    assert meter.flops_per_sample == flops_of(causal_lm, causal_inputs()) / ROWS > 0
+def test_a_processor_has_no_peak():
+    assert device_peak(CPU, "bf16") is None
 
 
-def test_each_sequence_length_has_a_meter_of_its_own_and_is_counted_once():
+def test_each_sequence_length_is_counted_once():
     built = []
 
     def build() -> nn.Module:
         built.append(1)
         return causal_lm()
 
-    meters = Meters(build, num_devices=1, device=CPU, precision="fp32")
-    first = meters.meter(causal_inputs, ROWS, LENGTH)
-    assert meters.meter(never, ROWS, LENGTH) is first
-    assert len(built) == 1
+    flops = SampleFlops(build)
+    flops.count(LENGTH, ROWS, causal_inputs)
+    first = flops.per_sample
+    assert first == counted(causal_lm(), causal_inputs()).total / ROWS > 0
     half = {name: array[..., : array.shape[-1] // 2] for name, array in causal_inputs().items()}
-    assert meters.meter(lambda: half, ROWS, LENGTH // 2).flops_per_sample < first.flops_per_sample / 2
+    flops.count(LENGTH // 2, ROWS, lambda: half)
+    assert 0 < flops.per_sample < first / 2
+    flops.count(LENGTH, ROWS, never)
+    assert flops.per_sample == first
+    assert len(built) == 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -160,3 +168,23 @@ def test_no_product_is_faster_than_the_peak_of_its_card():
     end.record()
     torch.cuda.synchronize()
     assert 0.3 < 20 * 2 * side**3 / (start.elapsed_time(end) / 1000) / peak < 1.0
+
+
+def test_the_slow_rank_is_named_and_only_that():
+    fast = [1.0, 1.1, 0.9, 1.0]
+    slow = [1.5 * busy_s for busy_s in fast]
+    comparison = compare([fast, slow, fast], ratio=1.3)
+    assert comparison.stragglers == [1]
+    assert comparison.group_s == 1.0
+    assert comparison.metrics["slowest_rank_ratio"] == pytest.approx(1.5)
+    workers = [{"rank": rank, "host": "a", "pid": rank} for rank in range(3)]
+    assert [one["rank"] for one in comparison.event(workers)["ranks"]] == [1]
+
+
+def test_of_two_ranks_the_slower_one_can_be_told():
+    assert compare([[1.0], [1.4]], ratio=1.3).stragglers == [1]
+    assert compare([[1.0], [1.2]], ratio=1.3).stragglers == []
+
+
+def test_one_slow_step_makes_no_straggler():
+    assert compare([[1.0, 1.0, 1.0], [1.0, 60.0, 1.0]], ratio=1.3).stragglers == []
