@@ -221,7 +221,7 @@ class FilePart:
     start: int = 0
     """First byte of the file as it is stored (compressed or not)."""
     end: int | None = None
-    """Byte behind the last; None reads to the end of the file. The part's documents are those whose record (page,
+    """Byte after the last; None reads to the end of the file. The part's documents are those whose record (page,
     block, line, compressed stream) begins in `start <= byte < end`, wherever they end."""
 
 

@@ -158,8 +158,8 @@ def compression_of(head: bytes) -> Compression | None:
 def decompress_streams(
     file: BinaryIO, compression: Compression, start: int = 0, end: int | None = None
 ) -> Iterator[CompressedStream]:
-    """The streams of a compressed file from the first that begins at or behind byte `start` (the file's beginning
-    is always taken for one) to the first that begins at or behind `end`.
+    """The streams of a compressed file from the first that begins at or after byte `start` (the file's beginning
+    is always taken for one) to the first that begins at or after `end`.
 
     Bytes between two streams belong to the first of them. So ranges that cover a file give every byte of it once.
     """
@@ -187,7 +187,7 @@ def _decompress(source: _Source, compression: Compression) -> Iterator[bytes | G
         yield damage
         return
     if not stream.eof:
-        # A damaged length makes a stream swallow those behind it; what it gave nothing for is looked at again.
+        # A damaged length makes a stream swallow those after it; what it gave nothing for is looked at again.
         damage = Gap(source.offset, f"{kind} stream truncated at compressed byte {source.offset}")
         source.rewind()
         source.seek(compression.stream_start)
@@ -266,7 +266,7 @@ class _Source:
         del self._undecoded[:-size]
 
     def rewind(self) -> None:
-        """Go back to the first byte that was taken without result, but behind the stream's own first byte."""
+        """Go back to the first byte that was taken without result, but after the stream's own first byte."""
         del self._undecoded[:1]
         self.push_back(bytes(self._undecoded))
         self._undecoded.clear()

@@ -67,7 +67,7 @@ def cut_elements(
     """Elements of a stream in order, what lies between them, and its flaws.
 
     With `start` and `end`, only the pieces from the first opening token in `start <= byte < end` (for `start` 0,
-    from the first byte of the stream) up to the first opening token at or behind `end`. So ranges that cover the
+    from the first byte of the stream) up to the first opening token at or after `end`. So ranges that cover the
     stream give every piece of it once, and each as it comes out of the whole stream.
 
     Args:
@@ -134,7 +134,7 @@ class _Cutter:
         self._release(self._start if self._state is _INSIDE else self._scan - 1)
 
     def _starts_line(self, offset: int) -> bool:
-        """True also where nothing is known of the byte before: at the start of the file and behind a gap."""
+        """True also where nothing is known of the byte before: at the start of the file and after a gap."""
         position = offset - self._base
         return position == 0 or self._buffer[position - 1] == _NEWLINE
 

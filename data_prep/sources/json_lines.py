@@ -52,7 +52,7 @@ def split_lines(
     in_line: bool = False,
     end: int | None = None,
 ) -> Iterator[tuple[int, bytes] | BadLine]:
-    """Like `read_lines`, of any chunks, up to the line that begins at or behind byte `end`.
+    """Like `read_lines`, of any chunks, up to the line that begins at or after byte `end`.
 
     Args:
         offset: byte at which the chunks begin.

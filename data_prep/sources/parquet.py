@@ -186,7 +186,7 @@ def _row_groups(file: pq.ParquetFile) -> list[Any]:
 
 
 def _bounds(group: Any) -> tuple[int, int]:
-    """The byte of a row group's first page, and the byte behind its columns."""
+    """The byte of a row group's first page, and the byte after its columns."""
     chunks = [group.column(number) for number in range(group.num_columns)]
     starts = [
         min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)

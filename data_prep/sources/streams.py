@@ -28,7 +28,7 @@ from data_prep.text.encodings import utf16_encoding
 
 HEAD_BYTES = 512
 _TAR_MAGIC, _TAR_OFFSET = b"ustar", 257
-"""POSIX.1-1988 `ustar` header: the magic lies behind the name, mode, owner, size, time, checksum and link."""
+"""POSIX.1-1988 `ustar` header: the magic lies after the name, mode, owner, size, time, checksum and link."""
 _FORMATS = {
     b"7z\xbc\xaf\x27\x1c": "a 7-Zip archive; unpack it with `7z x FILE`",
     b"PK\x03\x04": "a zip archive; unpack it with `unzip FILE`",

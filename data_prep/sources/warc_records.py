@@ -105,12 +105,12 @@ class RawRecord:
     """One whole record."""
 
     header: bytes
-    """From `WARC/` to the empty line behind it."""
+    """From `WARC/` to the empty line after it."""
     content: bytes
     start: int
     """First byte, in the decompressed file, or in the compressed stream that begins at `stream_start`."""
     end: int
-    """Byte behind its content, counted alike."""
+    """Byte after its content, counted alike."""
     stream_start: int | None
     """Byte of the stored file at which the record's gzip member or zstd frame begins."""
 
@@ -236,7 +236,7 @@ class _Plain:
         rest = window.get(behind, _LONGEST_BEGINNING)
         # The end of the file may have come within the first line of the next record, or before it.
         is_torn = len(rest) < _LONGEST_BEGINNING and b"WARC/".startswith(rest[:5])
-        # A record that ends as it should is whole, whatever became of the one behind it.
+        # A record that ends as it should is whole, whatever became of the one after it.
         is_ended = is_torn or _BEGINNING.match(rest) or window.get(end, 4) == _RECORD_END
         if not is_ended:
             return _damaged(position, "Content-Length does not lead to the next record")

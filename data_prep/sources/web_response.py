@@ -168,7 +168,7 @@ def _gunzip(data: bytes, max_bytes: int) -> bytes:
 
 
 def _one_stream(data: bytes, window_bits: int, max_bytes: int) -> tuple[bytes, bytes]:
-    """The decompressed bytes of a zlib stream, little more than allowed, and the bytes behind it."""
+    """The decompressed bytes of a zlib stream, little more than allowed, and the bytes after it."""
     stream = zlib.decompressobj(window_bits)
     output = stream.decompress(data, max_bytes + 1)
     if not stream.eof and len(output) <= max_bytes:

@@ -196,7 +196,7 @@ def read(config: WikipediaDumpConfig, part: FilePart) -> Iterator[Document | Rej
 def is_multistream(path: str) -> bool:
     """Whether a dump consists of bzip2 streams of whole pages, as `pages-articles-multistream` does.
 
-    Told by the first two streams behind the header. Other programs cut streams anywhere (pbzip2); such a file is
+    Told by the first two streams after the header. Other programs cut streams anywhere (pbzip2); such a file is
     read as if it were one stream.
     """
     if storage_of(path) != "bzip2":
@@ -219,7 +219,7 @@ def _read_multistream(reader: _Reader, part: FilePart) -> Iterator[Document | Re
 
 
 class _Reader:
-    """Pages to documents, and whether the dump was closed behind the last of them."""
+    """Pages to documents, and whether the dump was closed after the last of them."""
 
     def __init__(self, config: WikipediaDumpConfig, file: SourceFile, site: Site) -> None:
         self._config, self._file, self._site = config, file, site

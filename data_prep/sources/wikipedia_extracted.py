@@ -43,7 +43,7 @@ list_files, split = list_paths, plain_parts
 def read(config: WikipediaExtractedConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
     """The articles of a part in their order. Blocks without text below their title are skipped.
 
-    Offsets are of the decompressed stream, from the `<` of `<doc` to behind `</doc>`.
+    Offsets are of the decompressed stream, from the `<` of `<doc` to after `</doc>`.
     """
     # The cutter wants to see the byte before the part.
     chunks = read_chunks(part.file.path, start=max(0, part.start - 1))

@@ -64,7 +64,7 @@ _ROMAN = r"(?=[CLXVI])C{0,3}(?:XC|XL|L?X{0,4})(?:IX|IV|V?I{0,4})"
 _UNITS = r"(?:[ -](?i:one|two|three|four|five|six|seven|eight|nine|first|second|third))?"
 _NUMBER = rf"(?:\d{{1,3}}|(?i:{_ROMAN})|(?:[Tt]he |THE )?(?:{_NUMBER_WORDS}|premier|première){_UNITS})"
 _TITLE = r"(?:[.:)\]]?|(?:[.:)\]]| ?[—–-]{1,2}|(?= ))[ _]*(?![a-zà-ÿ ]).{1,90})"
-"""The part behind the number: nothing, or a title, which begins with no small letter."""
+"""The part after the number: nothing, or a title, which begins with no small letter."""
 
 
 def _named(names: str) -> re.Pattern[str]:

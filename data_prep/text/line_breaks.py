@@ -31,7 +31,7 @@ _CLOSING = " \"'_*”’»«“)]"
 _UNSPACED_START = regex.compile(NO_SPACE)
 _LEAST_SHARE, _LEAST_FULL, _LEAST_COUNTED = 0.25, 0.35, 3
 """In a wrapped text a sentence goes on behind so many of the full lines, beside so many that are taken not to; and so
-many of the lines behind which one goes on are full: word lists begin with small letters, too."""
+many of the lines after which one goes on are full: word lists begin with small letters, too."""
 _LEAST_OF_ALL = 0.05
 """Of all lines, so many at least have a sentence that goes on."""
 _FULL = 0.85
@@ -68,7 +68,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Breaks:
-    """Facts about the breaks between a text's lines; one for each line but the last, about the break behind it."""
+    """Facts about the breaks between a text's lines; one for each line but the last, about the break after it."""
 
     goes_on: np.ndarray
     """[lines - 1] bool: it stands in the middle of a sentence."""

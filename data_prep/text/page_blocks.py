@@ -62,11 +62,11 @@ class Blocks:
 
     title: str
     text: str
-    """Of all blocks, one behind the other."""
+    """Text of all blocks, in order."""
     blocks: np.ndarray
-    """[blocks, 6] int32: first character and the one behind the last, kind, size, characters in links, score."""
+    """[blocks, 6] int32: first character and the one after the last, kind, size, characters in links, score."""
     elements: np.ndarray
-    """[elements, 5] int32: hash of tag and classes, role, first block and the one behind the last, and the
+    """[elements, 5] int32: hash of tag and classes, role, first block and the one after the last, and the
     tag's bits."""
     left_out: int
     """Characters of text in elements that were left out for their names."""

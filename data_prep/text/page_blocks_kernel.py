@@ -20,7 +20,7 @@ _DETAIL, _HIDDEN = 2, 5
 
 @njit(cache=True, nogil=True)
 def _put(out: np.ndarray, place: int, code: int) -> int:
-    """Write a character as UTF-8; returns the byte behind it."""
+    """Write a character as UTF-8; returns the byte after it."""
     if code < 0x80:
         out[place] = code
         return place + 1
@@ -246,8 +246,8 @@ def build_blocks(
         roles, keys: [tokens] int8 and int32, of each START its role and the number of its tag and names.
         sentence_ends: uint32 characters that end a block of prose.
         out: uint8, room for the text as UTF-8.
-        blocks: [blocks, 6] int32: first character and the one behind the last, kind, size, characters in links, score.
-        elements: [elements, 5] int32: number of tag and names, role, first block, the one behind the last, and what
+        blocks: [blocks, 6] int32: first character and the one after the last, kind, size, characters in links, score.
+        elements: [elements, 5] int32: number of tag and names, role, first block, the one after the last, and what
             the tag does.
     """
     depth, num_kinds, num_blocks, num_elements, links, pre, left_out, token = 0, 1, 0, 0, 0, 0, 0, 0

@@ -191,7 +191,7 @@ def _read_attributes(
     """Fill in the bytes of attributes that may name a role, [NUM_ATTRIBUTES, 2]; -1 for those that are not there."""
     spans[:] = -1
     while place < end:
-        place += 1  # behind the space
+        place += 1  # after the space
         name = (_OFFSET ^ np.uint64(data[place])) * _PRIME
         place += 1
         while data[place] != 61:

@@ -64,7 +64,7 @@ def _referred(data: np.ndarray, first: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _next(data: np.ndarray, place: int) -> tuple[int, int]:
-    """The code point at a byte of a serialized text, and the byte behind it; 0 for a character that XML lacks."""
+    """The code point at a byte of a serialized text, and the byte after it; 0 for a character that XML lacks."""
     lead = _byte(data, place)
     if lead == 38:  # &
         end = place + 1
@@ -108,7 +108,7 @@ def _is_wide(code: int) -> bool:
 
 @njit(cache=True, nogil=True)
 def _read_text(data: np.ndarray, place: int, texts: np.ndarray, count: int) -> tuple[int, int]:
-    """Write the characters of a text up to the next tag; returns the byte behind it and the number of characters."""
+    """Write the characters of a text up to the next tag; returns the byte after it and the number of characters."""
     while data[place] != 60:  # <
         lead = _byte(data, place)
         if lead < 0x80 and lead != 38:

@@ -40,7 +40,7 @@ Show = Callable[[Values, Page], str]
 _LANGUAGE = re.compile(r"lang-[\w-]+|link-[a-z-]+")
 """`{{lang-la|urbs}}` in most wikis, `{{link-en|福|Foo}}` in the Chinese one."""
 _FUNCTIONS = frozenset({"formatnum", "formatnombre"})
-"""Names of the parser function that writes numbers; the first parameter stands behind the colon."""
+"""Names of the parser function that writes numbers; the first parameter stands after the colon."""
 _CONVERSION = re.compile(r"(ft|mi|km|m|cm|in|lb|kg|acre|ha|sqmi|sqkm|nmi|mm|yd) to [a-z]+")
 _VULGAR_FRACTIONS = {unicodedata.normalize("NFKC", each): each for each in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 
@@ -87,7 +87,7 @@ def _by_pattern(key: str) -> Show | None:
 
 
 def _with_argument(argument: str, values: Values) -> Values:
-    """Parameters of a parser function, whose first stands behind the colon."""
+    """Parameters of a parser function, whose first stands after the colon."""
     moved = {str(int(key) + 1) if key.isdecimal() else key: value for key, value in values.items()}
     return {"1": argument.strip(), **moved}
 

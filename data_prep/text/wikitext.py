@@ -110,13 +110,13 @@ def reduce_markup(wikitext: str, context: Context) -> str:
 
 
 def _is_in_sentence(found: re.Match[str]) -> bool:
-    """Whether a template stands on one line, and that line goes on before or behind it."""
+    """Whether a template stands on one line, and that line goes on before or after it."""
     line = (found.string[found.start() - 1 : found.start()], found.string[found.end() : found.end() + 1])
     return "\n" not in found.group() and any(sign and sign not in _LINE_ENDS for sign in line)
 
 
 def _edge(found: re.Match[str]) -> str:
-    """Separates the apostrophes before and behind a piece of markup."""
+    """Separates the apostrophes before and after a piece of markup."""
     return EDGE if found.string.startswith("'", found.end()) else ""
 
 
@@ -359,7 +359,7 @@ def _prose_lines(text: str, rules: LinkRules) -> Iterable[str]:
             continue
         in_table = in_table and not line
         if line and not _WORD.search(line):
-            continue  # the comma behind a formula, the bar between two pictures
+            continue  # the comma after a formula, the bar between two pictures
         yield _without_open_file_link(line, rules)
 
 

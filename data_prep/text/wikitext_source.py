@@ -331,8 +331,8 @@ def _markup_length(length: int) -> int:
 
 
 def _rank(before: str) -> int:
-    """How unlikely it is that bold quotes are an apostrophe and italic ones, by the text before them: likeliest behind
-    a word of one letter, then behind a longer one, least behind a space. MediaWiki looks at bytes, so that a letter
+    """How unlikely it is that bold quotes are an apostrophe and italic ones, by the text before them: likeliest after
+    a word of one letter, then after a longer one, least after a space. MediaWiki looks at bytes, so that a letter
     is one of ASCII, and the beginning of a line ends no word."""
     if before.endswith(" "):
         return 2

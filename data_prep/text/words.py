@@ -38,10 +38,10 @@ _IGNORED = r"[\p{Default_Ignorable_Code_Point}\p{Cf}\p{Me}[\p{M}--\p{ccc=0}]]"
 """Changes nothing in the word that it is in: invisible characters, accents and points. Marks that do not change places
 with others, such as vowel signs, are letters."""
 _ALONE = rf"[[{UNSPACED}]&&[\p{{L}}\p{{Nl}}]--{_IGNORED}]"
-"""A word by itself, with the marks behind it."""
+"""A word by itself, with the marks after it."""
 _ALONE_MARK = rf"[[{UNSPACED}]&&\p{{M}}--{_IGNORED}]"
 _JOINING = rf"[[\p{{L}}\p{{M}}\p{{N}}]--{_ALONE}--{_ALONE_MARK}--{_IGNORED}--[{_APOSTROPHES}]]"
-"""A word with others of its kind before and behind it."""
+"""A word with others of its kind before and after it."""
 _JAMO = "[\u1161-\u1175\u11a8-\u11c2]"
 """Vowels and trailing consonants of which Korean syllables are composed."""
 _LETTERS = 0x40000
@@ -71,7 +71,7 @@ class Words:
     places: np.ndarray
     """[words] int64: where each word begins in its text, in characters."""
     ends: np.ndarray
-    """[words] int64: where each ends in its text, with the marks and invisible characters behind it."""
+    """[words] int64: where each ends in its text, with the marks and invisible characters after it."""
     first_words: np.ndarray
     """[texts + 1] int64: the words of text `t` are those from `first_words[t]` to before `first_words[t + 1]`."""
 

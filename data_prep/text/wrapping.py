@@ -166,7 +166,7 @@ def _is_poem(texts: list[str], blank: np.ndarray) -> bool:
 
 
 def _blocks(texts: list[str], ends: np.ndarray) -> Iterator[tuple[int, int]]:
-    """(first, behind the last) of the lines of each paragraph; a heading is one of its own."""
+    """(first, after the last) of the lines of each paragraph; a heading is one of its own."""
     start = 0
     for end in [*(np.flatnonzero(ends) + 1).tolist(), len(texts)]:
         if end - start > 1 and is_bare_heading(texts[start]):

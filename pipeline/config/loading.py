@@ -201,7 +201,7 @@ def _merge(members: set[type], lower: Any, upper: Any, key: str = "") -> Any:
     merged = dict(lower)
     for name, value in upper.items():
         below = [fields_of(member)[name] for member in members if name in fields_of(member)]
-        # A mapping from free names, such as tasks, has the members of its values behind every name.
+        # A mapping from free names, such as tasks, has the members of its values after every name.
         inner = set().union(*map(members_in, below)) if below else members
         merged[name] = (
             _merge(inner, lower[name], value, f"{key}.{name}".lstrip(".")) if name in lower else value

@@ -47,7 +47,7 @@ def check_resume(
 
     Args:
         allow_changed: keys (such as `steps`, or `optimizer` for all below it) that may differ from the
-            checkpoint's; what did differ is recorded in the run's history, and steps behind the checkpoint are logged
+            checkpoint's; what did differ is recorded in the run's history, and steps after the checkpoint are logged
             anew.
         at: the step of the checkpoint to go on from, to which the run is rolled back; None takes the newest good one.
         look_only: change nothing, not even damaged checkpoints' names.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipeline.tune.trials import TrialRunner
 
 TIMED_UPDATES = 3
-"""Updates that are timed, behind one that is not."""
+"""Updates that are timed, after one that is not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class SequenceFormat:
     last: tuple[int, ...]
     """Behind the last text."""
     has_segments: bool = False
-    """Whether the second text, with the token behind it, is segment 1."""
+    """Whether the second text, with the token after it, is segment 1."""
 
     @property
     def specials_of_single(self) -> int:

@@ -30,10 +30,10 @@ _DATES = regex.compile(
         )
     )
 )
-"""Dates in any order with any clock behind them, compact timestamps, spans of years and hours, and
+"""Dates in any order with any clock after them, compact timestamps, spans of years and hours, and
 what a colon ties to digits."""
 MAX_DATE_CHARACTERS = 16
-"""Of a date may stand outside a run of digits and separators, such as the seconds behind a colon."""
+"""Characters of a date that may stand outside a run of digits and separators, such as the seconds after a colon."""
 
 PHONE_CUE = regex.compile(
     r"(?i)(?<!\p{L})(?:tel|tél|tlf|tfn|tlp|telp|ph|phones?|t[eé]l[eé](?:ph|f)\p{L}*|télécopie\p{L}*|puh\p{L}*|gsm|fax|telefax"
@@ -105,5 +105,5 @@ def is_dotted_quad(groups: Sequence[str], separators: Sequence[str]) -> bool:
 
 
 def stands_alone(text: str, start: int, stop: int) -> bool:
-    """Whether a number is in brackets or quotes, behind a colon, or by itself in its line."""
+    """Whether a number is in brackets or quotes, after a colon, or by itself in its line."""
     return bool(_ALONE_BEFORE.search(text, max(start - 4, 0), start) and _ALONE_AFTER.match(text, stop))

@@ -351,7 +351,7 @@ def _parsed(written: str, region: str, leniency: int) -> PhoneNumber | None:
 
 
 def _area_code_is_apart(candidate: _Candidate, number: PhoneNumber) -> bool:
-    """Whether a separator stands behind the area code, which is the first group of the international form."""
+    """Whether a separator stands after the area code, which is the first group of the international form."""
     import phonenumbers
 
     international = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.INTERNATIONAL)

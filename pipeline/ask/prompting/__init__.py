@@ -1,4 +1,4 @@
-"""Prompting: what a language model writes into a text, or behind it, without being trained for it.
+"""Prompting: what a language model writes into a text, or after it, without being trained for it.
 
 networks          any network that predicts tokens, from a reference
 texts             marks in texts, special tokens, and texts that fit into a network

@@ -166,7 +166,7 @@ def _sentinels(network: LanguageModel, count: int) -> list[str]:
 def _filled_sentinels(
     network: LanguageModel, text: str, row: list[int], sentinels: list[str], score: float
 ) -> Filled:
-    """The text with what was written behind each of its sentinels."""
+    """The text with what was written after each of its sentinels."""
     tokenizer = network.tokenizer
     numbers = {tokenizer.id_of(name): number for number, name in enumerate(sentinels)}
     parts: list[list[int]] = [[] for _ in sentinels]

@@ -81,7 +81,7 @@ class Prompter:
         return first, second
 
     def halves(self, first: str, second: str | None) -> tuple[str, str]:
-        """The prompt before the answer and behind it."""
+        """The prompt before the answer and after it."""
         before, behind = self.template.halves(first, second)
         return self.demonstrations + before, behind
 

@@ -38,7 +38,7 @@ class Template:
 
     @property
     def ends_with_answer(self) -> bool:
-        """Whether no text of the example stands behind the answer."""
+        """Whether no text of the example stands after the answer."""
         behind = self.text.partition("[z]")[2]
         return not _PLACE.search(behind)
 
@@ -59,7 +59,7 @@ class Template:
             )
 
     def halves(self, first: str, second: str | None) -> tuple[str, str]:
-        """The text before the answer and the text behind it."""
+        """The text before the answer and the text after it."""
         given = {"x": first.strip(), "y": (second or "").strip()}
         before, _, behind = self.text.partition("[z]")
         # A text may itself contain `[y]`: places are filled in one pass.

@@ -84,7 +84,7 @@ class PromptTokenizer:
         return Encoded(found.ids, found.offsets)
 
     def around(self) -> tuple[list[int], list[int]]:
-        """The special tokens that the file itself puts before and behind a text, as `transformers` does."""
+        """The special tokens that the file itself puts before and after a text, as `transformers` does."""
         bare = self._tokenizer.encode("a", add_special_tokens=False).ids
         ids = self._tokenizer.encode("a", add_special_tokens=True).ids
         first = next((n for n in range(len(ids)) if ids[n : n + len(bare)] == bare), 0)

@@ -107,7 +107,7 @@ def generated(
 
 
 def chat_prompt(network: LanguageModel, text: str, system: str | None = None) -> str:
-    """The text behind which a network responds to a user's turn.
+    """The text after which a network responds to a user's turn.
 
     Raises:
         MismatchError: the network has no template, or its template refuses these turns.

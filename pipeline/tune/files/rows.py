@@ -48,7 +48,7 @@ class Row:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Stream the rows of a file; its suffix says what it holds: .csv, .tsv, .json, .jsonl (with .gz behind it where it
+    """Stream the rows of a file; its suffix says what it holds: .csv, .tsv, .json, .jsonl (with .gz after it where it
     is gzipped) or .parquet.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Texts with their summaries: rows with a column of each, and CNN/DailyMail's stories, with highlights behind lines
+"""Texts with their summaries: rows with a column of each, and CNN/DailyMail's stories, with highlights after lines
 `@highlight` (Hermann et al. 2015)."""
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pipeline.tune.files.tag_schemes import OUTSIDE, prefix_of, type_of
 
 Entity = tuple[str, int, int]
-"""Type, number of the first word, and number of the word behind the last."""
+"""Type, number of the first word, and number of the word after the last."""
 
 
 def entity_metrics(right: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -44,7 +44,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     """The entities that the tags of a sentence mark, in BIO, BIOES or IOB1.
 
     Tags that no scheme allows, as networks predict them, are read as conlleval reads them: a type that changes begins
-    an entity, and so does an I behind O.
+    an entity, and so does an I after O.
     """
     found: list[Entity] = []
     begun: int | None = None

@@ -45,7 +45,7 @@ class GenerationTaskConfig(TaskConfig):
     """Language tag such as `en_XX`, for networks that were pre-trained with language tags (mBART)."""
 
     prompt: str = "\nTL;DR:"
-    """Written behind every source where a decoder writes; an encoder-decoder needs none (Radford et al. 2019, section
+    """Written after every source where a decoder writes; an encoder-decoder needs none (Radford et al. 2019, section
     3.6)."""
 
     num_lead: ClassVar[int | None] = None
@@ -62,7 +62,7 @@ class GenerationTaskConfig(TaskConfig):
         return "causal_lm" if network.network == "decoder" else cls.head
 
     def format(self, network: NetworkConfig, tokenizer: TextTokenizer) -> GenerationFormat:
-        """The tokens around sources and targets: of a decoder `<s> source prompt`, and `target </s>` behind it."""
+        """The tokens around sources and targets: of a decoder `<s> source prompt`, and `target </s>` after it."""
         from pipeline.tune.tokenizer import GenerationFormat, SequenceFormat, generation_format
 
         if network.network != "decoder":

@@ -1,4 +1,4 @@
-"""Generation of a text for a text, by beam search (Lewis et al. 2020, section 3.3); with a decoder, behind a prompt
+"""Generation of a text for a text, by beam search (Lewis et al. 2020, section 3.3); with a decoder, after a prompt
 (Radford et al. 2019, section 3.6)."""
 
 from __future__ import annotations

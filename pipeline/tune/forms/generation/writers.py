@@ -1,4 +1,4 @@
-"""How each kind of network writes: an encoder-decoder from what its encoder read, a decoder behind a prompt."""
+"""How each kind of network writes: an encoder-decoder from what its encoder read, a decoder after a prompt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EncodedPairs:
     """Source and target texts."""
 
     sources: Ragged
-    """Per pair the token ids of the source, int64; behind a decoder's source, its prompt."""
+    """Per pair the token ids of the source, int64; after a decoder's source, its prompt."""
     targets: Ragged
     """Per pair the token ids of the target, int64."""
 
@@ -58,7 +58,7 @@ class Writer:
 
 
 class PromptedGenerator(nn.Module):
-    """A decoder as it is fine-tuned to go on behind prompts (Radford et al. 2019, section 3.6).
+    """A decoder as it is fine-tuned to go on after prompts (Radford et al. 2019, section 3.6).
 
     Raises:
         ValueError: `config.vocab_size` is not set.
@@ -71,7 +71,7 @@ class PromptedGenerator(nn.Module):
 
     def forward(self, input_ids: Tensor, predicted_positions: Tensor) -> Tensor:
         """[predicted, vocab_size] scores for the tokens that follow the positions (int64 [predicted], in the flattened
-        batch) of `input_ids` (int64 [batch, length], padded on the right, behind everything that is predicted)."""
+        batch) of `input_ids` (int64 [batch, length], padded on the right, after everything that is predicted)."""
         hidden = self.network.decoder(input_ids, read=predicted_positions)
         return self.network.head(
             hidden * self.network.logit_scale, self.network.decoder.embeddings.token_weight
@@ -110,7 +110,7 @@ def _decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int
 
 
 def written_behind(network: nn.Module, batch: PaddedBatch, search: GenerationConfig) -> Tensor:
-    """int64 [batch, max_new_tokens]: the ids that a network writes behind the `prompts` of a batch, padded."""
+    """int64 [batch, max_new_tokens]: the ids that a network writes after the `prompts` of a batch, padded."""
     assert search.max_new_tokens is not None, "a task bounds what is written"
     found = generate(network, batch.targets["prompts"], batch.targets["prompt_mask"], search)
     written = found.sequences[:, found.prompt_length :]
@@ -129,7 +129,7 @@ def texts_before_end(tokenizer: TextTokenizer, ids: np.ndarray, hidden: Collecti
 WRITERS: Mapping[str, Writer] = MappingProxyType(
     {
         "encoder_decoder": Writer(ConditionalGenerator, "", _encoder_decoder_batch),
-        # Byte-level tokens of words begin with a space, also behind a prompt.
+        # Byte-level tokens of words begin with a space, also after a prompt.
         "decoder": Writer(PromptedGenerator, " ", _decoder_batch),
     }
 )

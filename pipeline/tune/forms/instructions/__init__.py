@@ -1,1 +1,1 @@
-"""Instruction tuning: the responses of conversations, behind the turns before them."""
+"""Instruction tuning: the responses of conversations, after the turns before them."""

@@ -1,5 +1,5 @@
 """How each kind of network reads conversations: a decoder from left to right, several in a row; an encoder-decoder
-one response at a time, behind everything before it."""
+one response at a time, after everything before it."""
 
 from __future__ import annotations
 

@@ -34,17 +34,17 @@ class Rendered:
 
 
 class ChatTemplate(Config):
-    """Markers around the turns of a conversation; the token that ends a text stands behind every response, so that
+    """Markers around the turns of a conversation; the token that ends a text stands after every response, so that
     writing stops there."""
 
     before_system: str = "System:\n"
     """Text before the content of a system turn."""
     after_system: str = "\n"
-    """Text behind it."""
+    """Text after it."""
     before_user: str = "User:\n"
     """Text before the content of a user's turn."""
     after_user: str = "\n"
-    """Text behind it."""
+    """Text after it."""
     before_assistant: str = "Assistant:\n"
     """Text before a response, which the prompt of a response ends with."""
     after_assistant: str = ""
@@ -56,7 +56,7 @@ class ChatTemplate(Config):
     def _sound(self) -> ChatTemplate:
         problems = []
         if self.before_assistant[-1:].isspace() and not self.before_assistant.endswith("\n"):
-            # Most tokenizers join a space with the word behind it, which a prompt does not have yet.
+            # Most tokenizers join a space with the word after it, which a prompt does not have yet.
             problems.append(f"before_assistant {self.before_assistant!r} must not end with a space")
         markers = "".join(self.before(role) + self.after(role) for role in ROLES)
         unused = [token for token in self.special_tokens if not token or token not in markers]
@@ -70,7 +70,7 @@ class ChatTemplate(Config):
         return getattr(self, f"before_{role}")
 
     def after(self, role: Role) -> str:
-        """The marker behind a turn."""
+        """The marker after a turn."""
         return getattr(self, f"after_{role}")
 
     def render(self, turns: Sequence[Turn], eos: str, first: str = "") -> Rendered:
@@ -92,7 +92,7 @@ class ChatTemplate(Config):
         return Rendered(text, tuple(responses))
 
     def prompt(self, turns: Sequence[Turn], eos: str, first: str = "") -> str:
-        """The text behind which the response to some turns is written."""
+        """The text after which the response to some turns is written."""
         return self.render(turns, eos, first).text + self.before_assistant
 
     def jinja(self, *, begins: bool, ends: bool = False) -> str:
@@ -100,7 +100,7 @@ class ChatTemplate(Config):
 
         Args:
             begins: whether a conversation begins with the token that begins a text.
-            ends: whether the token that ends a text stands behind what a response is written to.
+            ends: whether the token that ends a text stands after what a response is written to.
         """
         asked = _quoted(self.before_assistant) + (" + eos_token" if ends else "")
         branches = []
