@@ -86,7 +86,6 @@ SYSTEM = (
     "pipeline/tune/test_stopped_training.py::*",
     "pipeline/tune/test_published_scores.py::*",
     "pipeline/test_stores_elsewhere.py::*resumes_with*",
-    "pipeline/test_optimizer_runs.py::*",
     "pipeline/test_plan_memory.py::*allocate*",
     "data_prep/test_forecast.py::*",
     "data_prep/test_tokenizers_on_ray.py::*",

@@ -11,7 +11,6 @@ from pydantic import Field
 from pipeline.optimizers.base import FLOAT_BYTES, Group, Optimizer
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -40,34 +39,28 @@ class Adafactor(Optimizer):
     update_clip: float = Field(default=1.0, gt=0)
     """Largest root mean square of a tensor's update, before the learning rate (section 6)."""
 
-    def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
-        from pipeline.optimizers.functional import FunctionalOptimizer
-
-        names = ("scale_parameter", "decay_rate", "beta1", "eps", "update_clip")
-        return FunctionalOptimizer(groups, _update, **{name: getattr(self, name) for name in names})
+    @staticmethod
+    def update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
+        if "step" not in state:
+            state.update(step=0, **_new_moments(parameter, group))
+        state["step"] += 1
+        update = _normalised(gradient, state, group)
+        update.div_((_rms(update) / group["update_clip"]).clamp_(min=1.0))
+        rate = group["lr"]
+        if group["scale_parameter"]:
+            rate = _rms(parameter).clamp_(min=group["eps"][1]) * rate
+        update.mul_(rate)
+        if group["beta1"] is not None:
+            update = state["exp_avg"].lerp_(update, 1 - group["beta1"])
+        if group["weight_decay"]:
+            parameter.mul_(1 - rate * group["weight_decay"])
+        parameter.sub_(update)
 
     def state_bytes(self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> int:
         moments = elements if self.beta1 else 0
         for _, shape in shapes:
             moments += prod(shape[:-1]) + prod((*shape[:-2], shape[-1])) if len(shape) > 1 else prod(shape)
         return FLOAT_BYTES * moments
-
-
-def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
-    if "step" not in state:
-        state.update(step=0, **_new_moments(parameter, group))
-    state["step"] += 1
-    update = _normalised(gradient, state, group)
-    update.div_((_rms(update) / group["update_clip"]).clamp_(min=1.0))
-    rate = group["lr"]
-    if group["scale_parameter"]:
-        rate = _rms(parameter).clamp_(min=group["eps"][1]) * rate
-    update.mul_(rate)
-    if group["beta1"] is not None:
-        update = state["exp_avg"].lerp_(update, 1 - group["beta1"])
-    if group["weight_decay"]:
-        parameter.mul_(1 - rate * group["weight_decay"])
-    parameter.sub_(update)
 
 
 def _new_moments(parameter: Tensor, group: Group) -> dict[str, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -10,7 +9,6 @@ from pydantic import Field
 from pipeline.optimizers.base import Group, Optimizer
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -26,30 +24,23 @@ class Adagrad(Optimizer):
     initial_accumulator: float = Field(default=0.0, ge=0)
     """Initial value of the sums of squares; 1 in ELMo's released code."""
 
-    def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
-        from pipeline.optimizers.functional import FunctionalOptimizer
+    @staticmethod
+    def update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
+        """torch's own kernels. State: `exp_avg_sq` (sums of squares), `step`."""
+        import torch
+        from torch.optim.adagrad import adagrad
 
-        update = partial(_update, initial=self.initial_accumulator)
-        return FunctionalOptimizer(groups, update, eps=self.eps)
-
-
-def _update(
-    parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group, *, initial: float
-) -> None:
-    """torch's own kernels. State: `exp_avg_sq` (sums of squares), `step`."""
-    import torch
-    from torch.optim.adagrad import adagrad
-
-    if "step" not in state:
-        state.update(step=torch.zeros(()), exp_avg_sq=torch.full_like(parameter, initial))
-    adagrad(
-        [parameter],
-        [gradient],
-        [state["exp_avg_sq"]],
-        [state["step"]],
-        lr=group["lr"],
-        weight_decay=group["weight_decay"],
-        lr_decay=0.0,
-        eps=group["eps"],
-        maximize=False,
-    )
+        if "step" not in state:
+            sums = torch.full_like(parameter, group["initial_accumulator"])
+            state.update(step=torch.zeros(()), exp_avg_sq=sums)
+        adagrad(
+            [parameter],
+            [gradient],
+            [state["exp_avg_sq"]],
+            [state["step"]],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            lr_decay=0.0,
+            eps=group["eps"],
+            maximize=False,
+        )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -11,6 +10,7 @@ from pipeline.optimizers.base import Group, Optimizer
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 
 class AdamW(Optimizer):
@@ -31,9 +31,13 @@ class AdamW(Optimizer):
     def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
         import torch
 
-        from pipeline.optimizers.functional import FunctionalOptimizer, adamw
-
-        settings = {"betas": self.betas, "eps": self.eps, "fused": True}
         if self.bias_correction:
-            return torch.optim.AdamW(groups, lr=0.0, **settings)
-        return FunctionalOptimizer(groups, partial(adamw, bias_correction=False), **settings)
+            return torch.optim.AdamW(groups, lr=0.0, betas=self.betas, eps=self.eps, fused=True)
+        return super().in_torch([group | {"fused": True} for group in groups])
+
+    @staticmethod
+    def update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
+        """Without bias correction, which torch's class cannot leave out."""
+        from pipeline.optimizers.functional import adamw
+
+        adamw(parameter, gradient, state, group, bias_correction=False)

@@ -15,7 +15,7 @@ from pipeline.config.loading import Config
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 Group = dict[str, Any]
 """A parameter group of torch: `params` and their settings."""
@@ -47,7 +47,23 @@ class Optimizer(Config):
     2018, section 3.2; Clark et al. 2020, table 6); null gives all the same."""
 
     def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
-        """The torch optimizer of these groups, with a learning rate of 0."""
+        """The torch optimizer of these groups, with a learning rate of 0: `update`, with its own settings."""
+        from pipeline.optimizers.functional import FunctionalOptimizer
+
+        own = [name for name in type(self).model_fields if name not in Optimizer.model_fields]
+        return FunctionalOptimizer(groups, self.update, **{name: getattr(self, name) for name in own})
+
+    @staticmethod
+    def update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
+        """Update a parameter in place.
+
+        The state is made at the first update, as all optimizers under ZeRO must: before, ZeRO has not yet put flat
+        tensors in the parameters' place.
+
+        Args:
+            state: of the parameter; empty at first.
+            group: the settings, with `lr`, the rate of this update.
+        """
         raise NotImplementedError
 
     def groups(self, model: nn.Module) -> list[Group]:

@@ -9,18 +9,13 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw as adamw_of_torch
 
-from pipeline.optimizers.base import Group
-
+Group = dict[str, Any]
 Update = Callable[[Tensor, Tensor, dict[str, Any], Group], None]
-"""Updates a parameter in place: parameter, gradient, state and group."""
+"""As `base.Optimizer.update`."""
 
 
 class FunctionalOptimizer(torch.optim.Optimizer):
-    """An optimizer that leaves the update of a parameter to a function.
-
-    The function makes a parameter's state at its first update, as all optimizers under ZeRO must: before, ZeRO has not
-    yet put flat tensors in the parameters' place.
-    """
+    """An optimizer that leaves the update of a parameter to a function: see `base.Optimizer.update`."""
 
     def __init__(self, groups: list[Group], update: Update, **defaults: Any) -> None:
         super().__init__(groups, {"lr": 0.0, **defaults})

@@ -9,10 +9,9 @@ from pydantic import Field
 from pipeline.optimizers.base import Group, Optimizer
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
-_TRUST = {"min_coeff": 0.01, "max_coeff": 10.0}
+_LEAST_TRUST, _MOST_TRUST = 0.01, 10.0
 """Bounds of the trust ratio, as DeepSpeed has them."""
 
 
@@ -29,28 +28,23 @@ class Lamb(Optimizer):
     eps: float = Field(default=1e-6, gt=0)
     """Added to the denominator."""
 
-    def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
-        from pipeline.optimizers.functional import FunctionalOptimizer
+    @staticmethod
+    def update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
+        """Algorithm 2 of the paper."""
+        import torch
 
-        return FunctionalOptimizer(groups, _update, betas=self.betas, eps=self.eps, **_TRUST)
+        from pipeline.optimizers.functional import counted_moments
 
-
-def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
-    """Algorithm 2 of the paper."""
-    import torch
-
-    from pipeline.optimizers.functional import counted_moments
-
-    beta1, beta2 = group["betas"]
-    mean, square = counted_moments(state, parameter)
-    mean.lerp_(gradient, 1 - beta1)
-    square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    deviation = (square / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
-    update = (
-        (mean / (1 - beta1 ** state["step"])).div_(deviation).add_(parameter, alpha=group["weight_decay"])
-    )
-    weight, length = torch.linalg.vector_norm(parameter), torch.linalg.vector_norm(update)
-    ratio = (weight / length).clamp(group["min_coeff"], group["max_coeff"])
-    # New biases are zero: they have no length to be scaled by.
-    ratio = torch.where((weight > 0) & (length > 0), ratio, torch.ones_like(ratio))
-    parameter.sub_(update * ratio, alpha=group["lr"])
+        beta1, beta2 = group["betas"]
+        mean, square = counted_moments(state, parameter)
+        mean.lerp_(gradient, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        deviation = (square / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
+        update = (
+            (mean / (1 - beta1 ** state["step"])).div_(deviation).add_(parameter, alpha=group["weight_decay"])
+        )
+        weight, length = torch.linalg.vector_norm(parameter), torch.linalg.vector_norm(update)
+        ratio = (weight / length).clamp(_LEAST_TRUST, _MOST_TRUST)
+        # New biases are zero: they have no length to be scaled by.
+        ratio = torch.where((weight > 0) & (length > 0), ratio, torch.ones_like(ratio))
+        parameter.sub_(update * ratio, alpha=group["lr"])

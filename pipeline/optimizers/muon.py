@@ -51,7 +51,7 @@ class Muon(Optimizer):
     """Added to AdamW's denominator."""
 
     def groups(self, model: nn.Module) -> list[Group]:
-        """Groups of hidden matrices (`hidden: True`) and of others."""
+        """Groups of hidden matrices (`hidden: True`) and of others, which torch's fused kernel updates."""
         names = {parameter: name for name, parameter in model.named_parameters()}
         groups = []
         for group in super().groups(model):
@@ -59,15 +59,25 @@ class Muon(Optimizer):
                 own = [one for one in group["params"] if _is_hidden(names[one], one.dim()) is hidden]
                 share = 1.0 if hidden or self.adamw_lr is None else self.adamw_lr / self.lr
                 scaled = group["lr_scale"] * share
-                groups += [{**group, "params": own, "lr_scale": scaled, "hidden": hidden}] if own else []
+                changed = {"params": own, "lr_scale": scaled, "hidden": hidden, "fused": True}
+                groups += [group | changed] if own else []
         return groups
 
-    def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
-        from pipeline.optimizers.functional import FunctionalOptimizer
+    @staticmethod
+    def update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
+        import torch
 
-        names = ("momentum", "adjust_lr", "betas", "eps")
-        settings = {name: getattr(self, name) for name in names}
-        return FunctionalOptimizer(groups, _update, fused=True, **settings)
+        from pipeline.optimizers.functional import adamw
+
+        if not group["hidden"]:
+            adamw(parameter, gradient, state, group)
+            return
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        buffer = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
+        update = orthogonalised(gradient.lerp(buffer, group["momentum"]))
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.add_(update, alpha=-group["lr"] * _LR_FACTORS[group["adjust_lr"]](*parameter.shape))
 
     def state_bytes(self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> int:
         tensors = [prod(shape) * (1 if _is_hidden(name, len(shape)) else 2) for name, shape in shapes]
@@ -103,19 +113,3 @@ def _is_hidden(name: str, dim: int) -> bool:
     from models.weights import is_in_layer
 
     return dim == 2 and is_in_layer(name)
-
-
-def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
-    import torch
-
-    from pipeline.optimizers.functional import adamw
-
-    if not group["hidden"]:
-        adamw(parameter, gradient, state, group)
-        return
-    if "momentum_buffer" not in state:
-        state["momentum_buffer"] = torch.zeros_like(parameter)
-    buffer = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
-    update = orthogonalised(gradient.lerp(buffer, group["momentum"]))
-    parameter.mul_(1 - group["lr"] * group["weight_decay"])
-    parameter.add_(update, alpha=-group["lr"] * _LR_FACTORS[group["adjust_lr"]](*parameter.shape))

@@ -9,7 +9,6 @@ from pydantic import Field
 from pipeline.optimizers.base import Group, Optimizer
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -30,23 +29,18 @@ class StableAdamW(Optimizer):
     eps: float = Field(default=1e-6, gt=0)
     """Added to the denominator."""
 
-    def in_torch(self, groups: list[Group]) -> torch.optim.Optimizer:
-        from pipeline.optimizers.functional import FunctionalOptimizer
+    @staticmethod
+    def update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
+        from pipeline.optimizers.functional import counted_moments
 
-        return FunctionalOptimizer(groups, _update, betas=self.betas, eps=self.eps)
-
-
-def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
-    from pipeline.optimizers.functional import counted_moments
-
-    mean, square = counted_moments(state, parameter)
-    (beta1, beta2), eps = group["betas"], group["eps"]
-    # Moments without the bias that Adam corrects: the first gradients count for more.
-    mean.lerp_(gradient, (1 - beta1) / (1 - beta1 ** state["step"]))
-    squared = gradient.square()
-    square.lerp_(squared, (1 - beta2) / (1 - beta2 ** state["step"]))
-    excess = squared.div_(square.clamp(min=eps**2)).mean().sqrt_().clamp_(min=1.0)
-    rate = group["lr"] / excess
-    if group["weight_decay"]:
-        parameter.mul_(1 - rate * group["weight_decay"])
-    parameter.sub_((mean / square.sqrt().add_(eps)).mul_(rate))
+        mean, square = counted_moments(state, parameter)
+        (beta1, beta2), eps = group["betas"], group["eps"]
+        # Moments without the bias that Adam corrects: the first gradients count for more.
+        mean.lerp_(gradient, (1 - beta1) / (1 - beta1 ** state["step"]))
+        squared = gradient.square()
+        square.lerp_(squared, (1 - beta2) / (1 - beta2 ** state["step"]))
+        excess = squared.div_(square.clamp(min=eps**2)).mean().sqrt_().clamp_(min=1.0)
+        rate = group["lr"] / excess
+        if group["weight_decay"]:
+            parameter.mul_(1 - rate * group["weight_decay"])
+        parameter.sub_((mean / square.sqrt().add_(eps)).mul_(rate))

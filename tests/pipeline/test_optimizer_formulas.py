@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,63 @@ def settings_of(**given: Any) -> Optimizer:
     return settings
 
 
+Reference = Callable[[int, Tensor, Tensor, dict[str, Any]], Tensor]
+"""From the number of an update (from 1), a weight, its gradient and its state, all float64: the new weight."""
+
+
+def lamb(t: int, w: Tensor, g: Tensor, s: dict[str, Any]) -> Tensor:
+    """You et al. 2020, algorithm 2."""
+    s["m"], s["v"] = 0.9 * s.get("m", 0) + 0.1 * g, 0.95 * s.get("v", 0) + 0.05 * g**2
+    update = (s["m"] / (1 - 0.9**t)) / ((s["v"] / (1 - 0.95**t)).sqrt() + 1e-6) + 0.1 * w
+    trust = float(w.norm() / update.norm()) if w.any() else 1.0
+    return w - 0.01 * min(max(trust, 0.01), 10.0) * update
+
+
+def bert_adam(t: int, w: Tensor, g: Tensor, s: dict[str, Any]) -> Tensor:
+    """BERT's released code, without bias correction."""
+    s["m"], s["v"] = 0.9 * s.get("m", 0) + 0.1 * g, 0.95 * s.get("v", 0) + 0.05 * g**2
+    return w - 0.01 * (s["m"] / (s["v"].sqrt() + 1e-6) + 0.1 * w)
+
+
+def lion(t: int, w: Tensor, g: Tensor, s: dict[str, Any]) -> Tensor:
+    """Chen et al. 2023, algorithm 2."""
+    direction = (0.9 * s.get("m", 0) + 0.1 * g).sign()
+    s["m"] = 0.95 * s.get("m", 0) + 0.05 * g
+    return w - 0.01 * (direction + 0.1 * w)
+
+
+def stable_adamw(t: int, w: Tensor, g: Tensor, s: dict[str, Any]) -> Tensor:
+    """Wortsman et al. 2023, algorithm 2."""
+    hat1, hat2 = (beta * (1 - beta ** (t - 1)) / (1 - beta**t) for beta in (0.9, 0.95))
+    s["v"] = hat1 * s.get("v", 0) + (1 - hat1) * g
+    s["u"] = hat2 * s.get("u", 0) + (1 - hat2) * g**2
+    rms = float((g**2 / torch.clamp(s["u"], min=1e-12)).mean().sqrt())
+    eta = 0.01 / max(1.0, rms)
+    return w - eta * 0.1 * w - eta * s["v"] / (s["u"].sqrt() + 1e-6)
+
+
+def torch_adamw(weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(weights, lr=0.01, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
+
+
+def _problem(growth: float) -> tuple[list[nn.Parameter], list[list[Tensor]]]:
+    """Weights, and the gradients of five updates; each is that many times the one before, and all alike with 0."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = [(4, 3), (5,), (2, 2)]
+    weights = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+    weights[1].data.zero_()
+    gradients = [[torch.randn(shape, generator=generator) * growth**t for shape in shapes] for t in range(5)]
+    return weights, gradients if growth else [[torch.full(shape, 0.1) for shape in shapes]] * 5
+
+
+def _in_torch(weights: Sequence[nn.Parameter], **given: Any) -> torch.optim.Optimizer:
+    """One group of weights under an optimizer; all of them decay."""
+    settings = settings_of(**given)
+    made = settings.in_torch([{"params": list(weights), "weight_decay": settings.weight_decay}])
+    made.param_groups[0]["lr"] = settings.lr
+    return made
+
+
 def _trained(
     optimizer: torch.optim.Optimizer, weights: Sequence[Tensor], gradients: list[list[Tensor]]
 ) -> list[Tensor]:
@@ -33,151 +91,81 @@ def _trained(
     return [weight.detach() for weight in weights]
 
 
-def _problem() -> tuple[list[nn.Parameter], list[list[Tensor]]]:
-    generator = torch.Generator().manual_seed(3)
-    shapes = [(4, 3), (5,), (2, 2)]
-    weights = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
-    weights[1].data.zero_()
-    return weights, [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(5)]
+BETAS = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-6, "weight_decay": 0.1}
 
 
-def test_lamb_is_algorithm_2_of_the_paper() -> None:
-    weights, gradients = _problem()
+@pytest.mark.parametrize(
+    ("reference", "growth", "given"),
+    [
+        (lamb, 1.0, {"kind": "lamb", **BETAS}),
+        (bert_adam, 1.0, {"kind": "adamw", "bias_correction": False, **BETAS}),
+        (lion, 1.0, {"kind": "lion", "lr": 0.01, "betas": (0.9, 0.95), "weight_decay": 0.1}),
+        # Gradients that outgrow the second moment, so that updates are clipped.
+        (stable_adamw, 10.0, {"kind": "stable_adamw", **BETAS}),
+    ],
+)
+def test_updates_are_the_formulas_of_the_papers(
+    reference: Reference, growth: float, given: dict[str, Any]
+) -> None:
+    weights, gradients = _problem(growth)
     expected = [weight.detach().double() for weight in weights]
-    means, squares = ([torch.zeros_like(weight) for weight in expected] for _ in range(2))
-    for step, of_step in enumerate(gradients, 1):
-        for i, gradient in enumerate(of_step):
-            means[i] = 0.9 * means[i] + 0.1 * gradient.double()
-            squares[i] = 0.95 * squares[i] + 0.05 * gradient.double() ** 2
-            ratio = (means[i] / (1 - 0.9**step)) / ((squares[i] / (1 - 0.95**step)).sqrt() + 1e-6)
-            update = ratio + 0.1 * expected[i]
-            trust = float(expected[i].norm() / update.norm()) if expected[i].any() else 1.0
-            expected[i] = expected[i] - 0.01 * min(max(trust, 0.01), 10.0) * update
-    optimizer = _in_torch(weights, kind="lamb", lr=0.01, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.1)
-    for found, wanted in zip(_trained(optimizer, weights, gradients), expected, strict=True):
-        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
+    states: list[dict[str, Any]] = [{} for _ in weights]
+    for t, step in enumerate(gradients, 1):
+        expected = [
+            reference(t, *each) for each in zip(expected, (g.double() for g in step), states, strict=True)
+        ]
+    found = _trained(_in_torch(weights, **given), weights, gradients)
+    for own, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(own.double(), other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("initial", [0.0, 1.0])
-def test_adagrad_is_torchs_bit_for_bit(initial: float) -> None:
-    weights, gradients = _problem()
-    others = [nn.Parameter(weight.detach().clone()) for weight in weights]
-    begun = {"initial_accumulator": initial}
-    optimizer = _in_torch(weights, kind="adagrad", lr=0.1, eps=1e-6, weight_decay=0.1, **begun)
-    ours = _trained(optimizer, weights, gradients)
-    reference = torch.optim.Adagrad(
-        others, lr=0.1, eps=1e-6, weight_decay=0.1, initial_accumulator_value=initial
-    )
-    for found, wanted in zip(ours, _trained(reference, others, gradients), strict=True):
-        assert torch.equal(found, wanted)
+def _adafactor(**given: Any) -> Callable[[Any], torch.optim.Optimizer]:
+    fixed = {"relative_step": False, "warmup_init": False, "weight_decay": 0.1, "lr": 0.05}
+    return partial(TransformersAdafactor, **fixed, **given)
 
 
-def test_adam_without_bias_correction_is_berts_released_formula() -> None:
-    weights, gradients = _problem()
-    expected = [weight.detach().double() for weight in weights]
-    means, squares = ([torch.zeros_like(weight) for weight in expected] for _ in range(2))
-    for of_step in gradients:
-        for i, gradient in enumerate(of_step):
-            means[i] = 0.9 * means[i] + 0.1 * gradient.double()
-            squares[i] = 0.999 * squares[i] + 0.001 * gradient.double() ** 2
-            update = means[i] / (squares[i].sqrt() + 1e-6) + (
-                0.1 * expected[i] if expected[i].dim() > 1 else 0
+@pytest.mark.parametrize(
+    ("peer", "growth", "given"),
+    [
+        *(
+            (
+                partial(
+                    torch.optim.Adagrad, lr=0.1, eps=1e-6, weight_decay=0.1, initial_accumulator_value=initial
+                ),
+                1.0,
+                {
+                    "kind": "adagrad",
+                    "lr": 0.1,
+                    "eps": 1e-6,
+                    "weight_decay": 0.1,
+                    "initial_accumulator": initial,
+                },
             )
-            expected[i] = expected[i] - 0.01 * update
-    settings = settings_of(bias_correction=False, betas=(0.9, 0.999), weight_decay=0.1)
-    optimizer = settings.make(nn.ParameterList(weights))
-    for group in optimizer.param_groups:
-        group["lr"] = 0.01
-    for step in gradients:
-        for weight, gradient in zip(weights, step, strict=True):
-            weight.grad = gradient.clone()
-        optimizer.step()
-    for found, wanted in zip(weights, expected, strict=True):
-        torch.testing.assert_close(found.detach().double(), wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_lion_is_algorithm_2_of_its_paper() -> None:
-    weights, gradients = _problem()
-    expected, means = (
-        [weight.detach().double() for weight in weights],
-        [torch.zeros(()).double()] * len(weights),
-    )
-    for of_step in gradients:
-        for i, gradient in enumerate(of_step):
-            direction = (0.9 * means[i] + 0.1 * gradient.double()).sign()
-            expected[i] = expected[i] - 0.01 * (direction + 0.1 * expected[i])
-            means[i] = 0.99 * means[i] + 0.01 * gradient.double()
-    optimizer = _in_torch(weights, kind="lion", lr=0.01, betas=(0.9, 0.99), weight_decay=0.1)
-    for found, wanted in zip(_trained(optimizer, weights, gradients), expected, strict=True):
-        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
-
-
-def _in_torch(weights: Sequence[nn.Parameter], **given: Any) -> torch.optim.Optimizer:
-    """One group of weights under an optimizer; all of them decay."""
-    settings = settings_of(**given)
-    group = {"params": list(weights), "weight_decay": settings.weight_decay}
-    made = settings.in_torch([group])
-    made.param_groups[0]["lr"] = settings.lr
-    return made
-
-
-@pytest.mark.parametrize("beta1", [None, 0.9])
-@pytest.mark.parametrize("scales", [True, False])
-def test_adafactor_is_transformers(beta1: float | None, scales: bool) -> None:
-    weights, gradients = _problem()
+            for initial in (0.0, 1.0)
+        ),
+        *(
+            (_adafactor(**shared), 1.0, {"kind": "adafactor", "lr": 0.05, "weight_decay": 0.1, **shared})
+            for shared in (
+                {"beta1": beta1, "scale_parameter": scales}
+                for beta1 in (None, 0.9)
+                for scales in (True, False)
+            )
+        ),
+        # `inverse_sqrt` from 0.01 over 10,000 steps is T5's min(0.01, 1 / sqrt(step)).
+        (TransformersAdafactor, 1.0, {"kind": "adafactor", "lr": 0.01, "weight_decay": 0.0}),
+        # Nothing is clipped while gradients are alike.
+        (torch_adamw, 0.0, {"kind": "stable_adamw", **BETAS}),
+    ],
+)
+def test_updates_are_those_of_a_trusted_peer(
+    peer: Callable[[Any], torch.optim.Optimizer], growth: float, given: dict[str, Any]
+) -> None:
+    weights, gradients = _problem(growth)
     others = [nn.Parameter(weight.detach().clone()) for weight in weights]
-    shared = {"beta1": beta1, "scale_parameter": scales, "weight_decay": 0.1, "lr": 0.05}
-    reference = TransformersAdafactor(others, relative_step=False, warmup_init=False, **shared)
-    expected = _trained(reference, others, gradients)
-    found = _trained(_in_torch(weights, kind="adafactor", **shared), weights, gradients)
-    for own, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
-
-
-def test_adafactor_with_t5s_schedule_has_the_papers_relative_steps() -> None:
-    """`inverse_sqrt` from 0.01 over 10,000 steps is min(0.01, 1 / sqrt(step)); this looks at the optimizer alone."""
-    weights, gradients = _problem()
-    others = [nn.Parameter(weight.detach().clone()) for weight in weights]
-    expected = _trained(TransformersAdafactor(others), others, gradients)
-    optimizer = _in_torch(weights, kind="adafactor", lr=0.01, weight_decay=0.0)
-    for own, other in zip(_trained(optimizer, weights, gradients), expected, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
-
-
-def test_stable_adamw_is_algorithm_2_of_its_paper() -> None:
-    weights, gradients = _problem()
-    # Gradients that outgrow the second moment, so that updates are clipped.
-    gradients = [[gradient * 10.0**step for gradient in row] for step, row in enumerate(gradients)]
-    lr, beta1, beta2, eps, decay = 0.01, 0.9, 0.95, 1e-6, 0.1
-    expected = [weight.detach().double() for weight in weights]
-    v, u = ([torch.zeros_like(weight) for weight in expected] for _ in range(2))
-    clipped = 0
-    for t, row in enumerate(gradients, 1):
-        hat1 = beta1 * (1 - beta1 ** (t - 1)) / (1 - beta1**t)
-        hat2 = beta2 * (1 - beta2 ** (t - 1)) / (1 - beta2**t)
-        for i, g in enumerate(gradient.double() for gradient in row):
-            v[i] = hat1 * v[i] + (1 - hat1) * g
-            u[i] = hat2 * u[i] + (1 - hat2) * g**2
-            rms = (g**2 / torch.maximum(u[i], torch.tensor(eps**2))).mean().sqrt()
-            clipped += float(rms) > 1.5
-            eta = lr / max(1.0, float(rms))
-            expected[i] = expected[i] - eta * decay * expected[i] - eta * v[i] / (u[i].sqrt() + eps)
-    assert clipped
-    optimizer = _in_torch(
-        weights, kind="stable_adamw", lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=decay
-    )
-    for found, wanted in zip(_trained(optimizer, weights, gradients), expected, strict=True):
-        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_stable_adamw_is_adamw_while_gradients_are_alike() -> None:
-    weights, _ = _problem()
-    gradients = [[torch.full_like(weight, 0.1).detach() for weight in weights]] * 5
-    others = [nn.Parameter(weight.detach().clone()) for weight in weights]
-    shared = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-6, "weight_decay": 0.1}
-    found = _trained(_in_torch(weights, kind="stable_adamw", **shared), weights, gradients)
-    expected = _trained(torch.optim.AdamW(others, **shared), others, gradients)
-    for own, other in zip(found, expected, strict=True):
+    found = _trained(_in_torch(weights, **given), weights, gradients)
+    for own, other in zip(found, _trained(peer(others), others, gradients), strict=True):
+        if given["kind"] == "adagrad":
+            assert torch.equal(own, other), "in torch's own kernels"
         torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
 
 
