@@ -6,28 +6,37 @@ compete with each other, the many others do not add up, and close relatives that
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+import regex
 from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed, file_identity, require_file
-from data_prep.filters.language_scores import SERBIAN_IN_LATIN, in_unknown_script, load_py3langid
 
 Classifier = Callable[[str], tuple[str, float]]
 """From a text to its likeliest allowed language, and that language's probability where only the likeliest other
 language competes with it; 0 for a text without evidence."""
 NUM_EXCERPTS = 4
 """A long text is judged by this many excerpts, evenly spaced, so that a foreign preface does not decide."""
-MAX_LEAD = 700.0
-"""Of a rival, as a logarithm of odds: more is a probability of 0 all the same."""
 FASTTEXT_LABELS = 30
 """Of which fastText is asked for the probabilities; the rest is next to nothing."""
+
+SERBIAN_IN_LATIN = "sr-Latn"
+"""The name here of Serbian in a text without Cyrillic letters; py3langid says `sr` in either script."""
+SCRIPTS = (
+    *("Latin", "Cyrillic", "Greek", "Armenian", "Georgian", "Hebrew", "Arabic", "Ethiopic", "Devanagari"),
+    *("Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam", "Sinhala"),
+    *("Thai", "Lao", "Tibetan", "Myanmar", "Khmer", "Hangul", "Hiragana", "Katakana", "Han"),
+)
+"""Scripts of the languages that py3langid knows."""
+_LETTER, _CYRILLIC = regex.compile(r"\p{L}"), regex.compile(r"\p{Cyrillic}")
+_KNOWN = "".join(rf"\p{{{name}}}" for name in ("Common", "Inherited", *SCRIPTS))
+_FOREIGN = regex.compile(rf"[\p{{L}}--[{_KNOWN}]]", regex.V1)
 
 RELATED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -146,35 +155,52 @@ def counts_as(config: LanguageConfig, labels: Collection[str]) -> dict[str, str]
 
 
 def _load_py3langid(config: LanguageConfig) -> Classifier:
-    import numpy as np
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    labels, score = load_py3langid()
-    unknown = sorted({*config.allowed, *config.candidates} - set(labels))
+    model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    unknown = sorted({*config.allowed, *config.candidates} - set(model.labels))
     if unknown:
-        known = sorted({*labels} - {SERBIAN_IN_LATIN})
         raise ConfigError(
-            f"py3langid does not know {', '.join(unknown)}. It knows {', '.join(known)}.",
+            f"py3langid does not know {', '.join(unknown)}. It knows {', '.join(sorted(model.labels))}.",
             next_step="correct `allowed` and `candidates`, or name a fastText model in `model`",
         )
-    language_of = counts_as(config, labels)
-    considered = {*config.candidates, *language_of} if config.candidates else {*labels}
-    if "sr" in considered:
-        considered.add(SERBIAN_IN_LATIN)
-    asked = np.array([number for number, label in enumerate(labels) if label in language_of])
-    rivals = np.array(
-        [n for n, label in enumerate(labels) if label in considered and label not in language_of],
-        dtype=np.int64,
-    )
+    language_of = counts_as(config, [*model.labels, SERBIAN_IN_LATIN])
+    if config.candidates:
+        model.set_languages({*config.candidates, *language_of} - {SERBIAN_IN_LATIN})
+    without_evidence = model.rank("")
 
     def classify(text: str) -> tuple[str, float]:
-        scores = None if in_unknown_script(text) else score(text)
-        if scores is None:
+        ranked = [] if in_unknown_script(text) else model.rank(text)
+        if not ranked or ranked == without_evidence:
             return "", 0.0
-        best = asked[scores[asked].argmax()]
-        lead = float(scores[best] - scores[rivals].max(initial=-np.inf))
-        return language_of[labels[best]], 1 / (1 + math.exp(-max(lead, -MAX_LEAD)))
+        if not _CYRILLIC.search(text):
+            ranked = [(SERBIAN_IN_LATIN if label == "sr" else label, p) for label, p in ranked]
+        return against_rivals(ranked, language_of)
 
     return classify
+
+
+def in_unknown_script(text: str) -> bool:
+    """Return whether most letters of a text are of scripts that the model has never seen.
+
+    The model reads bytes, and would take Vai for Korean and Yi for Chinese.
+    """
+    if text.isascii() or not (foreign := _FOREIGN.findall(text)):
+        return False
+    return 2 * len(foreign) > len(_LETTER.findall(text))
+
+
+def against_rivals(ranked: Iterable[tuple[str, float]], language_of: Mapping[str, str]) -> tuple[str, float]:
+    """Return the likeliest allowed language and its probability against the likeliest other one.
+
+    Args:
+        ranked: labels with their probabilities, best first.
+        language_of: the allowed language of every label that stands for one.
+    """
+    ranked = list(ranked)
+    lang, best = next(((language_of[label], p) for label, p in ranked if label in language_of), ("", 0.0))
+    rival = next((p for label, p in ranked if label not in language_of), 0.0)
+    return (lang, best / (best + rival)) if best + rival else ("", 0.0)
 
 
 def _load_fasttext(config: LanguageConfig, path: Path) -> Classifier:
@@ -195,14 +221,9 @@ def _load_fasttext(config: LanguageConfig, path: Path) -> Classifier:
         line = text.replace("\n", " ").strip()
         if not line:
             return "", 0.0
-        ranked = [
-            (label.removeprefix("__label__"), probability)
-            for probability, label in model.f.predict(line + "\n", FASTTEXT_LABELS, 0.0, "strict")
-        ]
-        lang, best = next(
-            ((label, p) for label, p in ranked if label in language_of), (config.allowed[0], 0.0)
-        )
-        rival = next((p for label, p in ranked if label not in language_of), 0.0)
-        return (language_of[lang], best / (best + rival)) if best + rival else ("", 0.0)
+        found = model.f.predict(line + "\n", FASTTEXT_LABELS, 0.0, "strict")
+        ranked = [(label.removeprefix("__label__"), probability) for probability, label in found]
+        lang, probability = against_rivals(ranked, language_of)
+        return lang or config.allowed[0], probability
 
     return classify

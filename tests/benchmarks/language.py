@@ -16,11 +16,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
 from data_prep.document import Document
 from data_prep.filters import language
 from data_prep.filters.base import Apply, Passed
 from data_prep.filters.language import LanguageConfig
-from data_prep.filters.language_scores import load_py3langid
 from tests.benchmarks.compare import Comparison, compare, peer_name
 
 SIZES = 60, 120, 500, 2000
@@ -36,10 +37,8 @@ LARGE = 0.05
 
 def run() -> Iterator[Comparison | str]:
     """Losses by size, of all languages and of the worst; texts taken for another language; documents per second."""
-    known = {*load_py3langid()[0]}
-    filters = {
-        label: language.build(LanguageConfig(allowed=(label,))) for label in sorted(known - {"sr-Latn"})
-    }
+    known = LanguageIdentifier.from_model_file(MODEL_FILE).labels
+    filters = {label: language.build(LanguageConfig(allowed=(label,))) for label in sorted(known)}
     paragraphs = {key: texts for key, texts in _paragraphs() if key[1] in filters}
     for size in SIZES:
         yield _losses({key: list(_cut(texts, size)) for key, texts in paragraphs.items()}, filters, size)
@@ -121,8 +120,6 @@ def _messages() -> Iterator[tuple[tuple[str, str], list[str]]]:
 
 
 def _speed() -> Iterator[Comparison]:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
     files = sorted((Path(os.environ.get("CLOZE_DATA", "")) / "wikipedia" / "extracted-en").glob("*"))[:3]
     articles = [text for path in files for text in path.read_text("utf-8").split("</doc>")]
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import random
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.filters.language import excerpt
-from data_prep.filters.language_kernel import OVERLAP, walk
-from data_prep.filters.language_scores import load_py3langid
 
 ENGLISH = "The committee met on Tuesday and decided that the bridge should be repaired before the winter. "
 GERMAN = (
@@ -48,15 +44,16 @@ def test_text_without_evidence_is_uncertain(english_or_french):
     assert english_or_french.reason("") == "uncertain_language"
 
 
-def test_text_without_evidence_is_uncertain_when_nearly_everything_is_allowed(bench):
-    most = bench("language", allowed=sorted({*load_py3langid()[0]} - {"sr-Latn", "zxx"}))
+def test_text_without_evidence_is_uncertain_when_nearly_everything_is_allowed(bench, identifier):
+    most = bench("language", allowed=sorted({*identifier.labels} - {"zxx"}))
     assert most.reason("a") == "uncertain_language"
     assert most.reason(GERMAN) is None
 
 
-def test_every_label_may_be_allowed(bench):
-    every = bench("language", allowed=sorted({*load_py3langid()[0]} - {"sr-Latn"}))
+def test_every_label_may_be_allowed(bench, identifier):
+    every = bench("language", allowed=sorted(identifier.labels))
     assert every.reason(GERMAN) is None
+    assert every.reason("a") == "uncertain_language"
 
 
 @pytest.mark.parametrize(
@@ -130,39 +127,6 @@ def test_candidates_take_part_alone(bench):
     assert among_two.reason(short) is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            ENGLISH,
-            GERMAN,
-            ENGLISH.upper(),
-            "hus og have",
-            "東京は日本の首都である。",
-            "ราชอาณาจักรไทย",
-            "сто",
-        ),
-        *(
-            "한국어 위키백과",
-            "القاهرة عاصمة مصر",
-            "e\u0301te\u0301",
-            "x" * 5000,
-            "\U0001f600\ud7ff",
-            ENGLISH + GERMAN,
-        ),
-    ],
-)
-def test_probabilities_are_those_of_py3langid(identifier: LanguageIdentifier, text: str):
-    labels, score = load_py3langid()
-    scores = score(text)
-    assert scores is not None
-    probabilities = np.exp(scores - scores.max())
-    ours = dict.fromkeys(identifier.labels, 0.0)
-    for label, probability in zip(labels, probabilities / probabilities.sum(), strict=True):
-        ours[label.removesuffix("-Latn")] += float(probability)
-    assert dict(identifier.rank(text)) == pytest.approx(ours, abs=0.02)
-
-
 def test_foreign_preface_of_a_long_text_does_not_decide(english_or_french):
     assert english_or_french.reason(GERMAN * 10 + ENGLISH * 500) is None
     assert english_or_french.reason(ENGLISH * 10 + GERMAN * 500) == "other_language"
@@ -218,50 +182,3 @@ def test_fasttext_model_takes_the_place_of_py3langid(bench, tmp_path: Path):
     assert only_german.outcome(GERMAN + "\n" + GERMAN).document.lang == "de"
     assert only_german.reason(ENGLISH + "\n") == "other_language"
     assert only_german.reason("") == "uncertain_language"
-
-
-@pytest.fixture(scope="module")
-def automaton(identifier: LanguageIdentifier) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return (
-        np.asarray(identifier.tk_nextmove, np.uint32),
-        np.asarray(identifier.tk_row, np.int32) << 8,
-        np.asarray(identifier.tk_output, np.int32),
-    )
-
-
-def test_no_feature_is_longer_than_the_overlap_of_quarters(automaton):
-    """The state after a byte is the longest end of the text that begins a feature, so its depth is that length."""
-    next_state, first_of_row, _ = automaton
-    rows = next_state.reshape(-1, 256)
-    reached, frontier, depth = np.zeros(len(first_of_row), bool), np.zeros(1, np.int64), 0
-    reached[0] = True
-    while len(frontier):
-        following = np.unique(rows[first_of_row[frontier] >> 8])
-        frontier = following[~reached[following]]
-        reached[frontier] = True
-        depth += len(frontier) > 0
-    assert depth <= OVERLAP
-
-
-@pytest.mark.parametrize("size", [0, 1, 3, 15, 16, 63, 64, 67, 1000, 4001])
-def test_a_text_read_by_quarters_has_the_features_of_a_text_read_in_one_go(automaton, size: int):
-    next_state, first_of_row, feature_of = automaton
-    text = np.frombuffer(
-        ((ENGLISH + GERMAN + "東京は日本の首都である。한국어 ") * 40).encode()[:size], np.uint8
-    )
-    features = np.empty(len(text), np.int32)
-    walk(text, next_state, first_of_row, feature_of, features)
-    state, straight = 0, []
-    for byte in text.tolist():
-        state = int(next_state[first_of_row[state] + byte])
-        straight.append(int(feature_of[state]))
-    assert features.tolist() == straight
-
-
-def test_threads_that_score_at_the_same_time_do_not_disturb_each_other():
-    _, score = load_py3langid()
-    texts = [f"{word} " * 4000 for word in ("the", "der", "les", "una")]
-    alone = [score(text) for text in texts]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(score, texts * 20))
-    assert all((together[n] == alone[n % 4]).all() for n in range(80))  # type: ignore[index]

@@ -77,7 +77,7 @@ def cased(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pairs(uncased, cased):
     """(our encoder, BERT's own algorithm) for an uncased and a cased vocabulary."""
-    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+    from transformers import BertTokenizerLegacy
 
     made = []
     for path, file, lowercase in ((uncased, uncased / "vocab.txt", True), (cased, cased, False)):
