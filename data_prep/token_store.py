@@ -342,7 +342,7 @@ class TokenStore:
         return next(kind for kind in (TAKEDOWN, DECONTAMINATION, DEDUP) if kind in kinds or kind == DEDUP)
 
     def _file_number(self, documents: Any) -> Any:
-        """Which file a document is in, or each of [n] documents."""
+        """Return the index of the file that a document is in, or of each of [n] documents."""
         return np.searchsorted(self._first_of_file, documents, side="right") - 1
 
     def _file(self, document: int) -> TokenFile:

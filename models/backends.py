@@ -1,4 +1,4 @@
-"""Which kernel computes attention, and why."""
+"""The choice of the kernel that computes attention."""
 
 from __future__ import annotations
 

@@ -286,7 +286,7 @@ Combination = Literal["last", "layer", "sum_last_four", "concat_last_four", "sum
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """Which layers become the features of a token (Devlin et al. 2019, table 7)."""
+    """Layers that become the features of a token (Devlin et al. 2019, table 7)."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 

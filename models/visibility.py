@@ -1,4 +1,4 @@
-"""Which tokens see each other.
+"""Tokens that see each other.
 
 This is the only place where causality, prefixes, local windows, packed pieces, padding and a position bias come
 together, and where the form is chosen in which attention gets the result.
@@ -32,7 +32,7 @@ class Varlen:
 
 @dataclass(frozen=True)
 class Visible:
-    """Which keys the queries of one attention see, in one of three forms; without any of them, all see all.
+    """Keys that the queries of one attention see, in one of three forms; without any of them, all see all.
 
     Raises:
         ValueError: more than one form is given.

@@ -1,4 +1,4 @@
-"""Which evaluation sets are kept out of a corpus, and how."""
+"""Settings of decontamination: the evaluation sets that are kept out of a corpus, and how."""
 
 from __future__ import annotations
 

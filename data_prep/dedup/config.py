@@ -1,4 +1,4 @@
-"""Which duplicates a preparation removes."""
+"""Settings of deduplication."""
 
 from __future__ import annotations
 

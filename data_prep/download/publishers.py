@@ -1,4 +1,4 @@
-"""What publishers offer: lists of their files, and the choice of some of them."""
+"""Lists of the files that publishers offer, and the choice of some of them."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ MAX_LINE_CHARACTERS = 1000
 
 
 class BoilerplateLinesConfig(FilterConfig):
-    """Which lines are removed. The phrases are English; other languages need their own."""
+    """Lines that are removed. The phrases are English; other languages need their own."""
 
     kind: Literal["boilerplate_lines"] = "boilerplate_lines"
     notices: tuple[str, ...] = NOTICES

@@ -37,7 +37,7 @@ _SENTENCE_END = re.compile(rf"[.!?][{_CLOSING_QUOTES}')\]]*(?=\s|$)|[。！？]"
 
 
 class C4Config(FilterConfig):
-    """Which of C4's rules apply."""
+    """The rules of C4 that apply."""
 
     kind: Literal["c4"] = "c4"
     end_marks: tuple[str, ...] = (".", "?", "!", *_CLOSING_QUOTES)

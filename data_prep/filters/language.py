@@ -61,7 +61,7 @@ Zulu and Xhosa are distinguished well enough."""
 
 
 class LanguageConfig(FilterConfig):
-    """Which languages are kept, and which classifier names them.
+    """Languages that are kept, and the classifier that names them.
 
     The defaults lose of texts in the only language that is allowed, mean over 122 languages: 2.0% at 60 characters,
     0.9% at 120, 0.5% at 500 (without folding 5.8%, 4.1%, 2.9%); nothing in 75, 102 and 119 of the languages. Measured

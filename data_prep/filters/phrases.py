@@ -1,4 +1,4 @@
-"""Which lines of a text may hold one of some phrases, in capitals or not, from one pass over its characters."""
+"""Search for lines that may hold one of some phrases, in capitals or not, in one pass over the characters of a text."""
 
 from __future__ import annotations
 

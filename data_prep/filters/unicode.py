@@ -32,7 +32,7 @@ character does."""
 
 
 class UnicodeConfig(FilterConfig):
-    """Which characters are repaired and normalised."""
+    """Settings of the repair and normalisation of characters."""
 
     kind: Literal["unicode"] = "unicode"
     repair: bool = True
@@ -96,7 +96,7 @@ def _normalise(text: str, config: UnicodeConfig) -> str:
 
 
 def _kinds(text: str) -> int:
-    """Which kinds of odd characters a text holds, as bits."""
+    """Return the kinds of odd characters that a text holds, as bits."""
     from data_prep.text.character_kernel import kinds_of
 
     return kinds_of(points_of(text), _kind_by_character())

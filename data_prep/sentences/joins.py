@@ -51,7 +51,7 @@ _DASHES = (b"-", "–".encode(), "—".encode())
 def is_sentence_start(
     data: np.ndarray, starts: np.ndarray, origins: np.ndarray, english: np.ndarray
 ) -> np.ndarray:
-    """Which of the places where BlingFire begins a sentence begin one.
+    """Return which of the places where BlingFire begins a sentence begin one.
 
     Args:
         data: [bytes] uint8 UTF-8 text.

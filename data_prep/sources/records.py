@@ -22,7 +22,7 @@ NO_TEXT = Skipped("no_text")
 
 
 class RecordsConfig(SourceConfig):
-    """Which fields of a record make a document. A dot leads into a field: `metadata.title`."""
+    """Fields of a record that make a document. A dot leads into a field: `metadata.title`."""
 
     text_field: str = Field(default="text", min_length=1)
     """The text. A record in which it is missing, or no string, is rejected; one in which it is null or empty

@@ -1,4 +1,4 @@
-"""Which line breaks of a text come from wrapping, and which were set on purpose, inferred from the text itself.
+"""Line breaks that come from wrapping and those that were set on purpose, inferred from the text itself.
 
 A break in the middle of a sentence, where the next line begins with a small letter, comes from wrapping. How many of
 them do so depends on the language and not on the layout. So the share of such breaks among all of one layout (lines of
@@ -157,7 +157,7 @@ def wrap_chances(breaks: Breaks, together: np.ndarray) -> np.ndarray:
 
 
 def are_set(texts: list[str], breaks: Breaks, chances: np.ndarray) -> np.ndarray:
-    """Which breaks of a text were set on purpose, by the layout and by what stands around each.
+    """Return which breaks of a text were set on purpose, by the layout and by what stands around each.
 
     What ends and opens sentences around breaks of either kind is learned from the text, in a few rounds of
     expectation maximisation.

@@ -98,7 +98,7 @@ _NOT_IN_TITLES = re.compile(r"[\[\]{}|<>\ufffd]|%[0-9A-Fa-f]{2}")
 
 @dataclass(frozen=True, slots=True)
 class LinkRules:
-    """Which links of a wiki show nothing in running text."""
+    """Links of a wiki that show nothing in running text."""
 
     hidden_namespaces: frozenset[str] = frozenset(
         {"file", "image", "category", "分类", "分類", "カテゴリ", "к", "категория"}

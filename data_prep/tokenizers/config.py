@@ -1,4 +1,4 @@
-"""Which tokenizer a preparation uses: one that it trains, or one that exists."""
+"""The tokenizer of a preparation: one that it trains, or one that exists."""
 
 from __future__ import annotations
 

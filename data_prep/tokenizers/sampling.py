@@ -1,4 +1,4 @@
-"""Which documents a tokenizer is trained on: every source by its weight, every language with a temperature.
+"""Documents that a tokenizer is trained on: every source by its weight, every language with a temperature.
 
 A document is drawn or not by the hash of its id, so the draw needs one small histogram per document shard and no
 list of documents: how many bytes of text fall on each range of hashes, for every language.

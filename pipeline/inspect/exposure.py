@@ -1,4 +1,4 @@
-"""Which updates of a run read a document: exact, because the order of samples is a function of data and seed.
+"""The updates of a run that read a document: exact, because the order of samples is a function of data and seed.
 
 No sample is made again and no text is read: the indices of the epochs until the last update are looked through.
 """

@@ -95,7 +95,7 @@ class SpikeGuard:
 
     @property
     def skipped(self) -> SkippedData:
-        """Which global batch each update reads."""
+        """Find the global batch that each update reads."""
         return self._ledger.data
 
     def restore(self, losses: list[float]) -> None:

@@ -26,7 +26,7 @@ from tests.benchmarks.compare import Comparison, compare, peer_name
 
 SIZES = 60, 120, 500, 2000
 """Characters of the texts, about."""
-TEXTS = 40
+TEXTS = 10
 """Of each language, source and size."""
 CATALOGUES = Path("/usr/share/locale")
 OTHER_NAMES = {"nb": "no"}

@@ -120,7 +120,7 @@ def _around(
 
 
 def _spelled_out(text: str) -> Spans:
-    """Where all is in words, capitals or the talk of mail must say that no place is meant ("at a site dot com")."""
+    """Find addresses in words. Capitals or the talk of mail must say that no place is meant ("at a site dot com")."""
     for at in _SPELLED_AT.finditer(text):
         host = _SPELLED_DOMAIN.match(text, at.end())
         span = _around(text, at.span(), (_HIDDEN_LOCAL,), _SPELLED_DOMAIN) if host else None

@@ -1,4 +1,4 @@
-"""Which elements of which parameter the optimizer of a rank updates, in every ZeRO stage.
+"""Elements of parameters that the optimizer of a rank updates, in every ZeRO stage.
 
 An optimizer updates *masters*: float32 tensors that are whole parameters (stage 0), or that hold this rank's share of
 a list of parameters, one after the other (stages 1 to 3). A master's state (moments, averages) has the same elements.
