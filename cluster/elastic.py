@@ -1,4 +1,5 @@
-"""How many workers a group starts with, and when it moves: a cluster that grows, shrinks, or drains nodes.
+"""The size of a group: how many workers it starts with, what each gets, and when it moves, because a cluster grows,
+shrinks, or drains nodes.
 
 A step is a fixed list of micro-batches, so only some numbers of workers can share it out. A group that is to move saves
 first, like one that is stopped.
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.repeated import repeated
 from cluster.ray_internals import draining_nodes, free_resources_by_node
 from cluster.stopping import StopFile
@@ -36,6 +38,43 @@ class GroupSize:
     def choices(self) -> tuple[int, ...]:
         """All numbers of workers that will do."""
         return (self.workers, *self.smaller)
+
+
+def worker_environment(size: GroupSize) -> dict[str, str]:
+    """Environment of every worker: threads wait passively, because spinning starves the machine's other workers."""
+    threads = str(size.cpus_per_worker)
+    environment = {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return environment if size.gpus_per_worker else {**environment, "DS_ACCELERATOR": "cpu"}
+
+
+def require_resources(size: GroupSize) -> None:
+    """Refuse a group that is too large for the connected cluster, for which Ray would wait without end. One that may be
+    smaller waits for its room: the cluster may grow.
+
+    Raises:
+        ConfigError: names the resources that are needed, and what the cluster has.
+    """
+    import ray
+
+    if size.smaller:
+        return
+    have = ray.cluster_resources()
+    need = {"CPU": size.workers * size.cpus_per_worker, "GPU": size.workers * size.gpus_per_worker}
+    short = [
+        f"{count} {kind}s, the cluster has {have.get(kind, 0):g}"
+        for kind, count in need.items()
+        if count > have.get(kind, 0)
+    ]
+    if short:
+        raise ConfigError(
+            f"{size.workers} workers need {'; '.join(short)}.",
+            next_step="lower cluster.workers or cluster.cpus_per_worker, or add nodes to the cluster",
+        )
 
 
 def choose_workers(size: GroupSize) -> int:

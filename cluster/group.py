@@ -28,9 +28,16 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from cluster.artefacts.errors import ClozeError, ConfigError, PreemptedError, WorkersLostError
+from cluster.artefacts.errors import ClozeError, PreemptedError, WorkersLostError
 from cluster.collectives import GROUP_TIMEOUT_S
-from cluster.elastic import MOVE, GroupSize, choose_workers, watching_cluster
+from cluster.elastic import (
+    MOVE,
+    GroupSize,
+    choose_workers,
+    require_resources,
+    watching_cluster,
+    worker_environment,
+)
 from cluster.stopping import StopFile
 
 _OF_THE_PROGRAM = (
@@ -103,43 +110,6 @@ class GroupFailure(Exception):
             return Ending.FINAL
         of_the_program = all(isinstance(error, _OF_THE_PROGRAM) for error in errors)
         return Ending.RAISED if of_the_program else Ending.LOST
-
-
-def worker_environment(size: GroupSize) -> dict[str, str]:
-    """Environment of every worker: threads wait passively, because spinning starves the machine's other workers."""
-    threads = str(size.cpus_per_worker)
-    environment = {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    return environment if size.gpus_per_worker else {**environment, "DS_ACCELERATOR": "cpu"}
-
-
-def require_resources(size: GroupSize) -> None:
-    """Refuse a group that is too large for the connected cluster, for which Ray would wait without end. One that may be
-    smaller waits for its room: the cluster may grow.
-
-    Raises:
-        ConfigError: names the resources that are needed, and what the cluster has.
-    """
-    import ray
-
-    if size.smaller:
-        return
-    have = ray.cluster_resources()
-    need = {"CPU": size.workers * size.cpus_per_worker, "GPU": size.workers * size.gpus_per_worker}
-    short = [
-        f"{count} {kind}s, the cluster has {have.get(kind, 0):g}"
-        for kind, count in need.items()
-        if count > have.get(kind, 0)
-    ]
-    if short:
-        raise ConfigError(
-            f"{size.workers} workers need {'; '.join(short)}.",
-            next_step="lower cluster.workers or cluster.cpus_per_worker, or add nodes to the cluster",
-        )
 
 
 def run_group(

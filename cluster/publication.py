@@ -33,11 +33,11 @@ from cluster.artefacts.manifest import (
     write_durably,
 )
 from cluster.artefacts.places import is_web
+from cluster.artefacts.reading import for_files
 from cluster.artefacts.remote import TRANSFERS, Remote, remove_unlisted
 from cluster.artefacts.shard_log import LOG_NAME
 from cluster.artefacts.sizes import shown_size
 from cluster.artefacts.storage import (
-    for_files,
     is_committed,
     open_artefact,
     put_in_place,

@@ -28,14 +28,13 @@ from cluster.artefacts.manifest import (
     unseal_signed,
     write_durably,
 )
-from cluster.artefacts.reading import read_bytes
+from cluster.artefacts.reading import for_files, read_bytes
 from cluster.artefacts.signatures import is_sealing, require_key
 from cluster.artefacts.storage import (
     Damage,
     commit,
     difference,
     find_damage,
-    for_files,
     is_committed,
     quarantine,
     staging_directory,

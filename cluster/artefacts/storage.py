@@ -7,13 +7,11 @@ import os
 import re
 import shutil
 import stat
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from cluster.artefacts.confined import place_inside
 from cluster.artefacts.errors import ClozeError, CorruptArtefactError, MissingInputError, StorageError
@@ -28,25 +26,14 @@ from cluster.artefacts.manifest import (
     sha256_of,
     write_manifest,
 )
-from cluster.artefacts.reading import reading, refusal
+from cluster.artefacts.reading import for_files, reading, refusal
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 QUARANTINE_NAME = "quarantine"
 LOOKED_AT_BYTES = 1 << 30
 """Size that is hashed in a second or two."""
-_FILE_THREADS = 8
-"""Files that are read or written at a time: shared file systems answer late."""
-_CHUNK = 64
-"""Small files that are handed to a thread at a time."""
-_FAST_S = 0.0002
-"""Seconds for a file from which on threads are faster."""
-_ONCE_S = 0.01
-"""Seconds that the first look into a directory, or anything else that happens once, may take besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,35 +60,6 @@ def staging_directory(directory: Path, key: str) -> Path:
     for another.
     """
     return directory.with_name(f".{directory.name}.{key[:12]}.partial")
-
-
-def for_files(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`function` of every item, in order, several at a time unless each takes next to nothing; for functions that wait
-    for files."""
-    results = _while_fast(function, items)
-    rest = items[len(results) :]
-    if not rest:
-        return results
-    # A thread takes many small files at once: handing over one costs as much as hashing it.
-    size = max(1, min(_CHUNK, len(rest) // (8 * _FILE_THREADS)))
-    chunks = [rest[first : first + size] for first in range(0, len(rest), size)]
-    with ThreadPoolExecutor(_FILE_THREADS) as pool:
-        for found in pool.map(lambda chunk: [function(item) for item in chunk], chunks):
-            results += found
-    return results
-
-
-def _while_fast(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Results of the first items, up to a few that are slow, in this thread: small files of a local disk take threads
-    four times as long, because they wait for each other's turn in the interpreter."""
-    results: list[Result] = []
-    slow = 0
-    while len(results) < len(items) and slow < 2:
-        chunk = items[len(results) : 2 * len(results) + 1][:_CHUNK]
-        started = time.perf_counter()
-        results += map(function, chunk)
-        slow = slow + 1 if time.perf_counter() - started > _ONCE_S + _FAST_S * len(chunk) else 0
-    return results
 
 
 def find_damage(

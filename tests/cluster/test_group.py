@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, WorkersLostError
-from cluster.elastic import GroupSize
-from cluster.group import Ending, GroupFailure, Rank, Restarts, run_group, worker_environment
+from cluster.elastic import GroupSize, worker_environment
+from cluster.group import Ending, GroupFailure, Rank, Restarts, run_group
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile
 

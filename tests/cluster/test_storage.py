@@ -10,11 +10,11 @@ import pytest
 
 from cluster.artefacts import storage
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError
+from cluster.artefacts.reading import for_files
 from cluster.artefacts.storage import (
     Damage,
     commit,
     find_damage,
-    for_files,
     hash_tree,
     is_committed,
     open_artefact,

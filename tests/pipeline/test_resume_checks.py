@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ResumeRefusedError
-from cluster.elastic import GroupSize
-from cluster.group import Rank, worker_environment
+from cluster.elastic import GroupSize, worker_environment
+from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import (
     list_checkpoints,
     read_trainer_state,
