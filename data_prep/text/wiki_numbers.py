@@ -186,3 +186,9 @@ def rupees(values: Values, lang: str) -> str:
         zip("clkmbt", (" crore", " lakh", " thousand", " million", " billion", " trillion"), strict=True)
     )
     return money(values, lang, "inr") + words.get(values.get("2", ""), "")
+
+
+def unnamed(values: Values) -> list[str]:
+    """Unnamed parameters in their order, without empty ones."""
+    numbers = sorted(int(key) for key in values if key.isdecimal())
+    return [value for number in numbers if (value := values[str(number)])]

@@ -28,6 +28,10 @@ class Page:
     """When its revision was saved (UTC)."""
 
 
+Show = Callable[[Mapping[str, str], Page], str]
+"""The text of a template from its parameters, on a page."""
+
+
 def magic_word(name: str, page: Page) -> str | None:
     """The text that `{{NAME}}` shows on a page; None where it is no magic word, or nothing is known to show."""
     show = _WORDS.get(name.replace("LOCAL", "CURRENT").replace("REVISION", "CURRENT"))
