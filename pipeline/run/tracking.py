@@ -79,10 +79,13 @@ def tracking_uri(runs_dir: Path) -> str:
 def connect(uri: str) -> MlflowClient:
     """A client for a tracking store, which is also its registry. Credentials come from the environment."""
     uri = connection_uri(uri)
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     from mlflow import MlflowClient
 
+    # After the import, which sets its own levels. Errors of a database are raised, and logged besides with tracebacks.
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("mlflow.store.db", "sqlalchemy.pool"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 

@@ -14,6 +14,7 @@ from pipeline.run.directory import RunDirectory, RunInfo
 from pipeline.run.lifecycle import record_failure, replay
 from pipeline.run.log.lines import log_size, read_new
 from pipeline.run.log.log import RunLog
+from pipeline.run.tracking import connect
 from tests.pipeline.ranks import make_config
 
 
@@ -64,3 +65,18 @@ def test_a_history_that_cannot_be_written_is_a_typed_error_and_hides_no_other(
         record_failure(run, caught.value)
     assert run.events() == []
     assert run.config().steps == 12
+
+
+def test_a_tracking_store_on_a_full_disk_raises_and_prints_no_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    from mlflow.exceptions import MlflowException
+
+    database = tmp_path / "mlflow.db"
+    client = connect(f"sqlite:///{database}")
+    run = client.create_run(client.create_experiment("full")).info.run_id
+    with largest_file(database.stat().st_size // 8):
+        for step in range(3):
+            with pytest.raises(MlflowException, match="disk I/O error"):
+                client.log_metric(run, "loss", 1.0, step=step)
+    assert "Traceback" not in capfd.readouterr().err

@@ -59,7 +59,7 @@ def failed_run(
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == exit_code, done.stderr[-3000:]
     assert "Next: " in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr, done.stderr[-6000:]
     return failing
 
 
