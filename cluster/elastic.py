@@ -21,7 +21,7 @@ from cluster.stopping import StopFile
 MOVE = "move: "
 """Begins the reasons of stop requests after which the group starts again by itself."""
 _POLL_S = 1.0
-_TELL_EVERY_S = 60.0
+_REPORT_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def choose_workers(size: GroupSize) -> int:
     them. A group of a fixed size is left to Ray, which waits for its resources by itself."""
     if not size.smaller:
         return size.workers
-    told_s, room = float("-inf"), free_workers(size)
+    reported_s, room = float("-inf"), free_workers(size)
     while True:
         time.sleep(_POLL_S)
         # The resources of processes that have just ended come back one by one.
@@ -90,8 +90,8 @@ def choose_workers(size: GroupSize) -> int:
         found = largest_fitting(size, room)
         if found is not None and before == room:
             return found
-        if found is None and time.monotonic() - told_s >= _TELL_EVERY_S:
-            told_s = time.monotonic()
+        if found is None and time.monotonic() - reported_s >= _REPORT_EVERY_S:
+            reported_s = time.monotonic()
             print(
                 f"waiting for room for {min(size.choices)} workers; there is room for {room}", file=sys.stderr
             )

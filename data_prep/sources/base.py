@@ -157,10 +157,10 @@ def _expand_local(pattern: str) -> list[str]:
         return [pattern]
     if pattern.endswith("/**"):
         pattern += "/*"
-    top, *behind = _RECURSIVE.split(pattern, maxsplit=1)
-    if behind:
+    top, *below = _RECURSIVE.split(pattern, maxsplit=1)
+    if below:
         tops = glob.glob(top or os.curdir)
-        places = (os.path.join(glob.escape(each), behind[0]) for each in _directories(tops))
+        places = (os.path.join(glob.escape(each), below[0]) for each in _directories(tops))
         found = [path for place in places for path in _expand_local(place)]
         found = [path.removeprefix("./") for path in found] if not top else found
     else:

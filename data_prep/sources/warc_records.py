@@ -182,11 +182,11 @@ def _read_form(
         unit = form.read(window, position)
         if position >= start:
             yield from unit.pieces
-        behind = position + 1 if unit.end is None else window.skip(unit.end, _PADDING)
-        at_end = not window.get(behind, 1)
-        following = form.find(window, behind)
-        if unit.end is not None and position >= start and following != behind and not at_end:
-            yield Flaw(behind, "bytes that belong to no record")
+        after = position + 1 if unit.end is None else window.skip(unit.end, _PADDING)
+        at_end = not window.get(after, 1)
+        following = form.find(window, after)
+        if unit.end is not None and position >= start and following != after and not at_end:
+            yield Flaw(after, "bytes that belong to no record")
         position = following
 
 
@@ -232,8 +232,8 @@ class _Plain:
         if len(data) < size:
             return _damaged(position, _TRUNCATED)
         end = position + size
-        behind = window.skip(end, _PADDING)
-        rest = window.get(behind, _LONGEST_BEGINNING)
+        after = window.skip(end, _PADDING)
+        rest = window.get(after, _LONGEST_BEGINNING)
         # The end of the file may have come within the first line of the next record, or before it.
         is_torn = len(rest) < _LONGEST_BEGINNING and b"WARC/".startswith(rest[:5])
         # A record that ends as it should is whole, whatever became of the one after it.

@@ -172,7 +172,7 @@ def _one_stream(data: bytes, window_bits: int, max_bytes: int) -> tuple[bytes, b
     stream = zlib.decompressobj(window_bits)
     output = stream.decompress(data, max_bytes + 1)
     if not stream.eof and len(output) <= max_bytes:
-        raise OSError(f"cut short behind {len(output)} decompressed bytes")
+        raise OSError(f"cut short after {len(output)} decompressed bytes")
     return output, stream.unused_data
 
 

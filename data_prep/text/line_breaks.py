@@ -30,7 +30,7 @@ _ENDINGS = ".!?:…;。！？：；」』।۔؟"
 _CLOSING = " \"'_*”’»«“)]"
 _UNSPACED_START = regex.compile(NO_SPACE)
 _LEAST_SHARE, _LEAST_FULL, _LEAST_COUNTED = 0.25, 0.35, 3
-"""In a wrapped text a sentence goes on behind so many of the full lines, beside so many that are taken not to; and so
+"""In a wrapped text a sentence goes on after so many of the full lines, beside so many that are taken not to; and so
 many of the lines after which one goes on are full: word lists begin with small letters, too."""
 _LEAST_OF_ALL = 0.05
 """Of all lines, so many at least have a sentence that goes on."""

@@ -81,7 +81,7 @@ def _add_text(
     texts: np.ndarray, first: int, end: int, state: np.ndarray, out: np.ndarray, is_preformatted: bool
 ) -> None:
     """Write a text, its white space as single spaces if it is not preformatted."""
-    place, behind, points, wide, due = (
+    place, written, points, wide, due = (
         first,
         state[BYTES],
         state[CHARACTERS],
@@ -102,21 +102,21 @@ def _add_text(
         if bits >= SPACE:
             if not is_preformatted:
                 due = max(due, _SPACE)
-            elif code != 10 or behind > begin:
-                behind = _put(out, behind, code)
+            elif code != 10 or written > begin:
+                written = _put(out, written, code)
                 points += 1
             continue
         if due:
-            if behind > begin:
-                out[behind] = 32 if due == _SPACE else 9 if due == _TAB else 10
-                behind += 1
+            if written > begin:
+                out[written] = 32 if due == _SPACE else 9 if due == _TAB else 10
+                written += 1
                 points += 1
             due = 0
-        behind = _put(out, behind, code)
+        written = _put(out, written, code)
         points += 1
         wide += 1 if bits & WIDE else 0
-        last, kept, kept_points, kept_wide = code, behind, points, wide
-    state[BYTES], state[CHARACTERS], state[WIDE_WRITTEN], state[SEPARATOR_DUE] = behind, points, wide, due
+        last, kept, kept_points, kept_wide = code, written, points, wide
+    state[BYTES], state[CHARACTERS], state[WIDE_WRITTEN], state[SEPARATOR_DUE] = written, points, wide, due
     state[CHARACTERS_READ] += end - first
     if kept >= 0:
         state[KEPT_BYTES], state[KEPT_CHARACTERS], state[KEPT_WIDE], state[LAST_CHARACTER] = (

@@ -158,19 +158,19 @@ def _is_display_none(data: np.ndarray, first: int, end: int) -> bool:
         place += 1
         if matched < 7:
             continue
-        behind = place + 6
-        while behind < end and data[behind] == 32:
-            behind += 1
-        if behind < end and data[behind] == 58:
-            behind += 1
-            while behind < end and data[behind] == 32:
-                behind += 1
+        after = place + 6
+        while after < end and data[after] == 32:
+            after += 1
+        if after < end and data[after] == 58:
+            after += 1
+            while after < end and data[after] == 32:
+                after += 1
             if (
-                behind + 4 <= end
-                and data[behind] | 32 == 110
-                and data[behind + 1] | 32 == 111
-                and data[behind + 2] | 32 == 110
-                and data[behind + 3] | 32 == 101
+                after + 4 <= end
+                and data[after] | 32 == 110
+                and data[after + 1] | 32 == 111
+                and data[after + 2] | 32 == 110
+                and data[after + 3] | 32 == 101
             ):
                 return True
     return False

@@ -76,8 +76,8 @@ def _next(data: np.ndarray, place: int) -> tuple[int, int]:
         return lead, place + 1
     size = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
     code = lead & (0xFF >> (size + 1))
-    for behind in range(place + 1, place + size):
-        code = code << 6 | _byte(data, behind) & 63
+    for following in range(place + 1, place + size):
+        code = code << 6 | _byte(data, following) & 63
     return code, place + size
 
 

@@ -41,7 +41,7 @@ one of them at most. The least sum of both shares."""
 _NARROW = 0.9
 """Of the book's width."""
 _LEAST_BEGUN = 50
-"""A paragraph of so many characters that ends within a sentence goes on behind a blank line: a page ended there."""
+"""A paragraph of so many characters that ends within a sentence goes on after a blank line: a page ended there."""
 _LEAST_TORN = 30
 """A line of fewer characters says nothing of where a page ended."""
 _CONTINUING = ",;!?)"

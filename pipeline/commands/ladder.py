@@ -120,11 +120,11 @@ def _show_plan(found: Ladder, as_json: bool) -> None:
         for row in rows
     ]
     print_table(f"stages of {found.config.name}", ("stage", "tokens", "FLOPs", "", "processor s"), cells)
-    told = f"about {(seconds or 0) / 60:,.0f} min"
+    time_left = f"about {(seconds or 0) / 60:,.0f} min"
     if seconds is None:
         hours = sum(stage.flops for stage in left) / USUAL_FLOPS_PER_S / 3600
-        told = f"known once a stage of each kind is finished; pre-training takes about {hours:.1f} hours of a core"
-    print_mapping("left", {"stages": len(left), "time": told})
+        time_left = f"known once a stage of each kind is finished; pre-training takes about {hours:.1f} hours of a core"
+    print_mapping("left", {"stages": len(left), "time": time_left})
 
 
 def _show_result(result: Any) -> None:

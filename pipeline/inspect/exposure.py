@@ -101,7 +101,7 @@ def exposure_of(run: RunDirectory, wanted: Mapping[str, np.ndarray], scores_dir:
 
 
 def _stretches(attempts: Sequence[Attempt], made: int) -> Iterator[tuple[int, int, Attempt]]:
-    """(updates before, updates behind, attempt) of the updates that the run stands on; the newest attempt counts."""
+    """(updates before, updates until, attempt) of the updates that the run stands on; the newest attempt counts."""
     last = made
     for attempt in reversed(attempts):
         if attempt.first_step < last:

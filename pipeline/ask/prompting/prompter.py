@@ -36,7 +36,7 @@ class Prompter:
     def __post_init__(self) -> None:
         if self.network.kind != "masked" and not self.template.ends_with_answer:
             raise ConfigError(
-                f"The template {self.template.text!r} has a text behind [z], which {self.network.reference}, reading"
+                f"The template {self.template.text!r} has text after [z], which {self.network.reference}, reading"
                 " from the left, would not see.",
                 next_step='let the template end with the answer: "[x] It was [z]"',
             )
@@ -82,8 +82,8 @@ class Prompter:
 
     def halves(self, first: str, second: str | None) -> tuple[str, str]:
         """The prompt before the answer and after it."""
-        before, behind = self.template.halves(first, second)
-        return self.demonstrations + before, behind
+        before, after = self.template.halves(first, second)
+        return self.demonstrations + before, after
 
     def _length(self, first: str, second: str | None) -> int:
         longest = 0
@@ -113,10 +113,10 @@ class Prompter:
 def _ask_masked(prompter: Prompter, first: str, second: str | None, label: int) -> list[Question]:
     network, tokenizer = prompter.network, prompter.network.tokenizer
     around = sequence_format(network.config, tokenizer.plain)
-    before, behind = prompter.halves(first, second)
+    before, after = prompter.halves(first, second)
     before, targets = tokenizer.before_mask(before), prompter.answer_ids(label)
     masks = tokenizer.mask * len(targets)
-    found = tokenizer.encode(before + masks + behind)
+    found = tokenizer.encode(before + masks + after)
     start, stop = len(before), len(before) + len(masks)
     places = [
         len(around.first) + number

@@ -39,8 +39,8 @@ class Template:
     @property
     def ends_with_answer(self) -> bool:
         """Whether no text of the example stands after the answer."""
-        behind = self.text.partition("[z]")[2]
-        return not _PLACE.search(behind)
+        after = self.text.partition("[z]")[2]
+        return not _PLACE.search(after)
 
     def check_task(self, is_pair: bool) -> None:
         """
@@ -61,12 +61,12 @@ class Template:
     def halves(self, first: str, second: str | None) -> tuple[str, str]:
         """The text before the answer and the text after it."""
         given = {"x": first.strip(), "y": (second or "").strip()}
-        before, _, behind = self.text.partition("[z]")
+        before, _, after = self.text.partition("[z]")
         # A text may itself contain `[y]`: places are filled in one pass.
         fill = lambda half: _PLACE.sub(lambda match: given[match[1]], half)  # noqa: E731
-        return fill(before), fill(behind)
+        return fill(before), fill(after)
 
     def answered(self, example: Example, answer: str) -> str:
         """An example with its answer, as a demonstration."""
-        before, behind = self.halves(example.text_a, example.text_b)
-        return f"{before}{answer}{behind}"
+        before, after = self.halves(example.text_a, example.text_b)
+        return f"{before}{answer}{after}"

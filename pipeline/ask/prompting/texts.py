@@ -94,7 +94,7 @@ class PromptTokenizer:
         """The text of ids, special tokens left out."""
         return self._tokenizer.decode(list(ids))
 
-    def decode_behind(self, before: Sequence[int], ids: Sequence[int]) -> str:
+    def decode_after(self, before: Sequence[int], ids: Sequence[int]) -> str:
         """The text of ids as it follows the ids before it, with the space between them, where there is one."""
         first = self.decode(before)
         both = self.decode([*before, *ids])

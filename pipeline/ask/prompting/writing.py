@@ -76,13 +76,13 @@ def write(
     limit = settings.max_new_tokens or min(DEFAULT_NEW_TOKENS, room)
     if limit > room:
         raise MismatchError(
-            f"{limit} new tokens do not fit behind a text of {len(ids)}: the network takes {network.max_length}.",
+            f"{limit} new tokens do not fit after a text of {len(ids)}: the network takes {network.max_length}.",
             next_step=f"--max-new-tokens {room}, or shorten the text",
         )
     config = replace(settings, max_new_tokens=limit, pad_token_id=network.tokenizer.special["pad"], **tokens)
     before = ids if is_decoder else []
     return [
-        Written(network.tokenizer.decode_behind(before, row), score, tuple(row))
+        Written(network.tokenizer.decode_after(before, row), score, tuple(row))
         for row, score in generated(network, ids, config)
     ]
 

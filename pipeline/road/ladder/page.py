@@ -73,7 +73,7 @@ def plots(result: LadderResult, comparison: ComparisonResult) -> list[dict[str, 
             {
                 "y": TOP + ROW * (number + 0.5),
                 "arm": score.arm,
-                "told": percent(score.mean),
+                "shown": percent(score.mean),
                 "mean": x(score.mean),
                 "ends": (x(max(score.mean - score.std, low)), x(min(score.mean + score.std, high))),
                 "points": [x(value) for value in score.values.values()],

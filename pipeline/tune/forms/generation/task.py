@@ -30,7 +30,7 @@ from pipeline.tune.forms.generation.writers import (
     WRITERS,
     EncodedPairs,
     texts_before_end,
-    written_behind,
+    written_after,
 )
 from pipeline.tune.metrics.rouge import sentences
 from pipeline.tune.tokenizer import GenerationFormat, SequenceFormat, TextTokenizer
@@ -105,7 +105,7 @@ class GenerationTask:
         generator: Any = unwrapped(model)
         search = self.config.reading(self.network, self.tokenizer).search
         assert search is not None, "this form writes"
-        return written_behind(generator.network, batch, search)
+        return written_after(generator.network, batch, search)
 
     def measure(self, outputs: np.ndarray) -> Metrics:
         """The task's metrics of the generated texts."""

@@ -109,7 +109,7 @@ def _decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int
     return PaddedBatch.of(inputs, given)
 
 
-def written_behind(network: nn.Module, batch: PaddedBatch, search: GenerationConfig) -> Tensor:
+def written_after(network: nn.Module, batch: PaddedBatch, search: GenerationConfig) -> Tensor:
     """int64 [batch, max_new_tokens]: the ids that a network writes after the `prompts` of a batch, padded."""
     assert search.max_new_tokens is not None, "a task bounds what is written"
     found = generate(network, batch.targets["prompts"], batch.targets["prompt_mask"], search)

@@ -149,7 +149,7 @@ class EncoderDecoderReader:
             *_cut(
                 long[0],
                 len(pairs),
-                "behind more than max_length tokens, of which the first are cut",
+                "after more than max_length tokens, of which the first are cut",
                 "responses",
             ),
             *_cut(long[1], len(pairs), "longer than max_response_length, and cut at their end", "responses"),

@@ -62,7 +62,7 @@ class InstructionTaskConfig(TaskConfig):
         return cls.head if network.network == "decoder" else "seq2seq_lm"
 
     def reading(self, network: NetworkConfig, tokenizer: TextTokenizer) -> Reading:
-        """A decoder goes on behind the last turn; an encoder-decoder reads all turns. Of long conversations, the turns
+        """A decoder goes on after the last turn; an encoder-decoder reads all turns. Of long conversations, the turns
         just before the response are read."""
         from models.generation.config import GenerationConfig
         from pipeline.tune.text_reading import Reading

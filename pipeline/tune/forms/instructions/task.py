@@ -23,7 +23,7 @@ from pipeline.tune.forms.base import (
     excerpt,
     json_lines,
 )
-from pipeline.tune.forms.generation.writers import texts_before_end, written_behind
+from pipeline.tune.forms.generation.writers import texts_before_end, written_after
 from pipeline.tune.forms.instructions.readers import READERS, Reader
 from pipeline.tune.forms.instructions.settings import Conversation, InstructionTaskConfig
 from pipeline.tune.tokenizer import TextTokenizer
@@ -144,4 +144,4 @@ class InstructionTask:
             return batch.targets["places"].new_zeros(len(batch.targets["places"]), 0)
         search = self.config.reading(self.network, self.tokenizer).search
         assert search is not None, "this form writes"
-        return written_behind(self.reader.writer(model), batch, search)
+        return written_after(self.reader.writer(model), batch, search)

@@ -187,7 +187,7 @@ def test_mistakes_are_answered_in_words(changes: dict[str, Any], message: str, r
 
 def test_a_text_behind_the_answer_is_refused_where_it_would_not_be_seen(reviews: Path, tmp_path: Path):
     network = load_language_model(str(theirs.gpt2(tmp_path / "model")), NOWHERE)
-    with pytest.raises(ClozeError, match="text behind"):
+    with pytest.raises(ClozeError, match="text after"):
         prompt_task(settings(reviews, templates=["It was [z]: [x]"]), network)
 
 
