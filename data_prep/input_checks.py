@@ -9,7 +9,7 @@ from typing import Any
 from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, MissingInputError
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
-from data_prep.decontaminate.evaluation import check_evaluation_texts
+from data_prep.decontaminate.steps import check_evaluation_texts
 from data_prep.filters.chain import FilterChain
 from data_prep.sources import SourceConfig, SourceFile, source_of
 from data_prep.stages.take_down import read_ids

@@ -1,12 +1,11 @@
 """Deduplication out of core: equal documents, near-duplicates, repeated paragraphs, in this order.
 
-    shingles                  texts in blocks; hashes of their words
-    repeats, paragraphs       hashes of documents and of paragraphs; all but the first with the same key
-    minhash, bands            signatures and the buckets they fall into
+    config                    settings, and the shape of bands that finds what they ask for
     records                   sorted records on disk
-    edges, components         documents that share a bucket: candidate pairs, and the graph of them
-    verification              where it is asked for, only those whose n-grams are really that similar
-    survivors                 the remaining documents of a shard after each method
+    texts                     the remaining documents of a shard after each method; hashes of their words
+    repeats, paragraphs       hashes of documents and of paragraphs; all but the first with the same key
+    near                      signatures and the buckets they fall into; exact similarities where they are asked for
+    graph                     documents that share a bucket: candidate pairs, and the components of their graph
     steps                     all of it as artefacts, in order
 
 A task holds a row group of one document shard, one partition of the records (`records.PARTITION_RECORDS`), or the

@@ -23,8 +23,7 @@ from data_prep.dedup.records import (
     rows_of,
 )
 from data_prep.dedup.repeats import iterate_repeats
-from data_prep.dedup.shingles import byte_offsets, join_texts, text_blocks
-from data_prep.dedup.survivors import Survivors, read_texts
+from data_prep.dedup.texts import Survivors, byte_offsets, join_texts, read_texts, text_blocks
 from data_prep.selection import Selection, remove_spans, write_selection
 from data_prep.text.words import FIRST, split_joined
 

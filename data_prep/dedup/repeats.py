@@ -24,7 +24,7 @@ from data_prep.dedup.records import (
     number_documents,
     read_range,
 )
-from data_prep.dedup.survivors import Survivors, read_texts
+from data_prep.dedup.texts import Survivors, read_texts
 from data_prep.documents import one_chunk, read_row_groups
 
 KEYS = ("hash_high", "hash_low")

@@ -15,11 +15,11 @@ from typing import Any
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Deferred, Shard, ShardFunction
-from data_prep.dedup import edges, minhash, paragraphs, repeats, verification
-from data_prep.dedup.components import ROUND, StarSplit, list_leaves
+from data_prep.dedup import near, paragraphs, repeats
 from data_prep.dedup.config import NearDedup, ParagraphDedup
+from data_prep.dedup.graph import EDGES, ROUND, StarSplit, link_documents, list_leaves, pair_documents
 from data_prep.dedup.records import count_partitions, document_ranges, record_files
-from data_prep.dedup.survivors import Survivors
+from data_prep.dedup.texts import Survivors
 from data_prep.layout import WORK
 from data_prep.selection import selection_file, selection_files
 from data_prep.workspace import Workspace, library_versions
@@ -88,16 +88,16 @@ class Deduplication:
         return self._by_key(repeated, repeats.find_repeats, hashes, repeats.KEYS, repeats.REPEATS)
 
     def _find_near(self, before: Manifest, method: NearDedup) -> Manifest:
-        def split(shard: int) -> minhash.BucketsSplit:
-            return minhash.BucketsSplit(self.distinct(shard), method)
+        def split(shard: int) -> near.BucketsSplit:
+            return near.BucketsSplit(self.distinct(shard), method)
 
         words = {"ngram": method.ngram, "fold_digits": method.fold_digits}
         settings = words | {"shape": list(method.shape), "seed": method.seed}
-        buckets = self._by_shard(NEAR_BUCKETS, minhash.write_buckets, split, [before], settings)
+        buckets = self._by_shard(NEAR_BUCKETS, near.write_buckets, split, [before], settings)
         if method.verify:
             graph = self._verify(buckets, method)
         else:
-            graph = self._by_key(NEAR_EDGES, edges.link_documents, buckets, minhash.KEYS, edges.COLUMNS)
+            graph = self._by_key(NEAR_EDGES, link_documents, buckets, near.KEYS, EDGES)
         ranges = document_ranges([entry.rows or 0 for entry in self.documents.files])
         for number in count():
             num_changed = 0
@@ -110,21 +110,21 @@ class Deduplication:
 
     def _verify(self, buckets: Manifest, method: NearDedup) -> Manifest:
         """The edges between documents whose shingles are similar enough, of those that share a bucket."""
-        pairs = self._by_key(NEAR_PAIRS, edges.pair_documents, buckets, minhash.KEYS, edges.COLUMNS)
+        pairs = self._by_key(NEAR_PAIRS, pair_documents, buckets, near.KEYS, EDGES)
         directory, num_shards = self.directory(NEAR_PAIRS), self.job.num_shards
         words = {"ngram": method.ngram, "fold_digits": method.fold_digits}
 
-        def shingled(shard: int) -> verification.ShinglesSplit:
-            return verification.ShinglesSplit(self.distinct(shard), directory, **words)
+        def shingled(shard: int) -> near.ShinglesSplit:
+            return near.ShinglesSplit(self.distinct(shard), directory, **words)
 
-        def compared(shard: int) -> verification.PairsSplit:
-            return verification.PairsSplit(
+        def compared(shard: int) -> near.PairsSplit:
+            return near.PairsSplit(
                 directory, self.directory(NEAR_SHINGLES), shard, num_shards, method.threshold
             )
 
-        shingles = self._by_shard(NEAR_SHINGLES, verification.write_shingles, shingled, [pairs], words)
+        shingles = self._by_shard(NEAR_SHINGLES, near.write_shingles, shingled, [pairs], words)
         limits, inputs = {"threshold": method.threshold}, [pairs, shingles]
-        return self._by_shard(NEAR_EDGES, verification.link_similar, compared, inputs, limits)
+        return self._by_shard(NEAR_EDGES, near.link_similar, compared, inputs, limits)
 
     def _remove_paragraphs(self, before: Manifest, method: ParagraphDedup) -> None:
         def split(shard: int) -> paragraphs.ParagraphsSplit:

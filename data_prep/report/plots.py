@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.dedup.bands import meeting_probability
+from data_prep.dedup.config import meeting_probability
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

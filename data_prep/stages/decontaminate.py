@@ -16,10 +16,8 @@ from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Deferred, Shard, ShardResult, run_in_task
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationTexts
 from data_prep.decontaminate.edits import EditedText, cut_short_pieces, widen
-from data_prep.decontaminate.evaluation import identify, read_texts
-from data_prep.decontaminate.hits import Hits, load_hits
-from data_prep.decontaminate.report import REPORT_FILE, Tally, most_frequent
-from data_prep.decontaminate.steps import Places, Steps
+from data_prep.decontaminate.hits import REPORT_FILE, Hits, Tally, load_hits, most_frequent
+from data_prep.decontaminate.steps import Places, Steps, identify, read_texts
 from data_prep.documents import read_row_groups
 from data_prep.layout import DECONTAMINATION
 from data_prep.selection import Selection, load_selection, selection_files, write_selection

@@ -16,7 +16,7 @@ from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Deferred, Shard, ShardResult
 from data_prep.dedup.records import read_documents, rows_of
 from data_prep.dedup.steps import ID_REPEATS, Deduplication
-from data_prep.dedup.survivors import Survivors
+from data_prep.dedup.texts import Survivors
 from data_prep.documents import read_selected
 from data_prep.layout import DEDUP
 from data_prep.selection import Selection, selection_files, write_selection

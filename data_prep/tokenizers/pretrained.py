@@ -17,7 +17,7 @@ from cluster.copies import committed_at, local_copy
 from cluster.shards import ShardResult
 from data_prep.layout import TOKENIZER, TOKENIZER_FILE
 from data_prep.tokenizers import byte_level_bpe, wordpiece
-from data_prep.tokenizers.sentencepiece_conversion import check_conversion, convert, probe_texts
+from data_prep.tokenizers.sentencepiece import check_conversion, convert, probe_texts
 from data_prep.tokenizers.special import check_tokenizer
 
 Lowercase = bool | Literal["auto"]

@@ -141,7 +141,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def _tokenizers(texts: list[str]) -> dict[str, str]:
     """Published ones, and others trained on some of the texts."""
-    from data_prep.tokenizers import byte_level_bpe, sentencepiece_training, wordpiece
+    from data_prep.tokenizers import byte_level_bpe, sentencepiece, wordpiece
     from data_prep.tokenizers.config import ByteLevelBPE, SentencePiece, WordPiece
     from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 
@@ -152,5 +152,5 @@ def _tokenizers(texts: list[str]) -> dict[str, str]:
         "byte-level BPE of the mixture": byte_level_bpe.train(some, ByteLevelBPE(vocab_size=VOCAB_SIZE)),
         "BERT uncased": read_tokenizer(find_tokenizer(published / "bert-base-uncased")),
         "WordPiece of the mixture": wordpiece.train(some, WordPiece(vocab_size=VOCAB_SIZE)),
-        "unigram of the mixture": sentencepiece_training.train(some, SentencePiece(vocab_size=VOCAB_SIZE)),
+        "unigram of the mixture": sentencepiece.train(some, SentencePiece(vocab_size=VOCAB_SIZE)),
     }

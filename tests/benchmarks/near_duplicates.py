@@ -85,7 +85,7 @@ def _recall() -> Iterator[Found]:
     from datasketch import MinHash, MinHashLSH
 
     from data_prep.dedup.config import NearDedup
-    from data_prep.dedup.minhash import band_keys, sign
+    from data_prep.dedup.near import band_keys, sign
     from data_prep.ragged import Ragged
 
     method, size = NearDedup(), 340
@@ -113,8 +113,8 @@ def _recall() -> Iterator[Found]:
 def _signatures(texts: list[str]) -> Comparison:
     from datasketch import MinHash
 
-    from data_prep.dedup.minhash import sign
-    from data_prep.dedup.shingles import shingle, text_blocks
+    from data_prep.dedup.near import sign
+    from data_prep.dedup.texts import shingle, text_blocks
 
     os.environ["RAYON_NUM_THREADS"] = "1"
     column = pa.array(texts)
@@ -202,7 +202,7 @@ def _run_datatrove(documents: Path, num_shards: int, out: Path) -> int:
     try:
         from datatrove.executor import LocalPipelineExecutor
         from datatrove.pipeline.dedup import MinhashDedupBuckets, MinhashDedupCluster, MinhashDedupSignature
-        from datatrove.pipeline.dedup.minhash import MinhashConfig
+        from datatrove.pipeline.dedup.near import MinhashConfig
         from datatrove.pipeline.readers import ParquetReader
         from datatrove.utils.word_tokenizers import WordTokenizer
     except ImportError as error:

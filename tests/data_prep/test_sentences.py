@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import data_prep.sentences
-from data_prep.sentences import NOT_FOR_BLINGFIRE, WHITE_SPACE, cut_sentences, joins, segmenters
+from data_prep import sentences
+from data_prep.sentences import NOT_FOR_BLINGFIRE, WHITE_SPACE, cut_sentences, joins
 from data_prep.text.encodings import decode_text
 from data_prep.text.wrapping import paragraphs_of
 
@@ -401,9 +402,9 @@ def test_methods_can_be_chosen_by_name():
 def test_long_texts_are_cut_in_pieces_as_they_are_whole(monkeypatch):
     text = "\n".join(f"Line {number} is here. It has two sentences: é." for number in range(300))
     for lang, limit in (("en", "BLINGFIRE_PIECE_BYTES"), ("hi", "SENTENCEX_PIECE_BYTES")):
-        monkeypatch.setattr(segmenters, limit, 1 << 20)
+        monkeypatch.setattr(sentences, limit, 1 << 20)
         whole = cut_in([text], lang)
-        monkeypatch.setattr(segmenters, limit, 500)
+        monkeypatch.setattr(sentences, limit, 500)
         assert cut_in([text], lang).equals(whole)
         assert len(whole.values) == 599
 
@@ -411,14 +412,14 @@ def test_long_texts_are_cut_in_pieces_as_they_are_whole(monkeypatch):
 def test_a_long_line_loses_at_most_the_cuts_where_pieces_meet(monkeypatch):
     text = "A sentence of some words, with é. " * 300
     whole = set(cut_in([text])[0].tolist())
-    monkeypatch.setattr(segmenters, "BLINGFIRE_PIECE_BYTES", 500)
+    monkeypatch.setattr(sentences, "BLINGFIRE_PIECE_BYTES", 500)
     in_pieces = set(cut_in([text])[0].tolist())
     assert in_pieces <= whole
     assert len(whole - in_pieces) <= len(text.encode()) / 500
 
 
 def test_a_long_line_without_any_space_is_not_cut_inside_characters(monkeypatch):
-    monkeypatch.setattr(segmenters, "SENTENCEX_PIECE_BYTES", 50)
+    monkeypatch.setattr(sentences, "SENTENCEX_PIECE_BYTES", 50)
     text = "中文字" * 100 + "。" + "日本語" * 100
     assert [len(piece) for piece in sentences_of(text, "zh")] == [301, 300]
 

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from data_prep.decontaminate.ngrams import NgramIndex
-from data_prep.dedup.shingles import hash_words
+from data_prep.dedup.texts import hash_words
 from data_prep.text.words import code_points, find_words, spell, split_joined, split_words
 from tests.data_prep.decontaminate.oracle import words_of
 

@@ -16,7 +16,7 @@ from data_prep.sentences import cut_sentences
 from data_prep.sources import python_docs
 from data_prep.sources.base import FilePart
 from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
-from data_prep.tokenizers import byte_level_bpe, sentencepiece_training, word_lexicon, wordpiece
+from data_prep.tokenizers import byte_level_bpe, sentencepiece, word_lexicon, wordpiece
 from data_prep.tokenizers.config import ByteLevelBPE, SentencePiece, WordLexicon, WordPiece
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
@@ -25,7 +25,7 @@ VOCAB_SIZE = 1024
 TRAINERS: Mapping[str, Callable[[Iterable[str]], str]] = {
     "tiny": lambda texts: byte_level_bpe.train(texts, ByteLevelBPE(vocab_size=VOCAB_SIZE)),
     "tiny-wordpiece": lambda texts: wordpiece.train(texts, WordPiece(vocab_size=VOCAB_SIZE)),
-    "tiny-sentencepiece": lambda texts: sentencepiece_training.train(
+    "tiny-sentencepiece": lambda texts: sentencepiece.train(
         texts, SentencePiece(vocab_size=VOCAB_SIZE, sentinels=100)
     ),
     "tiny-words": lambda texts: word_lexicon.train(texts, WordLexicon(vocab_size=VOCAB_SIZE)),

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
-from data_prep.decontaminate.evaluation import (
+from data_prep.decontaminate.hits import (
+    HitsSplit,
+    Tally,
+    count_documents,
+    find_hits,
+    load_hits,
+    most_frequent,
+)
+from data_prep.decontaminate.ngrams import NgramIndex
+from data_prep.decontaminate.steps import (
     TEXTS_FILE,
     TextsSplit,
     build_index,
@@ -14,9 +23,6 @@ from data_prep.decontaminate.evaluation import (
     read_texts,
     write_texts,
 )
-from data_prep.decontaminate.hits import HitsSplit, find_hits, load_hits
-from data_prep.decontaminate.ngrams import NgramIndex
-from data_prep.decontaminate.report import Tally, count_documents, most_frequent
 from data_prep.document import Document
 from data_prep.documents import DocumentWriter, read_selected
 from data_prep.selection import Selection, load_selection, write_selection

@@ -10,8 +10,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from data_prep.dedup import records
-from data_prep.dedup.components import ROUND, StarSplit, list_leaves
-from data_prep.dedup.edges import COLUMNS, both_ways, distinct
+from data_prep.dedup.graph import EDGES, ROUND, StarSplit, both_ways, distinct, list_leaves
 from data_prep.dedup.records import RecordWriter, document_ranges, number_documents, read_range, record_files
 
 ROWS = 7
@@ -31,7 +30,7 @@ def leaves(directory, edges, num_nodes):
     graph = directory / "edges"
     graph.mkdir()
     left, right = np.array(edges, dtype=np.int64).reshape(-1, 2).T
-    with RecordWriter(graph / "00000-of-00001.arrow", COLUMNS) as writer:
+    with RecordWriter(graph / "00000-of-00001.arrow", EDGES) as writer:
         writer.write(both_ways(distinct(numbers(left), numbers(right))))
     number, num_changed = 0, 1
     while num_changed:

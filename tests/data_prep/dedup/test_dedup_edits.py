@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_prep.dedup.bands import meeting_probability
-from data_prep.dedup.config import DedupConfig, NearDedup
-from data_prep.dedup.shingles import shingle
+from data_prep.dedup.config import DedupConfig, NearDedup, meeting_probability
+from data_prep.dedup.texts import shingle
 from tests.data_prep.dedup.corpus import dedup, kept_documents
 
 NUM_COPIES = 60

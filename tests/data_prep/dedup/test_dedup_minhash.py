@@ -7,10 +7,9 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from data_prep.dedup.bands import choose_bands, meeting_probability
-from data_prep.dedup.config import DedupConfig, NearDedup
-from data_prep.dedup.minhash import band_keys, sign
-from data_prep.dedup.shingles import shingle
+from data_prep.dedup.config import DedupConfig, NearDedup, choose_bands, meeting_probability
+from data_prep.dedup.near import band_keys, sign
+from data_prep.dedup.texts import shingle
 from data_prep.ragged import Ragged
 
 NGRAM, NUM_PERMUTATIONS, SEED = 5, 128, 1

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.dedup import shingles as blocks_module
-from data_prep.dedup.shingles import hash_words, shingle, text_blocks
+from data_prep.dedup import texts as blocks_module
+from data_prep.dedup.texts import hash_words, shingle, text_blocks
 
 WORDS = st.sampled_from(
     [

@@ -14,12 +14,13 @@ from scipy.sparse.csgraph import connected_components
 from cluster import sharded_artefact
 from cluster.artefacts import parts
 from cluster.artefacts.manifest import read_manifest
-from data_prep.dedup import edges, minhash, records, shingles
+from data_prep.dedup import graph, near, records
+from data_prep.dedup import texts as blocks
 from data_prep.dedup.config import NearDedup
-from data_prep.dedup.minhash import band_keys, sign
+from data_prep.dedup.near import band_keys, sign
 from data_prep.dedup.records import RecordWriter, read_range
 from data_prep.dedup.repeats import RepeatsSplit
-from data_prep.dedup.shingles import shingle
+from data_prep.dedup.texts import shingle
 from data_prep.selection import selection_files
 from data_prep.stages.deduplicate import deduplicate
 from tests.data_prep.dedup.corpus import (
@@ -138,7 +139,7 @@ def test_documents_of_a_bucket_are_paired_with_its_first_and_those_before(
     tmp_path_factory, buckets, block, paired
 ):
     out = tmp_path_factory.mktemp("pairs")
-    with RecordWriter(out / "records.arrow", minhash.COLUMNS) as writer:
+    with RecordWriter(out / "records.arrow", near.COLUMNS) as writer:
         for document, own in enumerate(buckets):
             values = np.array(sorted(own), dtype=np.uint64)
             writer.write({"bucket": values, "document": np.full(len(own), document, dtype=np.uint64)})
@@ -152,9 +153,9 @@ def test_documents_of_a_bucket_are_paired_with_its_first_and_those_before(
     (out / "made").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "BLOCK_RECORDS", block)
-        patch.setattr(edges, "PAIRED_BEFORE", paired)
-        split_ = RepeatsSplit(out, 0, 1, minhash.KEYS, ())
-        edges.pair_documents(split_, out / "made" / "pairs.arrow")
+        patch.setattr(graph, "PAIRED_BEFORE", paired)
+        split_ = RepeatsSplit(out, 0, 1, near.KEYS, ())
+        graph.pair_documents(split_, out / "made" / "pairs.arrow")
     found = [(a, b) for run in read_range(out / "made", 0, 1 << 40)
              for a, b in zip(run["node"].tolist(), run["other"].tolist(), strict=True)]  # fmt: skip
     expected = {(a, b) for a, b in expected if a != b}
@@ -176,7 +177,7 @@ def test_partitions_and_blocks_of_any_size_give_the_same_artefact(tmp_path_facto
         out = tmp_path_factory.mktemp("partitions")
         monkeypatch.setattr(records, "PARTITION_RECORDS", partition)
         monkeypatch.setattr(records, "BLOCK_RECORDS", block)
-        monkeypatch.setattr(shingles, "BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
         assert dedup(out, split(TEXTS, [30, 31]), FULL).fingerprint == fingerprint
     assert len(list((out / "work" / "near-edges").glob("*.arrow"))) == 1
 

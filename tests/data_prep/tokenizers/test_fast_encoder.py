@@ -18,8 +18,7 @@ from data_prep.tokenizers.config import WordLexicon, WordPiece
 from data_prep.tokenizers.fast import agrees_with, encodes_words_apart, is_byte_level, make_fast_encoder
 from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 from data_prep.tokenizers.reference import ReferenceEncoder, control_names
-from data_prep.tokenizers.sentencepiece_conversion import convert
-from data_prep.tokenizers.sentencepiece_training import train_model
+from data_prep.tokenizers.sentencepiece import convert, train_model
 from tests.data_prep.tokenizers import adversarial
 from tests.data_prep.tokenizers.test_sentencepiece import config, corpus
 

@@ -19,9 +19,17 @@ from data_prep.documents import DocumentWriter
 from data_prep.selection import Selection, write_selection
 from data_prep.tokenizers import training
 from data_prep.tokenizers.config import ByteLevelBPE, SentencePiece, TrainedTokenizer, WordLexicon, WordPiece
-from data_prep.tokenizers.long_words import LETTERS_OR_DIGITS, NO_PUNCTUATION, NO_SPACE, PARTS, cut_long_words
 from data_prep.tokenizers.sampling import Draw
-from data_prep.tokenizers.training import TrainingShard, TrainingSplit, train_tokenizer
+from data_prep.tokenizers.training import (
+    LETTERS_OR_DIGITS,
+    NO_PUNCTUATION,
+    NO_SPACE,
+    PARTS,
+    TrainingShard,
+    TrainingSplit,
+    cut_long_words,
+    train_tokenizer,
+)
 
 CHARACTERS = 400_000
 """Of every record; before words were cut, training on one of them took minutes."""

@@ -20,8 +20,7 @@ from data_prep.tokenizers.pretrained import (
     find_tokenizer,
     read_tokenizer,
 )
-from data_prep.tokenizers.sentencepiece_conversion import check_conversion, convert
-from data_prep.tokenizers.sentencepiece_training import train, train_model
+from data_prep.tokenizers.sentencepiece import check_conversion, convert, train, train_model
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
 from tests.data_prep.tokenizers import adversarial
 

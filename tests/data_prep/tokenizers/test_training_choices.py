@@ -15,7 +15,7 @@ from data_prep.selection import Selection, write_selection
 from data_prep.token_writer import write_tokenizer
 from data_prep.tokenizers.config import SentencePiece, WordPiece
 from data_prep.tokenizers.sampling import Draw
-from data_prep.tokenizers.sentencepiece_training import train
+from data_prep.tokenizers.sentencepiece import train
 from data_prep.tokenizers.training import TrainingShard, TrainingSplit, train_tokenizer
 from tests.data_prep.tokenizers.test_wordpiece import corpus
 
