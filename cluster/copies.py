@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,11 +23,11 @@ from typing import Any
 
 import orjson
 import xxhash
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from cluster import logs
-from cluster.artefacts.confined import confined_name
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.errors import MissingInputError, StoreError
+from cluster.artefacts.errors import ConfigError, MissingInputError, StoreError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -37,11 +38,39 @@ from cluster.artefacts.manifest import (
 )
 from cluster.artefacts.places import Place, as_place, inner, outer
 from cluster.artefacts.private import cache_directory, lock
+from cluster.artefacts.reading import confined_name
 from cluster.artefacts.remote import Remote, remove_leftovers, remove_unlisted, require_whole
 from cluster.artefacts.seen_files import SeenFiles
-from cluster.artefacts.sizes import parse_size, shown_size
 from cluster.artefacts.storage import find_damage, is_committed, storage_errors
 from cluster.progress import transfer
+
+_SIZE = re.compile(r"\s*(\d*\.)?\d+\s*[A-Za-z]*\s*", re.ASCII)
+"""pydantic ignores what follows a size: it reads 1,000GB as one byte."""
+
+
+def parse_size(text: str, name: str) -> int:
+    """Bytes of a size with or without a unit.
+
+    Args:
+        name: the setting, with what stands between it and its value, for the error message.
+
+    Raises:
+        ConfigError: it is no size.
+    """
+    try:
+        if _SIZE.fullmatch(text):
+            return int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
+        pass
+    raise ConfigError(
+        f"{name}{text} is no size.", next_step=f"write it like {name}85TB, {name}600GB or {name}512MiB"
+    )
+
+
+def shown_size(size_bytes: int) -> str:
+    """A size for people, in binary units."""
+    return ByteSize(size_bytes).human_readable()
+
 
 SIZE_VARIABLE = "CLOZE_CACHE_BYTES"
 """Environment variable with the most bytes that copies of artefacts may take, such as 500GB or 2TiB. Where it is not

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cluster.artefacts.errors import ConfigError
-from cluster.artefacts.repeated import repeated
+from cluster.artefacts.owner import repeated
 from cluster.ray_internals import draining_nodes, free_resources_by_node
 from cluster.stopping import StopFile
 

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import orjson
 
-from cluster.artefacts.confined import place_inside
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StoreError
 from cluster.artefacts.manifest import (
@@ -33,10 +32,9 @@ from cluster.artefacts.manifest import (
     write_durably,
 )
 from cluster.artefacts.places import is_web
-from cluster.artefacts.reading import for_files
+from cluster.artefacts.reading import for_files, place_inside
 from cluster.artefacts.remote import TRANSFERS, Remote, remove_unlisted
-from cluster.artefacts.shard_log import LOG_NAME
-from cluster.artefacts.sizes import shown_size
+from cluster.artefacts.shard_records import LOG_NAME
 from cluster.artefacts.storage import (
     is_committed,
     open_artefact,
@@ -44,7 +42,7 @@ from cluster.artefacts.storage import (
     staging_directory,
     storage_errors,
 )
-from cluster.copies import fetch_files
+from cluster.copies import fetch_files, shown_size
 from cluster.progress import transfer
 
 _NOTE = "arrived.json"

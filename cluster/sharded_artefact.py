@@ -19,8 +19,7 @@ from cluster.artefacts.manifest import (
     hash_json,
 )
 from cluster.artefacts.parts import TEMPORARY, PartedArtefact
-from cluster.artefacts.shard_log import LOG_NAME
-from cluster.artefacts.shard_records import SHARD_RECORDS, ShardRecord, sum_stats
+from cluster.artefacts.shard_records import LOG_NAME, SHARD_RECORDS, ShardRecord, sum_stats
 from cluster.artefacts.storage import QUARANTINE_NAME, Damage, quarantine, storage_errors
 from cluster.shards import Shard, ShardFunction, map_shards
 

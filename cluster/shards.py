@@ -20,8 +20,17 @@ from cluster import signals
 from cluster.artefacts.errors import ClozeError, TooManyRejectsError
 from cluster.artefacts.manifest import FileEntry, hash_file, sha256_if_signing
 from cluster.artefacts.parts import ArtefactPart
-from cluster.artefacts.shard_log import Effort, ShardLog, measure_effort, read_status, remove_status
-from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord, sum_stats
+from cluster.artefacts.shard_records import (
+    SHARD_RECORDS,
+    Effort,
+    Reject,
+    ShardLog,
+    ShardRecord,
+    measure_effort,
+    read_status,
+    remove_status,
+    sum_stats,
+)
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
 from cluster.runtime import node_cpus, require_ray, tasks_in_flight

@@ -16,11 +16,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cluster.artefacts.confined import inside
 from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.places import Place
-from cluster.artefacts.reading import refusal
+from cluster.artefacts.reading import inside, refusal
 from cluster.artefacts.storage import open_artefact
 from cluster.copies import local_copy, manifest_at
 from data_prep.document import Document, named_by_place

@@ -15,7 +15,7 @@ from typing import Any
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.manifest import Manifest, read_manifest
-from cluster.artefacts.shard_log import summarize_log
+from cluster.artefacts.shard_records import summarize_log
 from cluster.artefacts.storage import is_committed
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.steps import EVALUATION

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import xxhash
 
 from cluster.artefacts.credentials import without_credentials
+from cluster.artefacts.entries import PackedStrings
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.manifest import has_seal, write_durably, write_seal
-from cluster.artefacts.packed_strings import PackedStrings
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
 from cluster.runtime import require_ray, tasks_in_flight

@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cluster.artefacts.entries import PackedStrings
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from cluster.artefacts.packed_strings import PackedStrings
 from data_prep.config import PreparationConfig
 from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cluster.artefacts.places import Place, as_place, inner, outer
-from cluster.artefacts.shard_log import summarize_log
+from cluster.artefacts.shard_records import summarize_log
 from cluster.copies import manifest_at
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, STAGES
 from data_prep.token_store import TokenStore

@@ -10,8 +10,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from cluster.artefacts.entries import PackedStrings
 from cluster.artefacts.manifest import InputEntry, Manifest
-from cluster.artefacts.packed_strings import PackedStrings
 from cluster.artefacts.shard_records import ShardRecord, sum_stats
 from data_prep.config import PreparationConfig
 from data_prep.inputs import Groups

@@ -1,15 +1,22 @@
-"""Credentials in URIs: removed from everything that is stored, printed, logged or passed on.
+"""Credentials in URIs, removed from everything that is stored, printed, logged or passed on; and `Redactor`, which
+removes all secrets from texts for others.
 
 Two forms are in use: `scheme://USER:PASSWORD@host/path`, and parameters such as in a presigned address of S3
 (`?X-Amz-Signature=...`) or an Azure SAS (`?sig=...`). Both can occur anywhere in a message.
+
+The redactor knows the values of this process's environment and of the files in which programs keep passwords and
+tokens. Others it finds by their form: settings and options that are named like secrets, tokens of well-known services.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from urllib.parse import unquote
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import quote, unquote
 
 # Up to the last @ of the authority: passwords are written with an @ of their own, too.
 _USER = re.compile(r"(?<=://)[^\s/?#\"'<>\\]*@")
@@ -100,3 +107,133 @@ def refused(error: object) -> bool:
     """Whether a store's answer says that credentials are missing or wrong."""
     answer = str(error).lower()
     return any(word in answer for word in ("401", "403", "unauthorized", "not authenticated", "password"))
+
+
+REMOVED = "***"
+_SHORTEST = 6
+"""Characters of a known secret; shorter ones are often ordinary words, which stand anywhere."""
+_LARGEST_FILE_BYTES = 1 << 20
+_WORDS = (
+    r"passw(?:or)?d|passphrase|(?<![a-z])(?:pass|pwd)|secret|api[-_]?key|access[-_]?key(?:[-_]?id)?|private[-_]?key|secret[-_]?key"
+    r"|account[-_]?key|credentials?|authorization|(?<!mask_)(?<!pad_)(?<!eos_)(?<!bos_)(?<!cls_)(?<!sep_)(?<!unk_)(?<![a-z])token|(?:auth|access|api|bearer|refresh)token"
+)
+_NAMED = re.compile(rf"(?:^|[-_.])(?:{_WORDS}|key|auth|login)$", re.IGNORECASE)
+"""Names of variables whose values are secrets."""
+_NO_SECRETS = frozenset({"PWD", "OLDPWD"})
+_ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?([\w.-]+)\s*[=:]\s*[\"']?(.*?)[\"']?\s*$")
+_IN_URI = re.compile(r"://([^\s/?#\"'<>\\]+)@")
+_VALUE = r"""\\".{0,1000}?\\"|"(?:[^"\\]|\\.)*"|'[^']*'|(?:(?:bearer|basic|token)\s+)?[^\s"',;&)}\]\\]+"""
+_NAMED_VALUE = re.compile(rf"""((?:{_WORDS})(?:\\?["'])?\s*[:=]\s*)({_VALUE})""", re.IGNORECASE)
+_OPTION = re.compile(rf"((?<!-)--[\w-]{{0,40}}(?:{_WORDS})\s+)({_VALUE})", re.IGNORECASE)
+_TOKENS = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
+    r"|\b(?:hf_|gh[oprsu]_|github_pat_|glpat-|sk-|xox[abprs]-|dapi|pypi-|AIza)[\w-]{16,}",
+    re.DOTALL,
+)
+"""Private keys, and tokens by the beginnings that their services give them."""
+
+
+class Redactor:
+    """Removes secrets from texts, and counts them."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        """
+        Args:
+            known: secrets to be removed wherever they stand; too short ones are passed over.
+        """
+        forms = {form for secret in known for form in (secret, quote(secret, safe=""), unquote(secret))}
+        # The longest first: a secret may begin with another one.
+        words = sorted(
+            (form for form in forms if len(form) >= _SHORTEST), key=lambda form: (-len(form), form)
+        )
+        self._known = re.compile("|".join(map(re.escape, words))) if words else None
+        self.count = 0
+        """Secrets that were removed so far."""
+
+    def __call__(self, text: str) -> str:
+        """The text without secrets."""
+        if self._known is not None:
+            text = self._known.sub(self._remove, text)
+        without = message_without_credentials(text)
+        self.count += without != text
+        text = _TOKENS.sub(self._remove, without)
+        for pattern in (_NAMED_VALUE, _OPTION):
+            text = pattern.sub(self._remove_value, text)
+        return text
+
+    def _remove(self, found: re.Match[str]) -> str:
+        self.count += 1
+        return REMOVED
+
+    def _remove_value(self, found: re.Match[str]) -> str:
+        name, value = found.groups()
+        if value.strip("\\\"'") in ("", REMOVED, "null", "None", "true", "false"):
+            return found[0]
+        self.count += 1
+        quoted = next((mark for mark in ('\\"', '"', "'") if value.startswith(mark)), "")
+        return f"{name}{quoted}{REMOVED}{quoted}"
+
+
+def known_secrets(environment: Mapping[str, str], *directories: Path) -> set[str]:
+    """Secrets of this machine that a text may repeat.
+
+    Args:
+        environment: variables; those that are named like secrets, and passwords in URIs of any.
+        directories: where a file `.env` may lie.
+    """
+    home = Path(environment.get("HOME") or Path.home())
+    hugging_face = Path(environment.get("HF_HOME") or home / ".cache" / "huggingface")
+    settings = [
+        *(directory / ".env" for directory in directories),
+        *(home / name for name in (".aws/credentials", ".mlflow/credentials", ".pypirc", ".databrickscfg")),
+    ]
+    tokens = [hugging_face / "token", home / ".ray" / "auth_token"]
+    if place := environment.get("RAY_AUTH_TOKEN_PATH"):
+        tokens.append(Path(place))
+    found = set(_of_assignments(environment.items()))
+    for path in settings:
+        found |= set(_of_assignments(_assignments(_read(path))))
+    for path in tokens:
+        found |= set(_read(path).split())
+    found |= set(_of_uris(_read(home / ".git-credentials")))
+    found |= {line.rpartition(":")[2] for line in _read(home / ".pgpass").splitlines()}
+    netrc = Path(environment.get("NETRC") or home / ".netrc")
+    # The value after every `password` and `account`, also in a file that is not well-formed.
+    words = _read(netrc).split()
+    found |= {value for name, value in pairwise(words) if name in ("password", "account")}
+    return {secret for secret in found if len(secret) >= _SHORTEST}
+
+
+def _of_assignments(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for name, value in pairs:
+        yield from _of_uris(value)
+        if _NAMED.search(name) and name not in _NO_SECRETS and not _is_place(value):
+            yield value
+
+
+def _of_uris(text: str) -> Iterator[str]:
+    for user in _IN_URI.findall(text):
+        # A name without a password is a token, if it is long.
+        name, _, password = user.partition(":")
+        yield password or (name if len(name) >= 16 else "")
+
+
+def _assignments(text: str) -> list[tuple[str, str]]:
+    found = map(_ASSIGNMENT.match, text.splitlines())
+    return [(match[1], match[2]) for match in found if match]
+
+
+def _is_place(value: str) -> bool:
+    """Whether the value of a variable is a path, such as the path of a file with the secret."""
+    with suppress(OSError, ValueError):
+        return os.path.exists(value)
+    return False
+
+
+def _read(path: Path) -> str:
+    with suppress(OSError):
+        if path.is_file() and path.stat().st_size <= _LARGEST_FILE_BYTES:
+            return path.read_text(encoding="utf-8", errors="replace")
+    return ""

@@ -25,11 +25,11 @@ from typing import Any, BinaryIO, TypeVar
 
 import xxhash
 
-from cluster.artefacts.confined import place_inside
 from cluster.artefacts.credentials import message_without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError, StoreError
 from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, Manifest
 from cluster.artefacts.places import is_web
+from cluster.artefacts.reading import place_inside
 from cluster.artefacts.storage import Damage, difference, storage_errors
 
 Result = TypeVar("Result")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.artefacts.confined import place_inside
 from cluster.artefacts.errors import ClozeError, CorruptArtefactError, MissingInputError, StorageError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
@@ -26,7 +25,7 @@ from cluster.artefacts.manifest import (
     sha256_of,
     write_manifest,
 )
-from cluster.artefacts.reading import for_files, reading, refusal
+from cluster.artefacts.reading import for_files, place_inside, reading, refusal
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from cluster.artefacts.confined import confined_name
 from cluster.artefacts.errors import DownloadError
+from cluster.artefacts.reading import confined_name
 from data_prep.download.fetch import RemoteFile
 from data_prep.download.http import GoneError, Http
 

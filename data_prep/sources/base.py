@@ -20,8 +20,8 @@ from typing import Any, ClassVar, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from cluster.artefacts.credentials import without_credentials
+from cluster.artefacts.entries import Columns, PackedStrings
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from cluster.artefacts.packed_strings import Columns, PackedStrings
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.filters import AnyFilter

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import Field
 
-from cluster.artefacts.confined import inside
 from cluster.artefacts.errors import ClozeError, ConfigError, MissingInputError
+from cluster.artefacts.reading import inside
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources import json_lines, parquet

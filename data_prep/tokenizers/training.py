@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import regex
 
-from cluster.artefacts.shard_log import report_status
+from cluster.artefacts.shard_records import report_status
 from cluster.shards import ShardResult
 from data_prep.tokenizers import byte_level_bpe, sentencepiece, word_lexicon, wordpiece
 from data_prep.tokenizers.config import TrainedTokenizer, WordPiece

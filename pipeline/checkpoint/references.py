@@ -23,9 +23,9 @@ from cluster.artefacts.storage import is_committed
 from pipeline.checkpoint import checkpoint as checkpoints
 from pipeline.checkpoint.hub import HubName, fetch, hub_name
 from pipeline.checkpoint.pretrained import WEIGHT_FILES, PretrainedModel, Weights, read_directory
-from pipeline.checkpoint.retention import best_step
 from pipeline.checkpoint.store import (
     CheckpointStore,
+    best_step,
     open_checkpoint,
     open_store,
     store_of,

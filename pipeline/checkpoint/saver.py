@@ -36,15 +36,14 @@ from pipeline.checkpoint.checkpoint import (
 )
 from pipeline.checkpoint.rank_save import (
     RankSave,
+    Snapshot,
     assemble,
     explained,
     files_of_all,
     own_slices,
     write_rank_files,
 )
-from pipeline.checkpoint.retention import Retention, apply_retention, best_step
-from pipeline.checkpoint.snapshot import Snapshot
-from pipeline.checkpoint.store import CheckpointStore
+from pipeline.checkpoint.store import CheckpointStore, Retention, apply_retention, best_step
 
 if TYPE_CHECKING:
     from pipeline.engine.deepspeed.engine import Engine

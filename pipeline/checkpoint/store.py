@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,8 +43,9 @@ from pipeline.checkpoint.checkpoint import (
     unlisted,
 )
 from pipeline.checkpoint.staging import Staging, staging_of, wrong_sizes
+from pipeline.objectives.base import higher_is_better
 from pipeline.run.directory import RunDirectory
-from pipeline.run.stored_settings import StoredSettings
+from pipeline.run.history import StoredSettings
 
 if TYPE_CHECKING:
     from pipeline.run.config import PretrainConfig
@@ -280,3 +281,91 @@ def open_store(place: str, name: str) -> CheckpointStore:
     remote = Remote.open(f"{place.rstrip('/')}/{name}")
     key = xxhash.xxh3_64_hexdigest(remote.uri.encode())
     return CheckpointStore(cache_directory() / "checkpoints" / key, remote)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Checkpoints to keep besides the best one."""
+
+    keep_last: int
+    """So many of the newest."""
+    keep_every_steps: int | None = None
+    """All whose step is a multiple of this."""
+    pinned: Callable[[], Collection[int]] = tuple
+    """Steps that others use; asked before every deletion."""
+
+
+def newest_good(
+    store: CheckpointStore, *, look_only: bool = False, files: Collection[str] | None = None
+) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that verifies, on this machine, and a message for each damaged one, which is set aside.
+
+    Args:
+        look_only: leave damaged checkpoints where they are.
+        files: only these files of it are needed, and hashed; of the others the sizes are compared.
+
+    Raises:
+        CorruptCheckpointError: there are checkpoints and none verifies.
+    """
+    messages: list[str] = []
+    for step in sorted({*store.steps(), *store.lost()}, reverse=True):
+        try:
+            return store.fetch(step, files), messages
+        except CorruptArtefactError as error:
+            place = store.place(step) if look_only else store.set_aside(step)
+            messages.append(f"{error.problem}\nIt lies at {place}.")
+    if messages:
+        raise CorruptCheckpointError(
+            "No checkpoint of this run verifies:\n" + "\n".join(messages),
+            kept="the damaged checkpoints, renamed to *.corrupt, and the run's log",
+            next_step="restore one of them from a backup, or start the run again with `cloze pretrain`",
+        )
+    return None, messages
+
+
+def best_step(store: CheckpointStore, until: int | None = None) -> int | None:
+    """The checkpoint that was best by the metric that the newest one names, the earlier one of equals; None when none
+    was evaluated.
+
+    Args:
+        until: the last step that counts; None for all.
+    """
+    found: list[tuple[int, str, dict[str, float]]] = []
+    steps = [step for step in store.steps() if until is None or step <= until]
+    for step in steps:
+        # What cannot be read is not the best. Only the newest may have been saved anew since the last call: saving a
+        # step again takes a rollback, which removes those after it.
+        with suppress(CorruptArtefactError, CorruptCheckpointError):
+            found.append((step, *store.evaluated(step, again=step == steps[-1])))
+    if not found:
+        return None
+    metric = found[-1][1]
+    values = [(own[metric], step) for step, _, own in found if metric in own]
+    sign = -1 if higher_is_better(metric) else 1
+    return min((sign * value, step) for value, step in values)[1] if values else None
+
+
+def apply_retention(store: CheckpointStore, retention: Retention) -> list[int]:
+    """Delete what retention does not keep; returns the deleted steps.
+
+    Raises:
+        StorageError: some could not be deleted; all others were. The next call tries again.
+    """
+    steps = store.steps()
+    kept = {*steps[-retention.keep_last :], best_step(store), *retention.pinned()}
+    if every := retention.keep_every_steps:
+        kept |= {step for step in steps if step % every == 0}
+    deleted = [step for step in steps if step not in kept]
+    problems = []
+    for step in deleted:
+        try:
+            store.delete(step)
+        except (OSError, StorageError) as error:
+            problems.append(f"{error.problem if isinstance(error, StorageError) else error}")
+    if problems:
+        raise StorageError(
+            f"{len(problems)} of {len(deleted)} old checkpoints could not be deleted: {problems[0]}",
+            kept="the new checkpoint",
+            next_step="nothing: it is tried again after the next save",
+        )
+    return deleted

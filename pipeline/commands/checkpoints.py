@@ -23,11 +23,10 @@ def checkpoints(
 ) -> None:
     """List a run's checkpoints; exit code 21 when one is damaged (with --verify)."""
     from cluster.artefacts.errors import CorruptCheckpointError
-    from pipeline.checkpoint.retention import best_step
-    from pipeline.checkpoint.store import store_of
+    from pipeline.checkpoint.store import best_step, store_of
     from pipeline.run.directory import find_run
     from pipeline.run.lifecycle import reconcile
-    from pipeline.run.log.seals import damage_of_log
+    from pipeline.run.log.log import damage_of_log
 
     run = find_run(reference, runs_dir)
     reconcile(run)

@@ -122,8 +122,8 @@ def pull(
     The same command continues after a kill, and fetches damaged files again. A preparation that is pulled is confirmed
     by `cloze data prepare`, as where it was made.
     """
-    from cluster.artefacts.confined import place_inside
     from cluster.artefacts.owner import exclusive
+    from cluster.artefacts.reading import place_inside
     from cluster.artefacts.storage import storage_errors
     from cluster.publication import find_published
     from cluster.publication import pull as pull_one

@@ -85,9 +85,8 @@ def resume(
     from pipeline.pretrain.launch import execute, settled
     from pipeline.pretrain.resume_checks import check_resume
     from pipeline.run.directory import find_run
-    from pipeline.run.environment import changed_packages
     from pipeline.run.events import Event
-    from pipeline.run.history import tokens_by_step
+    from pipeline.run.history import changed_packages, tokens_by_step
 
     name, _, chosen = reference.partition("@")
     run = find_run(name, runs_dir)
@@ -200,9 +199,8 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
 
 def _show_end(run: RunDirectory, as_json: bool) -> None:
     from pipeline.checkpoint.store import store_of
-    from pipeline.run.log.kinds import LogKind
-    from pipeline.run.log.lines import read_metrics
-    from pipeline.run.stored_settings import StoredSettings
+    from pipeline.run.history import StoredSettings
+    from pipeline.run.log.lines import LogKind, read_metrics
 
     metric = StoredSettings.of(run).metric
     train, held_out = read_metrics(run), read_metrics(run, LogKind.HELD_OUT)

@@ -19,12 +19,10 @@ from cluster.copies import manifest_at
 from pipeline.checkpoint.store import newest_state
 from pipeline.objectives.base import higher_is_better
 from pipeline.run.directory import RunDirectory, RunInfo
-from pipeline.run.history import list_attempts, tokens_by_step
-from pipeline.run.log.kinds import LogKind
-from pipeline.run.log.lines import read_metrics
+from pipeline.run.history import StoredSettings, list_attempts, tokens_by_step
+from pipeline.run.log.lines import LogKind, read_metrics
 from pipeline.run.skipped_data import SkipLedger
 from pipeline.run.state import state_of
-from pipeline.run.stored_settings import StoredSettings
 from pipeline.run.tracking import runs_page
 
 Axis = Literal["step", "tokens"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster.artefacts.entries import InputEntries
+from cluster.artefacts.entries import Columns, InputEntries
 from cluster.artefacts.errors import (
     ClozeError,
     ConfigError,
@@ -20,7 +20,6 @@ from cluster.artefacts.errors import (
     ReferenceNotFoundError,
 )
 from cluster.artefacts.manifest import InputEntry, Manifest, read_manifest
-from cluster.artefacts.packed_strings import Columns
 from cluster.artefacts.places import Place, as_place, inner, is_below, is_uri, outer
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.storage import describe_damage, is_committed
@@ -38,8 +37,8 @@ from pipeline.inspect.model_directory import (
 )
 from pipeline.inspect.run_lineage import checkpoint_facts, created_facts, run_facts
 from pipeline.run.directory import RunDirectory, find_run
+from pipeline.run.history import StoredSettings
 from pipeline.run.lifecycle import reconcile
-from pipeline.run.stored_settings import StoredSettings
 
 RUN_KIND = "run"
 MODEL_KIND = "hugging-face-directory"

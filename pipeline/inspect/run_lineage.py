@@ -18,10 +18,9 @@ from cluster.artefacts.manifest import CreatedBy, Manifest
 from pipeline.checkpoint.checkpoint import EMA_FILE, TrainerState, read_trainer_state
 from pipeline.run.directory import RunDirectory, find_run
 from pipeline.run.events import Event
-from pipeline.run.history import Attempt, last_logged, list_attempts, tokens_by_step
+from pipeline.run.history import Attempt, StoredSettings, last_logged, list_attempts, tokens_by_step
 from pipeline.run.skipped_data import SkipLedger
 from pipeline.run.state import state_of
-from pipeline.run.stored_settings import StoredSettings
 
 _CHANGES = (
     *(Event.CHANGED, Event.SPIKE, Event.SKIPPED_UPDATE, Event.CHECKPOINT_SET_ASIDE, Event.PROFILED),

@@ -81,8 +81,8 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     from pipeline.engine.device import trains_on_cuda
     from pipeline.pretrain.lost_workers import memory_explained
     from pipeline.pretrain.stall_watch import watching
-    from pipeline.run.heartbeat import has_made_updates
     from pipeline.run.lifecycle import record_end, record_failure, replay
+    from pipeline.run.state import has_made_updates
 
     first = rank.rank == 0
     if trains_on_cuda():

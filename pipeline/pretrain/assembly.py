@@ -21,8 +21,7 @@ from cluster.stopping import StopFile
 from models.initialization import init_weights
 from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, TrainerState, read_trainer_state, step_of
 from pipeline.checkpoint.references import resolve_model
-from pipeline.checkpoint.retention import newest_good
-from pipeline.checkpoint.store import CheckpointStore, store_of
+from pipeline.checkpoint.store import CheckpointStore, newest_good, store_of
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.interface import EngineSettings
@@ -39,11 +38,11 @@ from pipeline.pretrain.run_checkpoints import Counters, RunCheckpoints
 from pipeline.pretrain.spikes import SpikeGuard
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
-from pipeline.run.environment import environment
 from pipeline.run.events import Event
-from pipeline.run.heartbeat import Heartbeat
+from pipeline.run.history import environment
 from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.run.log.reporter import Reporter
+from pipeline.run.state import Heartbeat
 from pipeline.samples.index_cache import IndexCache
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise import Noise

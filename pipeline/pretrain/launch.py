@@ -37,11 +37,10 @@ from pipeline.pretrain.stall_watch import StallWatch, stalled, watching
 from pipeline.run.config import PretrainConfig, identity_of
 from pipeline.run.directory import RunDirectory, RunInfo, list_runs
 from pipeline.run.events import Event
-from pipeline.run.heartbeat import has_made_updates, read_heartbeats
 from pipeline.run.lifecycle import record_end, record_failure, record_launch, replay
 from pipeline.run.log.mlflow_sink import want_status
 from pipeline.run.log.wandb_sink import require_client, wandb_environment
-from pipeline.run.state import state_of
+from pipeline.run.state import has_made_updates, read_heartbeats, state_of
 
 
 def begin(

@@ -18,7 +18,7 @@ from pipeline.engine.gpus import GPUS
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.heartbeat import read_heartbeats
+from pipeline.run.state import read_heartbeats
 
 _GIB = 1 << 30
 _LEAST_BYTES = 8

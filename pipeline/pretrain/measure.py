@@ -25,7 +25,7 @@ from pipeline.pretrain.machine import MachineMetrics, by_host
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import LogKind
 from pipeline.run.log.reporter import Reporter
 from pipeline.samples.loader import Step
 

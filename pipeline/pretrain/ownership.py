@@ -21,7 +21,7 @@ from cluster.artefacts.errors import StorageError, TakenOverError
 from cluster.artefacts.manifest import write_durably
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.heartbeat import ENDED, is_here, process_of, read_heartbeats
+from pipeline.run.state import ENDED, is_here, process_of, read_heartbeats
 
 _FENCE_POLL_S = 1.0
 _OBSERVATION_S = 12.0

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from cluster import logs
-from cluster.artefacts.repeated import repeated
+from cluster.artefacts.owner import repeated
 from cluster.progress import progress
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import TROUBLES
 from pipeline.run.history import last_logged
-from pipeline.run.log.kinds import LogKind
-from pipeline.run.log.lines import log_size, read_new
+from pipeline.run.log.lines import LogKind, log_size, read_new
 from pipeline.run.token_plan import UNBOUNDED_STEPS
 
 _POLL_S = 0.5

@@ -18,17 +18,15 @@ from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of
 from pipeline.checkpoint import checkpoint as checkpoints
 from pipeline.checkpoint.references import CheckpointReference, resolve_model
-from pipeline.checkpoint.retention import best_step, newest_good
-from pipeline.checkpoint.store import CheckpointStore, open_store, store_of
+from pipeline.checkpoint.store import CheckpointStore, best_step, newest_good, open_store, store_of
 from pipeline.objectives.outside import OUTSIDE_KIND
 from pipeline.pretrain.ownership import end_leftovers
 from pipeline.run.config import PretrainConfig, identity_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.history import last_logged
-from pipeline.run.log.kinds import LogKind
-from pipeline.run.log.log import RunLog
-from pipeline.run.log.seals import damage_of_log
+from pipeline.run.log.lines import LogKind
+from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.samples.index_cache import IndexCache
 
 if TYPE_CHECKING:

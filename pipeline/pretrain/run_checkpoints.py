@@ -11,9 +11,8 @@ from cluster.artefacts.errors import ClozeError, StorageError, TakenOverError
 from cluster.collectives import from_rank_zero
 from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import TrainerState, evaluated
-from pipeline.checkpoint.retention import Retention, best_step
 from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
-from pipeline.checkpoint.store import CheckpointStore
+from pipeline.checkpoint.store import CheckpointStore, Retention, best_step
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.objectives.base import is_better
 from pipeline.pretrain.ownership import Fence
@@ -23,7 +22,7 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.history import logged_checkpoints, published_steps
 from pipeline.run.inputs import Inputs
-from pipeline.run.log.kinds import METRIC_PREFIXES, LogKind
+from pipeline.run.log.lines import METRIC_PREFIXES, LogKind
 from pipeline.run.log.reporter import Reporter
 
 MAX_FAILED_SAVES = 3

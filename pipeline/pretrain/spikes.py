@@ -18,7 +18,7 @@ from cluster.collectives import from_rank_zero, gathered
 from pipeline.pretrain.batches import HostBatch
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
-from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import LogKind
 from pipeline.run.log.reporter import Reporter
 from pipeline.run.skipped_data import SkipLedger, SkippedData, SkippedStep
 from pipeline.samples.loader import Step

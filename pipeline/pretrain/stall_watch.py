@@ -1,6 +1,6 @@
 """Watch the heartbeats: name the rank that is behind when training stalls, and end stalled ranks.
 
-A rank that stands still ends itself and leaves its stacks (`heartbeat.py`). By then all ranks stand still, because they
+A rank that stands still ends itself and leaves its stacks (`Heartbeat`). By then all ranks stand still, because they
 wait for the one that is behind; and a stopped process does not even end. So the driver looks a little earlier, writes
 the rank that is behind into the run's history, and a little later kills stalled processes that are still there.
 """
@@ -21,11 +21,11 @@ import psutil
 
 from cluster import logs, signals
 from cluster.artefacts.errors import StalledError
-from cluster.artefacts.repeated import repeated
+from cluster.artefacts.owner import repeated
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.heartbeat import ENDED, Beat, is_here, process_of, read_heartbeats
 from pipeline.run.lifecycle import record_failure
+from pipeline.run.state import ENDED, Beat, is_here, process_of, read_heartbeats
 
 NAMED_AFTER = 0.9
 """Share of the timeout after which a silent rank is named: before any of them has ended itself."""
@@ -150,7 +150,7 @@ def watching(run: RunDirectory, *, without_driver: bool = False) -> Iterator[Sta
 
     Args:
         without_driver: whether this is the process of rank 0 in a group that no driver watches: a stall ends it with
-            34. The alarm of `heartbeat.py` comes a little later and ends every rank without a word, also where the
+            34. The alarm of `Heartbeat` comes a little later and ends every rank without a word, also where the
             interpreter hangs.
     """
     watch = StallWatch(run)

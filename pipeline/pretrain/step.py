@@ -28,7 +28,7 @@ from pipeline.pretrain.schedule import Schedule
 from pipeline.pretrain.spikes import not_finite, report_skipped_update
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import LogKind
 from pipeline.samples.loader import Step
 
 

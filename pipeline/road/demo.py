@@ -20,8 +20,7 @@ from pipeline.road.stages import RoadConfig, StageConfig, load_stages
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.log.kinds import LogKind
-from pipeline.run.log.lines import read_metrics
+from pipeline.run.log.lines import LogKind, read_metrics
 from pipeline.run.tracking import runs_page
 from pipeline.tune.scores import Score
 

@@ -18,10 +18,8 @@ from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from pipeline.road.run import Finished
 from pipeline.road.stages import RoadConfig
-from pipeline.run.history import tokens_by_step
-from pipeline.run.log.kinds import LogKind
-from pipeline.run.log.lines import read_metrics
-from pipeline.run.stored_settings import StoredSettings
+from pipeline.run.history import StoredSettings, tokens_by_step
+from pipeline.run.log.lines import LogKind, read_metrics
 from pipeline.tune.report.curves import Curve, plot
 from pipeline.tune.report.page import percent, render_page, start_of
 from pipeline.tune.results import file_entries

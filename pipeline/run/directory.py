@@ -43,12 +43,11 @@ import xxhash
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from cluster.artefacts.confined import inside
 from cluster.artefacts.credentials import message_without_credentials, without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError, StorageError
 from cluster.artefacts.manifest import created_by, seal, unseal, write_durably
 from cluster.artefacts.owner import LOCK_NAME, exclusive
-from cluster.artefacts.reading import read_bytes
+from cluster.artefacts.reading import inside, read_bytes
 from cluster.artefacts.storage import contents_of, storage_errors
 from pipeline.config.loading import Config, to_plain, validate, with_overrides
 from pipeline.config.problems import nearest

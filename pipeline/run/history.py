@@ -1,21 +1,161 @@
-"""The past of a run: its attempts, the configuration and the workers of each, what it read and what was logged.
+"""The past of a run: its attempts, the settings, code and workers of each, what it read and what was logged.
 
 An attempt begins with a `started` event, from the newest checkpoint, and ends with the process. Updates after the
 checkpoint that an earlier attempt had made are made again; the run consists of the latest ones.
+
+A configuration that another version of cloze wrote may not validate any more; its run is shown all the same, from
+`StoredSettings`.
 """
 
 from __future__ import annotations
 
+import getpass
+import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
+import orjson
+
+from cluster.artefacts.credentials import has_credentials, without_credentials
+from cluster.artefacts.manifest import created_by
+from cluster.artefacts.storage import contents_of
 from pipeline.run.directory import CONFIG_FILE, RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.log.kinds import LogKind
-from pipeline.run.log.lines import entries_backwards
-from pipeline.run.stored_settings import StoredSettings
-from pipeline.run.token_plan import TokenPlan
+from pipeline.run.log.lines import LogKind, entries_backwards
+from pipeline.run.token_plan import UNBOUNDED_STEPS, TokenPlan
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+
+_PACKAGES = ("torch", "deepspeed", "ray", "mlflow", "numpy", "numba", "tokenizers", "triton", "flash-attn")
+_STEERING_VARIABLES = ("CUDA_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "DS_")
+"""Prefixes of environment variables that change results or speed; none of them holds a secret."""
+
+
+def source_tags() -> dict[str, str]:
+    """The code that made a run: cloze's version and commit (`+dirty` when it was changed), under MLflow's names too.
+
+    The commit is cloze's own, not the user's working directory's: with the resolved configuration and the fingerprints
+    of the data, it determines the run.
+    """
+    made = created_by()
+    tags = {
+        "mlflow.source.name": "cloze",
+        "mlflow.source.type": "LOCAL",
+        "cloze.version": made.version,
+        "cloze.host": made.host,
+    }
+    with suppress(OSError, KeyError):  # In a container, the user may have no name.
+        tags["mlflow.user"] = getpass.getuser()
+    if made.commit:
+        tags |= {"mlflow.source.git.commit": made.commit, "cloze.commit": made.commit}
+    return tags
+
+
+def changed_packages(run: RunDirectory) -> list[str]:
+    """In words, the packages that have another version here than in the last attempt at a run: results may round
+    otherwise from here on."""
+    started = run.events(Event.STARTED)
+    if not started:
+        return []
+    versions = [
+        {"python": own["python"], **own["packages"]} for own in (started[-1]["environment"], environment())
+    ]
+    return [
+        f"{name} was {versions[0].get(name, 'not installed')}, is {versions[1].get(name, 'not installed')}"
+        for name in sorted(versions[0].keys() | versions[1].keys())
+        if versions[0].get(name) != versions[1].get(name)
+    ]
+
+
+def environment() -> dict[str, Any]:
+    """Versions of the packages that compute a run, the machine, and the environment variables that steer them."""
+    versions = {}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "packages": versions,
+        "variables": {
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(_STEERING_VARIABLES)
+        },
+    }
+
+
+def without_secrets(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings as a tracking store may have them: all of its users see them."""
+    if has_credentials(text := orjson.dumps(dict(config), default=str).decode()):
+        return orjson.loads(without_credentials(text))
+    return config
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSettings:
+    """A stored configuration."""
+
+    plain: Mapping[str, Any]
+    """The contents of the YAML file."""
+    token_plan: TokenPlan
+    checkpoint_directory: str | None
+    """The place of checkpoints; None for the run's directory."""
+    stores: tuple[Mapping[str, Any], ...]
+    """The token stores, each with its `path`."""
+
+    @classmethod
+    def of(cls, run: RunDirectory, name: str = CONFIG_FILE) -> StoredSettings:
+        """The configuration in a file of the run.
+
+        Raises:
+            CorruptArtefactError: it is not what was written, or lacks settings that every version has.
+        """
+        plain = run.settings(name)
+        with contents_of(run.path / name):
+            return cls(
+                plain=plain,
+                token_plan=TokenPlan.of(plain),
+                checkpoint_directory=(plain.get("checkpoint") or {}).get("directory"),
+                stores=tuple(plain["data"]["stores"]),
+            )
+
+    @property
+    def num_steps(self) -> int | None:
+        """Updates of the whole run; None where only its time ends it."""
+        steps = self.token_plan.num_steps
+        return steps if steps < UNBOUNDED_STEPS else None
+
+    @property
+    def metric(self) -> str:
+        """The metric that decides which of two evaluations is better; `loss` for an objective of another version."""
+        if chosen := (self.plain.get("evaluation") or {}).get("metric"):
+            return chosen
+        from pydantic import ValidationError
+
+        from pipeline.objectives.base import TOTAL, deciding_metric
+        from pipeline.objectives.registry import OBJECTIVES
+
+        try:
+            objective = _objectives().validate_python(self.plain.get("objective"))
+        except ValidationError:
+            return TOTAL
+        return deciding_metric(OBJECTIVES[objective.kind].terms(objective))
+
+
+@cache
+def _objectives() -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    from pipeline.objectives.registry import ObjectiveChoice
+
+    return TypeAdapter(ObjectiveChoice)
 
 
 @dataclass(frozen=True, slots=True)

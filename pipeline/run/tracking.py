@@ -29,7 +29,7 @@ from cluster.artefacts.errors import TrackingUnreachableError
 from cluster.artefacts.private import lock
 from cluster.artefacts.storage import storage_errors
 from pipeline.config.loading import flatten
-from pipeline.run.environment import environment, source_tags, without_secrets
+from pipeline.run.history import environment, source_tags, without_secrets
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

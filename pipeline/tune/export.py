@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import TypeAdapter
 
-from cluster.artefacts.confined import inside
 from cluster.artefacts.errors import ExportError, MismatchError, ReferenceNotFoundError
 from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, Manifest
+from cluster.artefacts.reading import inside
 from cluster.artefacts.storage import contents_of, open_artefact
 from cluster.copies import place_of
 from models.config import ElmoConfig, NetworkConfig, TransformerConfig

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.artefacts.owner import is_in_use
-from cluster.artefacts.shard_log import LOG_NAME, ShardProgress, latest_status, read_progress
+from cluster.artefacts.shard_records import LOG_NAME, ShardProgress, latest_status, read_progress
 from cluster.jobs import connect, list_jobs
 from cluster.node_load import NodeLoad, read_nodes
 from pipeline.run.submission import VERB_KEY

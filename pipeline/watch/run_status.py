@@ -20,12 +20,9 @@ from cluster.artefacts.manifest import hash_json
 from cluster.node_load import GpuLoad, NodeLoad
 from pipeline.run.directory import RunDirectory, RunInfo, list_runs
 from pipeline.run.events import Event
-from pipeline.run.heartbeat import ENDED, read_heartbeats
-from pipeline.run.history import Attempt, list_attempts, tokens_by_step
-from pipeline.run.log.kinds import LogKind
-from pipeline.run.log.lines import decode, lines_backwards, log_size, read_new
-from pipeline.run.state import RunState, state_of
-from pipeline.run.stored_settings import StoredSettings
+from pipeline.run.history import Attempt, StoredSettings, list_attempts, tokens_by_step
+from pipeline.run.log.lines import LogKind, decode, lines_backwards, log_size, read_new
+from pipeline.run.state import ENDED, RunState, read_heartbeats, state_of
 
 WATCHED = frozenset(
     {LogKind.STEP, LogKind.HELD_OUT, LogKind.SYSTEM, LogKind.RANKS, LogKind.SAVING, LogKind.CHECKPOINT}

@@ -21,13 +21,13 @@ from typing import Any
 
 import orjson
 
+from cluster.artefacts.credentials import Redactor, known_secrets
 from cluster.artefacts.errors import ClozeError, MissingInputError
 from cluster.artefacts.manifest import cloze_version, write_durably
 from cluster.artefacts.owner import is_in_use
-from cluster.artefacts.redaction import Redactor, known_secrets
 from cluster.artefacts.storage import storage_errors
 from pipeline.run.directory import CONFIG_FILE, RUN_FILE, RunDirectory
-from pipeline.run.environment import environment
+from pipeline.run.history import environment
 from pipeline.run.log.lines import lines_backwards
 from pipeline.watch.description import describe
 from pipeline.watch.run_status import LogTail, RunReader

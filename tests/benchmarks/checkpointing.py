@@ -50,9 +50,8 @@ def _measure(directory: Path) -> list[Share]:
     import torch.distributed as dist
 
     from cluster.group import Rank
-    from pipeline.checkpoint.retention import Retention
     from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
-    from pipeline.checkpoint.store import CheckpointStore
+    from pipeline.checkpoint.store import CheckpointStore, Retention
     from pipeline.engine.deepspeed.engine import Engine
     from pipeline.engine.interface import EngineSettings
     from tests.pipeline.ranks import make_config

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import orjson
 
-from cluster.artefacts.shard_log import LOG_NAME
+from cluster.artefacts.shard_records import LOG_NAME
 from data_prep.decontaminate.config import EvaluationText
 from data_prep.layout import WORK
 from tests.benchmarks import mixture

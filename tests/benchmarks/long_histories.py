@@ -18,7 +18,7 @@ from pathlib import Path
 import orjson
 
 from pipeline.run.directory import RunDirectory
-from pipeline.run.log.seals import LogSeals
+from pipeline.run.log.log import LogSeals
 
 NUM_CHECKPOINTS = 10_000
 NUM_LOG_LINES = int(os.environ.get("CLOZE_BENCHMARK_LOG_LINES", 10_000_000))

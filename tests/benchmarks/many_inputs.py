@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from cluster.artefacts.shard_log import Effort, measure_effort
+from cluster.artefacts.shard_records import Effort, measure_effort
 from data_prep.config import PreparationConfig
 
 NUM_FILES = int(os.environ.get("CLOZE_BENCHMARK_FILES", 100_000))

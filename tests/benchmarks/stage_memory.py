@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from cluster.artefacts.shard_log import summarize_log
+from cluster.artefacts.shard_records import summarize_log
 from data_prep.layout import WORK
 from tests.benchmarks.corpus import write_json_lines
 

@@ -107,7 +107,7 @@ def _number_in(path: Path) -> float:
 
 def _slow_down(pace: Path) -> None:
     """Wait in every update."""
-    from pipeline.run.heartbeat import Heartbeat
+    from pipeline.run.state import Heartbeat
 
     beat = Heartbeat.beat
 

@@ -19,10 +19,10 @@ from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints, step_of
 from pipeline.checkpoint.store import store_of
 from pipeline.pretrain.launch import create_run
 from pipeline.run.directory import RunDirectory
-from pipeline.run.heartbeat import read_heartbeats
 from pipeline.run.lifecycle import replay
 from pipeline.run.log.lines import read_metrics
-from pipeline.run.log.seals import damage_of_log
+from pipeline.run.log.log import damage_of_log
+from pipeline.run.state import read_heartbeats
 from tests.chaos.injected import Injected
 from tests.chaos.progress import Progress
 from tests.pipeline.process_group import PATIENCE_S, Group

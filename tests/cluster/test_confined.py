@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.artefacts.confined import confined_name, inside
 from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
@@ -25,6 +24,7 @@ from cluster.artefacts.manifest import (
     write_manifest,
 )
 from cluster.artefacts.parts import ArtefactPart
+from cluster.artefacts.reading import confined_name, inside
 from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.artefacts.storage import Damage, commit, find_damage, open_artefact, quarantine
 from data_prep.sources import hf_datasets

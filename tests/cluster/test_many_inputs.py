@@ -10,7 +10,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.artefacts.entries import InputEntries, InputEntry
+from cluster.artefacts.entries import InputEntries, InputEntry, PackedStrings
 from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
@@ -23,7 +23,6 @@ from cluster.artefacts.manifest import (
     seal,
     write_manifest,
 )
-from cluster.artefacts.packed_strings import PackedStrings
 
 NUM_INPUTS = 40_000
 """So many that they are validated in batches."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.artefacts.redaction import REMOVED, Redactor, known_secrets
+from cluster.artefacts.credentials import REMOVED, Redactor, known_secrets
 
 SECRET = "pl4nted-Secret.value"
 

@@ -3,7 +3,7 @@
 import threading
 
 from cluster.artefacts.errors import StorageError
-from cluster.artefacts.repeated import repeated
+from cluster.artefacts.owner import repeated
 
 
 def test_an_error_ends_no_watch_and_the_block_ends_after_a_last_look(capsys):

@@ -2,7 +2,7 @@
 
 import mmap
 
-from cluster.artefacts.shard_log import (
+from cluster.artefacts.shard_records import (
     LOG_NAME,
     Effort,
     ShardLog,

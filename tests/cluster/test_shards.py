@@ -24,8 +24,14 @@ from cluster.artefacts.errors import (
     WorkersLostError,
 )
 from cluster.artefacts.manifest import InputEntry
-from cluster.artefacts.shard_log import LOG_NAME, read_progress, read_status, report_status
-from cluster.artefacts.shard_records import SHARD_RECORDS, Reject
+from cluster.artefacts.shard_records import (
+    LOG_NAME,
+    SHARD_RECORDS,
+    Reject,
+    read_progress,
+    read_status,
+    report_status,
+)
 from cluster.runtime import node_cpus, ray_runtime, tasks_in_flight
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import TASKS_PER_SLOT, TINY_BYTES, TINY_PER_TASK, Shard, ShardResult, map_shards

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.manifest import MANIFEST_NAME
-from cluster.artefacts.shard_log import LOG_NAME, summarize_log
+from cluster.artefacts.shard_records import LOG_NAME, summarize_log
 from data_prep.forecast import forecast
 from pipeline.commands.verbs import app
 from tests.data_prep.conftest import small_config, write_corpus

@@ -19,8 +19,7 @@ from cluster.artefacts.errors import (
     TooManyRejectsError,
 )
 from cluster.artefacts.owner import exclusive
-from cluster.artefacts.shard_log import LOG_NAME
-from cluster.artefacts.shard_records import SHARD_RECORDS
+from cluster.artefacts.shard_records import LOG_NAME, SHARD_RECORDS
 from cluster.runtime import ray_runtime
 from data_prep.input_hashes import CACHE_NAME
 from data_prep.job import prepare, prepare_tokenizer

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.artefacts.shard_log import summarize_log
+from cluster.artefacts.shard_records import summarize_log
 from cluster.runtime import ray_runtime
 from data_prep.job import prepare
 from tests.data_prep.conftest import small_config

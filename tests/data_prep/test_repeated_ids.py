@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cluster.artefacts.entries import PackedStrings
 from cluster.artefacts.errors import TooManyRejectsError
 from cluster.artefacts.manifest import hash_file
-from cluster.artefacts.packed_strings import PackedStrings
 from data_prep.config import PreparationConfig
 from data_prep.documents import DocumentStore
 from data_prep.inputs import group_inputs, list_inputs

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cluster.group import Rank
-from pipeline.checkpoint.snapshot import Snapshot
+from pipeline.checkpoint.rank_save import Snapshot
 from pipeline.engine.deepspeed import engine as engines
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.engine.deepspeed.masters import is_sharded, own_masters

@@ -25,9 +25,8 @@ from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.masked_language_model import MaskedLanguageModel
 from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE
-from pipeline.checkpoint.retention import Retention
 from pipeline.checkpoint.saver import CheckpointSaver, Contents, Failed
-from pipeline.checkpoint.store import CheckpointStore, open_store
+from pipeline.checkpoint.store import CheckpointStore, Retention, open_store
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.engine.interface import EngineSettings
 from tests.pipeline.ranks import make_config

@@ -9,8 +9,7 @@ import pytest
 
 from cluster.artefacts.errors import CorruptCheckpointError
 from pipeline.checkpoint import checkpoint as checkpoints
-from pipeline.checkpoint.retention import Retention, apply_retention, best_step, newest_good
-from pipeline.checkpoint.store import CheckpointStore
+from pipeline.checkpoint.store import CheckpointStore, Retention, apply_retention, best_step, newest_good
 from pipeline.pretrain.resume_checks import require_not_lost
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.log import RunLog

@@ -25,8 +25,7 @@ from pipeline.commands.verbs import app
 from pipeline.inspect.lineage import trace
 from pipeline.pretrain.resume_checks import check_resume
 from pipeline.run.directory import RunDirectory, list_runs
-from pipeline.run.log.log import RunLog
-from pipeline.run.log.seals import damage_of_log
+from pipeline.run.log.log import RunLog, damage_of_log
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run

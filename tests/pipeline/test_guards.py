@@ -33,15 +33,13 @@ from pipeline.pretrain.lost_workers import count_oom_kills, explain_killed_worke
 from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.resume_checks import check_resume
 from pipeline.pretrain.stall_watch import StallWatch
-from pipeline.run import heartbeat
+from pipeline.run import state
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
-from pipeline.run.heartbeat import process_of, read_heartbeats
-from pipeline.run.log.kinds import LogKind
-from pipeline.run.log.lines import read_metrics
-from pipeline.run.log.log import RunLog
-from pipeline.run.log.seals import damage_of_log
+from pipeline.run.log.lines import LogKind, read_metrics
+from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
+from pipeline.run.state import process_of, read_heartbeats
 from pipeline.run.submission import prepare
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run, start_ranks
@@ -51,7 +49,7 @@ BEATING = """
 import sys, time
 from pathlib import Path
 from pipeline.run.directory import RunDirectory
-from pipeline.run.heartbeat import Heartbeat
+from pipeline.run.state import Heartbeat
 heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), 0, timeout_s=900)
 heartbeat.beat(1, "data")
 heartbeat.beat(2, "data")
@@ -146,7 +144,7 @@ def test_a_worker_that_came_to_its_end_is_left_alone(run: RunDirectory):
 def test_a_worker_of_another_machine_is_in_the_way_as_long_as_it_makes_progress(
     run: RunDirectory, monkeypatch
 ):
-    monkeypatch.setattr(heartbeat, "this_machine", lambda: "another")
+    monkeypatch.setattr(state, "this_machine", lambda: "another")
     process = start_beating(run, "beats")
     # The age of its beats says nothing: clocks differ.
     with pytest.raises(StorageError, match=rf"rank 0, process {process.pid} on"):

@@ -13,8 +13,7 @@ import pytest
 from cluster.artefacts.storage import is_committed
 from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
 from pipeline.run.directory import RunDirectory
-from pipeline.run.heartbeat import Beat, process_of, read_heartbeats
-from pipeline.run.state import state_of
+from pipeline.run.state import Beat, process_of, read_heartbeats, state_of
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import make_run
 

@@ -9,14 +9,14 @@ import pytest
 
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.heartbeat import ENDED, process_of, read_heartbeats
+from pipeline.run.state import ENDED, process_of, read_heartbeats
 from tests.pipeline.ranks import make_run
 
 SCRIPT = """
 import sys, time
 from pathlib import Path
 from pipeline.run.directory import RunDirectory
-from pipeline.run.heartbeat import Heartbeat
+from pipeline.run.state import Heartbeat
 heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), 3, timeout_s=float(sys.argv[2]))
 {body}
 """

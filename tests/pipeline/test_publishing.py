@@ -17,8 +17,7 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 from cluster.artefacts.errors import ConfigError, ReferenceNotFoundError
 from pipeline.checkpoint.publishing import list_published, publish, track_anew
 from pipeline.checkpoint.references import find_checkpoint
-from pipeline.checkpoint.retention import Retention, apply_retention
-from pipeline.checkpoint.store import store_of
+from pipeline.checkpoint.store import Retention, apply_retention, store_of
 from pipeline.export.exporting import Export
 from pipeline.export.flavour import save_flavour
 from pipeline.run.directory import RunDirectory, RunInfo

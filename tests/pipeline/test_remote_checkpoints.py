@@ -34,8 +34,15 @@ from pipeline.checkpoint.checkpoint import (
     step_of,
 )
 from pipeline.checkpoint.references import resolve_checkpoint, resolve_model
-from pipeline.checkpoint.retention import Retention, apply_retention, best_step, newest_good
-from pipeline.checkpoint.store import CheckpointStore, open_store, store_of
+from pipeline.checkpoint.store import (
+    CheckpointStore,
+    Retention,
+    apply_retention,
+    best_step,
+    newest_good,
+    open_store,
+    store_of,
+)
 from pipeline.commands.verbs import app
 from pipeline.run.directory import RunDirectory
 from tests.object_store import flip_byte, objects

@@ -21,8 +21,8 @@ from pipeline.commands.verbs import app
 from pipeline.pretrain.assembly import device_of
 from pipeline.pretrain.resume_checks import check_resume
 from pipeline.run.directory import RunDirectory
-from pipeline.run.environment import changed_packages
 from pipeline.run.events import Event
+from pipeline.run.history import changed_packages
 from pipeline.run.tracking import tracking_uri
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone

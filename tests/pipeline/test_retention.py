@@ -16,9 +16,15 @@ from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import MODEL_FILE, checkpoint_name, list_lost
 from pipeline.checkpoint.rank_save import RankSave, write_rank_files
 from pipeline.checkpoint.references import CheckpointReference
-from pipeline.checkpoint.retention import Retention, apply_retention, best_step, newest_good
 from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
-from pipeline.checkpoint.store import CheckpointStore, open_store
+from pipeline.checkpoint.store import (
+    CheckpointStore,
+    Retention,
+    apply_retention,
+    best_step,
+    newest_good,
+    open_store,
+)
 from pipeline.checkpoint.weights_file import from_array
 from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files
 

@@ -13,21 +13,18 @@ from hypothesis import strategies as st
 
 from cluster.group import Rank
 from pipeline.checkpoint.references import resolve_model
-from pipeline.checkpoint.retention import Retention, apply_retention
-from pipeline.checkpoint.store import store_of
+from pipeline.checkpoint.store import Retention, apply_retention, store_of
 from pipeline.pretrain.resume_checks import roll_back
 from pipeline.pretrain.run_checkpoints import RunCheckpoints
 from pipeline.run.directory import RunDirectory
-from pipeline.run.environment import environment, source_tags
 from pipeline.run.events import Event
-from pipeline.run.history import last_logged, logged, logged_checkpoints
+from pipeline.run.history import environment, last_logged, logged, logged_checkpoints, source_tags
 from pipeline.run.inputs import open_inputs
 from pipeline.run.log import lines as log_lines
 from pipeline.run.log.lines import entries_backwards, log_size, read_metrics, read_new
-from pipeline.run.log.log import RunLog
+from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
 from pipeline.run.log.reporter import Reporter
-from pipeline.run.log.seals import damage_of_log
 from pipeline.run.tracking import SETTING_TAG, SETTINGS_FILE, TrackedRun, connect, start_run, tracking_uri
 from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files

@@ -19,12 +19,11 @@ from pipeline.commands.verbs import app
 from pipeline.pretrain.launch import create_run
 from pipeline.pretrain.lost_workers import record_lost_workers
 from pipeline.run.directory import RunDirectory, find_run_of_job
-from pipeline.run.heartbeat import Heartbeat, read_heartbeats
+from pipeline.run.history import StoredSettings
 from pipeline.run.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile
 from pipeline.run.log.lines import encode
 from pipeline.run.log.log import RunLog
-from pipeline.run.state import state_of
-from pipeline.run.stored_settings import StoredSettings
+from pipeline.run.state import Heartbeat, read_heartbeats, state_of
 from pipeline.run.tracking import connect
 from tests.pipeline.ranks import make_config, make_run, train
 
@@ -32,7 +31,7 @@ BEAT = """
 import sys
 from pathlib import Path
 from pipeline.run.directory import RunDirectory
-from pipeline.run.heartbeat import Heartbeat
+from pipeline.run.state import Heartbeat
 heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), int(sys.argv[2]), 900.0)
 heartbeat.beat(7, "forward")
 if sys.argv[3] == "killed":

@@ -26,10 +26,9 @@ from pipeline.checkpoint.checkpoint import (
     MODEL_FILE,
     read_trainer_state,
 )
-from pipeline.checkpoint.retention import Retention, newest_good
+from pipeline.checkpoint.rank_save import Snapshot
 from pipeline.checkpoint.saver import CheckpointSaver, Committed, Failed
-from pipeline.checkpoint.snapshot import Snapshot
-from pipeline.checkpoint.store import CheckpointStore, store_of
+from pipeline.checkpoint.store import CheckpointStore, Retention, newest_good, store_of
 from pipeline.checkpoint.weights_file import (
     IncompleteWeightsError,
     from_array,

@@ -22,8 +22,7 @@ from mlflow import MlflowClient
 
 from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
 from pipeline.run.directory import RunDirectory, RunInfo
-from pipeline.run.log.kinds import LogKind
-from pipeline.run.log.lines import read_metrics, read_new
+from pipeline.run.log.lines import LogKind, read_metrics, read_new
 from pipeline.run.log.log import RunLog
 from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
 from pipeline.run.model_versions import find_version, logged_models, register_checkpoint

@@ -24,9 +24,9 @@ from pipeline.checkpoint.checkpoint import (
 )
 from pipeline.pretrain.schedule import Schedule
 from pipeline.run.directory import RunDirectory
-from pipeline.run.heartbeat import ENDED, read_heartbeats
 from pipeline.run.history import list_attempts
 from pipeline.run.log.lines import log_size, read_metrics
+from pipeline.run.state import ENDED, read_heartbeats
 from tests.conftest import write_store
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.process_group import Group
@@ -275,7 +275,7 @@ def test_profiled_steps_leave_a_trace_and_a_table(runs: dict[str, RunDirectory])
 
 
 PROFILER = "pipeline.pretrain.profiling:StepProfiler"
-HEARTBEAT = "pipeline.run.heartbeat:Heartbeat"
+HEARTBEAT = "pipeline.run.state:Heartbeat"
 EXPLODES = ("optimizer.lr=1e30", "schedule.warmup_steps=0", "guards.max_skipped_updates=1")
 
 

@@ -17,7 +17,7 @@ from cluster.artefacts.errors import MissingInputError
 from pipeline.pretrain.launch import create_run
 from pipeline.run.config import identity_of
 from pipeline.run.events import Event
-from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import LogKind
 from pipeline.run.log.reporter import Reporter
 from pipeline.run.log.wandb_sink import WandbCopy, require_client
 from pipeline.run.settings import WandbConfig

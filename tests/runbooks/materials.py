@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.run.directory import RunDirectory
-from pipeline.run.heartbeat import Beat, process_of, read_heartbeats
+from pipeline.run.state import Beat, process_of, read_heartbeats
 from tests.pipeline.process_group import PATIENCE_S, Group
 
 ROOT = Path(__file__).parents[2]

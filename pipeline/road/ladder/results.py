@@ -26,9 +26,8 @@ from pipeline.road.ladder.config import CeilingConfig, read_costs
 from pipeline.road.ladder.floors import floors_of
 from pipeline.road.ladder.stages import Finetuning, Pretraining, place_of, stages_of
 from pipeline.run.directory import RunDirectory
-from pipeline.run.log.kinds import LogKind
-from pipeline.run.log.lines import read_metrics
-from pipeline.run.stored_settings import StoredSettings
+from pipeline.run.history import StoredSettings
+from pipeline.run.log.lines import LogKind, read_metrics
 from pipeline.tune.report.bootstrap import Sums
 from pipeline.tune.report.scores import ScoresDirectory
 from pipeline.tune.scores import KIND as SCORES_KIND

@@ -25,8 +25,7 @@ from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.private import lock
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.log.kinds import METRIC_PREFIXES, LogKind, key_of, numbers_of
-from pipeline.run.log.lines import entries_from, log_size
+from pipeline.run.log.lines import METRIC_PREFIXES, LogKind, entries_from, key_of, log_size, numbers_of
 from pipeline.run.log.sender import Ending, Sender, read_offset, serve
 from pipeline.run.model_versions import forget_checkpoint, mark_best, register_checkpoint
 from pipeline.run.tracking import connect, log_changed_settings, tracking_message

@@ -9,7 +9,7 @@ from typing import Any
 from cluster.artefacts.errors import StorageError
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import LogKind
 from pipeline.run.log.log import RunLog
 from pipeline.run.log.mlflow_sink import send_to_mlflow
 from pipeline.run.log.sender import Sender

@@ -19,9 +19,8 @@ from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.manifest import write_durably
 from pipeline.config.loading import to_plain
 from pipeline.run.directory import RunDirectory
-from pipeline.run.environment import without_secrets
-from pipeline.run.log.kinds import LogKind, numbers_of
-from pipeline.run.log.lines import entries_from
+from pipeline.run.history import without_secrets
+from pipeline.run.log.lines import LogKind, entries_from, numbers_of
 from pipeline.run.log.sender import Ending, Sender, read_offset, serve
 from pipeline.run.settings import WandbConfig
 from pipeline.run.state import made_last_step

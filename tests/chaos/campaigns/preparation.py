@@ -17,7 +17,7 @@ import psutil
 import yaml
 
 from cluster.artefacts.manifest import read_manifest
-from cluster.artefacts.shard_log import summarize_log
+from cluster.artefacts.shard_records import summarize_log
 from cluster.artefacts.storage import open_artefact
 from tests.chaos.campaigns.damage import flip
 from tests.chaos.campaigns.storage import fill, small_disk

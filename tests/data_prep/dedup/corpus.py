@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from cluster import shards
+from cluster.artefacts.entries import PackedStrings
 from cluster.artefacts.manifest import FileEntry, Manifest, hash_file
-from cluster.artefacts.packed_strings import PackedStrings
 from cluster.artefacts.storage import commit, staging_directory
 from data_prep.config import PreparationConfig
 from data_prep.document import Document

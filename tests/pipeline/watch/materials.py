@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.lifecycle import record_launch
-from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import LogKind
 from pipeline.run.log.log import RunLog
 from tests.pipeline.ranks import make_run
 

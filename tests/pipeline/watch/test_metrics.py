@@ -20,7 +20,7 @@ from cluster.artefacts.errors import ConfigError
 from pipeline.commands.verbs import app
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.heartbeat import Heartbeat
+from pipeline.run.state import Heartbeat
 from pipeline.watch.prometheus import STATES, TEMPLATES, ClozeCollector, exposition, serve, write_files
 from pipeline.watch.run_status import RunsReader
 from tests.pipeline.watch.materials import HOST, contents, watched_run

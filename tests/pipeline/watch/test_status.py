@@ -16,13 +16,13 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.artefacts.owner import exclusive, is_in_use
-from cluster.artefacts.shard_log import Effort, ShardLog, report_status
+from cluster.artefacts.shard_records import Effort, ShardLog, report_status
 from pipeline.commands.verbs import app
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.heartbeat import Heartbeat
-from pipeline.run.log.kinds import LogKind
+from pipeline.run.log.lines import LogKind
 from pipeline.run.log.log import RunLog
+from pipeline.run.state import Heartbeat
 from pipeline.watch.overview import read_data
 from pipeline.watch.run_status import LogTail, RunReader, RunsReader
 from tests.pipeline.watch.materials import HOST, contents, start, watched_run
