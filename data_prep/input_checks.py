@@ -11,7 +11,7 @@ from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.steps import check_evaluation_texts
 from data_prep.filters.chain import FilterChain
-from data_prep.sources import SourceConfig, SourceFile, source_of
+from data_prep.sources import SourceConfig, SourceFile
 from data_prep.stages.take_down import read_ids
 from data_prep.tokenizers.config import PretrainedTokenizer
 from data_prep.tokenizers.pretrained import find_tokenizer
@@ -68,7 +68,7 @@ def find_input_errors(
     """
 
     def list_files(number: int, source: SourceConfig) -> None:
-        files = source_of(source).list_files(source)
+        files = source.list_files()
         if listed is not None:
             listed[number] = files
 

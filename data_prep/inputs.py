@@ -10,7 +10,6 @@ from typing import Any
 from cluster.artefacts.entries import PackedStrings
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.config import PreparationConfig
-from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 
 MIN_PART_BYTES = 1 << 20
@@ -63,7 +62,7 @@ def list_inputs(
     """
     inputs = Inputs(config.sources)
     for number, source in enumerate(config.sources):
-        for file in listed[number] if listed else source_of(source).list_files(source):
+        for file in listed[number] if listed else source.list_files():
             inputs.add(number, file, *_size_and_version(file.path))
     if not all(_is_utf8(names.data) for names in (inputs.paths, inputs.names)):
         odd = [path for path in inputs.paths if not _is_utf8(os.fsencode(path))]
@@ -183,6 +182,6 @@ def group_inputs(inputs: Inputs, shard_bytes: int) -> Groups:
             groups.add(shard_bytes, number, 0, None)
             continue
         source = inputs.sources[inputs.source_numbers[number]]
-        for part in source_of(source).split(source, inputs.file(number), size, part_bytes):
+        for part in source.split_file(inputs.file(number), size, part_bytes):
             groups.add(shard_bytes, number, part.start, part.end)
     return groups

@@ -1,9 +1,4 @@
-"""The interface of a source: the files it reads, their parts for parallel reading, and the documents in a part.
-
-A source is a module in this package with a frozen pydantic config class and three functions, `list_files(config)`,
-`split(config, file, size_bytes, part_bytes)` and `read(config, part)`. `data_prep/sources/__init__.py` names them
-all.
-"""
+"""The interface of a source: the files it reads, their parts for parallel reading, and the documents in a part."""
 
 from __future__ import annotations
 
@@ -11,11 +6,12 @@ import glob
 import itertools
 import os
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -210,9 +206,6 @@ def _fixed_part(pattern: str) -> str:
     return os.path.dirname(pattern) or "."
 
 
-# -- the interface -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class FilePart:
     """A file, or what one task reads of it."""
@@ -243,16 +236,6 @@ class LeftOut:
     """How often, by name."""
 
 
-def list_paths(config: Any) -> Sequence[SourceFile]:
-    """The `list_files` of sources whose setting `paths` names their files."""
-    return expand_patterns(config.paths)
-
-
-def whole_file(config: Any, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-    """The `split` of a format that can only be read from its beginning."""
-    return [FilePart(file)]
-
-
 def even_parts(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
     """The file in parts of about `part_bytes`, for formats whose next record can be found from any byte."""
     count = max(1, round(size_bytes / part_bytes))
@@ -260,14 +243,14 @@ def even_parts(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FileP
     return [FilePart(file, start, end) for start, end in itertools.zip_longest(bounds, bounds[1:])]
 
 
-def plain_parts(config: Any, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-    """The `split` of formats whose plain files can be cut at any byte; compressed ones are read as a whole."""
+def plain_parts(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    """The parts of formats whose plain files can be cut at any byte; compressed ones are read as a whole."""
     is_plain = storage_of(file.path) == "plain"
     return even_parts(file, size_bytes, part_bytes) if is_plain else [FilePart(file)]
 
 
-class SourceConfig(BaseModel):
-    """Settings of all sources."""
+class SourceConfig(BaseModel, ABC):
+    """A source: its settings, and how its files are found, cut and read. `data_prep/sources/__init__.py` names all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -288,21 +271,23 @@ class SourceConfig(BaseModel):
         have identities of their own."""
         return self.model_dump(mode="json", exclude={*self.places, "filters"})
 
+    def list_files(self) -> Sequence[SourceFile]:
+        """All input files, sorted by name: those that match the patterns in `places`.
 
-class Source(Protocol):
-    """The interface of a source module."""
+        Raises:
+            MissingInputError: a path or pattern matches nothing.
+            ConfigError: the source cannot read what is there.
+        """
+        return expand_patterns(pattern for place in sorted(self.places) for pattern in getattr(self, place))
 
-    def list_files(self, config: Any) -> Sequence[SourceFile]:
-        """All input files, sorted by name. MissingInputError when a path or pattern matches nothing."""
-        ...
-
-    def split(self, config: Any, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-        """The file in parts of about `part_bytes` bytes as stored, that together read as the file does.
+    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+        """The file in parts of about `part_bytes` bytes as stored, that together read as the file does; as a whole
+        where its format can only be read from its beginning.
 
         Depends on the file's bytes and the arguments only, and reads little of it: it runs before any task does.
         """
-        ...
+        return [FilePart(file)]
 
-    def read(self, config: Any, part: FilePart) -> Iterator[Document | Reject | Skipped | LeftOut]:
+    @abstractmethod
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped | LeftOut]:
         """Stream the documents of a part, bounded in memory. Unreadable records come out as Reject."""
-        ...

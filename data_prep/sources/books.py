@@ -1,23 +1,86 @@
-"""Settings of books in all formats: one file is one document, read whole within a limit."""
+"""Files that hold one document each: books, as plain text here, and any other plain text."""
 
 from __future__ import annotations
 
+import glob
+import os
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import Skipped, SourceConfig, SourceFile
+from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, expand_patterns
 from data_prep.sources.streams import Gap, read_chunks
 from data_prep.text import clean_text
-from data_prep.text.books import join_chapters
+from data_prep.text.books import join_chapters, split_chapters, take_off_frame
+from data_prep.text.encodings import AUTO, DecodingError, decode_text, known_encoding
+from data_prep.text.wrapping import LineWrap, paragraphs_of
 
 _PACKING = re.compile(r"(\.(?:txt|text|xml|tei|epub))?(\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
-
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?=-|$)")
+_HTML = re.compile(r"\s*(?:<\?xml[^>]{0,200}>\s*)?<(?:!doctype html|html)\b", re.IGNORECASE)
+
+
+def read_whole(file: SourceFile, max_bytes: int) -> bytes:
+    """The decompressed bytes of a file.
+
+    Raises:
+        DecodingError: it is damaged, or longer than the limit.
+    """
+    data = bytearray()
+    for chunk in read_chunks(file.path):
+        if isinstance(chunk, Gap):
+            raise DecodingError(len(data), chunk.reason)
+        data += chunk
+        if len(data) > max_bytes:
+            raise DecodingError(0, f"longer than the limit of {max_bytes} bytes")
+    return bytes(data)
+
+
+class TextFilesConfig(SourceConfig):
+    """Plain text files of any kind; for novels, whose lines are wrapped and whose chapters count, see `books_text`."""
+
+    kind: Literal["text_files"] = "text_files"
+    paths: tuple[str, ...] = Field(min_length=1)
+    """Folders, all of whose files are read, or files: plain or compressed (.gz, .bz2, .xz, .zst), as local glob
+    patterns or fsspec URIs."""
+    encoding: str = AUTO
+    """Encoding of files without a byte order mark, as in `books_text`."""
+    max_file_bytes: int = Field(default=64 << 20, gt=0)
+    """A longer file (decompressed bytes) is rejected, and never held in memory."""
+
+    _known_encoding = field_validator("encoding")(known_encoding)
+
+    def list_files(self) -> Sequence[SourceFile]:
+        local = [os.path.expanduser(path.removeprefix("file://")) for path in self.paths]
+        return expand_patterns(
+            os.path.join(glob.escape(path), "**", "*") if os.path.isdir(path) else path for path in local
+        )
+
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+        """The file as one document; skipped when it is empty. A file that is not text is rejected as a whole."""
+        file = part.file
+        try:
+            data = read_whole(file, self.max_file_bytes)
+            text = clean_text(decode_text(data, self.encoding, self.lang))
+        except DecodingError as error:
+            yield Reject(file.name, error.offset, error.reason)
+            return
+        if not text:
+            yield Skipped("no_text")
+            return
+        yield Document(
+            doc_id=f"{self.name}:{file.name}",
+            source=self.name,
+            uri=file.name,
+            title="",
+            lang=self.lang,
+            text=text,
+            meta={"byte_start": 0, "byte_end": len(data)},
+        )
 
 
 class BooksConfig(SourceConfig):
@@ -28,64 +91,80 @@ class BooksConfig(SourceConfig):
     max_book_bytes: int = Field(default=64 << 20, gt=0)
     """A longer book (decompressed bytes) is rejected, and never held in memory."""
 
+    def book(
+        self,
+        file: SourceFile,
+        parts: Sequence[Sequence[str]],
+        *,
+        size_bytes: int,
+        title: str = "",
+        author: str = "",
+        lang: str = "",
+    ) -> Document | Skipped:
+        """The document of a book; Skipped when it has no text.
 
-def read_whole(file: SourceFile, max_bytes: int) -> bytes | Reject:
-    """The decompressed bytes of a file."""
-    data = bytearray()
-    for chunk in read_chunks(file.path):
-        if isinstance(chunk, Gap):
-            return Reject(file.name, len(data), chunk.reason)
-        data += chunk
-        if len(data) > max_bytes:
-            return Reject(file.name, 0, f"longer than the limit of {max_bytes} bytes")
-    return bytes(data)
+        Args:
+            parts: chapters of paragraphs.
+            size_bytes: the file's, decompressed.
+            title: where it is not known, the file's name serves: `Eliot_Felix_1866.txt.gz` is `Eliot Felix 1866`.
+            lang: where it is not known, the source's.
+        """
+        text = clean_text(join_chapters(parts), keep_chapters=True)
+        if not text:
+            return Skipped("no_text")
+        meta: dict[str, Any] = {
+            "byte_start": 0,
+            "byte_end": size_bytes,
+            "chapters": sum(1 for part in parts if part),
+        }
+        if author:
+            meta["author"] = clean_text(author)
+        named = _PACKING.sub("", file.name.rsplit("/", 1)[-1]).replace("_", " ").strip()
+        return Document(
+            doc_id=f"{self.name}:{file.name}",
+            source=self.name,
+            uri=file.name,
+            title=clean_text(title) or named,
+            lang=lang or self.lang,
+            text=text,
+            meta=meta,
+        )
 
 
-def book(
-    config: SourceConfig,
-    file: SourceFile,
-    parts: Sequence[Sequence[str]],
-    *,
-    size_bytes: int,
-    title: str = "",
-    author: str = "",
-    lang: str = "",
-) -> Document | Skipped:
-    """The document of a book; Skipped when it has no text.
+class BooksTextConfig(BooksConfig):
+    """Plain-text books."""
 
-    Args:
-        parts: chapters of paragraphs.
-        size_bytes: the file's, decompressed.
-        title: where it is not known, the file's name serves.
-        lang: where it is not known, the source's.
-    """
-    text = clean_text(join_chapters(parts), keep_chapters=True)
-    if not text:
-        return Skipped("no_text")
-    meta: dict[str, Any] = {
-        "byte_start": 0,
-        "byte_end": size_bytes,
-        "chapters": sum(1 for part in parts if part),
-    }
-    if author:
-        meta["author"] = clean_text(author)
-    return Document(
-        doc_id=f"{config.name}:{file.name}",
-        source=config.name,
-        uri=file.name,
-        title=clean_text(title) or _title_from(file.name),
-        lang=lang or config.lang,
-        text=text,
-        meta=meta,
-    )
+    kind: Literal["books_text"] = "books_text"
+    encoding: str = AUTO
+    """Encoding of files without a byte order mark; such a mark always wins. With `auto`, text that is not UTF-8 is read
+    by the Windows code page of `lang` or an older encoding of that language (KOI8-R, Latin-2, Big5, ISO-2022), and text
+    that was decoded wrongly before is repaired; a book that none of them makes probable is rejected, with what it may
+    be. With a name, a byte that is invalid rejects the book."""
+    line_wrap: LineWrap = "auto"
+    """Whether lines are wrapped paragraphs to be joined (`joined`), or paragraphs themselves (`kept`). `auto` decides
+    for each book, by the sentences that go on from line to line, and keeps the lines of verse, lists and tables of
+    contents."""
+
+    _known_encoding = field_validator("encoding")(known_encoding)
+
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+        """The book as one document; skipped when it is empty. A file that is not text is rejected as a whole."""
+        file = part.file
+        try:
+            data = read_whole(file, self.max_book_bytes)
+            text = decode_text(data, self.encoding, self.lang)
+        except DecodingError as error:
+            yield Reject(file.name, error.offset, error.reason)
+            return
+        if _HTML.match(text):
+            yield Reject(file.name, 0, "an HTML page; convert it to plain text, or package it as an EPUB")
+            return
+        frame = take_off_frame(text)
+        parts = split_chapters(paragraphs_of(frame.text, self.line_wrap))
+        yield self.book(file, parts, size_bytes=len(data), title=frame.title, author=frame.author)
 
 
 def primary_language(tag: str | None) -> str:
     """ISO 639 code that a language tag such as `de-AT` begins with; "" for anything else."""
     found = _LANGUAGE.match((tag or "").lower())
     return found.group() if found else ""
-
-
-def _title_from(name: str) -> str:
-    """`novels/Eliot_Felix_1866.txt.gz` is titled `Eliot Felix 1866`."""
-    return _PACKING.sub("", name.rsplit("/", 1)[-1]).replace("_", " ").strip()

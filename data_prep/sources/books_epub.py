@@ -12,8 +12,8 @@ from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, list_paths, whole_file
-from data_prep.sources.books import BooksConfig, book, primary_language
+from data_prep.sources.base import FilePart, Skipped
+from data_prep.sources.books import BooksConfig, primary_language
 from data_prep.sources.streams import open_file
 from data_prep.text import names
 from data_prep.text.books import CHAPTER_BREAK, join_chapters, take_off_frame
@@ -58,34 +58,30 @@ class BooksEpubConfig(BooksConfig):
 
     kind: Literal["books_epub"] = "books_epub"
 
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+        """The book as one document, with the title, author and language of its package; skipped when it is empty.
 
-list_files, split = list_paths, whole_file
-
-
-def read(config: BooksEpubConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-    """The book as one document, with the title, author and language of its package; skipped when it is empty.
-
-    `byte_end` is the size of the file. A book of which a part is damaged or missing is rejected as a whole.
-    """
-    file = part.file
-    with open_file(file.path) as stored:
-        try:
-            epub = Epub(stored, config.max_book_bytes)
-            package = epub.package()
-            parts = _chapters(epub, package)
-        except EpubError as error:
-            yield Reject(file.name, error.offset, error.reason)
-            return
-        size = stored.seek(0, 2)
-    yield book(
-        config,
-        file,
-        _without_frame(parts),
-        size_bytes=size,
-        title=package.title,
-        author=package.author,
-        lang=primary_language(package.lang),
-    )
+        `byte_end` is the size of the file. A book of which a part is damaged or missing is rejected as a whole.
+        """
+        file = part.file
+        with open_file(file.path) as stored:
+            try:
+                epub = Epub(stored, self.max_book_bytes)
+                package = epub.package()
+                parts = _chapters(epub, package)
+            except EpubError as error:
+                yield Reject(file.name, error.offset, error.reason)
+                return
+            size = stored.seek(0, 2)
+        text = take_off_frame(join_chapters(parts)).text
+        yield self.book(
+            file,
+            [part.split("\n\n") for part in text.split(CHAPTER_BREAK)],
+            size_bytes=size,
+            title=package.title,
+            author=package.author,
+            lang=primary_language(package.lang),
+        )
 
 
 def _chapters(epub: Epub, package: Package) -> list[list[str]]:
@@ -99,7 +95,7 @@ def _chapters(epub: Epub, package: Package) -> list[list[str]]:
         tree = _parse(name, epub.read(name), primary_language(package.lang) or "en")
         if tree is not None:
             builder.start_chapter()
-            builder.add(tree, _opens_chapter)
+            builder.add(tree, lambda element: local_name(element) in _CHAPTER_HEADINGS)
     parts = [part for part in builder.parts if part]
     if sum(builder.headed) * 2 <= len(parts):
         return parts
@@ -110,10 +106,6 @@ def _chapters(epub: Epub, package: Package) -> list[list[str]]:
         else:
             merged[-1].extend(part)
     return merged
-
-
-def _opens_chapter(element: Any) -> bool:
-    return local_name(element) in _CHAPTER_HEADINGS
 
 
 def _parse(name: str, data: bytes, lang: str) -> Any | None:
@@ -134,8 +126,3 @@ def _parse(name: str, data: bytes, lang: str) -> Any | None:
     with suppress(etree.ParserError):
         return lxml.html.document_fromstring(text)
     return None
-
-
-def _without_frame(parts: list[list[str]]) -> list[list[str]]:
-    text = take_off_frame(join_chapters(parts)).text
-    return [part.split("\n\n") for part in text.split(CHAPTER_BREAK)]

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, list_paths, whole_file
-from data_prep.sources.books import BooksConfig, book, primary_language, read_whole
+from data_prep.sources.base import FilePart, Skipped
+from data_prep.sources.books import BooksConfig, primary_language, read_whole
 from data_prep.text import names
+from data_prep.text.encodings import DecodingError
 from data_prep.text.xml import BookBuilder, Roles, XmlError, local_name, parse_xml
 
-_ROOTS = frozenset({"TEI", "TEI.2"})
-_CORPORA = frozenset({"teiCorpus", "teiCorpus.2"})
+_ROOTS = frozenset({"TEI", "TEI.2", "teiCorpus", "teiCorpus.2"})
 _DIVISIONS = ("div", *(f"div{level}" for level in range(8)))
 _CHAPTER_TYPES = frozenset(
     {"chapter", "letter", "canto", "act", "tale", "story", "liminal", "preface", "prologue"}
@@ -28,6 +28,7 @@ _SUPERSEDED = frozenset({"sic", "orig", "abbr"})
 """Elements of `<choice>` beside a corrected, regularised or expanded reading."""
 _EDITION = re.compile(r"\s*[:.]\s*[^:.]{0,40}\b(?:ELTeC|electronic|digital)\b[^:.]{0,40}$", re.IGNORECASE)
 _LIFE_DATES = re.compile(r"\s*\([^()]*\d{3}[^()]*\)\s*$")
+_LETTERS = re.compile(r"[^\W\d_]{2}")
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
@@ -38,15 +39,10 @@ def _is_hidden(element: Any) -> bool:
     if name in _SUPERSEDED:
         parent = element.getparent()
         return parent is not None and local_name(parent) == "choice"
-    if name == "ref":  # the mark of a note
-        return element.get("target", "").startswith("#") or (
-            element.get("target") is None and _is_mark(element)
-        )
+    if name == "ref":  # the mark of a note: it leads to one, or has no two letters side by side
+        target = element.get("target")
+        return not _LETTERS.search("".join(element.itertext())) if target is None else target.startswith("#")
     return element.get("type", "").lower() in _HIDDEN_TYPES and name in _DIVISIONS
-
-
-def _is_mark(element: Any) -> bool:
-    return not re.search(r"[^\W\d_]{2}", "".join(element.itertext()))
 
 
 _ROLES = Roles(
@@ -66,41 +62,32 @@ class BooksTeiConfig(BooksConfig):
 
     kind: Literal["books_tei"] = "books_tei"
 
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+        """The book as one document, with the title, author and language of its header; skipped when it is empty.
 
-list_files, split = list_paths, whole_file
-
-
-def read(config: BooksTeiConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-    """The book as one document, with the title, author and language of its header; skipped when it is empty.
-
-    The books of a `<teiCorpus>` are documents of their own, numbered from 1.
-    """
-    file = part.file
-    data = read_whole(file, config.max_book_bytes)
-    if isinstance(data, Reject):
-        yield data
-        return
-    try:
-        root = parse_xml(data)
-    except XmlError as error:
-        yield Reject(file.name, error.offset, error.reason)
-        return
-    texts = [text for each in _books(root) if (text := each.find("{*}text")) is not None]
-    if not texts:
-        yield Reject(file.name, 0, f"not a TEI book: its root is <{local_name(root)}>, or it has no <text>")
-    for number, text in enumerate(texts, start=1):
-        title, author, lang = _header(text.getparent(), text)
-        whole = book(
-            config, file, _chapters(text), size_bytes=len(data), title=title, author=author, lang=lang
-        )
-        if len(texts) > 1 and isinstance(whole, Document):
-            whole = replace(whole, doc_id=f"{whole.doc_id}#{number}")
-        yield whole
-
-
-def _books(root: Any) -> list[Any]:
-    """The books of a file: its root, or the books of a corpus, which may hold corpora."""
-    return [each for each in root.iter("{*}TEI", "{*}TEI.2") if local_name(root) in _ROOTS | _CORPORA]
+        The books of a `<teiCorpus>`, which may hold corpora, are documents of their own, numbered from 1.
+        """
+        file = part.file
+        try:
+            data = read_whole(file, self.max_book_bytes)
+            root = parse_xml(data)
+        except (DecodingError, XmlError) as error:
+            yield Reject(file.name, error.offset, error.reason)
+            return
+        books = root.iter("{*}TEI", "{*}TEI.2") if local_name(root) in _ROOTS else ()
+        texts = [text for each in books if (text := each.find("{*}text")) is not None]
+        if not texts:
+            yield Reject(
+                file.name, 0, f"not a TEI book: its root is <{local_name(root)}>, or it has no <text>"
+            )
+        for number, text in enumerate(texts, start=1):
+            title, author, lang = _header(text.getparent(), text)
+            whole = self.book(
+                file, _chapters(text), size_bytes=len(data), title=title, author=author, lang=lang
+            )
+            if len(texts) > 1 and isinstance(whole, Document):
+                whole = replace(whole, doc_id=f"{whole.doc_id}#{number}")
+            yield whole
 
 
 def _chapters(text: Any) -> list[list[str]]:
@@ -115,16 +102,16 @@ def _chapters(text: Any) -> list[list[str]]:
     return builder.parts
 
 
-# -- header -------------------------------------------------------------------------------------------------
-
-
 def _header(root: Any, text: Any) -> tuple[str, str, str]:
     """(title, author, language), each "" where the header does not state it."""
     statement = root.find("{*}teiHeader/{*}fileDesc/{*}titleStmt")
     titles = [] if statement is None else statement.findall("{*}title")
     authors = [] if statement is None else statement.findall("{*}author")
     title = _EDITION.sub("", _plain(titles[0])) if titles else ""
-    return title, "; ".join(filter(None, map(_author, authors))), _language(root, text)
+    declared = root.find(".//{*}profileDesc//{*}language")
+    stated = text.get(_XML_LANG), None if declared is None else declared.get("ident"), root.get(_XML_LANG)
+    lang = next(filter(None, map(primary_language, stated)), "")
+    return title, "; ".join(filter(None, map(_author, authors))), lang
 
 
 def _author(element: Any) -> str:
@@ -133,16 +120,6 @@ def _author(element: Any) -> str:
     if surname is None:
         return _LIFE_DATES.sub("", _plain(element))
     return ", ".join(_plain(name) for name in (surname, forename) if name is not None)
-
-
-def _language(root: Any, text: Any) -> str:
-    declared = root.find(".//{*}profileDesc//{*}language")
-    candidates = (
-        text.get(_XML_LANG),
-        None if declared is None else declared.get("ident"),
-        root.get(_XML_LANG),
-    )
-    return next(filter(None, map(primary_language, candidates)), "")
 
 
 def _plain(element: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -17,13 +17,13 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import Field
 
-from cluster.artefacts.errors import ClozeError, ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.reading import inside
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import json_lines, parquet
+from data_prep.sources import parquet
 from data_prep.sources.base import FilePart, Skipped, SourceFile
-from data_prep.sources.records import RecordsConfig
+from data_prep.sources.records import MAX_LINE_BYTES, RecordsConfig, json_parts, read_json
 from data_prep.sources.streams import open_file
 
 _STATE_NAME = "state.json"
@@ -40,6 +40,7 @@ _LOADERS: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
     }
 )
 """Module of `datasets` that reads the other formats, with its settings."""
+_FORMATS = _JSON_LINES | _PARQUET | _LOADERS.keys()
 _COMPRESSIONS = frozenset({".gz", ".bz2", ".xz", ".zst"})
 
 
@@ -58,51 +59,46 @@ class HfDatasetsConfig(RecordsConfig):
 
     places: ClassVar[frozenset[str]] = frozenset({"path"})
 
+    def list_files(self) -> list[SourceFile]:
+        """The data files of the split, sorted by name.
 
-def list_files(config: HfDatasetsConfig) -> list[SourceFile]:
-    """The data files of the split, sorted by name.
+        Raises:
+            MissingInputError: there is no such data set, configuration or split, or the hub does not answer.
+            ConfigError: its files are of a format that is not read here, or lack a column that a setting names.
+        """
+        path = os.path.expanduser(self.path)
+        if os.path.isfile(path):
+            files = [SourceFile(path, os.path.basename(path))]
+        elif saved := _saved_split(Path(path), self.split):
+            files = [SourceFile(str(file), file.name) for file in saved]
+        else:
+            files = [SourceFile(name, name_below(name, path)) for name in _resolve(self, path)]
+        for file in files:
+            if _format(file) not in _FORMATS:
+                raise ConfigError(
+                    f"{self.path} holds {file.name}, which is of a format that this source does not read.",
+                    next_step=f"convert it to Parquet; it reads {', '.join(sorted(_FORMATS))}",
+                )
+        if tables := [file for file in files if _format(file) in _PARQUET]:
+            parquet.require_columns(self, tables)
+        return sorted(files, key=lambda file: file.name)
 
-    Raises:
-        MissingInputError: there is no such data set, configuration or split, or the hub does not answer.
-        ConfigError: its files are of a format that is not read here, or lack a column that a setting names.
-    """
-    path = os.path.expanduser(config.path)
-    if os.path.isfile(path):
-        files = [SourceFile(path, os.path.basename(path))]
-    elif saved := _saved_split(Path(path), config.split):
-        files = [SourceFile(str(file), file.name) for file in saved]
-    else:
-        files = [SourceFile(name, _file_name(name, path)) for name in _resolve(config, path)]
-    for file in files:
-        if _format(file) not in {*_JSON_LINES, *_PARQUET, *_LOADERS}:
-            raise ConfigError(
-                f"{config.path} holds {file.name}, which is of a format that this source does not read.",
-                next_step=f"convert it to Parquet; it reads {', '.join(sorted({*_JSON_LINES, *_PARQUET, *_LOADERS}))}",
-            )
-    if any(_format(file) in _PARQUET for file in files):
-        parquet.require_columns(config, [file for file in files if _format(file) in _PARQUET])
-    return sorted(files, key=lambda file: file.name)
+    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+        """JSON lines and Parquet files are cut; others are read as a whole."""
+        if _format(file) in _PARQUET:
+            return parquet.split_row_groups(file, size_bytes, part_bytes)
+        if _format(file) in _JSON_LINES:
+            return json_parts(file, size_bytes, part_bytes)
+        return [FilePart(file)]
 
-
-def split(config: HfDatasetsConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-    """JSON lines and Parquet files are cut; others are read as a whole."""
-    cut = _SPLITS.get(_format(file))
-    return cut(config, file, size_bytes, part_bytes) if cut else [FilePart(file)]
-
-
-def read(config: HfDatasetsConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-    """The rows of a part in order. A file in which `datasets` meets damage ends there, with one reject."""
-    suffix = _format(part.file)
-    if suffix in _PARQUET:
-        return parquet.read(config, part)
-    if suffix in _JSON_LINES:
-        return json_lines.read_records(config, part, json_lines.MAX_LINE_BYTES)
-    return _read_with_datasets(config, part.file, *_LOADERS[suffix])
-
-
-_SPLITS: Mapping[str, Callable[[RecordsConfig, SourceFile, int, int], list[FilePart]]] = MappingProxyType(
-    dict.fromkeys(_JSON_LINES, json_lines.split) | dict.fromkeys(_PARQUET, parquet.split)
-)
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+        """The rows of a part in order. A file in which `datasets` meets damage ends there, with one reject."""
+        suffix = _format(part.file)
+        if suffix in _PARQUET:
+            return parquet.read_rows(self, part)
+        if suffix in _JSON_LINES:
+            return read_json(self, part, MAX_LINE_BYTES)
+        return _read_with_datasets(self, part.file, *_LOADERS[suffix])
 
 
 def _format(file: SourceFile) -> str:
@@ -128,7 +124,18 @@ def _resolve(config: HfDatasetsConfig, path: str) -> list[str]:
     try:
         builder = load_dataset_builder(path, name=config.config_name, revision=config.revision)
     except (OSError, ValueError) as error:
-        raise _missing(config, path, error) from error
+        reason = str(error).strip().split("\n", 1)[0]
+        if isinstance(error, ConnectionError):
+            raise MissingInputError(
+                f"The Hugging Face hub does not answer for the data set {config.path}: {reason}.",
+                next_step="check the network and HF_HUB_OFFLINE, or name a local copy: `hf download --repo-type"
+                f" dataset {config.path} --local-dir DIR`, then `path: DIR`",
+            ) from error
+        raise MissingInputError(
+            f"The data set {config.path} cannot be loaded: {reason}",
+            next_step="correct the source's `path`, `config_name` or `revision`; for a gated data set,"
+            " `hf auth login`",
+        ) from error
     found = {str(name): files for name, files in (builder.config.data_files or {}).items()}
     if config.split not in found:
         raise MissingInputError(
@@ -138,21 +145,7 @@ def _resolve(config: HfDatasetsConfig, path: str) -> list[str]:
     return list(found[config.split])
 
 
-def _missing(config: HfDatasetsConfig, path: str, error: Exception) -> ClozeError:
-    reason = str(error).strip().split("\n", 1)[0]
-    if isinstance(error, ConnectionError):
-        return MissingInputError(
-            f"The Hugging Face hub does not answer for the data set {config.path}: {reason}.",
-            next_step="check the network and HF_HUB_OFFLINE, or name a local copy: `hf download --repo-type dataset"
-            f" {config.path} --local-dir DIR`, then `path: DIR`",
-        )
-    return MissingInputError(
-        f"The data set {config.path} cannot be loaded: {reason}",
-        next_step="correct the source's `path`, `config_name` or `revision`; for a gated data set, `hf auth login`",
-    )
-
-
-def _file_name(name: str, path: str) -> str:
+def name_below(name: str, path: str) -> str:
     """A file's path below the data set: the same on every machine and for every revision."""
     if pinned := _PINNED.fullmatch(name):
         return pinned.group(1)

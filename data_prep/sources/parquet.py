@@ -14,8 +14,8 @@ from pydantic import Field
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceFile, list_paths
-from data_prep.sources.records import RecordsConfig, document_of
+from data_prep.sources.base import FilePart, Skipped, SourceFile
+from data_prep.sources.records import RecordsConfig
 from data_prep.sources.streams import open_file
 
 BATCH_ROWS = 512
@@ -34,15 +34,14 @@ class ParquetConfig(RecordsConfig):
     paths: tuple[str, ...] = Field(min_length=1)
     """Parquet files: local glob patterns or fsspec URIs."""
 
+    def list_files(self) -> Sequence[SourceFile]:
+        return require_columns(self, super().list_files())
 
-def list_files(config: ParquetConfig) -> Sequence[SourceFile]:
-    """All files, sorted by name.
+    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+        return split_row_groups(file, size_bytes, part_bytes)
 
-    Raises:
-        MissingInputError: a pattern matches nothing.
-        ConfigError: a setting names a column that no file has.
-    """
-    return require_columns(config, list_paths(config))
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+        return read_rows(self, part)
 
 
 def require_columns(config: RecordsConfig, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
@@ -67,7 +66,7 @@ def require_columns(config: RecordsConfig, files: Sequence[SourceFile]) -> Seque
     return files
 
 
-def split(config: RecordsConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+def split_row_groups(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
     """Parts of whole row groups; the file as one part when its footer cannot be read."""
     with open_file(file.path) as stored:
         try:
@@ -81,7 +80,7 @@ def split(config: RecordsConfig, file: SourceFile, size_bytes: int, part_bytes: 
     return [FilePart(file, start, end) for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
 
 
-def read(config: RecordsConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+def read_rows(config: RecordsConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
     """The rows of the row groups whose first page lies in the part, in order.
 
     A damaged row group is one reject, at its first byte, after the rows that could be read of it; so is a damaged
@@ -134,7 +133,7 @@ def documents_of(
         names = batch.schema.names
         for values in zip(*columns, strict=True):
             meta = {"byte_start": start, "byte_end": end, "row": row}
-            item = document_of(config, file, dict(zip(names, values, strict=True)), row, meta)
+            item = config.document_of(file, dict(zip(names, values, strict=True)), row, meta)
             yield replace(item, reason=f"row {row}: {item.reason}") if isinstance(item, Reject) else item
             row += 1
 
@@ -203,15 +202,14 @@ def _values(column: pa.Array) -> list[Any]:
             column = column.cast(pa.large_string())
         return column.to_pylist()
     except (pa.ArrowInvalid, UnicodeDecodeError):
-        return [_value(scalar) for scalar in column]
-
-
-def _value(scalar: Any) -> Any:
-    try:
-        value = scalar.as_py()
-        return value.decode() if isinstance(value, bytes) else value
-    except UnicodeDecodeError as error:
-        return error.object
+        values = []
+        for scalar in column:
+            try:
+                value = scalar.as_py()
+                values.append(value.decode() if isinstance(value, bytes) else value)
+            except UnicodeDecodeError as error:
+                values.append(error.object)
+        return values
 
 
 def _first_line(error: BaseException) -> str:

@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, SourceConfig, SourceFile, whole_file
+from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 from data_prep.sources.streams import open_file
 from data_prep.text import clean_text
 
@@ -63,21 +63,76 @@ class PythonDocsConfig(SourceConfig):
             raise ValueError("name some `packages`, or set `stdlib: true`")
         return self
 
+    def list_files(self) -> list[SourceFile]:
+        """All source files, sorted by name, at most `max_bytes` of them together: in the order of their hashed names
+        until the next would pass the limit.
 
-def list_files(config: PythonDocsConfig) -> list[SourceFile]:
-    """All source files, sorted by name, at most `max_bytes` of them together.
+        Raises:
+            MissingInputError: a package is not installed, or is one extension module without Python source.
+        """
+        files: dict[str, str] = {}
+        if self.stdlib:
+            root = sysconfig.get_path("stdlib")
+            files.update(_source_files(root, root))
+        for package in self.packages:
+            files.update(_package_files(package))
+        found = [SourceFile(path=path, name=name) for name, path in sorted(files.items())]
+        if self.max_bytes is None:
+            return found
+        chosen: list[SourceFile] = []
+        size = 0
+        for file in sorted(found, key=lambda file: xxhash.xxh3_64_intdigest(file.name.encode())):
+            size += os.path.getsize(file.path)
+            if size > self.max_bytes:
+                break
+            chosen.append(file)
+        return sorted(chosen, key=lambda file: file.name)
 
-    Raises:
-        MissingInputError: a package is not installed, or is one extension module without Python source.
-    """
-    files: dict[str, str] = {}
-    if config.stdlib:
-        root = sysconfig.get_path("stdlib")
-        files.update(_source_files(root, root))
-    for package in config.packages:
-        files.update(_package_files(package))
-    found = [SourceFile(path=path, name=name) for name, path in sorted(files.items())]
-    return found if config.max_bytes is None else _within(found, config.max_bytes)
+    def read(self, part: FilePart) -> Iterator[Document | Reject]:
+        """A file's docstrings of `min_characters` or more, in their order; a Reject when it is no Python 3."""
+        file = part.file
+        with open_file(file.path) as opened:
+            data = opened.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            yield Reject(file.name, 0, f"longer than the limit of {MAX_FILE_BYTES} bytes")
+            return
+        try:
+            # From its coding cookie or byte order mark.
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+            text = data.decode(encoding)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # invalid escapes in other people's code
+                tree = ast.parse(text)
+        except UnicodeDecodeError as error:
+            yield Reject(file.name, error.start, f"invalid {error.encoding}: {error.reason}")
+            return
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            yield Reject(file.name, 0, f"not Python {sysconfig.get_python_version()}: {error}")
+            return
+        yield from self._documents(file, tree, _Offsets(data, encoding))
+
+    def _documents(self, file: SourceFile, tree: ast.Module, offsets: _Offsets) -> Iterator[Document]:
+        module = re.sub(r"(/__init__)?\.py$", "", file.name).replace("/", ".")
+        seen: Counter[str] = Counter()
+        for name, literal, value in _docstrings(tree):
+            seen[name] += 1
+            text = clean_text(inspect.cleandoc(value))
+            if len(text) < self.min_characters:
+                continue
+            repeated = f":{literal.lineno}" if seen[name] > 1 else ""
+            yield Document(
+                doc_id=f"{self.name}:{file.name}#{name}{repeated}",
+                source=self.name,
+                uri=file.name,
+                title=f"{module}.{name}" if name else module,
+                lang=self.lang,
+                text=text,
+                meta={
+                    "byte_start": offsets.of(literal.lineno, literal.col_offset),
+                    "byte_end": offsets.of(literal.end_lineno, literal.end_col_offset),
+                    "package": module.partition(".")[0],
+                },
+            )
 
 
 def _package_files(package: str) -> dict[str, str]:
@@ -106,70 +161,6 @@ def _source_files(directory: str, root: str) -> Iterator[tuple[str, str]]:
             relative = name if folder == os.curdir else f"{folder}/{name}"
             if name.endswith(".py") and not SKIPPED_FILES.search(relative):
                 yield relative, os.path.join(parent, name)
-
-
-def _within(files: list[SourceFile], max_bytes: int) -> list[SourceFile]:
-    """Files in the order of their hashed names until the next would pass the limit; sorted by name again."""
-    chosen: list[SourceFile] = []
-    size = 0
-    for file in sorted(files, key=lambda file: xxhash.xxh3_64_intdigest(file.name.encode())):
-        size += os.path.getsize(file.path)
-        if size > max_bytes:
-            break
-        chosen.append(file)
-    return sorted(chosen, key=lambda file: file.name)
-
-
-split = whole_file
-
-
-def read(config: PythonDocsConfig, part: FilePart) -> Iterator[Document | Reject]:
-    """A file's docstrings of `min_characters` or more, in their order; a Reject when it is no Python 3."""
-    file = part.file
-    with open_file(file.path) as opened:
-        data = opened.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        yield Reject(file.name, 0, f"longer than the limit of {MAX_FILE_BYTES} bytes")
-        return
-    try:
-        tree, encoding = _parse(data)
-    except UnicodeDecodeError as error:
-        yield Reject(file.name, error.start, f"invalid {error.encoding}: {error.reason}")
-        return
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        yield Reject(file.name, 0, f"not Python {sysconfig.get_python_version()}: {error}")
-        return
-    offsets = _Offsets(data, encoding)
-    module = re.sub(r"(/__init__)?\.py$", "", file.name).replace("/", ".")
-    seen: Counter[str] = Counter()
-    for name, literal, value in _docstrings(tree):
-        seen[name] += 1
-        text = clean_text(inspect.cleandoc(value))
-        if len(text) < config.min_characters:
-            continue
-        repeated = f":{literal.lineno}" if seen[name] > 1 else ""
-        yield Document(
-            doc_id=f"{config.name}:{file.name}#{name}{repeated}",
-            source=config.name,
-            uri=file.name,
-            title=f"{module}.{name}" if name else module,
-            lang=config.lang,
-            text=text,
-            meta={
-                "byte_start": offsets.of(literal.lineno, literal.col_offset),
-                "byte_end": offsets.of(literal.end_lineno, literal.end_col_offset),
-                "package": module.partition(".")[0],
-            },
-        )
-
-
-def _parse(data: bytes) -> tuple[ast.Module, str]:
-    """The syntax tree and the file's encoding, from its coding cookie or byte order mark."""
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    text = data.decode(encoding)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in other people's code
-        return ast.parse(text), encoding
 
 
 _Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -208,7 +199,7 @@ class _Offsets:
         mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
         self._data = data
         self._encoding = None if encoding in ("utf-8", "utf-8-sig") else encoding
-        self._starts = [mark, *(end.end() for end in _LINE_END.finditer(data))]
+        self._starts = [mark, *(end.end() for end in re.finditer(rb"\r\n|\r|\n", data))]
 
     def of(self, line: int | None, column: int | None) -> int:
         assert line is not None
@@ -218,6 +209,3 @@ class _Offsets:
             return start + column
         text = self._data[start:].split(b"\n", 1)[0].decode(self._encoding)
         return start + len(text.encode("utf-8")[:column].decode("utf-8").encode(self._encoding))
-
-
-_LINE_END = re.compile(rb"\r\n|\r|\n")

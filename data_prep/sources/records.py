@@ -1,24 +1,33 @@
-"""Records with named fields, as JSON lines, Parquet and Hugging Face data sets hold them, to documents."""
+"""Records with named fields to documents: JSON lines here, and the rows of Parquet files and Hugging Face data sets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import codecs
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
 
+import orjson
 from pydantic import Field
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import Skipped, SourceConfig, SourceFile
+from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, plain_parts
+from data_prep.sources.streams import HEAD_BYTES, Gap, open_file, read_chunks, to_utf8
 from data_prep.text import clean_text
 
-_MAX_LANGUAGE_CHARACTERS = 35
-"""The longest tag that RFC 5646 (section 4.4.1) asks programs to hold."""
-
-_FIRST_INEXACT_NUMBER = 2.0**53
+MAX_LINE_BYTES = 64 << 20
 MISSING = object()
 """The value of a field that is not there."""
 NO_TEXT = Skipped("no_text")
+_MAX_LANGUAGE_CHARACTERS = 35
+"""The longest tag that RFC 5646 (section 4.4.1) asks programs to hold."""
+_FIRST_INEXACT_NUMBER = 2.0**53
+_BLANK = codecs.BOM_UTF8 + b" \t\r\n"
+_OVER_LINES = (
+    "a JSON list or object over several lines, not one record a line; `jq -c '.[]' FILE` writes a list as lines,"
+    " `jq -c . FILE` objects"
+)
 
 
 class RecordsConfig(SourceConfig):
@@ -35,37 +44,40 @@ class RecordsConfig(SourceConfig):
     lang_field: str | None = Field(default=None, min_length=1)
     """ISO 639-1 code; records without it have the source's `lang`."""
 
+    def document_of(
+        self, file: SourceFile, record: Any, place: int, meta: dict[str, Any]
+    ) -> Document | Reject | Skipped:
+        """The document of a record; Skipped when its text is null or empty.
 
-def document_of(
-    config: RecordsConfig, file: SourceFile, record: Any, place: int, meta: dict[str, Any]
-) -> Document | Reject | Skipped:
-    """The document of a record; Skipped when its text is null or empty.
-
-    Args:
-        place: where it stands in the file, in bytes or rows; its name where it has no other.
-        meta: with `byte_start`, to which a reject points.
-    """
-    text = value_at(record, config.text_field)
-    if text is None:
-        return NO_TEXT
-    if not isinstance(text, str):
-        return Reject(file.name, meta["byte_start"], _no_text(record, config.text_field, text))
-    text = clean_text(text)
-    if not text:
-        return NO_TEXT
-    given = value_at(record, config.id_field) if config.id_field else None
-    title = value_at(record, config.title_field) if config.title_field else None
-    lang = value_at(record, config.lang_field) if config.lang_field else None
-    name = _name_in(given)
-    return Document(
-        doc_id=f"{config.name}:{name}" if name else f"{config.name}:{file.name}:{place}",
-        source=config.name,
-        uri=file.name,
-        title=clean_text(title) if isinstance(title, str) else "",
-        lang=lang[:_MAX_LANGUAGE_CHARACTERS] if isinstance(lang, str) and lang else config.lang,
-        text=text,
-        meta=meta,
-    )
+        Args:
+            place: where it stands in the file, in bytes or rows; its name where it has no other.
+            meta: with `byte_start`, to which a reject points.
+        """
+        text = value_at(record, self.text_field)
+        if text is None:
+            return NO_TEXT
+        if not isinstance(text, str):
+            return Reject(file.name, meta["byte_start"], _no_text(record, self.text_field, text))
+        text = clean_text(text)
+        if not text:
+            return NO_TEXT
+        given, title, lang = (
+            value_at(record, field) if field else None
+            for field in (self.id_field, self.title_field, self.lang_field)
+        )
+        # pandas turns whole numbers into fractions where some are missing.
+        if isinstance(given, float) and given.is_integer() and abs(given) < _FIRST_INEXACT_NUMBER:
+            given = int(given)
+        is_name = isinstance(given, str | int) and not isinstance(given, bool) and given != ""
+        return Document(
+            doc_id=f"{self.name}:{given}" if is_name else f"{self.name}:{file.name}:{place}",
+            source=self.name,
+            uri=file.name,
+            title=clean_text(title) if isinstance(title, str) else "",
+            lang=lang[:_MAX_LANGUAGE_CHARACTERS] if isinstance(lang, str) and lang else self.lang,
+            text=text,
+            meta=meta,
+        )
 
 
 def value_at(record: Any, field: str) -> Any:
@@ -85,28 +97,170 @@ def value_at(record: Any, field: str) -> Any:
     return None if record[first] is None else value_at(record[first], rest)
 
 
-def _name_in(value: Any) -> str:
-    """An id as text; "" for a missing one. pandas turns whole numbers into fractions where some are missing."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < _FIRST_INEXACT_NUMBER:
-        value = int(value)
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-
-
 def _no_text(record: Any, field: str, value: Any) -> str:
     if isinstance(record, list):
         return "a list in place of a record; `jq -c '.[]' FILE` writes its records as lines"
     if not isinstance(record, Mapping):
         return f"a record must be an object with fields, not {type(record).__name__}"
     if isinstance(value, bytes):
-        return f"invalid UTF-8 in field {field!r}, at its byte {_first_invalid(value)}"
+        wrong = len(value)
+        try:
+            value.decode()
+        except UnicodeDecodeError as error:
+            wrong = error.start
+        return f"invalid UTF-8 in field {field!r}, at its byte {wrong}"
     if value is not MISSING:
         return f"field {field!r} holds no string but {type(value).__name__}"
     return f"no field {field!r}; there are {', '.join(sorted(map(str, record))[:20])}"
 
 
-def _first_invalid(data: bytes) -> int:
+# -- JSON lines ----------------------------------------------------------------------------------------------
+
+
+class JsonLinesConfig(RecordsConfig):
+    """Files of JSON lines."""
+
+    kind: Literal["json_lines"] = "json_lines"
+    paths: tuple[str, ...] = Field(min_length=1)
+    """Files, plain, .gz, .zst, .xz or .bz2: local glob patterns or fsspec URIs."""
+    max_line_bytes: int = Field(default=MAX_LINE_BYTES, gt=0)
+    """A longer line is rejected, and never held in memory."""
+
+    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+        return json_parts(file, size_bytes, part_bytes)
+
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+        """The records of a part in order; a line that is no record of text is rejected, and only that line."""
+        return read_json(self, part, self.max_line_bytes)
+
+
+def json_parts(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    """The file in even parts; one part where it is compressed, or begins with a list in place of a record."""
+    with open_file(file.path) as stored:
+        is_list = stored.read(HEAD_BYTES).lstrip(_BLANK).startswith(b"[")
+    return [FilePart(file)] if is_list else plain_parts(file, size_bytes, part_bytes)
+
+
+def read_json(
+    config: RecordsConfig, part: FilePart, max_line_bytes: int
+) -> Iterator[Document | Reject | Skipped]:
+    """The documents of a part of a file of JSON lines. Offsets are of the decompressed file."""
+    lines = read_lines(part, max_line_bytes)
+    for item in parse_lines(part.file, lines, is_first=part.start == 0):
+        if isinstance(item, Reject):
+            yield item
+        else:
+            start, end, record = item
+            yield config.document_of(part.file, record, start, {"byte_start": start, "byte_end": end})
+
+
+def parse_lines(
+    file: SourceFile, lines: Iterable[tuple[int, bytes] | Reject], *, is_first: bool = False
+) -> Iterator[tuple[int, int, Any] | Reject]:
+    """(first byte, byte after the last, value) of every line that is not blank; a Reject where it is no JSON.
+
+    Args:
+        is_first: whether the lines begin with the first one of a file. Where that shows that the file holds no JSON
+            lines but a list or object over several, it is one reject.
+    """
+    for item in lines:
+        if isinstance(item, Reject):
+            yield item
+            continue
+        start, line = item
+        try:
+            value = _parse(line)
+        except ValueError as error:
+            if is_first and (line.lstrip(_BLANK).startswith(b"[") or line.strip(_BLANK) == b"{"):
+                yield Reject(file.name, start, _OVER_LINES)
+                return
+            if line.strip():
+                yield Reject(file.name, start, f"no JSON: {error}")
+                is_first = False
+            continue
+        is_first = False
+        yield start, start + len(line), value
+
+
+def _parse(line: bytes) -> Any:
+    """The value of a line. Python writes NaN and unpaired surrogates, which are no JSON, and reads them again.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply.
+    """
     try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        return error.start
-    return len(data)
+        return orjson.loads(line.removeprefix(codecs.BOM_UTF8))
+    except orjson.JSONDecodeError as error:
+        try:
+            return json.loads(line.removeprefix(codecs.BOM_UTF8))
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        except ValueError:
+            raise error from None
+
+
+def read_lines(part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes] | Reject]:
+    """(offset, line without its line feed) of every line that begins in the part, in order.
+
+    Offsets are of the decompressed file, for UTF-16 of that as UTF-8. Of a compressed file, the part must
+    begin at its start.
+
+    Args:
+        max_line_bytes: a longer line is rejected, and never held in memory.
+    """
+    # The byte before the part shows whether the part's first byte begins a line.
+    before = part.start - 1 if part.start else 0
+    chunks = read_chunks(part.file.path, start=before)
+    chunks = chunks if before else to_utf8(chunks)
+    return split_lines(part.file, chunks, max_line_bytes, before, in_line=bool(part.start), end=part.end)
+
+
+def split_lines(
+    file: SourceFile,
+    chunks: Iterable[bytes | Gap],
+    max_line_bytes: int,
+    offset: int,
+    *,
+    in_line: bool = False,
+    end: int | None = None,
+) -> Iterator[tuple[int, bytes] | Reject]:
+    """Like `read_lines`, of any chunks, up to the line that begins at or after byte `end`.
+
+    Args:
+        offset: byte at which the chunks begin.
+        in_line: whether they begin in a line, which is left out.
+    """
+    too_long = f"a line longer than the limit of {max_line_bytes} bytes"
+    # Of a line whose end is still to come, in pieces: joining each as it comes takes quadratic time.
+    pieces, size, skipping = list[bytes](), 0, in_line
+    for chunk in chunks:
+        if isinstance(chunk, Gap):
+            yield Reject(file.name, offset, chunk.reason)
+            # What follows a gap is no whole line; offsets go on from the bytes that could be read.
+            offset, pieces, size, skipping = offset + size, [], 0, True
+            continue
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            length = size + len(line)
+            if not skipping:
+                if end is not None and offset >= end:
+                    return
+                if length > max_line_bytes:
+                    yield Reject(file.name, offset, too_long)
+                else:
+                    yield offset, b"".join([*pieces, line]) if size else line
+            if size:
+                pieces, size = [], 0
+            offset, skipping = offset + length + 1, False
+        if end is not None and offset >= end:
+            return
+        if skipping:
+            offset += len(rest)
+        elif rest:
+            pieces.append(rest)
+            size += len(rest)
+            if size > max_line_bytes:
+                yield Reject(file.name, offset, too_long)
+                offset, pieces, size, skipping = offset + size, [], 0, True
+    if size:
+        yield offset, b"".join(pieces)

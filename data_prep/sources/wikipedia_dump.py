@@ -24,15 +24,7 @@ from pydantic import Field
 from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import (
-    FilePart,
-    LeftOut,
-    Skipped,
-    SourceConfig,
-    SourceFile,
-    even_parts,
-    expand_patterns,
-)
+from data_prep.sources.base import FilePart, LeftOut, Skipped, SourceConfig, SourceFile, even_parts
 from data_prep.sources.books import primary_language
 from data_prep.sources.elements import Between, Element, cut_elements
 from data_prep.sources.streams import Gap, read_chunks, read_streams, storage_of, to_utf8
@@ -92,7 +84,8 @@ def read_site(path: str) -> Site:
             break
     header, page, _ = header.partition(_FIRST_PAGE)
     start = header.find(b"<mediawiki")
-    lang = _language(header)
+    named = next(filter(None, (pattern.search(header) for pattern in _LANGUAGES)), None)
+    lang = primary_language(named.group(1).decode()) if named else "en"
     if start < 0 or b"<siteinfo" not in header:
         return Site(lang=lang, is_export=start >= 0 or bool(page))
     opening = b" ".join(header[start:].split(_END_OF_DUMP)[0].split())
@@ -105,11 +98,6 @@ def read_site(path: str) -> Site:
     hidden = [name for name, number in ids.items() if number in HIDDEN_NAMESPACES]
     media = [name for name, number in ids.items() if number == MEDIA_NAMESPACE]
     return Site(opening, ENGLISH_LINKS.extended(hidden, media), lang)
-
-
-def _language(header: bytes) -> str:
-    found = next(filter(None, (pattern.search(header) for pattern in _LANGUAGES)), None)
-    return primary_language(found.group(1).decode()) if found else "en"
 
 
 ARTICLES = 0
@@ -139,58 +127,57 @@ class WikipediaDumpConfig(SourceConfig):
     max_page_bytes: int = Field(default=64 << 20, gt=0)
     """A longer page (bytes of XML) is rejected, and never held in memory."""
 
-
-def list_files(config: WikipediaDumpConfig) -> list[SourceFile]:
-    """All dump files, sorted by name, without the indexes that lie beside multistream dumps.
-
-    Raises:
-        MissingInputError: a pattern matches nothing, or only indexes.
-    """
-    dumps = [file for file in expand_patterns(config.paths) if not _INDEX_NAME.search(file.name)]
-    if not dumps:
-        raise MissingInputError(
-            f"{', '.join(config.paths)}: only indexes of dumps, and no dump.",
-            next_step="name the dump itself, such as `*-pages-articles-multistream.xml.bz2`",
-        )
-    return dumps
-
-
-def split(config: WikipediaDumpConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-    """Plain XML at any byte and multistream bzip2 at any stream; other dumps have to be read from their beginning.
-
-    The index of a multistream dump is not needed: a stream is recognised anywhere by its ten first bytes.
-    """
-    if storage_of(file.path) == "plain" or is_multistream(file.path):
-        return even_parts(file, size_bytes, part_bytes)
-    return [FilePart(file)]
-
-
-def read(config: WikipediaDumpConfig, part: FilePart) -> Iterator[Document | Reject | Skipped | LeftOut]:
-    """The articles of a part in their order. Redirects, other namespaces, disambiguation pages and pages
-    without text are skipped. Templates that nothing is known to show for are left out of sentences, and counted.
-
-    Offsets are of the decompressed file, for a UTF-16 dump of that as UTF-8. In a multistream dump they are of
-    the decompressed stream, which `stream_start` and the reasons of rejects name.
-    """
-    site = read_site(part.file.path)
-    if not site.is_export:
-        if part.start == 0:
-            yield Reject(
-                part.file.name, 0, "not a MediaWiki XML export: it has neither <mediawiki> nor <page>"
+    def list_files(self) -> list[SourceFile]:
+        """All dump files, without the indexes that lie beside multistream dumps."""
+        dumps = [file for file in super().list_files() if not _INDEX_NAME.search(file.name)]
+        if not dumps:
+            raise MissingInputError(
+                f"{', '.join(self.paths)}: only indexes of dumps, and no dump.",
+                next_step="name the dump itself, such as `*-pages-articles-multistream.xml.bz2`",
             )
-        return
-    if part.start == 0 and site.problem:
-        yield Reject(part.file.name, 0, site.problem)
-    reader = _Reader(config, part.file, site)
-    if is_multistream(part.file.path):
-        yield from _read_multistream(reader, part)
-    else:
-        # The cutter wants to see the byte before the part.
-        chunks = to_utf8(read_chunks(part.file.path, start=max(0, part.start - 1)))
-        yield from reader.read(chunks, part.start, part.end)
-        yield from reader.judge_end()
-    if reader.dropped_templates:
-        yield LeftOut("templates", reader.dropped_templates)
+        return dumps
+
+    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+        """Plain XML at any byte and multistream bzip2 at any stream; other dumps are read from their beginning.
+
+        The index of a multistream dump is not needed: a stream is recognised anywhere by its ten first bytes.
+        """
+        if storage_of(file.path) == "plain" or is_multistream(file.path):
+            return even_parts(file, size_bytes, part_bytes)
+        return [FilePart(file)]
+
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped | LeftOut]:
+        """The articles of a part in their order. Redirects, other namespaces, disambiguation pages and pages
+        without text are skipped. Templates that nothing is known to show for are left out of sentences, and counted.
+
+        Offsets are of the decompressed file, for a UTF-16 dump of that as UTF-8. In a multistream dump they are of
+        the decompressed stream, which `stream_start` and the reasons of rejects name.
+        """
+        path, name = part.file.path, part.file.name
+        site = read_site(path)
+        if not site.is_export:
+            if part.start == 0:
+                yield Reject(name, 0, "not a MediaWiki XML export: it has neither <mediawiki> nor <page>")
+            return
+        if part.start == 0 and site.problem:
+            yield Reject(name, 0, site.problem)
+        reader = _Reader(self, part.file, site)
+        reads_to_end = True
+        if is_multistream(path):
+            for stream in read_streams(path, part.start, part.end):
+                reader.stream_start = stream.start
+                yield from reader.read(stream.chunks)
+            reads_to_end = part.end is None or next(read_streams(path, part.end), None) is None
+        else:
+            # The cutter wants to see the byte before the part.
+            chunks = to_utf8(read_chunks(path, start=max(0, part.start - 1)))
+            yield from reader.read(chunks, part.start, part.end)
+        if reads_to_end and reader.unclosed_at is not None:
+            yield reader.reject(
+                reader.unclosed_at, "the file ends before </mediawiki>; later pages are missing"
+            )
+        if reader.dropped_templates:
+            yield LeftOut("templates", reader.dropped_templates)
 
 
 def is_multistream(path: str) -> bool:
@@ -201,21 +188,13 @@ def is_multistream(path: str) -> bool:
     """
     if storage_of(path) != "bzip2":
         return False
-    streams = (_first_text(stream.chunks) for stream in read_streams(path, 1, _SECOND_STREAM_BYTES))
-    starts = list(itertools.islice(filter(None, streams), 2))
+    starts: list[bytes] = []
+    for stream in read_streams(path, 1, _SECOND_STREAM_BYTES):
+        texts = (chunk.lstrip() for chunk in stream.chunks if not isinstance(chunk, Gap))
+        starts += itertools.islice(filter(None, texts), 1)
+        if len(starts) == 2:
+            break
     return bool(starts) and all(start.startswith((_OPENING, _END)) for start in starts)
-
-
-def _first_text(chunks: Iterable[bytes | Gap]) -> bytes:
-    return next((text for chunk in chunks if not isinstance(chunk, Gap) and (text := chunk.lstrip())), b"")
-
-
-def _read_multistream(reader: _Reader, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-    for stream in read_streams(part.file.path, part.start, part.end):
-        reader.stream_start = stream.start
-        yield from reader.read(stream.chunks)
-    if part.end is None or next(read_streams(part.file.path, part.end), None) is None:
-        yield from reader.judge_end()
 
 
 class _Reader:
@@ -224,7 +203,8 @@ class _Reader:
     def __init__(self, config: WikipediaDumpConfig, file: SourceFile, site: Site) -> None:
         self._config, self._file, self._site = config, file, site
         self._is_closed = False
-        self._unclosed_at: int | None = None
+        self.unclosed_at: int | None = None
+        """Where a dump ends that was cut between two pages; None where more follows."""
         self._lang = config.lang or site.lang
         self.stream_start: int | None = None
         self.dropped_templates: Counter[str] = Counter()
@@ -236,22 +216,15 @@ class _Reader:
         for piece in cut_elements(chunks, _OPENING, _CLOSING, limit, start=start, end=end):
             if isinstance(piece, Between):
                 self._is_closed |= _END in piece.head or _END in piece.tail
-                self._unclosed_at = piece.end if piece.at_end and not self._is_closed else None
+                self.unclosed_at = piece.end if piece.at_end and not self._is_closed else None
                 continue
-            self._is_closed, self._unclosed_at = False, None
+            self._is_closed, self.unclosed_at = False, None
             if isinstance(piece, Element):
                 yield self._article(piece)
             else:
-                yield self._reject(piece.start, piece.reason)
+                yield self.reject(piece.start, piece.reason)
 
-    def judge_end(self) -> Iterator[Reject]:
-        """Tell a dump that was cut between two pages."""
-        if self._unclosed_at is not None:
-            yield self._reject(
-                self._unclosed_at, "the file ends before </mediawiki>; later pages are missing"
-            )
-
-    def _reject(self, offset: int, reason: str) -> Reject:
+    def reject(self, offset: int, reason: str) -> Reject:
         where = "" if self.stream_start is None else f" (in the bzip2 stream at byte {self.stream_start})"
         return Reject(self._file.name, offset, reason + where)
 
@@ -276,9 +249,9 @@ class _Reader:
                 dropped=self.dropped_templates,
             )
         except WikitextError as error:
-            return self._reject(element.start, f"page {page.id}: {error}")
+            return self.reject(element.start, f"page {page.id}: {error}")
         except XML_ERRORS as error:
-            return self._reject(element.start, f"malformed page: {error}")
+            return self.reject(element.start, f"malformed page: {error}")
         if not text:
             return Skipped("no_text")
         meta = {"byte_start": element.start, "byte_end": element.end}

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, list_paths, plain_parts
-from data_prep.sources.elements import Between, Element, Flaw, cut_elements
+from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, plain_parts
+from data_prep.sources.elements import Element, Flaw, cut_elements
 from data_prep.sources.streams import read_chunks
 from data_prep.text import clean_text
 from data_prep.text.wikitext import strip_tags
@@ -36,73 +36,55 @@ class WikipediaExtractedConfig(SourceConfig):
     max_block_bytes: int = Field(default=64 << 20, gt=0)
     """A longer block (bytes) is rejected, and never held in memory."""
 
+    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+        return plain_parts(file, size_bytes, part_bytes)
 
-list_files, split = list_paths, plain_parts
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+        """The articles of a part in their order. Blocks without text below their title are skipped.
 
+        Offsets are of the decompressed stream, from the `<` of `<doc` to after `</doc>`.
+        """
+        name, limit = part.file.name, self.max_block_bytes
+        # The cutter wants to see the byte before the part.
+        chunks = read_chunks(part.file.path, start=max(0, part.start - 1))
+        for piece in cut_elements(
+            chunks, _OPENING, _CLOSING, limit, at_line_start=True, start=part.start, end=part.end
+        ):
+            if isinstance(piece, Element):
+                yield self._article(part.file, piece)
+            elif isinstance(piece, Flaw):
+                yield Reject(name, piece.start, piece.reason)
+            elif stray := piece.head.lstrip():
+                shown = stray[:40].decode("utf-8", "replace")
+                start = piece.start + len(piece.head) - len(stray)
+                yield Reject(name, start, f"text outside of <doc> blocks: {shown!r}")
 
-def read(config: WikipediaExtractedConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-    """The articles of a part in their order. Blocks without text below their title are skipped.
-
-    Offsets are of the decompressed stream, from the `<` of `<doc` to after `</doc>`.
-    """
-    # The cutter wants to see the byte before the part.
-    chunks = read_chunks(part.file.path, start=max(0, part.start - 1))
-    limit = config.max_block_bytes
-    for piece in cut_elements(
-        chunks, _OPENING, _CLOSING, limit, at_line_start=True, start=part.start, end=part.end
-    ):
-        result = _read_piece(config, part.file, piece)
-        if result is not None:
-            yield result
-
-
-def _read_piece(
-    config: WikipediaExtractedConfig, file: SourceFile, piece: Element | Between | Flaw
-) -> Document | Reject | Skipped | None:
-    if isinstance(piece, Element):
-        return _article(config, file, piece)
-    if isinstance(piece, Flaw):
-        return Reject(file.name, piece.start, piece.reason)
-    stray = piece.head.lstrip()
-    if not stray:
-        return None
-    shown = stray[:40].decode("utf-8", "replace")
-    start = piece.start + len(piece.head) - len(stray)
-    return Reject(file.name, start, f"text outside of <doc> blocks: {shown!r}")
-
-
-def _article(
-    config: WikipediaExtractedConfig, file: SourceFile, block: Element
-) -> Document | Reject | Skipped:
-    try:
-        text = block.data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return Reject(file.name, block.start, f"invalid UTF-8 at byte {block.start + error.start}")
-    header, _, body = text.partition("\n")
-    found = _HEADER.fullmatch(header.rstrip())
-    if found is None:
-        return Reject(file.name, block.start, f"malformed block header: {header[:80]!r}")
-    title = _unescape(found.group(2))
-    address = _ADDRESS.search(header)
-    body = clean_text(_unescape(strip_tags(body.removesuffix("</doc>"))))
-    body = _without_title(body, title)
-    if not body:
-        return Skipped("no_text")
-    return Document(
-        doc_id=f"{config.name}:{found.group(1)}",
-        source=config.name,
-        uri=file.name,
-        title=clean_text(title),
-        lang=config.lang or (address.group(1) if address else "en"),
-        text=body,
-        meta={"byte_start": block.start, "byte_end": block.end},
-    )
-
-
-def _without_title(body: str, title: str) -> str:
-    """WikiExtractor repeats the title as the first line of the body."""
-    first, _, rest = body.partition("\n")
-    return rest.lstrip("\n") if first.strip() == title.strip() else body
+    def _article(self, file: SourceFile, block: Element) -> Document | Reject | Skipped:
+        try:
+            text = block.data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return Reject(file.name, block.start, f"invalid UTF-8 at byte {block.start + error.start}")
+        header, _, body = text.partition("\n")
+        found = _HEADER.fullmatch(header.rstrip())
+        if found is None:
+            return Reject(file.name, block.start, f"malformed block header: {header[:80]!r}")
+        title = _unescape(found.group(2))
+        address = _ADDRESS.search(header)
+        body = clean_text(_unescape(strip_tags(body.removesuffix("</doc>"))))
+        first, _, rest = body.partition("\n")
+        if first.strip() == title.strip():  # WikiExtractor repeats it
+            body = rest.lstrip("\n")
+        if not body:
+            return Skipped("no_text")
+        return Document(
+            doc_id=f"{self.name}:{found.group(1)}",
+            source=self.name,
+            uri=file.name,
+            title=clean_text(title),
+            lang=self.lang or (address.group(1) if address else "en"),
+            text=body,
+            meta={"byte_start": block.start, "byte_end": block.end},
+        )
 
 
 def _unescape(text: str) -> str:

@@ -14,10 +14,17 @@ from pydantic import Field
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, list_paths, plain_parts
+from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, plain_parts
 from data_prep.sources.books import primary_language
-from data_prep.sources.json_lines import MAX_LINE_BYTES, BadLine, parse_json, read_lines, split_lines
-from data_prep.sources.records import MISSING, NO_TEXT, value_at
+from data_prep.sources.records import (
+    MAX_LINE_BYTES,
+    MISSING,
+    NO_TEXT,
+    parse_lines,
+    read_lines,
+    split_lines,
+    value_at,
+)
 from data_prep.sources.streams import Gap, is_archive, read_archive
 from data_prep.text import clean_text
 from data_prep.text.html import PageError
@@ -25,7 +32,6 @@ from data_prep.text.wiki_html import article_text, is_disambiguation_page
 
 ARTICLES = 0
 """The namespace of articles."""
-_Line = tuple[int, bytes] | BadLine
 
 
 class WikipediaHtmlConfig(SourceConfig):
@@ -46,76 +52,59 @@ class WikipediaHtmlConfig(SourceConfig):
     max_page_depth: int = Field(default=512, gt=0)
     """A page with more elements inside each other is rejected; browsers stop there, too."""
 
+    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+        """Plain files are cut at any byte; archives and compressed files are read as a whole."""
+        return [FilePart(file)] if is_archive(file.path) else plain_parts(file, size_bytes, part_bytes)
 
-list_files = list_paths
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+        """The articles of a part in order. Pages of other namespaces, disambiguation pages and pages without text are
+        skipped; a line that is no article is rejected, and only that line.
 
+        Offsets are of the decompressed file; of an archive, of the decompressed archive.
+        """
+        for item in parse_lines(part.file, self._lines(part)):
+            yield item if isinstance(item, Reject) else self._article(part.file, *item)
 
-def split(config: WikipediaHtmlConfig, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-    """Plain files are cut at any byte; archives and compressed files are read as a whole."""
-    return [FilePart(file)] if is_archive(file.path) else plain_parts(config, file, size_bytes, part_bytes)
+    def _lines(self, part: FilePart) -> Iterator[tuple[int, bytes] | Reject]:
+        if part.start or not is_archive(part.file.path):
+            yield from read_lines(part, self.max_line_bytes)
+            return
+        for member in read_archive(part.file.path):
+            if isinstance(member, Gap):
+                yield Reject(part.file.name, member.compressed_offset, member.reason)
+            else:
+                yield from split_lines(part.file, member.chunks, self.max_line_bytes, member.start)
 
-
-def read(config: WikipediaHtmlConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-    """The articles of a part in order. Pages of other namespaces, disambiguation pages and pages without text are
-    skipped; a line that is no article is rejected, and only that line.
-
-    Offsets are of the decompressed file; of an archive, of the decompressed archive.
-    """
-    for item in _lines(config, part):
-        if isinstance(item, BadLine):
-            yield Reject(part.file.name, item.start, item.reason)
-            continue
-        start, line = item
+    def _article(self, file: SourceFile, start: int, end: int, record: Any) -> Document | Reject | Skipped:
+        html, page_id = value_at(record, "article_body.html"), value_at(record, "identifier")
+        if html is MISSING or not isinstance(html, str | None):
+            return Reject(file.name, start, "no article: it has no string in `article_body.html`")
+        if not isinstance(page_id, int | str) or isinstance(page_id, bool) or page_id == "":
+            return Reject(file.name, start, "no article: it has no `identifier`")
+        if value_at(record, "namespace.identifier") not in (MISSING, None, ARTICLES):
+            return Skipped("other_namespace")
+        if not html:
+            return NO_TEXT
+        if self.disambiguation == "drop" and is_disambiguation_page(html):
+            return Skipped("disambiguation")
         try:
-            record = parse_json(line)
-        except ValueError as error:
-            if line.strip():
-                yield Reject(part.file.name, start, f"no JSON: {error}")
-            continue
-        yield _article(config, part.file, record, start, start + len(line))
-
-
-def _lines(config: WikipediaHtmlConfig, part: FilePart) -> Iterator[_Line]:
-    if part.start or not is_archive(part.file.path):
-        yield from read_lines(part, config.max_line_bytes)
-        return
-    for archived in read_archive(part.file.path):
-        if isinstance(archived, Gap):
-            yield BadLine(archived.compressed_offset, archived.reason)
-        else:
-            yield from split_lines(archived.chunks, config.max_line_bytes, archived.start)
-
-
-def _article(
-    config: WikipediaHtmlConfig, file: SourceFile, record: Any, start: int, end: int
-) -> Document | Reject | Skipped:
-    html, page_id = value_at(record, "article_body.html"), value_at(record, "identifier")
-    if html is MISSING or not isinstance(html, str | None):
-        return Reject(file.name, start, "no article: it has no string in `article_body.html`")
-    if not isinstance(page_id, int | str) or isinstance(page_id, bool) or page_id == "":
-        return Reject(file.name, start, "no article: it has no `identifier`")
-    if value_at(record, "namespace.identifier") not in (MISSING, None, ARTICLES):
-        return Skipped("other_namespace")
-    if not html:
-        return NO_TEXT
-    if config.disambiguation == "drop" and is_disambiguation_page(html):
-        return Skipped("disambiguation")
-    try:
-        text = article_text(html, keep_formulas=config.math == "keep", max_depth=config.max_page_depth)
-    except PageError as error:
-        return Reject(file.name, start, f"page {page_id}: {error}")
-    if not text:
-        return NO_TEXT
-    stated = _string(record, "in_language.identifier") or _string(record, "is_part_of.in_language.identifier")
-    return Document(
-        doc_id=f"{config.name}:{page_id}",
-        source=config.name,
-        uri=file.name,
-        title=clean_text(_string(record, "name")),
-        lang=config.lang or primary_language(stated) or "en",
-        text=text,
-        meta={"byte_start": start, "byte_end": end, "url": clean_text(_string(record, "url"))},
-    )
+            text = article_text(html, keep_formulas=self.math == "keep", max_depth=self.max_page_depth)
+        except PageError as error:
+            return Reject(file.name, start, f"page {page_id}: {error}")
+        if not text:
+            return NO_TEXT
+        stated = _string(record, "in_language.identifier") or _string(
+            record, "is_part_of.in_language.identifier"
+        )
+        return Document(
+            doc_id=f"{self.name}:{page_id}",
+            source=self.name,
+            uri=file.name,
+            title=clean_text(_string(record, "name")),
+            lang=self.lang or primary_language(stated) or "en",
+            text=text,
+            meta={"byte_start": start, "byte_end": end, "url": clean_text(_string(record, "url"))},
+        )
 
 
 def _string(record: Any, field: str) -> str:

@@ -21,7 +21,6 @@ from data_prep.documents import DocumentWriter, document_files
 from data_prep.filters import AnyFilter
 from data_prep.filters.chain import FilterChain
 from data_prep.layout import DOCUMENTS
-from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, LeftOut, Skipped, SourceConfig
 from data_prep.workspace import Workspace, library_versions
 
@@ -156,9 +155,8 @@ def collect_documents(split: DocumentsSplit, path: Path) -> ShardResult:
 
 
 def _read_all(split: DocumentsSplit) -> Iterator[Document | Reject | Skipped | LeftOut]:
-    source = source_of(split.source)
     for part in split.parts:
-        yield from source.read(split.source, part)
+        yield from split.source.read(part)
 
 
 def _note_left_out(item: tuple[str, Counter[str]]) -> dict[str, Any]:

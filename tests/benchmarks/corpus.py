@@ -8,7 +8,6 @@ from pathlib import Path
 
 import orjson
 
-from data_prep.sources import source_of
 from data_prep.sources.base import SourceConfig
 from data_prep.text import clean_text
 
@@ -18,16 +17,15 @@ FILES = 8
 def documents() -> Iterator[str]:
     """Texts of at least 200 characters, as clean as a source makes them, in an order that does not change."""
     for config in _sources():
-        source = source_of(config)
-        for file in source.list_files(config):
-            for part in source.split(config, file, 1, 1 << 40):
-                for document in source.read(config, part):
+        for file in config.list_files():
+            for part in config.split_file(file, 1, 1 << 40):
+                for document in config.read(part):
                     if len(text := clean_text(getattr(document, "text", ""))) >= 200:
                         yield text
 
 
 def _sources() -> list[SourceConfig]:
-    from data_prep.sources.books_text import BooksTextConfig
+    from data_prep.sources.books import BooksTextConfig
     from data_prep.sources.python_docs import PythonDocsConfig
     from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
 

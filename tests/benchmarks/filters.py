@@ -26,7 +26,7 @@ from data_prep.filters import FILTERS, AnyFilter
 from data_prep.filters.chain import FilterChain
 from data_prep.sources import FilePart
 from data_prep.sources.base import SourceFile
-from data_prep.sources.json_lines import JsonLinesConfig
+from data_prep.sources.records import JsonLinesConfig
 from data_prep.stages.collect import DocumentsSplit, collect_documents
 from tests.benchmarks import mixture
 from tests.benchmarks.compare import Comparison, compare, peer_name

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import orjson
 
-from data_prep.sources import source_of
 from data_prep.sources.base import SourceConfig
 from data_prep.text import clean_text
 
@@ -52,10 +51,9 @@ def _sources(root: str) -> Iterator[tuple[str, SourceConfig]]:
 
 
 def _read(config: SourceConfig) -> Iterator[str]:
-    source = source_of(config)
-    for file in source.list_files(config):
-        for part in source.split(config, file, 1, 1 << 40):
-            for document in source.read(config, part):
+    for file in config.list_files():
+        for part in config.split_file(file, 1, 1 << 40):
+            for document in config.read(part):
                 yield from _pieces(getattr(document, "text", "").splitlines(), 2 * PIECE_CHARACTERS)
 
 

@@ -21,10 +21,9 @@ from data_prep.filters import AnyFilter
 from data_prep.filters.chain import FilterChain
 from data_prep.filters.gopher_quality import GopherQualityConfig
 from data_prep.filters.gopher_repetition import GopherRepetitionConfig
-from data_prep.sources import FilePart, common_crawl
-from data_prep.sources.common_crawl import CommonCrawlConfig
+from data_prep.sources import FilePart
+from data_prep.sources.common_crawl import BodyError, CommonCrawlConfig, parse_headers, parse_response
 from data_prep.sources.warc_records import RawRecord, read_records
-from data_prep.sources.web_response import BodyError, parse_headers, parse_response
 from data_prep.text.encodings import decode_html
 from tests.benchmarks.compare import Comparison, compare, peer_name
 
@@ -100,8 +99,8 @@ def _write_archive(path: Path, records: list[RawRecord], count: int) -> None:
 
 def _read(archive: Path) -> Iterator[Document]:
     config = CommonCrawlConfig(name="cc", paths=(str(archive),))
-    (file,) = common_crawl.list_files(config)
-    return (item for item in common_crawl.read(config, FilePart(file)) if isinstance(item, Document))
+    (file,) = config.list_files()
+    return (item for item in config.read(FilePart(file)) if isinstance(item, Document))
 
 
 def _filtered(archive: Path) -> list[Document | None]:

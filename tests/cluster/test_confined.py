@@ -27,7 +27,7 @@ from cluster.artefacts.parts import ArtefactPart
 from cluster.artefacts.reading import confined_name, inside
 from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.artefacts.storage import Damage, commit, find_damage, open_artefact, quarantine
-from data_prep.sources import hf_datasets
+from data_prep.sources.hf_datasets import HfDatasetsConfig
 from data_prep.verify import examine
 from pipeline.checkpoint.store import open_store
 from tests.pipeline.small_checkpoints import state_at, write_files
@@ -245,9 +245,9 @@ def test_a_saved_data_set_names_only_files_of_its_own(tmp_path: Path, name: str)
     (tmp_path / "outside.arrow").write_text("secret")
     (saved / "link.arrow").symlink_to(tmp_path / "outside.arrow")
     (saved / "state.json").write_bytes(orjson.dumps({"_data_files": [{"filename": name}]}))
-    config = hf_datasets.HfDatasetsConfig(kind="hf_datasets", name="d", path=str(tmp_path / "saved"))
+    config = HfDatasetsConfig(kind="hf_datasets", name="d", path=str(tmp_path / "saved"))
     with pytest.raises(CorruptArtefactError):
-        hf_datasets.list_files(config)
+        config.list_files()
 
 
 def test_what_is_committed_can_be_read(artefact: Path) -> None:

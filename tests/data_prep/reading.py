@@ -7,28 +7,26 @@ from typing import Any
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import FilePart, Skipped, SourceConfig, source_of
+from data_prep.sources import FilePart, Skipped, SourceConfig
 
 
 def read(config: SourceConfig, bounds: Sequence[int] = ()) -> list[Any]:
     """All results of all files, each in parts that begin at 0 and at every bound, in order."""
-    source = source_of(config)
     return [
         result
-        for file in source.list_files(config)
+        for file in config.list_files()
         for start, end in zip([0, *bounds], [*bounds, None], strict=True)
-        for result in source.read(config, FilePart(file, start, end))
+        for result in config.read(FilePart(file, start, end))
     ]
 
 
 def read_split(config: SourceConfig, size_bytes: int, part_bytes: int) -> list[Any]:
     """All results of all files, each in the parts of about `part_bytes` that its source makes of it."""
-    source = source_of(config)
     return [
         result
-        for file in source.list_files(config)
-        for part in source.split(config, file, size_bytes, part_bytes)
-        for result in source.read(config, part)
+        for file in config.list_files()
+        for part in config.split_file(file, size_bytes, part_bytes)
+        for result in config.read(part)
     ]
 
 

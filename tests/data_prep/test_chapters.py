@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.document import Document
-from data_prep.sources import source_of
 from data_prep.sources.base import FilePart
+from data_prep.sources.books import BooksTextConfig
 from data_prep.sources.books_tei import BooksTeiConfig
-from data_prep.sources.books_text import BooksTextConfig
 from data_prep.text.books import CHAPTER_BREAK, join_chapters, split_chapters
 from tests.data_prep import reading
 
@@ -108,8 +107,8 @@ def test_numbers_alone_are_sections_where_chapters_have_names():
 
 def plain_book(corpora, name: str) -> tuple[Document, str]:
     config = BooksTextConfig(name="books", paths=(f"{corpora}/books/en/{name}.txt",))
-    (file,) = source_of(config).list_files(config)
-    (document,) = source_of(config).read(config, FilePart(file))
+    (file,) = config.list_files()
+    (document,) = config.read(FilePart(file))
     assert isinstance(document, Document)
     with open(file.path, encoding="utf-8-sig") as stored:
         return document, stored.read()

@@ -12,9 +12,7 @@ from data_prep import documents
 from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter, document_files, read_selected
 from data_prep.selection import Selection
-from data_prep.sources.base import FilePart, SourceFile
-from data_prep.sources.books_text import BooksTextConfig
-from data_prep.stages import collect
+from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 from data_prep.stages.collect import DocumentsSplit, collect_documents
 
 TEXT = st.text(max_size=40)
@@ -79,15 +77,13 @@ def test_the_same_documents_give_the_same_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("broken", [make(1, "\ud800"), make(1, title="\udfff")], ids=["text", "meta"])
-def test_text_that_is_no_unicode_becomes_a_reject_and_the_rest_is_kept(tmp_path, monkeypatch, broken):
-    class Source:
-        @staticmethod
-        def read(config, part):
+def test_text_that_is_no_unicode_becomes_a_reject_and_the_rest_is_kept(tmp_path, broken):
+    class Source(SourceConfig):
+        def read(self, part):
             yield from [make(0), broken, Reject("file", 9, "bad"), make(2)]
 
-    monkeypatch.setattr(collect, "source_of", lambda config: Source)
-    source = BooksTextConfig(name="source", paths=("x",))
-    split = DocumentsSplit(source, (FilePart(SourceFile("x", "x")),), filters=(), min_characters=1)
+    parts = (FilePart(SourceFile("x", "x")),)
+    split = DocumentsSplit(Source(kind="x", name="source"), parts, filters=(), min_characters=1)
     result = collect_documents(split, tmp_path / "out.parquet")
     assert result.rows == 2
     assert ["d:1" in reject.reason for reject in result.rejects] == [True, False]

@@ -18,7 +18,7 @@ from data_prep.provenance import trace_document
 from data_prep.rejects import list_rejects
 from data_prep.report.page import SAMPLED_DOCUMENTS, render_report
 from data_prep.sources import FilePart, SourceFile
-from data_prep.sources.json_lines import JsonLinesConfig
+from data_prep.sources.records import JsonLinesConfig
 from data_prep.stages.collect import DocumentsSplit, collect_documents
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore

@@ -9,7 +9,6 @@ from lxml import etree
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import source_of
 from data_prep.sources.base import FilePart
 from data_prep.sources.books_tei import BooksTeiConfig
 from data_prep.text.books import CHAPTER_BREAK
@@ -162,11 +161,10 @@ def test_a_book_cut_anywhere_is_rejected_near_the_cut(tmp_path_factory, cut):
 @pytest.mark.parametrize("lang", ["de", "fr", "ro"])
 def test_real_novels_have_the_words_of_their_paragraphs_and_a_chapter_for_each_division(corpora, lang):
     config = BooksTeiConfig(name="eltec", paths=(f"{corpora}/books/{lang}/*.xml",))
-    source = source_of(config)
-    files = source.list_files(config)
+    files = config.list_files()
     assert len(files) == 12
     for file in files[:4]:
-        (document,) = source.read(config, FilePart(file))
+        (document,) = config.read(FilePart(file))
         assert isinstance(document, Document)
         assert document.lang == lang
         assert "ELTeC" not in document.title

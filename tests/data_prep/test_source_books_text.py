@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import Skipped
-from data_prep.sources.books_text import BooksTextConfig
+from data_prep.sources.books import BooksTextConfig
 from tests.data_prep import reading
 
 PARAGRAPHS = [

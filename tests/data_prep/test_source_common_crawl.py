@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
-from data_prep.sources import FilePart, common_crawl
+from data_prep.sources import FilePart
 from data_prep.stages.collect import DocumentsSplit, collect_documents
 from data_prep.text.encodings import decode_html
 from data_prep.text.html import PageError, read_page
@@ -312,7 +312,7 @@ def test_a_page_of_control_characters_alone_has_no_text(tmp_path):
 def test_a_shard_counts_what_its_source_skipped(tmp_path):
     path = write(tmp_path / "a.warc.gz", [warcinfo(), record(http(page(1))), record(b"", kind="request")])
     config = config_of(path)
-    parts = tuple(FilePart(file) for file in common_crawl.list_files(config))
+    parts = tuple(FilePart(file) for file in config.list_files())
     result = collect_documents(DocumentsSplit(config, parts, (), 0), tmp_path / "shard.parquet")
     assert result.rows == 1
     assert {key: result.stats[key] for key in ("documents_read", "skipped.warcinfo", "skipped.request")} == {

@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_prep.sources import FilePart, common_crawl
+from data_prep.sources import FilePart
 from tests.data_prep.reading import documents, reasons, rejects
 from tests.data_prep.warc_files import (
     COMPRESS,
@@ -109,11 +109,11 @@ def test_a_part_reads_what_begins_in_it_and_nothing_else(tmp_path):
     path = tmp_path / "a.warc.gz"
     path.write_bytes(b"".join(members))
     config = config_of(path, **SMALL)
-    (file,) = common_crawl.list_files(config)
+    (file,) = config.list_files()
     second = len(members[0]) + len(members[1])
 
     def titles(start: int, end: int | None) -> list[str]:
-        return [d.title for d in documents(common_crawl.read(config, FilePart(file, start, end)))]
+        return [d.title for d in documents(config.read(FilePart(file, start, end)))]
 
     assert titles(second, second + 1) == ["Page 1"]
     assert titles(second + 1, second + len(members[2])) == []
@@ -126,8 +126,8 @@ def test_a_file_compressed_as_a_whole_is_one_part(tmp_path, compress):
     path.write_bytes(compress(b"".join(tricky_records())))
     plain = write(tmp_path / "a.warc", tricky_records())
     config = config_of(path)
-    (file,) = common_crawl.list_files(config)
-    assert common_crawl.split(config, file, path.stat().st_size, 1000) == [FilePart(file)]
+    (file,) = config.list_files()
+    assert config.split_file(file, path.stat().st_size, 1000) == [FilePart(file)]
     assert [d.meta for d in documents(read(path))] == [d.meta for d in documents(read(plain))]
 
 
@@ -297,7 +297,7 @@ def test_remote_archives_are_read_in_parts_through_fsspec(tmp_path):
     with fsspec.open("memory://crawl/a.warc.gz", "wb") as file:
         file.write(path.read_bytes())  # type: ignore[reportAttributeAccessIssue]
     config = config_of(path).model_copy(update={"paths": ("memory://crawl/*.warc.gz",)})
-    (file,) = common_crawl.list_files(config)
-    parts = common_crawl.split(config, file, path.stat().st_size, 700)
+    (file,) = config.list_files()
+    parts = config.split_file(file, path.stat().st_size, 700)
     assert len(parts) > 2
-    assert len(documents(d for part in parts for d in common_crawl.read(config, part))) == 9
+    assert len(documents(d for part in parts for d in config.read(part))) == 9

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from data_prep.document import Document
-from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, SourceConfig
-from data_prep.sources.books_text import BooksTextConfig
+from data_prep.sources.books import BooksTextConfig
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
 from tests.benchmarks.line_wrapping import mid_sentence
@@ -38,9 +37,8 @@ def test_real_dumps_give_articles_without_markup(corpora, pattern, num_articles)
 
 def test_the_first_pages_of_an_english_dump_are_plausible(corpora):
     config = WikipediaDumpConfig(name="wikipedia", paths=(f"{corpora}/wikipedia/dumps/enwiki-latest*",))
-    source = source_of(config)
-    (file,) = source.list_files(config)
-    results = (result for result in source.read(config, FilePart(file)) if isinstance(result, Document))
+    (file,) = config.list_files()
+    results = (result for result in config.read(FilePart(file)) if isinstance(result, Document))
     documents = list(itertools.islice(results, 8))
     assert documents[0].title == "Anarchism"
     assert documents[0].text.startswith("Anarchism is a political philosophy")

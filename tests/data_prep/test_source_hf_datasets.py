@@ -11,8 +11,8 @@ from huggingface_hub import constants
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import Skipped, source_of
-from data_prep.sources.hf_datasets import HfDatasetsConfig, _file_name
+from data_prep.sources import Skipped
+from data_prep.sources.hf_datasets import HfDatasetsConfig, name_below
 from tests.data_prep import reading
 
 ROWS = [
@@ -76,7 +76,7 @@ def test_a_split_is_chosen_by_name_and_a_wrong_name_answered_with_the_right_ones
 def test_files_are_real_files_with_names_below_the_data_set(tmp_path):
     (tmp_path / "data").mkdir()
     save("parquet", tmp_path / "data")
-    (file,) = source_of(source(tmp_path)).list_files(source(tmp_path))
+    (file,) = source(tmp_path).list_files()
     assert file.name == "data/train-00000.parquet"
     assert file.path == str(tmp_path / "data" / "train-00000.parquet")
 
@@ -121,7 +121,7 @@ def test_a_format_that_is_not_read_is_a_config_error(tmp_path):
 
 def test_an_unreachable_hub_is_a_missing_input_that_tells_the_way_out():
     with pytest.raises(MissingInputError, match="hub does not answer for the data set owner/name") as caught:
-        source_of(source("owner/name")).list_files(source("owner/name"))
+        source("owner/name").list_files()
     assert "hf download --repo-type dataset owner/name" in caught.value.next_step
 
 
@@ -132,5 +132,5 @@ def test_a_missing_directory_is_a_missing_input(tmp_path):
 
 def test_a_file_of_the_hub_is_named_without_its_commit():
     uri = "hf://datasets/owner/name@0123abcd/data/train-00000.parquet"
-    assert _file_name(uri, "owner/name") == "data/train-00000.parquet"
-    assert _file_name("hf://datasets/squad@0123/plain/train.parquet", "squad") == "plain/train.parquet"
+    assert name_below(uri, "owner/name") == "data/train-00000.parquet"
+    assert name_below("hf://datasets/squad@0123/plain/train.parquet", "squad") == "plain/train.parquet"

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, Skipped, SourceFile
-from data_prep.sources.json_lines import JsonLinesConfig
+from data_prep.sources.records import JsonLinesConfig
 from tests.data_prep import reading
 
 RECORDS = [
@@ -38,7 +37,7 @@ def read(
     path = tmp_path / "data.jsonl"
     path.write_bytes(data)
     settings = config(tmp_path, **changes)
-    return list(source_of(settings).read(settings, FilePart(SourceFile(str(path), "data.jsonl"), start, end)))
+    return list(settings.read(FilePart(SourceFile(str(path), "data.jsonl"), start, end)))
 
 
 def test_fields_are_found_by_dotted_names(tmp_path):
@@ -53,7 +52,7 @@ def test_a_list_in_place_of_lines_is_one_reject_and_one_part(tmp_path, indent):
     data = json.dumps(RECORDS, indent=indent).encode()
     assert [type(item) for item in read(tmp_path, data)] == [Reject]
     file = SourceFile(str(tmp_path / "data.jsonl"), "data.jsonl")
-    assert source_of(config(tmp_path)).split(config(tmp_path), file, len(data), 10) == [FilePart(file)]
+    assert config(tmp_path).split_file(file, len(data), 10) == [FilePart(file)]
 
 
 def test_a_field_whose_name_has_a_dot_wins(tmp_path):
@@ -75,8 +74,8 @@ def test_compressed_files_read_alike_and_whole(tmp_path, pack: Callable[[bytes],
     assert read(tmp_path, pack(DATA)) == read(tmp_path, DATA)
     (tmp_path / "data.jsonl").write_bytes(pack(DATA))
     settings = config(tmp_path)
-    (file,) = source_of(settings).list_files(settings)
-    assert source_of(settings).split(settings, file, len(pack(DATA)), 10) == [FilePart(file)]
+    (file,) = settings.list_files()
+    assert settings.split_file(file, len(pack(DATA)), 10) == [FilePart(file)]
 
 
 @given(cuts=st.lists(st.integers(1, len(DATA) - 1), max_size=5, unique=True).map(sorted))
@@ -89,12 +88,10 @@ def test_parts_that_begin_at_any_byte_read_together_as_the_file_does(tmp_path_fa
 def test_big_plain_files_are_split_evenly(tmp_path):
     (tmp_path / "data.jsonl").write_bytes(DATA)
     settings = config(tmp_path)
-    (file,) = source_of(settings).list_files(settings)
-    parts = source_of(settings).split(settings, file, len(DATA), 100)
+    (file,) = settings.list_files()
+    parts = settings.split_file(file, len(DATA), 100)
     assert len(parts) == round(len(DATA) / 100)
-    assert [item for part in parts for item in source_of(settings).read(settings, part)] == read(
-        tmp_path, DATA
-    )
+    assert [item for part in parts for item in settings.read(part)] == read(tmp_path, DATA)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +142,10 @@ def test_an_endless_line_is_skipped_in_bounded_memory(tmp_path):
     data = b'{"text": "a"}\n' + b"x" * 40_000_000 + b'\n{"text": "b"}\n'
     (tmp_path / "data.jsonl").write_bytes(data)
     settings = config(tmp_path, max_line_bytes=1_000_000)
-    (file,) = source_of(settings).list_files(settings)
+    (file,) = settings.list_files()
     del data
     tracemalloc.start()
-    _, bad, last = source_of(settings).read(settings, FilePart(file))
+    _, bad, last = settings.read(FilePart(file))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert isinstance(bad, Reject)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, Skipped, SourceFile
 from data_prep.sources.parquet import ParquetConfig
 
@@ -41,7 +40,7 @@ def read(
     file: SourceFile, start: int = 0, end: int | None = None, **changes
 ) -> list[Document | Reject | Skipped]:
     settings = config("unused", **changes)
-    return list(source_of(settings).read(settings, FilePart(file, start, end)))
+    return list(settings.read(FilePart(file, start, end)))
 
 
 def texts(results: list[Document | Reject | Skipped]) -> list[str]:
@@ -82,13 +81,13 @@ def test_splitting_gives_whole_row_groups_of_about_the_size_asked_for(tmp_path):
     file = write(tmp_path, compression="none")
     size = (tmp_path / "data.parquet").stat().st_size
     settings = config(tmp_path)
-    assert len(source_of(settings).split(settings, file, size, 1)) == 7
-    assert len(source_of(settings).split(settings, file, size, size // 2)) in (2, 3)
-    assert len(source_of(settings).split(settings, file, size, size)) == 1
+    assert len(settings.split_file(file, size, 1)) == 7
+    assert len(settings.split_file(file, size, size // 2)) in (2, 3)
+    assert len(settings.split_file(file, size, size)) == 1
     for part_bytes in (1, size // 2):
-        parts = source_of(settings).split(settings, file, size, part_bytes)
-        assert all(list(source_of(settings).read(settings, part)) for part in parts)
-        assert texts([item for part in parts for item in source_of(settings).read(settings, part)]) == TEXTS
+        parts = settings.split_file(file, size, part_bytes)
+        assert all(list(settings.read(part)) for part in parts)
+        assert texts([item for part in parts for item in settings.read(part)]) == TEXTS
 
 
 def test_rows_without_text_are_skipped_and_counted(tmp_path):
@@ -121,14 +120,14 @@ def test_a_setting_that_names_a_column_of_no_file_is_refused_before_anything_is_
     write(tmp_path)
     settings: dict[str, Any] = {setting: "info.titel"}
     with pytest.raises(ConfigError, match=r"no column 'info\.titel'"):
-        source_of(config(tmp_path)).list_files(config(tmp_path, **settings))
+        config(tmp_path, **settings).list_files()
 
 
 def test_a_file_without_optional_columns_is_read_like_json_without_them(tmp_path):
     settings: dict[str, Any] = {"id_field": "id", "title_field": "info.title", "lang_field": "info.lang"}
     pq.write_table(TABLE, tmp_path / "a.parquet")
     write(tmp_path, pa.table({"text": TEXTS, "info": [{"title": "T"}] * 50}))
-    files = source_of(config(tmp_path)).list_files(config(tmp_path, **settings))
+    files = config(tmp_path, **settings).list_files()
     first, *_ = read(files[1], **settings)
     assert isinstance(first, Document)
     assert (first.doc_id, first.title, first.lang) == ("pq:data.parquet:0", "T", "en")
@@ -151,7 +150,7 @@ def test_what_is_no_parquet_is_one_reject_and_one_part(tmp_path, data):
     (reject,) = read(file)
     assert isinstance(reject, Reject)
     assert "not a readable Parquet file" in reject.reason
-    assert source_of(config(tmp_path)).split(config(tmp_path), file, 100, 10) == [FilePart(file)]
+    assert config(tmp_path).split_file(file, 100, 10) == [FilePart(file)]
 
 
 def test_a_truncated_file_is_one_reject(tmp_path):
@@ -192,5 +191,5 @@ def test_files_are_read_through_fsspec():
     with fsspec.open("memory://parquet/a.parquet", "wb") as stored:
         pq.write_table(TABLE, stored)
     settings = ParquetConfig(name="pq", paths=("memory://parquet/*.parquet",))
-    (file,) = source_of(settings).list_files(settings)
-    assert texts(list(source_of(settings).read(settings, FilePart(file)))) == TEXTS
+    (file,) = settings.list_files()
+    assert texts(list(settings.read(FilePart(file)))) == TEXTS

@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import source_of
 from data_prep.sources.base import FilePart
 from data_prep.sources.python_docs import PythonDocsConfig
 from tests.data_prep import reading
@@ -112,9 +111,8 @@ def test_lone_surrogates_from_escapes_do_not_reach_the_text(package):
 
 def test_a_limit_chooses_the_same_files_every_time(package):
     config = PythonDocsConfig(name="docs", packages=("sample_docs",), stdlib=False, max_bytes=2500)
-    list_files = source_of(config).list_files
-    chosen = list_files(config)
-    assert chosen == list_files(config)
+    chosen = config.list_files()
+    assert chosen == config.list_files()
     assert 0 < len(chosen) < 3
 
 
@@ -130,9 +128,8 @@ def test_a_config_that_reads_nothing_is_refused():
 
 def test_the_standard_library_is_named_relative_to_its_root():
     config = PythonDocsConfig(name="docs")
-    source = source_of(config)
-    files = {file.name: file for file in source.list_files(config)}
+    files = {file.name: file for file in config.list_files()}
     assert "json/decoder.py" in files
     assert not any("site-packages" in name or "/test/" in name for name in files)
-    titles = [document.title for document in source.read(config, FilePart(files["json/decoder.py"]))]
+    titles = [document.title for document in config.read(FilePart(files["json/decoder.py"]))]
     assert "json.decoder.JSONDecoder" in titles

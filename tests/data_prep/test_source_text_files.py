@@ -2,7 +2,7 @@
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.sources import Skipped
-from data_prep.sources.text_files import TextFilesConfig
+from data_prep.sources.books import TextFilesConfig
 from tests.data_prep import reading
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import MissingInputError
 from data_prep.document import Document
-from data_prep.sources import source_of
 from data_prep.sources.base import FilePart, LeftOut, Skipped
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
 from tests.data_prep import reading
@@ -229,11 +228,10 @@ def test_splitting_loses_and_repeats_nothing(tmp_path, packing, part_bytes):
     path = tmp_path / "dump"
     path.write_bytes(PACKINGS[packing])
     config = WikipediaDumpConfig(name="wiki", lang="de", paths=(str(path),))
-    source = source_of(config)
-    (file,) = source.list_files(config)
-    parts = source.split(config, file, path.stat().st_size, part_bytes)
+    (file,) = config.list_files()
+    parts = config.split_file(file, path.stat().st_size, part_bytes)
     assert len(parts) == max(1, round(path.stat().st_size / part_bytes))
-    assert [result for part in parts for result in source.read(config, part)] == read_in_parts(path, [])
+    assert [result for part in parts for result in config.read(part)] == read_in_parts(path, [])
 
 
 def test_documents_of_a_multistream_dump_name_their_stream_and_their_bytes_in_it(tmp_path):
@@ -268,8 +266,8 @@ def test_what_can_only_be_read_from_its_beginning_is_one_part(tmp_path, stored):
     path = tmp_path / "dump"
     path.write_bytes(stored)
     config = WikipediaDumpConfig(name="wiki", lang="de", paths=(str(path),))
-    (file,) = source_of(config).list_files(config)
-    assert source_of(config).split(config, file, len(stored), 100) == [FilePart(file)]
+    (file,) = config.list_files()
+    assert config.split_file(file, len(stored), 100) == [FilePart(file)]
     (whole, _) = read(tmp_path, dump(*MANY))
     found = reading.documents(read_in_parts(path, []))
     assert [document.text for document in found] == [document.text for document in whole]
@@ -282,10 +280,10 @@ def test_indexes_beside_a_dump_are_not_read_as_dumps(tmp_path):
             bz2.compress(b"5:1:A")
         )
     config = WikipediaDumpConfig(name="wiki", paths=(f"{tmp_path}/dewiki-*",))
-    assert len(source_of(config).list_files(config)) == 2
+    assert len(config.list_files()) == 2
     config = WikipediaDumpConfig(name="wiki", paths=(f"{tmp_path}/*index*",))
     with pytest.raises(MissingInputError, match="only indexes"):
-        source_of(config).list_files(config)
+        config.list_files()
 
 
 # -- what is read at all ----------------------------------------------------------------------------------------

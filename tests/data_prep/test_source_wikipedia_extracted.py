@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.sources import source_of
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
 from tests.data_prep import reading
 
@@ -121,8 +120,8 @@ def test_plain_files_are_split_and_compressed_ones_are_not(tmp_path, compress, n
     path = tmp_path / "wiki_00"
     path.write_bytes(compress(MANY))
     config = WikipediaExtractedConfig(name="ko", paths=(str(path),))
-    (file,) = source_of(config).list_files(config)
-    assert len(source_of(config).split(config, file, len(MANY), len(MANY) // 9)) == num_parts
+    (file,) = config.list_files()
+    assert len(config.split_file(file, len(MANY), len(MANY) // 9)) == num_parts
 
 
 @given(cut=st.integers(0, len(THREE)))

@@ -10,7 +10,7 @@ import zstandard
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import FilePart, Skipped, common_crawl
+from data_prep.sources import FilePart, Skipped
 from data_prep.sources.common_crawl import CommonCrawlConfig
 
 Result = Document | Reject | Skipped
@@ -78,8 +78,8 @@ def config_of(path: Path, **settings: object) -> CommonCrawlConfig:
 def read(path: Path, part_bytes: int | None = None, **settings: object) -> list[Result]:
     """Everything that a file gives, read as a whole or in parts."""
     config = config_of(path, **settings)
-    (file,) = common_crawl.list_files(config)
+    (file,) = config.list_files()
     parts = [FilePart(file)]
     if part_bytes:
-        parts = common_crawl.split(config, file, path.stat().st_size, part_bytes)
-    return [result for part in parts for result in common_crawl.read(config, part)]
+        parts = config.split_file(file, path.stat().st_size, part_bytes)
+    return [result for part in parts for result in config.read(part)]

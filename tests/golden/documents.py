@@ -12,11 +12,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import TypeAdapter
 
 from data_prep.decontaminate.config import EvaluationText
 from data_prep.document import Document
 from data_prep.filters import FILTERS
-from data_prep.sources import SOURCES
+from data_prep.sources import AnySource
 from tests.data_prep import warc_files
 from tests.golden.book import shown
 from tests.golden.preparations import INPUTS, RECORDS, cluster, identities, kept, make
@@ -60,7 +61,8 @@ DECONTAMINATION: dict[str, Any] = {"drop": {}, "cut": CUT, "shorter n-grams": {"
 def values(directory: Path) -> dict[str, Any]:
     """By what is tried, what became of the documents."""
     inputs = write_inputs(directory / "inputs")
-    missing = SOURCES.keys() - SETTINGS
+    kinds = TypeAdapter(AnySource).json_schema()["discriminator"]["mapping"]
+    missing = kinds.keys() - SETTINGS
     assert not missing, f"say in SETTINGS how {', '.join(missing)} are tried"
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(inputs))

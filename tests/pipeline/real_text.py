@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 from cluster.artefacts.storage import commit, staging_directory
 from data_prep.document import Document
 from data_prep.sentences import cut_sentences
-from data_prep.sources import python_docs
 from data_prep.sources.base import FilePart
+from data_prep.sources.python_docs import PythonDocsConfig
 from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
 from data_prep.tokenizers import byte_level_bpe, sentencepiece, word_lexicon, wordpiece
 from data_prep.tokenizers.config import ByteLevelBPE, SentencePiece, WordLexicon, WordPiece
@@ -36,11 +36,11 @@ TRAINERS: Mapping[str, Callable[[Iterable[str]], str]] = {
 @cache
 def docstrings() -> tuple[Document, ...]:
     """Docstrings of NumPy of at least 200 characters."""
-    config = python_docs.PythonDocsConfig(
+    config = PythonDocsConfig(
         kind="python_docs", name="docstrings", stdlib=False, packages=("numpy",), max_bytes=8_000_000
     )
-    parts = (FilePart(file, 0, None) for file in python_docs.list_files(config))
-    found = (each for part in parts for each in python_docs.read(config, part))
+    parts = (FilePart(file, 0, None) for file in config.list_files())
+    found = (each for part in parts for each in config.read(part))
     return tuple(each for each in found if isinstance(each, Document) and len(each.text) >= 200)
 
 
