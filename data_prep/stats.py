@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cluster.artefacts.places import Place, as_place, inner, outer
+from cluster.artefacts.places import as_place, inner, outer
 from cluster.artefacts.shard_records import summarize_log
 from cluster.copies import manifest_at
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, STAGES
@@ -37,9 +37,11 @@ def describe_store(store: TokenStore) -> dict[str, Any]:
     """
     out = outer(as_place(store.place))
     recorded = store.manifest.stats
-    earlier = _earlier_counts(out)
+    manifests = {stage: manifest_at(inner(out, stage)) for stage in _EARLIER}
+    made = {stage: manifest.stats if manifest else {} for stage, manifest in manifests.items()}
+    earlier = _earlier_counts(made.values())
     everything = np.ones(store.num_documents, dtype=bool)
-    by_source, by_lang = recorded.get("sources", {}), _bytes_by_lang(recorded)
+    by_source = recorded.get("sources", {})
     source_numbers, sources = store.sources()
     lang_numbers, langs = store.langs()
     return {
@@ -55,65 +57,50 @@ def describe_store(store: TokenStore) -> dict[str, Any]:
             for number, name in enumerate(sources)
         },
         "languages": {
-            name: _describe(store, lang_numbers == number, {"kept_bytes": by_lang.get(name, 0)})
+            name: _describe(
+                store, lang_numbers == number, {"kept_bytes": recorded.get(f"kept_bytes.{name}", 0)}
+            )
             for number, name in enumerate(langs)
             if (lang_numbers == number).any()
         },
         "filters": {name: found for name, own in earlier.items() if name and (found := _filters(own))},
-        "left_out": _left_out(out),
-        "stages": _speeds(out),
-        **_near_duplicates(out),
+        "left_out": made[DOCUMENTS].get("left_out", {}),
+        "stages": {
+            stage: summary
+            for stage in STAGES
+            # Logs are read where they were written only.
+            if isinstance(out, Path) and (summary := summarize_log(out / stage))
+        },
+        **({"near_duplicates": made[DEDUP]["near"]} if "near" in made[DEDUP] else {}),
     }
-
-
-def _speeds(out: Place) -> dict[str, Any]:
-    """The summaries of the stages' logs, which are read where they were written only."""
-    if not isinstance(out, Path):
-        return {}
-    return {stage: summary for stage in STAGES if (summary := summarize_log(out / stage))}
 
 
 def _describe(store: TokenStore, chosen: np.ndarray, recorded: Mapping[str, Any]) -> dict[str, Any]:
     lengths = store.lengths[chosen]
     num_tokens, kept_bytes = int(lengths.sum()), int(recorded.get("kept_bytes", 0))
-    return {
+    quantiles = np.quantile(lengths, QUANTILES, method="nearest").tolist() if len(lengths) else []
+    described = {
         "documents": len(lengths),
         "tokens": num_tokens,
         "sentences": int(store.sentence_counts[chosen].sum()),
         "kept_bytes": kept_bytes,
         "bytes_per_token": round(kept_bytes / num_tokens, 3) if num_tokens else 0.0,
-        "tokens_per_document": _quantiles(lengths),
-        **_fit(recorded, num_tokens),
+        "tokens_per_document": {
+            f"p{round(100 * share)}": int(value) for share, value in zip(QUANTILES, quantiles, strict=False)
+        },
     }
+    # How well the tokenizer fits the text; older stores did not count that.
+    if recorded.get("lines_tried"):
+        described["unknown_rate"] = round(recorded["unknown_tokens"] / max(1, num_tokens), 6)
+        described["exact_lines"] = round(recorded["exact_lines"] / recorded["lines_tried"], 4)
+    return described
 
 
-def _fit(recorded: Mapping[str, Any], num_tokens: int) -> dict[str, float]:
-    """How well the tokenizer fits the text, from the counts of the token stage; nothing where it counted nothing."""
-    if not recorded.get("lines_tried"):
-        return {}
-    return {
-        "unknown_rate": round(recorded["unknown_tokens"] / max(1, num_tokens), 6),
-        "exact_lines": round(recorded["exact_lines"] / recorded["lines_tried"], 4),
-    }
-
-
-def _quantiles(lengths: np.ndarray) -> dict[str, int]:
-    if len(lengths) == 0:
-        return {}
-    values = np.quantile(lengths, QUANTILES, method="nearest")
-    return {f"p{round(100 * share)}": int(value) for share, value in zip(QUANTILES, values, strict=True)}
-
-
-def _bytes_by_lang(recorded: Mapping[str, Any]) -> dict[str, int]:
-    prefix = "kept_bytes."
-    return {name.removeprefix(prefix): count for name, count in recorded.items() if name.startswith(prefix)}
-
-
-def _earlier_counts(out: Place) -> dict[str, dict[str, int]]:
+def _earlier_counts(stages: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """Counts of the earlier stages, by source; over all sources under the empty name."""
     counts: dict[str, dict[str, int]] = {"": {}}
-    for stage in _EARLIER:
-        if not (stats := _stats(out, stage)):
+    for stats in stages:
+        if not stats:
             continue
         for name, own in [("", stats), *stats.get("sources", {}).items()]:
             found = {key: value for key, value in own.items() if isinstance(value, int)}
@@ -122,21 +109,6 @@ def _earlier_counts(out: Place) -> dict[str, dict[str, int]]:
             so_far.update({key: value for key, value in found.items() if key not in _OWN_COUNTS})
             so_far["rejects"] = rejects
     return counts
-
-
-def _stats(out: Place, stage: str) -> dict[str, Any]:
-    """The statistics of a stage; none where it is not there."""
-    manifest = manifest_at(inner(out, stage))
-    return manifest.stats if manifest else {}
-
-
-def _near_duplicates(out: Place) -> dict[str, Any]:
-    stats = _stats(out, DEDUP)
-    return {"near_duplicates": stats["near"]} if "near" in stats else {}
-
-
-def _left_out(out: Place) -> dict[str, Any]:
-    return _stats(out, DOCUMENTS).get("left_out", {})
 
 
 def _counts(own: Mapping[str, int]) -> dict[str, int]:

@@ -43,7 +43,10 @@ class TokenFile:
         rows = [batch.num_rows for batch in self._batches]
         self._first_of_batch = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(rows, dtype=np.int64)])
         self.num_documents = int(self._first_of_batch[-1])
-        self.num_tokens = sum(_num_elements(batch.column("input_ids")) for batch in self._batches)
+        self.num_tokens = 0
+        for batch in self._batches:
+            offsets = batch.column("input_ids").offsets
+            self.num_tokens += offsets[batch.num_rows].as_py() - offsets[0].as_py() if batch.num_rows else 0
         self.ids = _whole_file(buffer, ids_type)
         """The file's bytes as token ids."""
         self.words = _whole_file(buffer, np.dtype(np.int32))
@@ -101,8 +104,9 @@ class TokenFile:
         return [tuple(batch.column(column).dictionary.to_pylist()) for batch in self._batches]
 
     def value(self, column: str, row: int) -> str:
-        batch, own = self._find(row)
-        return batch.column(column)[own].as_py()
+        """The text in a row of a column."""
+        number = int(np.searchsorted(self._first_of_batch, row, side="right")) - 1
+        return self._batches[number].column(column)[int(row - self._first_of_batch[number])].as_py()
 
     def columns(self, name: str) -> Iterator[Any]:
         """The column of every batch, to be read as a whole."""
@@ -110,10 +114,6 @@ class TokenFile:
             column = batch.column(name)
             _will_read(column)
             yield column
-
-    def _find(self, row: int) -> tuple[pa.RecordBatch, int]:
-        number = int(np.searchsorted(self._first_of_batch, row, side="right")) - 1
-        return self._batches[number], int(row - self._first_of_batch[number])
 
 
 def _will_read(array: pa.Array) -> None:
@@ -185,9 +185,3 @@ def _offsets(lists: pa.ListArray) -> np.ndarray:
     _will_read(lists.offsets)
     # `to_numpy` would import pandas, which takes longer than all that is done with them.
     return np.from_dlpack(lists.offsets)
-
-
-def _num_elements(lists: pa.ListArray) -> int:
-    """Elements of all lists together."""
-    offsets = lists.offsets
-    return offsets[len(lists)].as_py() - offsets[0].as_py() if len(lists) else 0

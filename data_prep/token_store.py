@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,8 @@ from data_prep.token_writer import SIDECARS
 
 if TYPE_CHECKING:
     from data_prep.document import Document
+    from data_prep.documents import DocumentStore
+    from data_prep.selection import Selection
 
 
 class _Memory(NamedTuple):
@@ -108,7 +110,7 @@ class TokenStore:
             return cls(path, manifest)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path,)
+        return partial(TokenStore.open, verify=False), (self.path,)
 
     @property
     def place(self) -> str:
@@ -227,7 +229,7 @@ class TokenStore:
 
     def doc_id(self, document: int) -> str:
         """The document's id, as its source gave it."""
-        return self._file(document).value("doc_id", self._row(document))
+        return self._value("doc_id", document)
 
     def doc_ids(self) -> pa.StringArray:
         """[num_documents] string ids of all documents."""
@@ -236,20 +238,20 @@ class TokenStore:
 
     def source(self, document: int) -> str:
         """The name of the document's source in the configuration."""
-        return self._file(document).value("source", self._row(document))
+        return self._value("source", document)
 
     def lang(self, document: int) -> str:
         """The document's language, as ISO 639-1 code."""
-        return self._file(document).value("lang", self._row(document))
+        return self._value("lang", document)
 
     @cached_property
     def source_names(self) -> list[str]:
-        """The names that `sources` gives."""
+        """The names that `sources` gives, by first appearance."""
         return self._names("source")
 
     @cached_property
     def lang_codes(self) -> list[str]:
-        """The ISO 639-1 codes that `langs` gives."""
+        """The ISO 639-1 codes that `langs` gives, by first appearance."""
         return self._names("lang")
 
     def sources(self) -> tuple[np.ndarray, list[str]]:
@@ -261,7 +263,6 @@ class TokenStore:
         return self._category("lang")
 
     def _names(self, column: str) -> list[str]:
-        """By first appearance."""
         dictionaries = (names for file in self._files for names in file.dictionaries(column))
         return list(dict.fromkeys(name for names in dictionaries for name in names))
 
@@ -303,16 +304,10 @@ class TokenStore:
         Raises:
             CorruptArtefactError: the documents, or what was selected of them, are gone or damaged.
         """
-        from data_prep.documents import DocumentStore
-        from data_prep.selection import read_selection
-
-        documents = DocumentStore.open(beside(self.path, DOCUMENTS), verify=False)
-        selections = local_copy(beside(self.path, self.selection_kind))
+        documents = self._documents_beside()
         shards = self._file_number(numbers)
         for shard in np.unique(shards).tolist():
-            rows = numbers[shards == shard] - self._first_of_file[shard]
-            selection = read_selection(selections, shard, len(self._files))
-            yield from documents.read_selected(shard, selection.take(rows))
+            yield from documents.read_selected(shard, self._selection(shard, numbers[shards == shard]))
 
     def document_and_removed(self, document: int) -> tuple[Document, Document, np.ndarray]:
         """The document as `document` gives it, the same before anything was removed from its text, and the
@@ -321,19 +316,28 @@ class TokenStore:
         Raises:
             CorruptArtefactError: the documents, or what was selected of them, are gone or damaged.
         """
-        from data_prep.documents import DocumentStore
-        from data_prep.selection import read_selection, remove_spans
+        from data_prep.selection import remove_spans
 
         number = range(self.num_documents)[document]
         shard = int(self._file_number(number))
-        selections = local_copy(beside(self.path, self.selection_kind))
-        selection = read_selection(selections, shard, len(self._files))
-        own = selection.take(np.array([self._row(number)]))
-        documents = DocumentStore.open(beside(self.path, DOCUMENTS), verify=False)
-        (whole,) = documents.read_selected(shard, own.with_whole_texts())
+        own = self._selection(shard, np.array([number]))
+        (whole,) = self._documents_beside().read_selected(shard, own.with_whole_texts())
         if not len(own.spans):
             return whole, whole, own.spans
         return replace(whole, text=remove_spans(whole.text, own.spans)), whole, own.spans
+
+    def _documents_beside(self) -> DocumentStore:
+        from data_prep.documents import DocumentStore
+
+        return DocumentStore.open(beside(self.path, DOCUMENTS), verify=False)
+
+    def _selection(self, shard: int, numbers: np.ndarray) -> Selection:
+        """The selection of the documents with the given ascending numbers, which are all in one file."""
+        from data_prep.selection import read_selection
+
+        directory = local_copy(beside(self.path, self.selection_kind))
+        selection = read_selection(directory, shard, len(self._files))
+        return selection.take(numbers - self._first_of_file[shard])
 
     @property
     def selection_kind(self) -> str:
@@ -345,13 +349,7 @@ class TokenStore:
         """Return the index of the file that a document is in, or of each of [n] documents."""
         return np.searchsorted(self._first_of_file, documents, side="right") - 1
 
-    def _file(self, document: int) -> TokenFile:
-        return self._files[self._file_number(range(self.num_documents)[document])]
-
-    def _row(self, document: int) -> int:
+    def _value(self, column: str, document: int) -> str:
         number = range(self.num_documents)[document]
-        return int(number - self._first_of_file[self._file_number(number)])
-
-
-def _reopen(path: Path) -> TokenStore:
-    return TokenStore.open(path, verify=False)
+        file = self._file_number(number)
+        return self._files[file].value(column, int(number - self._first_of_file[file]))

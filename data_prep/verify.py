@@ -1,4 +1,4 @@
-"""Checking artefacts without touching them: which files are not what their manifests say."""
+"""Files of artefacts that are not what their manifests say, and the inputs that a preparation rejected."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
-from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, read_manifest
+from cluster.artefacts.manifest import MANIFEST_NAME, read_manifest
 from cluster.artefacts.places import Place, inner, outer
 from cluster.artefacts.remote import Remote
-from cluster.artefacts.shard_records import SHARD_RECORDS
+from cluster.artefacts.shard_records import SHARD_RECORDS, Reject
 from cluster.artefacts.storage import Damage, find_damage, is_committed
 from cluster.copies import manifest_at
 from cluster.publication import find_published
-from data_prep.layout import REPAIR, STAGES, WORK
+from data_prep.layout import DEDUP, DOCUMENTS, REPAIR, STAGES, WORK
 
 _MARKS = (SHARD_RECORDS.directory_name, "state.json", "trainer.json", "scores.json")
 """Names by which a directory is known as an artefact's, even if its manifest is lost."""
@@ -46,7 +46,7 @@ def examine(place: Place) -> list[Health]:
         MissingInputError: there is no artefact at or under `place`.
     """
     if isinstance(place, str):
-        return [_examine_remote(f"{place}/{name}".rstrip("/")) for name in find_published(place)]
+        return [_examine_one(f"{place}/{name}".rstrip("/")) for name in find_published(place)]
     path = place
     work = sorted(one for one in (path / WORK).glob("[!.]*") if one.is_dir())
     stages = [
@@ -106,32 +106,40 @@ def _remedy(place: Place, broken: Sequence[Place]) -> str:
     return REPAIR
 
 
-def _examine_remote(uri: str) -> Health:
+def _examine_one(place: Place) -> Health:
+    name = place.rpartition("/")[2] if isinstance(place, str) else place.name
     try:
-        manifest = manifest_at(uri)
+        manifest = manifest_at(place) if isinstance(place, str) else read_manifest(place)
     except CorruptArtefactError as error:
-        return Health(uri, uri.rpartition("/")[2], "", 1, 0, (Damage(MANIFEST_NAME, error.problem),))
+        return Health(place, name, "", 1, 0, (Damage(MANIFEST_NAME, error.problem),))
     assert manifest is not None, "it was found by its manifest"
-    found = Remote.open(uri).download(manifest.files, None)
-    return _health(uri, manifest, [damage for damage in found if damage is not None])
+    if isinstance(place, str):
+        found = [each for each in Remote.open(place).download(manifest.files, None) if each is not None]
+    else:
+        shards = [entry.path for entry in manifest.files if entry.rows is not None]
+        found = [*find_damage(place, manifest), *SHARD_RECORDS.find_damage(place, shards)]
+    size_bytes = sum(entry.size_bytes for entry in manifest.files)
+    return Health(place, manifest.kind, manifest.fingerprint, len(manifest.files), size_bytes, tuple(found))
 
 
-def _examine_one(directory: Path) -> Health:
-    try:
-        manifest = read_manifest(directory)
-    except CorruptArtefactError as error:
-        return Health(directory, directory.name, "", 1, 0, (Damage(MANIFEST_NAME, error.problem),))
-    shards = [entry.path for entry in manifest.files if entry.rows is not None]
-    found = [*find_damage(directory, manifest), *SHARD_RECORDS.find_damage(directory, shards)]
-    return _health(directory, manifest, found)
+def list_rejects(out: Path) -> list[Reject]:
+    """All rejects that are recorded under a preparation's output directory, by shard and place.
 
-
-def _health(place: Place, manifest: Manifest, damages: Sequence[Damage]) -> Health:
-    return Health(
-        path=place,
-        kind=manifest.kind,
-        fingerprint=manifest.fingerprint,
-        num_files=len(manifest.files),
-        size_bytes=sum(entry.size_bytes for entry in manifest.files),
-        damages=tuple(damages),
-    )
+    Raises:
+        MissingInputError: nothing was prepared there.
+    """
+    stages = (DOCUMENTS, DEDUP)
+    directories = [
+        path for stage in stages for path in (out / stage, *sorted(out.glob(f".{stage}.*.partial")))
+    ]
+    found = [directory for directory in directories if (directory / SHARD_RECORDS.directory_name).is_dir()]
+    if not found:
+        raise MissingInputError(
+            f"No documents were prepared in {out}.", next_step="name the `out` of a preparation"
+        )
+    return [
+        reject
+        for directory in found
+        for record in SHARD_RECORDS.read_all(directory, anyone=True)
+        for reject in record.rejects
+    ]

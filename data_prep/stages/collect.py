@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,29 +41,32 @@ def collect(job: Workspace) -> Manifest:
         TooManyRejectsError: more than `max_rejects` inputs are unreadable; finished shards are kept.
     """
     least = job.config.min_characters
+    filters = [job.config.filters if own.filters is None else own.filters for own in job.config.sources]
+    settings = [
+        source.identity() | {"filters": [each.identity() for each in own]}
+        for source, own in zip(job.config.sources, filters, strict=True)
+    ]
 
     def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
-        totals = sum_stats(records)
         num_rejects = sum(len(record.rejects) for record in records)
-        require_documents(totals, num_rejects, least)
+        require_documents(sum_stats(records), num_rejects, least)
         return {"sources": job.by_source(records), **_summarize_notes(job, directory, records)}
 
     def split(shard: int) -> DocumentsSplit:
-        source = job.source_of(shard)
-        return DocumentsSplit(source, job.groups.parts(shard), _filters(source, job), least)
+        own = filters[job.groups.source_number(shard)]
+        return DocumentsSplit(job.source_of(shard), job.groups.parts(shard), own, least)
 
-    sources = [_settings(source, job) for source in job.config.sources]
     shards = []
     for shard, file in enumerate(document_files(job.num_shards)):
-        settings = sources[job.groups.source_number(shard)]
-        identity = hash_json([VERSION, settings, job.groups.contents(shard, job.digests), least])
+        own = settings[job.groups.source_number(shard)]
+        identity = hash_json([VERSION, own, job.groups.contents(shard, job.digests), least])
         shards.append(Shard(file, Deferred(split, (shard,)), identity, job.groups.sizes[shard]))
     return build_sharded_artefact(
         job.out / DOCUMENTS,
         DOCUMENTS,
         function=collect_documents,
         shards=shards,
-        config={"version": VERSION, "sources": sources, "min_characters": least},
+        config={"version": VERSION, "sources": settings, "min_characters": least},
         inputs=InputEntries.of_one_kind("source-file", job.groups.inputs.paths, job.digests),
         finish=finish,
         max_rejects=job.config.max_rejects,
@@ -92,14 +96,6 @@ def _summarize_notes(job: Workspace, directory: Path, records: Sequence[ShardRec
     return {"dropped_examples": examples, "left_out": left_out}
 
 
-def _filters(source: SourceConfig, job: Workspace) -> tuple[Any, ...]:
-    return job.config.filters if source.filters is None else source.filters
-
-
-def _settings(source: SourceConfig, job: Workspace) -> dict[str, Any]:
-    return source.identity() | {"filters": [each.identity() for each in _filters(source, job)]}
-
-
 NOTED_NAMES = 1000
 """Most names per shard of markup that its source left out, the frequent ones first."""
 
@@ -125,44 +121,33 @@ def collect_documents(split: DocumentsSplit, path: Path) -> ShardResult:
     num_read = num_short = 0
     chain = FilterChain(split.filters)
     with DocumentWriter(path) as writer:
-        for item in _read_all(split):
+        for item in itertools.chain.from_iterable(map(split.source.read, split.parts)):
             if isinstance(item, Reject):
                 rejects.append(item)
-                continue
-            if isinstance(item, Skipped):
+            elif isinstance(item, Skipped):
                 skipped[f"skipped.{item.reason}"] += 1
-                continue
-            if isinstance(item, LeftOut):
+            elif isinstance(item, LeftOut):
                 left_out.setdefault(item.what, Counter()).update(item.counts)
-                continue
-            num_read += 1
-            document = chain.apply(item)
-            if document is None:
-                continue
-            if len(document.text) < split.min_characters:
-                num_short += 1
             else:
-                _add(writer, document, rejects)
+                num_read += 1
+                document = chain.apply(item)
+                if document is not None and len(document.text) < split.min_characters:
+                    num_short += 1
+                elif document is not None:
+                    _add(writer, document, rejects)
         num_documents, text_bytes = writer.num_documents, writer.text_bytes
     stats = {"documents_read": num_read, "documents_too_short": num_short, "text_bytes": text_bytes}
+    frequent: list[dict[str, Any]] = []
+    for what, counts in left_out.items():
+        often = sorted(counts.items(), key=lambda own: (-own[1], own[0]))[:NOTED_NAMES]
+        frequent.append({"left_out": what, "counts": dict(often)})
     return ShardResult(
         rows=num_documents,
         stats=stats | skipped | chain.counts,
         rejects=tuple(replace(reject, source=split.source.name) for reject in rejects),
-        notes=(*chain.examples, *map(_note_left_out, left_out.items())),
+        notes=(*chain.examples, *frequent),
         text_bytes=text_bytes,
     )
-
-
-def _read_all(split: DocumentsSplit) -> Iterator[Document | Reject | Skipped | LeftOut]:
-    for part in split.parts:
-        yield from split.source.read(part)
-
-
-def _note_left_out(item: tuple[str, Counter[str]]) -> dict[str, Any]:
-    what, counts = item
-    often = sorted(counts.items(), key=lambda own: (-own[1], own[0]))[:NOTED_NAMES]
-    return {"left_out": what, "counts": dict(often)}
 
 
 def _add(writer: DocumentWriter, document: Document, rejects: list[Reject]) -> None:

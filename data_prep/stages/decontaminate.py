@@ -125,8 +125,11 @@ def decide(split: DecisionSplit, path: Path) -> ShardResult:
     after = _without(before, hit_rows, cut)
     write_selection(path, after)
     stats = {"documents_dropped": len(before) - len(after), "documents_cut": len(cut)}
-    removed = {"bytes_cut": int(_total(after) - _total(before, after.rows))}
-    return ShardResult(rows=len(after), stats=stats | removed)
+    removed, removed_before = (
+        int(np.diff(each.spans, axis=1).sum())
+        for each in (after, before.take(np.flatnonzero(np.isin(before.rows, after.rows))))
+    )
+    return ShardResult(rows=len(after), stats=stats | {"bytes_cut": removed - removed_before})
 
 
 def overlaps(hits: Hits, counts: np.ndarray, max_documents: int | None) -> Hits:
@@ -168,10 +171,3 @@ def _without(before: Selection, hit_rows: np.ndarray, cut: dict[int, np.ndarray]
     return Selection(
         np.asarray(rows, np.int64), np.asarray(counts, np.int64), np.concatenate(spans), before.repeated_ids
     )
-
-
-def _total(selection: Selection, rows: np.ndarray | None = None) -> int:
-    """Bytes that a selection removes from its documents, or from those in `rows`."""
-    if rows is not None:
-        selection = selection.take(np.flatnonzero(np.isin(selection.rows, rows)))
-    return int((selection.spans[:, 1] - selection.spans[:, 0]).sum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,17 @@ def decide(split: FinalSplit, path: Path) -> ShardResult:
     kept = replace(left, repeated_ids=repeated)
     rejects: tuple[Reject, ...] = ()
     if split.reject_repeated_ids and len(repeated):
-        rejects = tuple(_reject(own.documents, Selection.whole(repeated)))
+        rows = read_selected(own.documents, ("doc_id", "uri", "meta", "source"), Selection.whole(repeated))
+        rejects = tuple(
+            Reject(
+                row["uri"],
+                int(orjson.loads(row["meta"]).get("byte_start", 0)),
+                f"an earlier document has the id {row['doc_id']}, too",
+                row["source"],
+            )
+            for table in rows
+            for row in table.to_pylist()
+        )
         kept = left.take(np.flatnonzero(~np.isin(left.rows, repeated)))
     write_selection(path, kept)
     counts = (
@@ -127,11 +137,3 @@ def decide(split: FinalSplit, path: Path) -> ShardResult:
         len(repeated),
     )
     return ShardResult(rows=len(kept), stats=dict(zip(COUNTS, counts, strict=True)), rejects=rejects)
-
-
-def _reject(documents: Path, repeated: Selection) -> Iterator[Reject]:
-    for table in read_selected(documents, ("doc_id", "uri", "meta", "source"), repeated):
-        for row in table.to_pylist():
-            start = int(orjson.loads(row["meta"]).get("byte_start", 0))
-            reason = f"an earlier document has the id {row['doc_id']}, too"
-            yield Reject(row["uri"], start, reason, row["source"])

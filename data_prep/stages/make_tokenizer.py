@@ -57,9 +57,25 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
     else:
         make_sample = partial(_make_sample, job, documents, selection)
         function = draw_and_train
-        split = Deferred(lambda: _training_split(job, documents, selection, wanted))
+        # Without Ray nobody knows the processors of a node, and none is needed to confirm a finished tokenizer.
+        split = Deferred(
+            lambda: DrawSplit(
+                job.out,
+                tuple(entry.path for entry in documents.files),
+                selection.kind,
+                tuple(job.source_of(shard).name for shard in range(job.num_shards)),
+                tuple(source.name for source in job.config.sources),
+                wanted,
+                node_cpus(),
+            )
+        )
         inputs = [job.entry(documents), job.entry(selection)]
         settings = wanted.model_dump(mode="json")
+
+    def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
+        write_tokenizer(directory, (directory / TOKENIZER_FILE).read_bytes())
+        return tokenizer_facts(directory / TOKENIZER_FILE)
+
     settings = {"version": VERSION} | settings
     identity = hash_json([settings, [entry.fingerprint for entry in inputs]])
     return build_sharded_artefact(
@@ -69,18 +85,12 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
         shards=[Shard(TOKENIZER_FILE, split, identity)],
         config=settings,
         inputs=inputs,
-        finish=_finish,
+        finish=finish,
         # Training has threads.
         num_cpus=None if function is draw_and_train else 1.0,
         replace=job.replace,
         before=make_sample,
     )
-
-
-def _finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
-    path = directory / TOKENIZER_FILE
-    write_tokenizer(directory, path.read_bytes())
-    return tokenizer_facts(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +107,6 @@ class DrawSplit:
     source_names: tuple[str, ...]
     wanted: TrainedTokenizer
     num_threads: int
-
-
-def _training_split(
-    job: Workspace, documents: Manifest, selection: Manifest, wanted: TrainedTokenizer
-) -> DrawSplit:
-    return DrawSplit(
-        job.out,
-        tuple(entry.path for entry in documents.files),
-        selection.kind,
-        tuple(job.source_of(shard).name for shard in range(job.num_shards)),
-        tuple(source.name for source in job.config.sources),
-        wanted,
-        node_cpus(),
-    )
 
 
 def draw_and_train(split: DrawSplit, path: Path) -> ShardResult:
@@ -144,18 +140,12 @@ def _make_sample(job: Workspace, documents: Manifest, selection: Manifest) -> Ma
     def split(shard: int) -> SampleSplit:
         return SampleSplit(job.documents_path(documents, shard), job.selection_path(selection, shard))
 
-    hashes = zip(documents.files, job.selection_hashes(selection), strict=True)
-    shards = [
-        Shard(
-            file,
-            Deferred(split, (shard,)),
-            hash_json([VERSION, entry.xxh3_128, selection_hash]),
-            entry.size_bytes,
-        )
-        for shard, (file, (entry, selection_hash)) in enumerate(
-            zip(sample_files(job.num_shards), hashes, strict=True)
-        )
-    ]
+    shards = []
+    hashes = job.selection_hashes(selection)
+    for shard, file in enumerate(sample_files(job.num_shards)):
+        entry = documents.files[shard]
+        identity = hash_json([VERSION, entry.xxh3_128, hashes[shard]])
+        shards.append(Shard(file, Deferred(split, (shard,)), identity, entry.size_bytes))
     return build_sharded_artefact(
         job.out / WORK / SAMPLE,
         SAMPLE,

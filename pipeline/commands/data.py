@@ -57,7 +57,7 @@ def prepare(
     log_format: LogFormat = None,
 ) -> None:
     """Turn raw text into a token store. The same command continues, repairs, or confirms an existing one."""
-    from pipeline.preparation.config import evaluation_texts, load_with_inputs
+    from pipeline.preparation import evaluation_texts, load_with_inputs
 
     settings, inputs = load_with_inputs(config, overrides or ())
     if dry_run:
@@ -114,7 +114,7 @@ def rejects(
     as_json: Json = False,
 ) -> None:
     """List what could not be read: source, file, byte and reason. Also of a preparation that is not finished."""
-    from data_prep.rejects import list_rejects
+    from data_prep.verify import list_rejects
 
     found = list_rejects(store)
     columns = {"source": "source", "uri": "file", "byte_offset": "byte", "reason": "reason"}
@@ -140,7 +140,7 @@ def stats(
     warn_of_damage([opened])
     found = describe_store(opened)
     if html is not None:
-        from data_prep.report.page import render_report
+        from data_prep.report import render_report
 
         write_page(html, render_report(opened, found))
     if as_json:

@@ -36,7 +36,7 @@ def plan_data(
     from data_prep.config import PreparationConfig
     from data_prep.forecast import forecast
     from pipeline.config.loading import load_config
-    from pipeline.preparation.config import load_preparation
+    from pipeline.preparation import load_preparation
 
     if measured is None:
         raise ConfigError(

@@ -59,7 +59,7 @@ def plan(
     from pipeline.config.loading import load_config, load_plain
     from pipeline.engine.gpus import require_gpu
     from pipeline.plan.plan import make_plan, to_json
-    from pipeline.preparation.makers import missing_stores
+    from pipeline.preparation import missing_stores
     from pipeline.run.config import PretrainConfig
 
     of_runs = {"--gpu": gpu, "--gpus-per-node": gpus_per_node, "--memory-gib": memory_gib, "--mfu": mfu}

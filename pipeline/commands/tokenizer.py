@@ -42,7 +42,7 @@ def train(
     """Train the tokenizer of a data configuration: its documents are prepared, its tokens are not."""
     from cluster.runtime import ray_on_demand
     from data_prep.job import prepare_tokenizer
-    from pipeline.preparation.config import evaluation_texts, load_with_inputs
+    from pipeline.preparation import evaluation_texts, load_with_inputs
 
     settings, inputs = load_with_inputs(config, overrides or ())
     with ray_on_demand(address, workers=workers):

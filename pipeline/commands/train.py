@@ -139,7 +139,7 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
     from cluster.copies import is_on_this_machine
     from pipeline.checkpoint.references import resolve_model
     from pipeline.objectives.outside import resolve_references
-    from pipeline.preparation.makers import missing_stores, require_makers
+    from pipeline.preparation import missing_stores, require_makers
     from pipeline.pretrain.lost_workers import least_bytes, require_room
 
     places = [store.path for store in config.data.stores]

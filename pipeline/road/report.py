@@ -13,7 +13,7 @@ import orjson
 from cluster.artefacts.manifest import read_manifest, write_durably
 from cluster.artefacts.storage import commit, staging_directory, storage_errors
 from cluster.artefacts.visible import finalize
-from data_prep.report.page import render_report
+from data_prep.report import render_report
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from pipeline.road.run import Finished

@@ -23,7 +23,7 @@ from data_prep.layout import TOKENS
 from data_prep.plan import plan_preparation
 from pipeline.checkpoint.references import resolve_model
 from pipeline.config.loading import Config, flatten, load_config
-from pipeline.preparation.config import load_preparation
+from pipeline.preparation import load_preparation
 from pipeline.pretrain.launch import find_same_run, is_finished
 from pipeline.run.config import PretrainConfig
 from pipeline.run.settings import GuardsConfig

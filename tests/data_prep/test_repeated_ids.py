@@ -15,10 +15,10 @@ from data_prep.config import PreparationConfig
 from data_prep.documents import DocumentStore
 from data_prep.inputs import group_inputs, list_inputs
 from data_prep.layout import DEDUP
-from data_prep.rejects import list_rejects
 from data_prep.selection import Selection, load_selection, read_selection, write_selection
 from data_prep.stages.collect import collect
 from data_prep.stages.deduplicate import deduplicate
+from data_prep.verify import list_rejects
 from data_prep.workspace import Workspace
 from tests.data_prep.dedup.corpus import without_ray
 

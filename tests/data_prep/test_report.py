@@ -15,14 +15,14 @@ from cluster.artefacts.manifest import FileEntry
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord
 from data_prep.dedup.config import NearDedup
 from data_prep.provenance import trace_document
-from data_prep.rejects import list_rejects
-from data_prep.report.page import SAMPLED_DOCUMENTS, render_report
+from data_prep.report import SAMPLED_DOCUMENTS, render_report
 from data_prep.sources import FilePart, SourceFile
 from data_prep.sources.records import JsonLinesConfig
 from data_prep.stages.collect import DocumentsSplit, collect_documents
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from data_prep.tokenizers.pretrained import find_tokenizer
+from data_prep.verify import list_rejects
 from pipeline.commands.data_tables import print_stats
 from pipeline.commands.verbs import app
 from tests.conftest import write_store
@@ -142,7 +142,7 @@ def test_ten_sources_are_ten_rows_of_the_plan_and_of_the_statistics(tmp_path, mo
     sources = [{"kind": "json_lines", "name": name, "paths": [str(tmp_path / "a.jsonl")]} for name in names]
     config = {"name": "ten", "out": str(tmp_path / "out"), "sources": sources, "decontaminate": ["glue"]}
     (tmp_path / "ten.yaml").write_text(json.dumps(config))
-    monkeypatch.setattr("pipeline.preparation.config.evaluation_texts", lambda settings: iter(()))
+    monkeypatch.setattr("pipeline.preparation.evaluation_texts", lambda settings: iter(()))
     monkeypatch.setattr("pipeline.tune.evaluation_sets.evaluation_texts", lambda settings: iter(()))
     plan = shown_by("prepare", tmp_path / "ten.yaml", "--dry-run")
     assert [line.split()[1] for line in plan if "json_lines" in line] == names

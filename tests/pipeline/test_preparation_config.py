@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from pipeline.preparation.config import load_preparation
+from pipeline.preparation import load_preparation
 
 NAMES = """
 name: texts

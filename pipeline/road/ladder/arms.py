@@ -15,8 +15,7 @@ from data_prep.layout import TOKENIZER_FILE, TOKENS
 from pipeline.config.loading import load_config, load_plain, validate
 from pipeline.config.problems import nearest
 from pipeline.config.shipped import find_beside
-from pipeline.preparation.config import load_preparation
-from pipeline.preparation.makers import vocab_size_of
+from pipeline.preparation import load_preparation, vocab_size_of
 from pipeline.road.ladder.config import ArmConfig, LadderConfig
 from pipeline.run.config import PretrainConfig
 from pipeline.tune.config import FinetuneConfig, ScratchConfig

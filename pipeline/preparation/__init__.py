@@ -1,1 +1,0 @@
-"""The configuration of a data preparation, checked with everything that it names."""
