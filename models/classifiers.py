@@ -1,17 +1,18 @@
-"""Networks of fine-tuning with labels: for whole sequences, tokens, choices, and answers inside a text."""
+"""Networks of fine-tuning with labels: for whole sequences, tokens, choices, and answers inside a text.
+
+All are built on the stacks of any kind of network, and raise ValueError where `config.vocab_size` is not set. The
+arguments of `forward` are those of `stacks.read_text`; rows of an encoder-decoder are padded on the right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.config import Network, TransformerConfig
-from models.decoder import Decoder
-from models.encoder import Encoder
+from models.config import TransformerConfig
 from models.functional import dropout
 from models.heads import ClassificationHead, TokenTransform
 from models.layout import first_positions, last_positions
@@ -19,110 +20,72 @@ from models.stacks import add_stacks, read_text
 
 
 class SequenceClassifier(nn.Module):
-    """An encoder whose first position, `<s>`, represents the sequence (Liu et al. 2019, section 5.1).
+    """Scores of a whole text, by the token that represents it: the first one of an encoder, `<s>` (Liu et al. 2019,
+    section 5.1); the last one of a decoder, which has read all of the text (Radford et al. 2018, section 3.2), as has
+    that of an encoder-decoder, whose two sides read the same text (Lewis et al. 2020, section 3.1).
 
     Raises:
-        ValueError: `config.vocab_size` is not set, or `num_labels` is below 1.
+        ValueError: `num_labels` is below 1.
     """
 
     def __init__(self, config: TransformerConfig, num_labels: int) -> None:
         super().__init__()
-        self.config = config
-        self.encoder = Encoder(config)
-        self.head = ClassificationHead(config, num_labels)
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, segment_ids: Tensor | None = None
-    ) -> Tensor:
-        """Score sequences.
-
-        Args:
-            input_ids: [batch, length] int64, `<s>` first, padded on the right.
-            attention_mask: [batch, length] bool or int, true (or 1) at tokens; None when nothing is padded.
-            segment_ids: [batch, length] int64; None takes segment 0, where there are segments.
-
-        Returns:
-            [batch, num_labels] logits; with one label, the predicted value.
-        """
-        first = self.encoder(
-            input_ids,
-            attention_mask=attention_mask,
-            segment_ids=segment_ids,
-            read=first_positions(input_ids),
-        )
-        return self.head(first)
-
-
-class DecoderClassifier(nn.Module):
-    """A decoder whose last token has read all of the sequence and represents it (Radford et al. 2018, section 3.2).
-
-    Raises:
-        ValueError: `config.vocab_size` is not set, `num_labels` is below 1, or the configuration is of another kind of
-            network.
-    """
-
-    def __init__(self, config: TransformerConfig, num_labels: int) -> None:
-        super().__init__()
-        if config.network != "decoder":
-            raise ValueError(f"this network needs network: decoder, not {config.network}")
         if num_labels < 1:
             raise ValueError(f"num_labels must be at least 1 (1 is a regression), not {num_labels}")
         self.config = config
-        self.decoder = Decoder(config)
-        self.output = nn.Linear(config.hidden_size, num_labels, bias=False)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Score sequences.
-
-        Args:
-            input_ids: [batch, length] int64, padded on either side.
-            attention_mask: [batch, length] bool or int, true (or 1) at tokens; None when nothing is padded.
-
-        Returns:
-            [batch, num_labels] logits; with one label, the predicted value.
-        """
-        read = last_positions(input_ids, attention_mask)
-        last = self.decoder(input_ids, attention_mask=attention_mask, read=read)
-        return self.output(dropout(last, self.config.dropout, self.training))
-
-
-class EncoderDecoderClassifier(nn.Module):
-    """Encoder and decoder read the same text, and the decoder's last token represents it (Lewis et al. 2020, section
-    3.1).
-
-    Raises:
-        ValueError: `config.vocab_size` is not set, `num_labels` is below 1, or the configuration is of another kind of
-            network.
-    """
-
-    def __init__(self, config: TransformerConfig, num_labels: int) -> None:
-        super().__init__()
-        if config.network != "encoder_decoder":
-            raise ValueError(f"this network needs network: encoder_decoder, not {config.network}")
-        self.config = config
         add_stacks(self, config)
-        self.head = ClassificationHead(config, num_labels)
+        self.head = self.output = None
+        if config.network == "decoder":
+            self.output = nn.Linear(config.hidden_size, num_labels, bias=False)
+        else:
+            self.head = ClassificationHead(config, num_labels)
 
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
     ) -> Tensor:
-        """Score sequences.
+        """[batch, num_labels] logits; with one label, the predicted value."""
+        is_encoder = self.config.network == "encoder"
+        read = first_positions(input_ids) if is_encoder else last_positions(input_ids, attention_mask)
+        found = read_text(self, input_ids, attention_mask, segment_ids, decoder_input_ids, read)
+        if self.head is not None:
+            return self.head(found)
+        assert self.output is not None
+        return self.output(dropout(found, self.config.dropout, self.training))
 
-        Args:
-            input_ids: [batch, length] int64, `</s>` last, padded on the right.
-            attention_mask: [batch, length] bool or int, true (or 1) at tokens; None when nothing is padded.
-            decoder_input_ids: [batch, length] int64: the same text, one place later; None makes it as BART has it, see
-                `shifted_right`.
 
-        Returns:
-            [batch, num_labels] logits; with one label, the predicted value.
+class ChoiceClassifier(SequenceClassifier):
+    """A score of each choice, from a text of the question with that choice (Devlin et al. 2019, section 4.4; Radford et
+    al. 2018, section 3.3). The tensors have the names of a `SequenceClassifier` with one label."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config, 1)
+        if config.network == "encoder":
+            # In multiple choice every family scores what its pooler gives.
+            self.head = ClassificationHead(config, 1, pooled=True)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+    ) -> Tensor:
+        """[batch, choices] logits; all arguments are [batch, choices, length].
+
+        Raises:
+            ValueError: input_ids do not have three dimensions.
         """
-        read = last_positions(input_ids, attention_mask)
-        last = read_text(self, input_ids, attention_mask, decoder_input_ids=decoder_input_ids, read=read)
-        return self.head(last)
+        if input_ids.dim() != 3:
+            raise ValueError(
+                f"input_ids must have shape [batch, choices, length], not {list(input_ids.shape)}"
+            )
+        given = input_ids, attention_mask, segment_ids, decoder_input_ids
+        rows = (None if tensor is None else tensor.flatten(0, 1) for tensor in given)
+        return super().forward(*rows).view(input_ids.shape[:2])  # pyright: ignore[reportArgumentType]
 
 
 class TokenClassifier(nn.Module):
@@ -131,7 +94,7 @@ class TokenClassifier(nn.Module):
     A decoder tags a token without having read what follows.
 
     Raises:
-        ValueError: `config.vocab_size` is not set, `num_labels` is below 1, or the network is an encoder-decoder.
+        ValueError: `num_labels` is below 1, or the network is an encoder-decoder.
     """
 
     def __init__(self, config: TransformerConfig, num_labels: int) -> None:
@@ -142,120 +105,15 @@ class TokenClassifier(nn.Module):
             raise ValueError(f"num_labels must be at least 1, not {num_labels}")
         self.config = config
         add_stacks(self, config)
-        transform = config.network == "encoder" and config.classification_head == "gelu_norm"
-        self.transform = TokenTransform(config) if transform else nn.Identity()
+        self.transform = _token_transform(config)
         self.scores = nn.Linear(config.hidden_size, num_labels)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, segment_ids: Tensor | None = None
     ) -> Tensor:
-        """Score the labels of every token.
-
-        Args:
-            input_ids: [batch, length] int64.
-            attention_mask: [batch, length] bool or int, true (or 1) at tokens; None when nothing is padded.
-            segment_ids: [batch, length] int64, for an encoder; None takes segment 0, where there are segments.
-
-        Returns:
-            [batch, length, num_labels] logits; those at padding have no meaning.
-        """
+        """[batch, length, num_labels] logits of the labels of every token; those at padding have no meaning."""
         hidden = self.transform(read_text(self, input_ids, attention_mask, segment_ids))
         return self.scores(dropout(hidden, self.config.dropout, self.training))
-
-
-class ChoiceClassifier(SequenceClassifier):
-    """An encoder that reads the question with each choice; its first token scores it (Devlin et al. 2019, section 4.4).
-
-    Raises:
-        ValueError: as in `SequenceClassifier`.
-    """
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config, 1)
-        # In multiple choice every family scores what its pooler gives.
-        self.head = ClassificationHead(config, 1, pooled=True)
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, segment_ids: Tensor | None = None
-    ) -> Tensor:
-        """Score choices.
-
-        Args:
-            input_ids: [batch, choices, length] int64, each row the question with one choice.
-            attention_mask: [batch, choices, length] bool or int, true (or 1) at tokens; None when nothing is padded.
-            segment_ids: [batch, choices, length] int64; None takes segment 0, where there are segments.
-
-        Returns:
-            [batch, choices] logits.
-
-        Raises:
-            ValueError: input_ids do not have three dimensions.
-        """
-        given = {"attention_mask": attention_mask, "segment_ids": segment_ids}
-        return score_choices(super().forward, input_ids, given)
-
-
-class DecoderChoiceClassifier(DecoderClassifier):
-    """A decoder that reads the question with each choice; its last token scores it (Radford et al. 2018, section 3.3).
-
-    Raises:
-        ValueError: as in `DecoderClassifier`.
-    """
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config, 1)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Score choices; arguments and result as of `ChoiceClassifier.forward`."""
-        return score_choices(super().forward, input_ids, {"attention_mask": attention_mask})
-
-
-class EncoderDecoderChoiceClassifier(EncoderDecoderClassifier):
-    """An encoder-decoder that reads the question with each choice; the decoder's last token scores it.
-
-    Raises:
-        ValueError: as in `EncoderDecoderClassifier`.
-    """
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config, 1)
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-    ) -> Tensor:
-        """Score choices; arguments and result as of `ChoiceClassifier.forward`. `decoder_input_ids`
-        [batch, choices, length] are as in `read_text`."""
-        given = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
-        return score_choices(super().forward, input_ids, given)
-
-
-CHOICE_CLASSIFIERS: Mapping[Network, Callable[[TransformerConfig], nn.Module]] = {
-    "encoder": ChoiceClassifier,
-    "decoder": DecoderChoiceClassifier,
-    "encoder_decoder": EncoderDecoderChoiceClassifier,
-}
-"""Classifiers by kind of network. The tensors of each have the names of the classifier with one label."""
-
-
-def score_choices(
-    score: Callable[..., Tensor], input_ids: Tensor, given: Mapping[str, Tensor | None]
-) -> Tensor:
-    """[batch, choices] scores of [batch, choices, length] texts.
-
-    Args:
-        score: gives [rows, 1] for texts [rows, length].
-        given: its other arguments by name, [batch, choices, length] each.
-
-    Raises:
-        ValueError: input_ids do not have three dimensions.
-    """
-    if input_ids.dim() != 3:
-        raise ValueError(f"input_ids must have shape [batch, choices, length], not {list(input_ids.shape)}")
-    rows = {name: tensor.flatten(0, 1) for name, tensor in given.items() if tensor is not None}
-    return score(input_ids.flatten(0, 1), **rows).view(input_ids.shape[:2])
 
 
 class SpanClassifier(nn.Module):
@@ -263,17 +121,13 @@ class SpanClassifier(nn.Module):
 
     An encoder-decoder reads the text on both sides (Lewis et al. 2020, section 3.1); a decoder judges a token without
     having read what follows.
-
-    Raises:
-        ValueError: `config.vocab_size` is not set.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
         add_stacks(self, config)
-        transform = config.network == "encoder" and config.classification_head == "gelu_norm"
-        self.transform = TokenTransform(config) if transform else nn.Identity()
+        self.transform = _token_transform(config)
         self.output = nn.Linear(config.hidden_size, 2)
 
     def forward(
@@ -283,19 +137,16 @@ class SpanClassifier(nn.Module):
         segment_ids: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
     ) -> Tensor:
-        """Score every token as the first and as the last of the answer.
-
-        Args:
-            input_ids: [batch, length] int64, question and passage with their special tokens, padded on the right.
-            attention_mask: [batch, length] bool or int, true (or 1) at tokens; None when nothing is padded.
-            segment_ids: [batch, length] int64: 0 in the question, 1 in the passage; None takes segment 0.
-            decoder_input_ids: [batch, length] int64, for an encoder-decoder; see `read_text`.
-
-        Returns:
-            [batch, length, 2] logits of begin and end; those at padding have no meaning.
-        """
+        """[batch, length, 2] logits of every token as the first and as the last of the answer, which lies in the
+        passage after the question; those at padding have no meaning."""
         hidden = read_text(self, input_ids, attention_mask, segment_ids, decoder_input_ids)
         return self.output(self.transform(hidden))
+
+
+def _token_transform(config: TransformerConfig) -> nn.Module:
+    """The layers between an encoder and the scores of its tokens, where its family has any."""
+    has_any = config.network == "encoder" and config.classification_head == "gelu_norm"
+    return TokenTransform(config) if has_any else nn.Identity()
 
 
 def span_loss(logits: Tensor, answer: Tensor, attention_mask: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from models.config import TransformerConfig
-from models.encoder import Encoder
 from models.heads import MaskedLanguageModelHead
+from models.language_models import MaskedLanguageModel
 from models.losses import CHUNK_ELEMENTS, EACH
-from models.masked_language_model import MaskedLanguageModel
+from models.stacks import Encoder
 
 _LAYERS = "encoder.transformer.layers."
 
@@ -66,15 +66,14 @@ class DistilledLanguageModel(nn.Module):
         """For `init_weights`, by name: all parameters from the teacher, or none if the student starts at random."""
         if self._teacher_layers is None:
             return {}
-        weights = self.teacher.state_dict()
-        return {name: weights[self._source(name)] for name, _ in self.named_parameters()}
-
-    def _source(self, name: str) -> str:
-        """The parameter of the teacher that a parameter of the student starts from."""
-        if not name.startswith(_LAYERS) or self._teacher_layers is None:
-            return name
-        number, _, rest = name.removeprefix(_LAYERS).partition(".")
-        return f"{_LAYERS}{self._teacher_layers[int(number)]}.{rest}"
+        weights, found = self.teacher.state_dict(), {}
+        for name, _ in self.named_parameters():
+            source = name
+            if name.startswith(_LAYERS):
+                number, _, rest = name.removeprefix(_LAYERS).partition(".")
+                source = f"{_LAYERS}{self._teacher_layers[int(number)]}.{rest}"
+            found[name] = weights[source]
+        return found
 
     def _apply(self, fn: Any, recurse: bool = True) -> DistilledLanguageModel:
         """Called by `to`, `cuda` and `bfloat16`: the teacher moves with the student."""
@@ -93,22 +92,14 @@ class DistilledLanguageModel(nn.Module):
         cu_seqlens: Tensor | None = None,
         segment_ids: Tensor | None = None,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """All losses.
+        """All losses: `mlm` is the cross-entropy over the predicted positions, `soft` the divergence from the teacher's
+        probabilities and `cosine` 1 - cosine similarity of the last hidden states, both over the soft positions.
+
+        Arguments beside these and the result are as in `MaskedLanguageModel.forward`; only `mlm` has right predictions.
 
         Args:
-            input_ids: [batch, length] int64, already masked; teacher and student read the same.
-            predicted_positions: [num_predicted] int64 indices into the flattened batch.
-            targets: [num_predicted] int64 token ids that belong there.
             soft_positions: [num_soft] int64 indices of the tokens at which student and teacher are compared,
                 ascending; the predicted ones are among them.
-            cu_seqlens: [num_pieces + 1] int32 boundaries of packed pieces; None attends to whole rows.
-            segment_ids: [batch, length] int64.
-
-        Returns:
-            By term the sum (float32 scalar), and for `mlm` the number of right predictions (int64 scalar): `mlm` is the
-            cross-entropy over the predicted positions, `soft` the divergence from the teacher's probabilities and
-            `cosine` 1 - cosine similarity of the last hidden states, both over the soft positions. Beside
-            the right predictions, the losses of `mlm` one by one (see `models.losses.EACH`).
         """
         packed = {"cu_seqlens": cu_seqlens, "segment_ids": segment_ids, "read": soft_positions}
         compared = self.encoder(input_ids, **packed)
@@ -134,23 +125,23 @@ class DistilledLanguageModel(nn.Module):
         Chunks are computed again in the backward pass: logits of all tokens never exist at once.
 
         Args:
-            hidden: [tokens, hidden] of the student.
-            teacher_hidden: [tokens, hidden] of the teacher.
+            hidden, teacher_hidden: [tokens, hidden] of each.
             chunk_elements: logits of one of them that exist at a time.
         """
+
+        def of_chunk(part: Tensor, teacher_part: Tensor) -> Tensor:
+            teacher = self.teacher
+            with torch.no_grad():
+                soft = teacher.head(teacher_part, teacher.encoder.embeddings.token_weight).float()
+            scores = self.head(part, self.encoder.embeddings.token_weight).float()
+            return divergence(scores, soft, self.temperature, "sum")
+
         rows = max(1, chunk_elements // self.config.require_vocab_size())
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         for part, teacher_part in zip(hidden.split(rows), teacher_hidden.split(rows), strict=True):
-            chunk = checkpoint(self._chunk_divergence, part, teacher_part, use_reentrant=False)
+            chunk = checkpoint(of_chunk, part, teacher_part, use_reentrant=False)
             total = total + chunk  # pyright: ignore[reportOperatorIssue]
         return total
-
-    def _chunk_divergence(self, hidden: Tensor, teacher_hidden: Tensor) -> Tensor:
-        teacher = self.teacher
-        with torch.no_grad():
-            soft = teacher.head(teacher_hidden, teacher.encoder.embeddings.token_weight).float()
-        scores = self.head(hidden, self.encoder.embeddings.token_weight).float()
-        return divergence(scores, soft, self.temperature, "sum")
 
 
 def divergence(logits: Tensor, teacher_logits: Tensor, temperature: float, reduction: str = "none") -> Tensor:

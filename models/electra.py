@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.embeddings import Embeddings, SharedEmbeddings
-from models.encoder import Encoder
 from models.heads import MaskedLanguageModelHead
 from models.losses import CHUNK_ELEMENTS, EACH, CrossEntropy
+from models.stacks import Encoder
 from models.transformer import ACTIVATIONS
 
 
@@ -33,10 +33,6 @@ class Discriminator(nn.Module):
     """An encoder with a score for each token; ELECTRA keeps this network after pre-training."""
 
     def __init__(self, config: TransformerConfig, embeddings: Embeddings | None = None) -> None:
-        """
-        Args:
-            embeddings: the encoder's; None makes new ones.
-        """
         super().__init__()
         self.config = config
         self.encoder = Encoder(config, embeddings)
@@ -89,7 +85,12 @@ class Generator(nn.Module):
         """
         weight = self.encoder.embeddings.token_weight
         rows = max(1, chunk_elements // len(weight))
-        drawn = [_gumbel_argmax(self.head(part, weight).float()) for part in predicted.detach().split(rows)]
+        drawn = []
+        for part in predicted.detach().split(rows):
+            logits = self.head(part, weight).float()
+            tiny = torch.finfo(logits.dtype).tiny
+            gumbel = torch.empty_like(logits).exponential_().clamp_min_(tiny).log_().neg_()
+            drawn.append((logits + gumbel).argmax(-1))
         return torch.cat(drawn)
 
 
@@ -110,7 +111,20 @@ class Electra(nn.Module):
             generator_config: its embeddings have the discriminator's width, vocabulary, positions and segments.
         """
         super().__init__()
-        _require_same_embeddings(config, generator_config)
+        names = (
+            *("vocab_size", "embedding_width", "max_positions", "positions", "num_segments"),
+            *("scale_embeddings", "dropout"),
+        )
+        different = [
+            f"{name} {getattr(generator_config, name)} instead of {getattr(config, name)}"
+            for name in names
+            if getattr(generator_config, name) != getattr(config, name)
+        ]
+        if different:
+            raise ValueError(
+                f"the generator shares the discriminator's embeddings, but it has {', '.join(different)}; set "
+                "embedding_size to the width of the discriminator's embeddings, and leave the rest as it is there"
+            )
         self.config = config
         embeddings = Embeddings(config)
         self.discriminator = Discriminator(config, embeddings)
@@ -125,20 +139,13 @@ class Electra(nn.Module):
         cu_seqlens: Tensor | None = None,
         segment_ids: Tensor | None = None,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Both losses. No gradient of the discriminator's loss reaches the generator, because tokens are drawn.
+        """Both losses: `mlm` is the generator's cross-entropy over the predicted positions, `rtd` the discriminator's
+        binary cross-entropy over all tokens. No gradient of the latter reaches the generator, because tokens are drawn.
+
+        Arguments beside these and the result are as in `MaskedLanguageModel.forward`.
 
         Args:
-            input_ids: [batch, length] int64, with masks at the predicted positions.
-            predicted_positions: [num_predicted] int64 indices into the flattened batch.
-            targets: [num_predicted] int64 original token ids.
             token_positions: [num_tokens] int64 indices of all tokens but padding.
-            cu_seqlens: [num_pieces + 1] int32 boundaries of packed pieces; None attends to whole rows.
-            segment_ids: [batch, length] int64.
-
-        Returns:
-            By term the sum in nats (float32 scalar) and the number of right predictions (int64 scalar): `mlm` is the
-            generator's cross-entropy over the predicted positions, `rtd` the discriminator's binary cross-entropy
-            over all tokens. Beside the right predictions, the losses of `mlm` one by one (see `models.losses.EACH`).
         """
         predicted = self.generator(input_ids, predicted_positions, cu_seqlens, segment_ids)
         losses, correct = {}, {}
@@ -164,26 +171,3 @@ def replace_tokens(
     is_replaced = torch.zeros_like(replaced_ids, dtype=torch.bool)
     is_replaced[predicted_positions] = sampled != targets
     return replaced_ids.view_as(input_ids), is_replaced.view_as(input_ids)
-
-
-def _gumbel_argmax(logits: Tensor) -> Tensor:
-    tiny = torch.finfo(logits.dtype).tiny
-    gumbel = torch.empty_like(logits).exponential_().clamp_min_(tiny).log_().neg_()
-    return (logits + gumbel).argmax(-1)
-
-
-def _require_same_embeddings(config: TransformerConfig, generator_config: TransformerConfig) -> None:
-    names = (
-        *("vocab_size", "embedding_width", "max_positions", "positions", "num_segments"),
-        *("scale_embeddings", "dropout"),
-    )
-    different = [
-        f"{name} {getattr(generator_config, name)} instead of {getattr(config, name)}"
-        for name in names
-        if getattr(generator_config, name) != getattr(config, name)
-    ]
-    if different:
-        raise ValueError(
-            f"the generator shares the discriminator's embeddings, but it has {', '.join(different)}; set "
-            "embedding_size to the width of the discriminator's embeddings, and leave the rest as it is there"
-        )

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from models.config import Combination, FeatureSettings, NetworkConfig
 from models.elmo.config import ElmoConfig
-from models.elmo.encoder import ElmoEncoder, pad_sentences
+from models.elmo.encoder import DrawnLinear, ElmoEncoder, pad_sentences
 from models.elmo.representations import ScalarMix
-from models.elmo.token_layer import DrawnLinear
 from models.functional import dropout
 from models.stacks import add_stacks, read_text
 from models.transformer import Transformer
@@ -26,7 +25,6 @@ def num_layers_of(config: NetworkConfig) -> int:
 
 
 def layer_width(config: NetworkConfig) -> int:
-    """Width of each of these layers."""
     return config.representation_size if isinstance(config, ElmoConfig) else config.hidden_size
 
 
@@ -71,7 +69,10 @@ class FeatureExtractor(nn.Module):
         if frozen:
             self.requires_grad_(False)
         count = num_layers_of(config) + 1
-        _check_layers(settings, count)
+        if settings.combine in ("sum_last_four", "concat_last_four") and count < 5:
+            raise ValueError(f"combine: {settings.combine} needs four layers, the network has {count - 1}")
+        if settings.layer is not None and not -count <= settings.layer < count:
+            raise ValueError(f"the network has layers 0 to {count - 1}, not {settings.layer}")
         mixes = settings.combine == "scalar_mix"
         self.mix = ScalarMix(count, normalize=settings.normalize, l2=settings.l2) if mixes else None
         self.width = layer_width(config) * (4 if settings.combine == "concat_last_four" else 1)
@@ -168,13 +169,6 @@ COMBINATIONS: Mapping[Combination, Callable[[Tensor, FeatureSettings], Tensor]] 
     "sum_all": lambda states, _: states[1:].sum(0),
 }
 """[layers + 1, ..., width] to the features, for all combinations without parameters."""
-
-
-def _check_layers(settings: FeatureSettings, count: int) -> None:
-    if settings.combine in ("sum_last_four", "concat_last_four") and count < 5:
-        raise ValueError(f"combine: {settings.combine} needs four layers, the network has {count - 1}")
-    if settings.layer is not None and not -count <= settings.layer < count:
-        raise ValueError(f"the network has layers 0 to {count - 1}, not {settings.layer}")
 
 
 @contextmanager

@@ -75,11 +75,6 @@ def _deviation(model: nn.Module, modules: Mapping[str, nn.Module], path: str) ->
     return SCALES[config.initializer](config, modules.get(parent, model), own)
 
 
-def _normal(config: TransformerConfig, parent: Any, own: str) -> float:
-    """BERT (Devlin et al. 2019, released modeling.py, which cuts it off at two deviations)."""
-    return config.initializer_std
-
-
 def _scaled_residual(config: TransformerConfig, parent: Any, own: str) -> float:
     """GPT-2: projections into the residual stream shrink with the depth (Radford et al. 2019, section 2.3)."""
     into_residual = (isinstance(parent, Attention) and own == "output") or (
@@ -107,7 +102,8 @@ def _fan_in(config: TransformerConfig, parent: Any, own: str) -> float | Tensor:
 
 
 SCALES: Mapping[Initializer, Scale] = {
-    "normal": _normal,
+    # BERT (Devlin et al. 2019, released modeling.py, which cuts it off at two deviations).
+    "normal": lambda config, parent, own: config.initializer_std,
     "scaled_residual": _scaled_residual,
     "fan_in": _fan_in,
 }

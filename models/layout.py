@@ -2,12 +2,13 @@
 
 Linear layers, norms and dropout treat every position alike; only attention sees rows. So they run on the tokens alone,
 which are put back into their rows before attention (Zeng et al. 2022, section 3.1), and after the last attention they
-run only on the positions that a head reads.
+run only on the positions that a head reads. The cost of attention grows with rows times length squared, and one long
+text makes long rows for all: `side_by_side` puts short texts into fewer rows, as pieces that do not see each other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -39,7 +40,22 @@ def segments_from_cu_seqlens(
             f"not {cu_seqlens.dtype} of shape {list(cu_seqlens.shape)}"
         )
     if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
-        _check_boundaries(cu_seqlens, batch, length, max_positions)
+        sizes, whole = cu_seqlens.diff(), batch * length
+        if cu_seqlens.numel() < 2 or cu_seqlens[0] != 0 or cu_seqlens[-1] != whole or (sizes < 0).any():
+            raise ValueError(
+                f"cu_seqlens must rise from 0 to batch * length = {whole}, not {cu_seqlens.tolist()}"
+            )
+        starts, ends = cu_seqlens[:-1][sizes > 0], cu_seqlens[1:][sizes > 0]
+        if (starts // length != (ends - 1) // length).any():
+            raise ValueError(
+                f"a piece crosses a row of {length} tokens in cu_seqlens {cu_seqlens.tolist()}; "
+                "every multiple of the row length must be a boundary"
+            )
+        if max_positions is not None and (sizes > max_positions).any():
+            raise ValueError(
+                f"a packed piece has {int(sizes.max())} tokens, but the network knows {max_positions} positions; "
+                "pack shorter pieces or raise max_positions"
+            )
     token = torch.arange(batch * length, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
     piece_ids = torch.searchsorted(cu_seqlens, token, right=True) - 1
     position_ids = token - cu_seqlens[piece_ids]
@@ -49,25 +65,6 @@ def segments_from_cu_seqlens(
 def same_piece_mask(piece_ids: Tensor) -> Tensor:
     """[batch, length] piece numbers to a [batch, 1, length (query), length (key)] bool mask of tokens of one piece."""
     return (piece_ids.unsqueeze(2) == piece_ids.unsqueeze(1)).unsqueeze(1)
-
-
-def _check_boundaries(cu_seqlens: Tensor, batch: int, length: int, max_positions: int | None) -> None:
-    sizes = cu_seqlens.diff()
-    if cu_seqlens.numel() < 2 or cu_seqlens[0] != 0 or cu_seqlens[-1] != batch * length or (sizes < 0).any():
-        raise ValueError(
-            f"cu_seqlens must rise from 0 to batch * length = {batch * length}, not {cu_seqlens.tolist()}"
-        )
-    starts, ends = cu_seqlens[:-1][sizes > 0], cu_seqlens[1:][sizes > 0]
-    if (starts // length != (ends - 1) // length).any():
-        raise ValueError(
-            f"a piece crosses a row of {length} tokens in cu_seqlens {cu_seqlens.tolist()}; "
-            "every multiple of the row length must be a boundary"
-        )
-    if max_positions is not None and (sizes > max_positions).any():
-        raise ValueError(
-            f"a packed piece has {int(sizes.max())} tokens, but the network knows {max_positions} positions; "
-            "pack shorter pieces or raise max_positions"
-        )
 
 
 @dataclass(frozen=True)
@@ -123,6 +120,10 @@ class Read:
         return tokens.flatten(0, 1).index_select(0, self.in_tokens).unsqueeze(0)
 
 
+WORTH_IT = 0.95
+"""Largest share of positions at which the others are left out: moving them costs about a twentieth of a layer."""
+
+
 def unpadded(present: Tensor | None) -> Unpadded | None:
     """The places of the tokens, where rows are padded enough for it to pay; None elsewhere.
 
@@ -132,10 +133,6 @@ def unpadded(present: Tensor | None) -> Unpadded | None:
         return None
     places = Unpadded.of(present)
     return places if len(places.index) < WORTH_IT * present.numel() else None
-
-
-WORTH_IT = 0.95
-"""Largest share of positions at which the others are left out: moving them costs about a twentieth of a layer."""
 
 
 @dataclass(frozen=True)
@@ -183,15 +180,26 @@ def make_layout(
     """
     if cu_seqlens is not None and past is not None:
         raise ValueError("packed rows cannot fill or continue a cache; pad the rows instead")
-    past = past or 0
-    _check_inputs(input_ids, cu_seqlens, attention_mask, past)
-    batch, length = input_ids.shape
+    if input_ids.dim() != 2:
+        raise ValueError(f"input_ids must have shape [batch, length], not {list(input_ids.shape)}")
+    if cu_seqlens is not None and attention_mask is not None:
+        raise ValueError("give cu_seqlens (packed rows) or attention_mask (padded rows), not both")
+    (batch, length), past = input_ids.shape, past or 0
+    expected = [batch, past + length]
+    if attention_mask is not None and list(attention_mask.shape) != expected:
+        raise ValueError(
+            f"attention_mask must have the shape of input_ids, {expected}, not {list(attention_mask.shape)}"
+        )
     limit = max_positions if position_ids is None else None
     piece_ids = present = None
     if cu_seqlens is not None:
         piece_ids, positions = segments_from_cu_seqlens(cu_seqlens, batch, length, limit)
     else:
-        _check_length(past + length, limit)
+        if limit is not None and past + length > limit:
+            raise ValueError(
+                f"a row has {past + length} tokens, but the network knows {limit} positions; truncate the rows or "
+                "raise max_positions"
+            )
         if attention_mask is not None:
             present = attention_mask.bool()
             # Counted from the mask, so that padding on the left shifts positions too.
@@ -216,23 +224,62 @@ def last_positions(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
     return first_positions(input_ids) + attention_mask.long().cumsum(-1).argmax(-1)
 
 
-def _check_inputs(
-    input_ids: Tensor, cu_seqlens: Tensor | None, attention_mask: Tensor | None, past: int
-) -> None:
-    if input_ids.dim() != 2:
-        raise ValueError(f"input_ids must have shape [batch, length], not {list(input_ids.shape)}")
-    if cu_seqlens is not None and attention_mask is not None:
-        raise ValueError("give cu_seqlens (packed rows) or attention_mask (padded rows), not both")
-    expected = [input_ids.shape[0], past + input_ids.shape[1]]
-    if attention_mask is not None and list(attention_mask.shape) != expected:
-        raise ValueError(
-            f"attention_mask must have the shape of input_ids, {expected}, not {list(attention_mask.shape)}"
-        )
+FEWER_ROWS = 0.75
+"""Largest share of the rows that may remain: a mask of pieces costs more than one of padding."""
 
 
-def _check_length(length: int, max_positions: int | None) -> None:
-    if max_positions is not None and length > max_positions:
-        raise ValueError(
-            f"a row has {length} tokens, but the network knows {max_positions} positions; truncate the rows or "
-            "raise max_positions"
-        )
+def side_by_side(places: Unpadded, layout: Layout) -> tuple[Unpadded, Layout]:
+    """Places of the tokens in the rows of attention, and their layout; unchanged where few rows would be saved.
+
+    Waits for the device, once per batch.
+
+    Args:
+        places: of the tokens in the padded rows.
+        layout: of the padded rows, without a cache.
+    """
+    present = layout.present
+    assert present is not None
+    tokens, begins = present.sum(1), present.int().argmax(1)
+    ends = layout.length - present.flip(1).int().argmax(1)
+    # Of a text with padding in its middle, distances would change.
+    has_gaps = (tokens > 0) & (ends - begins != tokens)
+    counts = torch.where(has_gaps, -1, tokens).tolist()
+    if min(counts) < 0 or max(counts) == 0:
+        return places, layout
+    longest = max(counts)
+    firsts, num_rows = _first_fit(counts, longest)
+    if num_rows > FEWER_ROWS * layout.batch:
+        return places, layout
+    texts = places.index // layout.length
+    inside = (present.cumsum(1) - 1).flatten()[places.index]
+    index = torch.tensor(firsts, device=texts.device)[texts] + inside
+    positions = layout.position_ids.expand(layout.batch, -1).flatten()[places.index]
+    rows = Unpadded(index, num_rows, longest)
+    return rows, replace(
+        layout,
+        batch=num_rows,
+        length=longest,
+        position_ids=_in_rows(rows, positions, 0),
+        piece_ids=_in_rows(rows, texts, -1),
+        present=None,
+    )
+
+
+def _first_fit(counts: list[int], length: int) -> tuple[list[int], int]:
+    """The place of each text's first token in flattened rows, and the number of rows: the longest texts first, each
+    into the first row that has room (first-fit decreasing, Johnson 1973)."""
+    firsts = [0] * len(counts)
+    filled: list[int] = []
+    for text in sorted(range(len(counts)), key=lambda text: -counts[text]):
+        row = next((row for row, used in enumerate(filled) if used + counts[text] <= length), len(filled))
+        if row == len(filled):
+            filled.append(0)
+        firsts[text] = row * length + filled[row]
+        filled[row] += counts[text]
+    return firsts, len(filled)
+
+
+def _in_rows(rows: Unpadded, values: Tensor, elsewhere: int) -> Tensor:
+    """[tokens] int64 to [rows, length], `elsewhere` where there is no token."""
+    flat = values.new_full((rows.batch * rows.length,), elsewhere)
+    return flat.index_copy(0, rows.index, values).unflatten(0, (rows.batch, rows.length))

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
-from models.encoder import Encoder
 from models.functional import make_norm
 from models.heads import MaskedLanguageModelHead, PairHead, VocabularyProjection
 from models.layout import first_positions
 from models.losses import EACH, CrossEntropy
+from models.stacks import Encoder
 
 PLACE_SIZE = 200
 """Width of the embedding of a token's place in its span, as in the released code."""
@@ -25,10 +25,7 @@ class SpanBoundaryHead(nn.Module):
     """
 
     def __init__(self, config: TransformerConfig, num_places: int) -> None:
-        """
-        Args:
-            num_places: tokens of the longest span.
-        """
+        """`num_places` are the tokens of the longest span."""
         super().__init__()
         self.places = nn.Embedding(num_places, PLACE_SIZE)
         self.first = nn.Linear(2 * config.hidden_size + PLACE_SIZE, config.hidden_size)
@@ -62,16 +59,13 @@ class SpanBoundaryLanguageModel(nn.Module):
     """An encoder that predicts the tokens of spans twice: each from its own place, and from the ends of its span.
 
     Its state dict is a `MaskedLanguageModel`'s with `boundary_head` added.
-
-    Raises:
-        ValueError: `config.vocab_size` is not set.
     """
 
     def __init__(self, config: TransformerConfig, num_places: int | None, *, pair: str | None = None) -> None:
         """
         Args:
             num_places: tokens of the longest span; None for no boundary head.
-            pair: name of the loss term about pairs, `nsp` or `sop`; None for a network without that head.
+            pair: as in `MaskedLanguageModel`.
         """
         super().__init__()
         self.config = config
@@ -96,23 +90,15 @@ class SpanBoundaryLanguageModel(nn.Module):
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Both losses (Joshi et al. 2020, equation 1), at the predicted positions.
 
+        Arguments beside these and the result are as in `MaskedLanguageModel.forward`; terms are `mlm`, `sbo` and the
+        pair's.
+
         Args:
-            input_ids: [batch, length] int64, spans already hidden.
-            predicted_positions: [num_predicted] int64 indices into the flattened batch.
-            targets: [num_predicted] int64 token ids that belong there.
             read_positions: [num_read] int64, ascending, all different: these, those below, and with pairs the first
                 of every row.
             left_positions: [num_predicted] int64 indices of the token before each prediction's span.
             right_positions: [num_predicted] int64 indices of the token after it.
             span_offsets: [num_predicted] int64 place in the span, from 0.
-            cu_seqlens: [num_pieces + 1] int32 boundaries of packed pieces; None attends to whole rows.
-            segment_ids: [batch, length] int64.
-            pair_labels: [batch] int64: 0 if the row's second segment follows the first, 1 if not.
-
-        Returns:
-            By term (`mlm`, `sbo`, and the pair's) the cross-entropy in nats, summed (float32 scalar), and the number
-            of right predictions (int64 scalar); beside these, the losses of `mlm` one by one (see
-            `models.losses.EACH`).
         """
         hidden = self.encoder(input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids, read=read_positions)
 

@@ -1,17 +1,146 @@
-"""The stacks of any kind of network, and how a text is read with them."""
+"""The encoder, the decoder, and how a text is read with the stacks of any kind of network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from models.attention import DecoderCache
 from models.config import Network, TransformerConfig
-from models.decoder import Decoder
-from models.encoder import Encoder
-from models.layout import last_positions
+from models.embeddings import Embeddings, SharedEmbeddings
+from models.layout import Layout, last_positions, make_layout
+from models.transformer import Transformer
+
+
+class Encoder(nn.Module):
+    """Embeddings and a stack of bidirectional layers (Devlin et al. 2019, section 3): BERT, RoBERTa, ELECTRA,
+    ModernBERT, and the reading half of BART and T5.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, embeddings: Embeddings | SharedEmbeddings | None = None
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config) if embeddings is None else embeddings
+        self.transformer = Transformer(config)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        cu_seqlens: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        read: Tensor | None = None,
+    ) -> Tensor:
+        """Contextual representations of tokens. Without boundaries or a mask, every token attends to its whole row.
+
+        Args:
+            input_ids: [batch, length] int64.
+            cu_seqlens: [num_pieces + 1] int32 boundaries of packed pieces in the flattened batch: attention stays
+                inside each piece, and positions restart there.
+            attention_mask: [batch, length] bool or int, true (or 1) at tokens and false (or 0) at padding, which is not
+                attended to and does not count as a position. What comes out at padding has no meaning.
+            position_ids: [batch, length] int64 to use instead of these positions.
+            segment_ids: [batch, length] int64; None takes segment 0, where there are segments.
+            read: [read] int64 positions of tokens in the flattened batch; None reads all. The last layer computes
+                little else.
+
+        Returns:
+            [batch, length, hidden]; [read, hidden] with `read`.
+
+        Raises:
+            ValueError: a shape does not fit, both masks are given, a sequence exceeds `max_positions`, or the network
+                does not read the given `position_ids`.
+        """
+        if position_ids is not None and self.config.positions == "relative_bias":
+            raise ValueError(
+                "positions: relative_bias compares places in a row and does not read position_ids; leave them out"
+            )
+        layout = self.layout(input_ids, cu_seqlens, attention_mask, position_ids)
+        embedded = self.embeddings(input_ids, layout.position_ids, segment_ids)
+        return self.transformer(embedded, layout, read=read)
+
+    def layout(
+        self,
+        input_ids: Tensor,
+        cu_seqlens: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+    ) -> Layout:
+        """Places of the tokens; arguments as in `forward`."""
+        limit = position_limit(self.config)
+        return make_layout(
+            input_ids, cu_seqlens, attention_mask, max_positions=limit, position_ids=position_ids
+        )
+
+
+class Decoder(nn.Module):
+    """Embeddings and a stack of causal layers (Radford et al. 2018, section 3.1); with cross-attention in an
+    encoder-decoder (Vaswani et al. 2017, section 3.1).
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.cross = config.network == "encoder_decoder"
+        self.embeddings = Embeddings(config, own_tokens=not self.cross)
+        self.transformer = Transformer(config, config.decoder_layers, causal=True, cross=self.cross)
+        self.first_position = 0
+        """Position of the first token; a learned prefix may take the positions before it."""
+
+    def new_cache(self) -> DecoderCache:
+        """An empty cache for reading token after token."""
+        return DecoderCache.empty(self.config.decoder_layers, cross=self.cross)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        cu_seqlens: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        prefix_lengths: Tensor | None = None,
+        cache: DecoderCache | None = None,
+        memory: Tensor | None = None,
+        memory_layout: Layout | None = None,
+        token_weight: Tensor | None = None,
+        read: Tensor | None = None,
+    ) -> Tensor:
+        """Contextual representations of tokens, each from the tokens before it; arguments beside these, result and
+        errors are as in `Encoder.forward`.
+
+        Args:
+            input_ids: [batch, length] int64; with a cache only the tokens that it does not hold.
+            attention_mask: [batch, cached + length]; padding may be on either side.
+            prefix_lengths: [num_pieces], or [batch] where nothing is packed: tokens at the beginning of each piece that
+                are read both ways (Raffel et al. 2020, section 3.2.1).
+            cache: of the tokens before; grows by `length`.
+            memory: [batch, memory length, hidden] from the encoder, of an encoder-decoder.
+            memory_layout: the encoder's layout.
+            token_weight: [vocab_size, hidden] token embedding that the encoder owns.
+        """
+        limit = position_limit(self.config)
+        layout = make_layout(
+            input_ids,
+            cu_seqlens,
+            attention_mask,
+            max_positions=None if limit is None else limit - self.first_position,
+            past=None if cache is None else cache.length,
+        )
+        if self.first_position:
+            layout = replace(layout, position_ids=layout.position_ids + self.first_position)
+        embedded = self.embeddings(input_ids, layout.position_ids, token_weight=token_weight)
+        return self.transformer(embedded, layout, prefix_lengths, memory, memory_layout, cache, read)
+
+
+def position_limit(config: TransformerConfig) -> int | None:
+    """Tokens of the longest sequence; None where positions are not rows of a table and any length has a meaning."""
+    return config.max_positions if config.positions == "learned" else None
+
 
 STACKS: Mapping[Network, Mapping[str, Callable[[TransformerConfig], nn.Module]]] = {
     "encoder": {"encoder": Encoder},
@@ -40,12 +169,9 @@ def read_text(
 
     Args:
         model: a network with the stacks of `add_stacks` and a `config`.
-        input_ids: [batch, length] int64.
-        attention_mask: [batch, length] bool or int, true (or 1) at tokens; None when nothing is padded. An
-            encoder-decoder is padded on the right.
-        segment_ids: [batch, length] int64, for an encoder; None takes segment 0, where there are segments.
+        input_ids, attention_mask, segment_ids, read: as in `Encoder.forward`; rows of an encoder-decoder are padded on
+            the right.
         decoder_input_ids: [batch, length] int64, for an encoder-decoder; None takes `shifted_right(input_ids, ...)`.
-        read: as in `Encoder.forward`.
 
     Returns:
         [batch, length, hidden]; [read, hidden] with `read`.

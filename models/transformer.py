@@ -1,22 +1,21 @@
-"""The Transformer core: one layer, and the stack of layers."""
+"""The Transformer core: one layer, the stack of layers, and the choice of the kernel that computes attention."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from models.attention import CrossAttention, SelfAttention
-from models.cache import DecoderCache
-from models.config import Activation, TransformerConfig
+from models.attention import CrossAttention, DecoderCache, SelfAttention
+from models.config import Activation, NetworkConfig, TransformerConfig
+from models.embeddings import RelativeBias, Rotation, rotary_angles
 from models.functional import dropout, make_norm
-from models.layout import WORTH_IT, Layout, Read, Unpadded, unpadded
-from models.positions import RelativeBias, Rotation, rotary_angles
-from models.side_by_side import side_by_side
+from models.layout import WORTH_IT, Layout, Read, Unpadded, side_by_side, unpadded
 from models.visibility import Visible, see, see_memory
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -88,15 +87,12 @@ class TransformerLayer(nn.Module):
         places: Unpadded | None = None,
         read: Read | None = None,
     ) -> Tensor:
-        """[batch, length, hidden] to [batch, length, hidden]; [1, tokens, hidden] to the same with `places`; either to
-        [1, read, hidden] with `read`.
+        """Shapes and arguments as in `SelfAttention.forward`, and in `CrossAttention.forward`.
 
         Args:
             visible, rotation: of self-attention.
-            memory: [batch, memory length, hidden] that cross-attention reads.
-            visible_memory: which of it each position may read.
+            visible_memory: what of the memory each position may read.
             cache: of the whole decoder; this layer is its `number`.
-            places: of the tokens in their rows, where padding is left out.
             read: the positions that are computed after the last attention, where not all are.
         """
         own = cache.self_attention[number] if cache else None
@@ -189,7 +185,7 @@ class Transformer(nn.Module):
         """Collects what each layer reads, and what the last one gives, [batch, length, hidden], where it is a list; see
         `models.features`."""
         self.varlen = False
-        """Leave packed pieces to the variable-length kernel; see `models.backends`."""
+        """Leave packed pieces to the variable-length kernel; see `choose_backend`."""
         self.gradient_checkpointing = False
         """Recompute each layer in the backward pass instead of keeping its activations (Chen et al. 2016)."""
 
@@ -215,13 +211,14 @@ class Transformer(nn.Module):
             read: [read] int64 positions in the flattened batch, none of them padding: only these are given, and the
                 last layer computes little else.
         """
+        config = self.config
         places = unpadded(layout.present) if cache is None and memory is None else None
         in_rows = places
         if places is not None:
             hidden = places.tokens(hidden)
             in_rows, layout = side_by_side(places, layout)
         # The kernel has no dropout of attention weights.
-        varlen = self.varlen and not (self.training and self.config.attention_dropout)
+        varlen = self.varlen and not (self.training and config.attention_dropout)
         bias = None
         if self.relative_bias is not None:
             bias = self.relative_bias(layout.length, layout.past + layout.length).to(hidden.dtype)
@@ -235,16 +232,21 @@ class Transformer(nn.Module):
                 bias=bias,
                 varlen=varlen,
             )
-            return visible, self._rotation(layout, rotary_base)
+            if config.positions != "rotary":
+                return visible, None
+            return visible, rotary_angles(layout.position_ids, config.head_size, rotary_base)
 
-        config = self.config
         everywhere = seen(None, config.rotary_base)
         nearby = everywhere
         if any(self.is_local):
             nearby = seen(config.local_window, config.local_rotary_base or config.rotary_base)
         visible_memory = see_memory(layout, memory_layout, varlen=varlen) if memory_layout else None
         recompute = self.gradient_checkpointing and torch.is_grad_enabled() and cache is None
-        kept = self._kept(read, hidden, places, in_rows)
+        kept = None
+        # Where almost all positions are read, or states are collected, the last layer computes all.
+        if read is not None and self.states is None and self.layers:
+            few = len(read) < WORTH_IT * hidden.shape[:2].numel()
+            kept = Read.of(read, places, in_rows) if few else None
         for number, (layer, is_local) in enumerate(zip(self.layers, self.is_local, strict=True)):
             if self.states is not None:
                 self.states.append(hidden if places is None else places.rows(hidden))
@@ -261,16 +263,75 @@ class Transformer(nn.Module):
             self.states.append(hidden)
         return hidden if read is None else hidden.flatten(0, 1).index_select(0, read)
 
-    def _kept(
-        self, read: Tensor | None, hidden: Tensor, places: Unpadded | None, in_rows: Unpadded | None
-    ) -> Read | None:
-        """The positions that the last layer computes; None where it computes all, because almost all are read, or its
-        states are collected."""
-        if read is None or self.states is not None or not self.layers:
-            return None
-        return Read.of(read, places, in_rows) if len(read) < WORTH_IT * hidden.shape[:2].numel() else None
 
-    def _rotation(self, layout: Layout, base: float) -> Rotation | None:
-        if self.config.positions != "rotary":
-            return None
-        return rotary_angles(layout.position_ids, self.config.head_size, base)
+Backend = Literal["auto", "sdpa", "varlen"]
+
+
+class Choice(NamedTuple):
+    """A decision with its reason, for the log."""
+
+    backend: Literal["sdpa", "varlen"]
+    reason: str
+
+
+_LEAST_CAPABILITY = (8, 0)
+"""Compute capability of the first GPUs that flash attention has kernels for: Ampere (Dao 2023)."""
+_LARGEST_HEAD = 192
+"""Head size up to which flash attention has a backward pass on all of them."""
+
+
+def choose_backend(
+    config: NetworkConfig,
+    requested: Backend,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    capability: tuple[int, int] | None = None,
+) -> Choice:
+    """`varlen` flash attention reads packed pieces without computing what they must not see; it needs a CUDA device of
+    compute capability 8.0, half precision, heads that its kernels know, no position bias and no dropout of attention
+    weights. Everything else is `sdpa`.
+
+    Args:
+        capability: compute capability of the device; None asks it, and takes one that is not there for a new one.
+
+    Raises:
+        ValueError: `varlen` is asked for where it cannot work; says why.
+    """
+    if requested == "sdpa":
+        return Choice("sdpa", "asked for")
+    obstacles = []
+    own = capability or (
+        torch.cuda.get_device_capability(device)
+        if device.type == "cuda" and torch.cuda.is_available()
+        else _LEAST_CAPABILITY
+    )
+    if not isinstance(config, TransformerConfig):
+        obstacles.append("the network has no attention")
+    else:
+        if config.positions == "relative_bias":
+            obstacles.append("positions: relative_bias adds numbers to the scores")
+        if config.attention_dropout:
+            obstacles.append(f"attention_dropout is {config.attention_dropout}, and the kernel has none")
+        if config.head_size % 8 or config.head_size > _LARGEST_HEAD:
+            obstacles.append(f"heads have size {config.head_size}, not a multiple of 8 up to {_LARGEST_HEAD}")
+    if device.type != "cuda":
+        obstacles.append(f"the device is {device.type}, not cuda")
+    elif own < _LEAST_CAPABILITY:
+        obstacles.append(f"the GPU's compute capability is {own[0]}.{own[1]}, not 8.0 or higher")
+    if dtype not in (torch.bfloat16, torch.float16):
+        obstacles.append(f"the precision is {dtype}, not bfloat16 or float16")
+    if not obstacles:
+        return Choice("varlen", "packed pieces, half precision and CUDA")
+    if requested == "varlen":
+        raise ValueError(
+            f"attention_backend: varlen is not possible: {'; '.join(obstacles)}; take attention_backend: auto"
+        )
+    return Choice("sdpa", "; ".join(obstacles))
+
+
+def use_backend(model: nn.Module, choice: Choice) -> None:
+    """Make every stack of a network follow the choice."""
+    for module in model.modules():
+        if isinstance(module, Transformer):
+            module.varlen = choice.backend == "varlen"

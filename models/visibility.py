@@ -77,7 +77,10 @@ def see(
     if prefix_lengths is not None and not causal:
         raise ValueError("prefix_lengths belong to causal attention; without it every token sees all others")
     if varlen and layout.cu_seqlens is not None and bias is None and prefix_lengths is None:
-        return Visible(varlen=_varlen(layout, causal, window))
+        left = -1 if window is None else (window - 1 if causal else window // 2)
+        right = 0 if causal else (-1 if window is None else window // 2)
+        boundaries = layout.cu_seqlens.int()
+        return Visible(varlen=Varlen(boundaries, boundaries, layout.length, layout.length, (left, right)))
     # A single token is the last one: nothing comes after it.
     hides_later = causal and layout.length > 1
     everywhere = window is None and prefix_lengths is None
@@ -91,7 +94,9 @@ def see(
         mask = _both(mask, layout.present[:, None, None, :])
         if mask.shape[2] > 1:
             # Padding before a text sees no token; it may see itself, or its hidden states would become NaN.
-            mask = mask | _same_place(layout)
+            total = layout.past + layout.length
+            itself = torch.eye(total, dtype=torch.bool, device=mask.device)[layout.past :]
+            mask = mask | itself[None, None]
     if bias is not None:
         mask = bias if mask is None else torch.where(mask, bias, torch.finfo(bias.dtype).min)
     return Visible(mask)
@@ -126,30 +131,14 @@ def _by_place(layout: Layout, causal: bool, window: int | None, prefix_lengths: 
         mask = mask & (distance < window if causal else distance.abs() <= window // 2)
     mask = mask[None, None]
     if prefix_lengths is not None:
-        mask = mask | _in_prefix(layout, prefix_lengths, key)[:, None, None, :]
+        if layout.piece_ids is not None:
+            in_prefix = layout.position_ids < prefix_lengths[layout.piece_ids]
+        else:
+            places = key[None] if layout.present is None else layout.present.cumsum(-1) - 1
+            in_prefix = places < prefix_lengths[:, None]
+        mask = mask | in_prefix[:, None, None, :]
     return mask
-
-
-def _in_prefix(layout: Layout, prefix_lengths: Tensor, key: Tensor) -> Tensor:
-    """[1 or batch, past + length] bool: keys among the first tokens of their piece."""
-    if layout.piece_ids is not None:
-        return layout.position_ids < prefix_lengths[layout.piece_ids]
-    places = key[None] if layout.present is None else layout.present.cumsum(-1) - 1
-    return places < prefix_lengths[:, None]
-
-
-def _same_place(layout: Layout) -> Tensor:
-    total = layout.past + layout.length
-    return torch.eye(total, dtype=torch.bool, device=layout.position_ids.device)[layout.past :][None, None]
 
 
 def _both(mask: Tensor | None, other: Tensor) -> Tensor:
     return other if mask is None else mask & other
-
-
-def _varlen(layout: Layout, causal: bool, window: int | None) -> Varlen:
-    assert layout.cu_seqlens is not None
-    left = -1 if window is None else (window - 1 if causal else window // 2)
-    right = 0 if causal else (-1 if window is None else window // 2)
-    boundaries = layout.cu_seqlens.int()
-    return Varlen(boundaries, boundaries, layout.length, layout.length, (left, right))

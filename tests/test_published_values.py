@@ -17,12 +17,12 @@ from data_prep.config import PreparationConfig
 from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.elmo.encoder import ElmoEncoder
-from models.encoder import Encoder
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import MaskedLanguageModel
+from models.stacks import Encoder
 from models.weights import count_parameters
 from pipeline.config.loading import load_config, load_plain, to_plain
 from pipeline.config.networks import NetworkChoice
-from pipeline.objectives.registry import OBJECTIVES
+from pipeline.objectives import OBJECTIVES
 from pipeline.run.config import PretrainConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -1,9 +1,39 @@
-"""The shape of an ELMo network."""
+"""The shape of an ELMo network, and words as characters.
+
+The alphabet is that of the released models: the bytes of UTF-8, marks for the begin and the end of a sentence and of a
+word, and padding, shifted by one so that 0 stands for no word at all: 262 ids.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
+
+SHIFT = 1
+"""Id of byte 0; id 0 is kept for places without a word."""
+SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, PADDING = (SHIFT + 256 + number for number in range(5))
+"""Ids after the bytes. A sentence's begin and end are words of one such character."""
+NUM_CHARACTERS = SHIFT + 256 + 5
+
+
+def spell(word: bytes, max_characters: int) -> list[int]:
+    """The `max_characters` ids of a word given in UTF-8; a longer one is cut at a byte."""
+    return _framed([SHIFT + byte for byte in word[: max_characters - 2]], max_characters)
+
+
+def spell_sentence(words: Sequence[str], max_characters: int) -> list[list[int]]:
+    """The ids of a sentence's words, with its begin before them and its end after them."""
+    return [
+        _framed([SENTENCE_BEGIN], max_characters),
+        *(spell(word.encode("utf-8", errors="surrogatepass"), max_characters) for word in words),
+        _framed([SENTENCE_END], max_characters),
+    ]
+
+
+def _framed(inner: list[int], max_characters: int) -> list[int]:
+    framed = [WORD_BEGIN, *inner, WORD_END]
+    return framed + [PADDING] * (max_characters - len(framed))
 
 
 @dataclass(frozen=True)
@@ -55,7 +85,36 @@ class ElmoConfig:
     """Probability, in [0, 1), of dropping the inputs of each LSTM layer and of the softmax."""
 
     def __post_init__(self) -> None:
-        problems = [*self._size_problems(), *self._filter_problems(), *self._number_problems()]
+        least = {
+            **dict.fromkeys(("character_size", "projection_size", "num_layers", "cell_size"), 1),
+            "num_highway_layers": 0,
+            "max_characters": 3,
+        }
+        least |= {} if self.vocab_size is None else {"vocab_size": 1}
+        problems = [
+            f"{name} must be a whole number of at least {limit}, not {value!r}"
+            for name, limit in least.items()
+            if not _is_whole(value := getattr(self, name)) or value < limit
+        ]
+        if not self.filters or not all(
+            len(each) == 2 and all(_is_whole(number) and number > 0 for number in each)
+            for each in self.filters
+        ):
+            problems.append(
+                f"filters must be pairs of whole numbers above 0, [width, number], not {self.filters!r}"
+            )
+        elif _is_whole(self.max_characters):
+            widest = max(width for width, _ in self.filters)
+            if widest > self.max_characters:
+                problems.append(
+                    f"filters has width {widest}, but max_characters is {self.max_characters}; raise max_characters"
+                )
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            problems.append(f"dropout must be a probability in [0, 1), not {self.dropout!r}")
+        for name in ("cell_clip", "projection_clip"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | float) or not value > 0):
+                problems.append(f"{name} must be a number above 0 or null, not {value!r}")
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -81,42 +140,6 @@ class ElmoConfig:
                 "dataclasses.replace(config, vocab_size=...)"
             )
         return self.vocab_size
-
-    def _size_problems(self) -> list[str]:
-        least = {
-            **dict.fromkeys(("character_size", "projection_size", "num_layers", "cell_size"), 1),
-            "num_highway_layers": 0,
-            "max_characters": 3,
-        }
-        least |= {} if self.vocab_size is None else {"vocab_size": 1}
-        return [
-            f"{name} must be a whole number of at least {limit}, not {value!r}"
-            for name, limit in least.items()
-            if not _is_whole(value := getattr(self, name)) or value < limit
-        ]
-
-    def _filter_problems(self) -> list[str]:
-        if not self.filters or not all(
-            len(each) == 2 and all(_is_whole(number) and number > 0 for number in each)
-            for each in self.filters
-        ):
-            return [f"filters must be pairs of whole numbers above 0, [width, number], not {self.filters!r}"]
-        widest = max(width for width, _ in self.filters)
-        if _is_whole(self.max_characters) and widest > self.max_characters:
-            return [
-                f"filters has width {widest}, but max_characters is {self.max_characters}; raise max_characters"
-            ]
-        return []
-
-    def _number_problems(self) -> list[str]:
-        problems = []
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            problems.append(f"dropout must be a probability in [0, 1), not {self.dropout!r}")
-        for name in ("cell_clip", "projection_clip"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | float) or not value > 0):
-                problems.append(f"{name} must be a number above 0 or null, not {value!r}")
-        return problems
 
 
 def _is_whole(value: Any) -> bool:

@@ -6,26 +6,109 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.elmo.characters import spell_sentence
-from models.elmo.config import ElmoConfig
+from models.elmo.config import NUM_CHARACTERS, PADDING, ElmoConfig, spell_sentence
 from models.elmo.lstm import ProjectedLSTM, pack_by_time
-from models.elmo.token_layer import TokenLayer
+
+
+class DrawnLinear(nn.Linear):
+    """A linear layer that begins with weights from N(0, 1 / in_features), as all of the released code, and a
+    constant bias."""
+
+    def __init__(self, in_features: int, out_features: int, *, initial_bias: float = 0.0) -> None:
+        super().__init__(in_features, out_features)
+        self.initial_bias = initial_bias
+
+    def draw(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        if name == "bias":
+            return torch.full(shape, self.initial_bias)
+        return torch.empty(shape).normal_(0.0, self.in_features**-0.5, generator=generator)
+
+
+class CharacterEmbedding(nn.Embedding):
+    """Characters as vectors, at first from U(-1, 1), as in the released code."""
+
+    def draw(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        return torch.empty(shape).uniform_(-1.0, 1.0, generator=generator)
+
+
+class CharacterConvolution(nn.Conv1d):
+    """Filters over neighbouring characters, at first from U(-0.05, 0.05) (Kim et al. 2016, section 4.1), biases 0."""
+
+    def draw(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        if name == "bias":
+            return torch.zeros(shape)
+        return torch.empty(shape).uniform_(-0.05, 0.05, generator=generator)
+
+
+class HighwayLayer(nn.Module):
+    """g * relu(W x + b) + (1 - g) * x with g = sigmoid(V x + c) (Srivastava et al. 2015, equation 3).
+
+    The gate's bias begins at -2, so that at first most of x is carried.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.transform = DrawnLinear(size, size)
+        self.gate = DrawnLinear(size, size, initial_bias=-2.0)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[words, size] to the same."""
+        return torch.lerp(inputs, F.relu(self.transform(inputs)), torch.sigmoid(self.gate(inputs)))
+
+
+class TokenLayer(nn.Module):
+    """A vector for every word from nothing but its characters (Kim et al. 2016, section 2; Peters et al. 2018, section
+    3.4; Jozefowicz et al. 2016, section 3.3)."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.characters = CharacterEmbedding(NUM_CHARACTERS, config.character_size)
+        self.convolutions = nn.ModuleList(
+            CharacterConvolution(config.character_size, number, width) for width, number in config.filters
+        )
+        self.highways = nn.ModuleList(
+            HighwayLayer(config.num_filters) for _ in range(config.num_highway_layers)
+        )
+        self.projection = DrawnLinear(config.num_filters, config.projection_size)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """[words, max_characters] int64 ids of `characters.py` to [words, projection_size].
+
+        Padding is a character like any other, as in the released code.
+
+        Raises:
+            ValueError: the words do not have `max_characters` characters.
+        """
+        if characters.dim() != 2 or characters.shape[1] != self.config.max_characters:
+            raise ValueError(
+                f"characters must have shape [words, {self.config.max_characters}], as max_characters of the network "
+                f"says, not {list(characters.shape)}"
+            )
+        # Columns whose windows hold nothing but padding are cut; one such window stays for every filter, so that no
+        # maximum changes.
+        used = int((characters != PADDING).any(0).sum()) if len(characters) else 0
+        widest = max(width for width, _ in self.config.filters)
+        embedded = self.characters(characters[:, : used + widest]).transpose(1, 2)
+        # `max` sends the gradient to one of equal windows, `amax` would share it out, at half the speed.
+        found = [F.relu(convolution(embedded).max(-1).values) for convolution in self.convolutions]
+        hidden = torch.cat(found, dim=-1)
+        for highway in self.highways:
+            hidden = highway(hidden)
+        return self.projection(hidden)
 
 
 class ElmoInputs(NamedTuple):
-    """Arguments of `ElmoEncoder.forward`, in their order."""
+    """Arguments of `ElmoEncoder.forward`, in their order; a sentence is a piece."""
 
     characters: Tensor
-    """[distinct words, max_characters] int64."""
     words: Tensor
-    """[words] int64 rows of `characters`, with a begin before every sentence and an end after it."""
     cu_seqlens: Tensor
-    """[sentences + 1] int64 boundaries of the sentences among the words."""
 
     def to(self, device: torch.device | str) -> ElmoInputs:
-        """Move all tensors to a device."""
         return ElmoInputs(*(tensor.to(device) for tensor in self))
 
 
@@ -121,25 +204,20 @@ class ElmoEncoder(nn.Module):
             packing = pack_by_time(cu_seqlens, len(words))
             tokens = self.tokens(characters)
             at_places = tokens.index_select(0, words)
-            return (
-                [
-                    at_places,
-                    *self._read(self.forward_layers, at_places, packing.forward, packing.batch_sizes),
-                ],
-                [
-                    at_places,
-                    *self._read(self.backward_layers, at_places, packing.backward, packing.batch_sizes),
-                ],
+            both = (self.forward_layers, packing.forward), (self.backward_layers, packing.backward)
+            from_left, from_right = (
+                self._read(layers, at_places, order, packing.batch_sizes) for layers, order in both
             )
+        return from_left, from_right
 
     def _read(
         self, layers: nn.ModuleList, tokens: Tensor, order: Tensor, batch_sizes: Sequence[int]
     ) -> list[Tensor]:
-        """The output of each layer, at the places of the words."""
+        """The words and the output of each layer, at the places of the words."""
         inverse = torch.empty_like(order)
         inverse[order] = torch.arange(len(order), device=order.device)
         hidden = tokens.index_select(0, order)
-        found = []
+        found = [tokens]
         for number, layer in enumerate(layers):
             hidden = self.dropout(hidden)
             output = cast(Tensor, layer(hidden, batch_sizes))

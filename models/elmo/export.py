@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -15,6 +14,7 @@ from torch import Tensor
 from models.elmo.config import ElmoConfig
 from models.elmo.encoder import pad_sentences, read_sentences
 from models.elmo.language_model import ElmoLanguageModel
+from models.hf.directory import read_json, write_json
 from models.weights import check_tensors
 
 CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "model.safetensors", "tokenizer.json"
@@ -40,7 +40,6 @@ class Elmo:
 
     @property
     def config(self) -> ElmoConfig:
-        """The shape of the network."""
         return self.model.config
 
     def split(self, text: str) -> list[str]:
@@ -74,9 +73,7 @@ def save_elmo(directory: str | Path, model: ElmoLanguageModel, tokenizer_json: s
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / WEIGHTS_FILE, metadata={"format": "pt"})
     values = {"model_type": "elmo", "architectures": ["ElmoLanguageModel"], **asdict(model.config)}
-    (directory / CONFIG_FILE).write_text(
-        json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-    )
+    write_json(directory / CONFIG_FILE, values)
     (directory / TOKENIZER_FILE).write_text(tokenizer_json, encoding="utf-8")
 
 
@@ -93,8 +90,13 @@ def load_elmo(directory: str | Path) -> Elmo:
             raise ValueError(
                 f"{directory} has no {name}; a directory written by save_elmo (cloze export) is needed"
             )
-    config = _read_config(directory / CONFIG_FILE)
-    tokenizer_json = _read_tokenizer(directory / TOKENIZER_FILE, config)
+    config = _read_config(directory)
+    size = len(read_json(directory, TOKENIZER_FILE).get("model", {}).get("vocab", ()))
+    if not 0 < size <= config.require_vocab_size():
+        raise ValueError(
+            f"{directory / TOKENIZER_FILE} has {size} words, but the network predicts {config.vocab_size}"
+        )
+    tokenizer_json = (directory / TOKENIZER_FILE).read_text(encoding="utf-8")
     with torch.device("meta"):
         model = ElmoLanguageModel(config)
     try:
@@ -107,8 +109,8 @@ def load_elmo(directory: str | Path) -> Elmo:
     return Elmo(model.eval().requires_grad_(False), tokenizer_json)
 
 
-def _read_config(path: Path) -> ElmoConfig:
-    values = _read_object(path)
+def _read_config(directory: Path) -> ElmoConfig:
+    path, values = directory / CONFIG_FILE, read_json(directory, CONFIG_FILE)
     if values.pop("model_type", None) != "elmo" or values.pop("architectures", None) != ["ElmoLanguageModel"]:
         raise ValueError(
             f"{path} does not describe an ELMo: model_type must be elmo, architectures ElmoLanguageModel"
@@ -123,23 +125,6 @@ def _read_config(path: Path) -> ElmoConfig:
         return ElmoConfig(**{**values, "filters": tuple(tuple(each) for each in filters)})
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _read_tokenizer(path: Path, config: ElmoConfig) -> str:
-    size = len(_read_object(path).get("model", {}).get("vocab", ()))
-    if not 0 < size <= config.require_vocab_size():
-        raise ValueError(f"{path} has {size} words, but the network predicts {config.vocab_size}")
-    return path.read_text(encoding="utf-8")
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold a JSON object, not a {type(found).__name__}")
-    return found
 
 
 def _require_finite(tensors: dict[str, Tensor], source: str) -> None:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.elmo.config import ElmoConfig
-from models.elmo.encoder import ElmoEncoder
-from models.elmo.token_layer import DrawnLinear
+from models.elmo.encoder import DrawnLinear, ElmoEncoder
 from models.losses import EACH, summed_cross_entropy
 
 
@@ -115,9 +114,7 @@ class ElmoLanguageModel(nn.Module):
         """Losses of both directions.
 
         Args:
-            characters: [distinct words, max_characters] int64.
-            words: [words] int64 rows of `characters`, piece after piece, with the marks of begin and end.
-            cu_seqlens: [pieces + 1] int32 boundaries of the pieces among the words.
+            characters, words, cu_seqlens: as in `ElmoEncoder.forward`.
             word_ids: [words] int64: the softmax's id of the word at each place.
             predicted_positions: [predicted] int64 ascending places that are followed by a word of the same piece. The
                 LSTM from the left predicts the word after each; from there, the one from the right predicts it.

@@ -197,7 +197,13 @@ class _Unrolled(torch.autograd.Function):
                 by_forget.zero_()
             grad_cell = into_cell.mul_(forget)
             stop, following = now.start, now
-        previous, later = _neighbours(batch_sizes, outputs)
+        # For all words but the first ones of pieces: the output before each, and where the words are.
+        starts = [sum(batch_sizes[:step]) for step in range(len(batch_sizes))]
+        parts = [
+            outputs[start : start + number] for start, number in zip(starts, batch_sizes[1:], strict=False)
+        ]
+        previous = torch.cat(parts) if parts else outputs[:0]
+        later = slice(batch_sizes[0] if batch_sizes else 0, None)
         return (
             grad_gates @ input_weight,
             grad_gates.t() @ inputs,
@@ -208,11 +214,3 @@ class _Unrolled(torch.autograd.Function):
             None,
             None,
         )
-
-
-def _neighbours(batch_sizes: Sequence[int], outputs: Tensor) -> tuple[Tensor, slice]:
-    """For all words but the first ones of pieces: the output before each, and where the words are."""
-    starts = [sum(batch_sizes[:step]) for step in range(len(batch_sizes))]
-    parts = [outputs[start : start + number] for start, number in zip(starts, batch_sizes[1:], strict=False)]
-    first = batch_sizes[0] if batch_sizes else 0
-    return (torch.cat(parts) if parts else outputs[:0]), slice(first, None)

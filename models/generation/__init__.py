@@ -2,10 +2,9 @@
 
     config         GenerationConfig: how to search, how long, which tokens are not allowed
     generate       generate(): the one call
-    constraints    lengths, forced and suppressed tokens, repeated n-grams, repetition penalty
     reader         a network as generation sees it: it reads tokens and scores what follows
-    rows           every row by itself, token after token; the most probable one, unless it is drawn
-    sampling       a token drawn at random: temperature, top-k, top-p
+    sampling       every row by itself, token after token: constraints (lengths, forced and suppressed tokens, repeated
+                   n-grams, repetition penalty), and the most probable token or one drawn (temperature, top-k, top-p)
     beam           beam search
 
 Members are imported from their modules.

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from models.generation.reader import Reader, check_numbers
-from models.generation.rows import Generated
-from models.generation.sampling import Constraints
+from models.generation.sampling import Constraints, Generated
 
 IMPOSSIBLE = -1e9
 """Score of an empty slot: below all real scores, and finite so that sums and quotients do not become NaN."""
@@ -67,8 +66,11 @@ def beam_search(
         running, places = candidates.best(candidates.scores.masked_fill(ended, IMPOSSIBLE), beams)
         over = _is_over(running, finished, constraints, length + 1)
         if over.any():
-            _store(result, texts[over], finished.select(over))
-        reader.reorder(_rows(parents.gather(1, places), beams))
+            done, found = texts[over], finished.select(over)
+            result.sequences[done], result.scores[done] = found.sequences, found.scores
+            result.lengths[done] = found.lengths
+        first_rows = torch.arange(len(parents), device=parents.device)[:, None] * beams
+        reader.reorder((first_rows + parents.gather(1, places)).flatten())
         if over.any():
             kept = (~over).nonzero().flatten()
             if not len(kept):
@@ -77,7 +79,10 @@ def beam_search(
             texts, running, finished = texts[kept], running.select(kept), finished.select(kept)
             padding = None if padding is None else padding[kept]
         logits = reader.read(running.sequences[:, :, length].flatten()[:, None])
-    return _returned(result, config.num_return_sequences, start)
+    count = config.num_return_sequences
+    lengths = result.lengths[:, :count].flatten().clamp_min(start)
+    sequences = result.sequences[:, :count].flatten(0, 1)[:, : int(lengths.max())]
+    return Generated(sequences, result.scores[:, :count].flatten(), lengths, start)
 
 
 def _begin(prompts: Tensor, constraints: Constraints) -> tuple[Hypotheses, Hypotheses]:
@@ -142,23 +147,6 @@ def _is_over(running: Hypotheses, finished: Hypotheses, constraints: Constraints
     return over | full if config.early_stopping is True else over
 
 
-def _store(result: Hypotheses, texts: Tensor, found: Hypotheses) -> None:
-    result.sequences[texts], result.scores[texts] = found.sequences, found.scores
-    result.lengths[texts] = found.lengths
-
-
-def _rows(parents: Tensor, beams: int) -> Tensor:
-    """[texts, beams] numbers of beams in their texts to [texts * beams] numbers of rows."""
-    first = torch.arange(len(parents), device=parents.device)[:, None] * beams
-    return (first + parents).flatten()
-
-
 def _take(sequences: Tensor, places: Tensor) -> Tensor:
     """[texts, beams, length] at [texts, count] beams: [texts, count, length]."""
     return sequences.gather(1, places[:, :, None].expand(-1, -1, sequences.shape[2]))
-
-
-def _returned(result: Hypotheses, count: int, start: int) -> Generated:
-    lengths = result.lengths[:, :count].flatten().clamp_min(start)
-    sequences = result.sequences[:, :count].flatten(0, 1)[:, : int(lengths.max())]
-    return Generated(sequences, result.scores[:, :count].flatten(), lengths, start)

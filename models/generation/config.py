@@ -66,7 +66,7 @@ class GenerationConfig:
     """Tokens that are never written."""
 
     def __post_init__(self) -> None:
-        problems = [*self._count_problems(), *self._number_problems(), *self._token_problems()]
+        problems = self._single_problems()
         problems = problems or [*self._fit_problems()]
         if problems:
             raise ValueError("; ".join(problems))
@@ -90,7 +90,8 @@ class GenerationConfig:
         given = (token for token in (self.pad_token_id, self.eos_token_id) if token is not None)
         return next(given, 0)
 
-    def _count_problems(self) -> list[str]:
+    def _single_problems(self) -> list[str]:
+        """Values that are not allowed whatever the others are."""
         least = {"num_beams": 1, "num_return_sequences": 1, "min_new_tokens": 0, "min_length": 0}
         least["no_repeat_ngram_size"] = 0
         optional = ("max_new_tokens", "max_length", "top_k")
@@ -102,26 +103,18 @@ class GenerationConfig:
         ]
         if not _is_whole(self.seed):
             problems.append(f"seed must be a whole number, not {self.seed!r}")
-        return problems
-
-    def _number_problems(self) -> list[str]:
-        problems = [
-            f"{name} must be a number above 0, not {value!r}"
-            for name in ("temperature", "repetition_penalty")
-            if not _is_number(value := getattr(self, name)) or value <= 0
-        ]
-        if self.do_sample and "temperature" in "".join(problems):
-            problems[0] += "; for the most probable token set do_sample: false"
+        for name in ("temperature", "repetition_penalty"):
+            if not _is_number(value := getattr(self, name)) or value <= 0:
+                instead = self.do_sample and name == "temperature"
+                remedy = "; for the most probable token set do_sample: false" if instead else ""
+                problems.append(f"{name} must be a number above 0, not {value!r}{remedy}")
         if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
             problems.append(f"top_p must be a probability in (0, 1], not {self.top_p!r}")
         if not _is_number(self.length_penalty):
             problems.append(f"length_penalty must be a finite number, not {self.length_penalty!r}")
         if self.early_stopping not in (True, False, "never"):
             problems.append(f"early_stopping must be true, false or never, not {self.early_stopping!r}")
-        return problems
-
-    def _token_problems(self) -> list[str]:
-        return [
+        return problems + [
             f"{name} must be a token id of at least 0, not {token!r}"
             for name, token in self.token_ids.items()
             if not _is_whole(token) or token < 0

@@ -9,15 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
-from models.encoder import position_limit
 from models.generation.beam import beam_search
 from models.generation.config import GenerationConfig
-from models.generation.reader import DecoderReader, EncoderDecoderReader, Reader
-from models.generation.rows import Generated, write_rows
-from models.generation.sampling import Constraints, Sampler
-from models.sequence_to_sequence import SequenceToSequence
+from models.generation.reader import Reader
+from models.generation.sampling import Constraints, Generated, Sampler, write_rows
+from models.language_models import CausalLanguageModel, SequenceToSequence
+from models.stacks import position_limit
 
 
 @torch.no_grad()
@@ -70,31 +68,21 @@ def generate(
             left = model.config.max_positions - model.decoder.first_position
             constraints = _constraints(config, replace(model.config, max_positions=left), prompts.shape[1])
             padding = None if mask is None else _left_padding(mask)
-            both_ways = _prompt_lengths(input_ids, padding) if read_both_ways else None
-            reader = DecoderReader(model, mask, both_ways)
+            lengths = input_ids.new_full((len(input_ids),), input_ids.shape[1])
+            lengths = lengths if padding is None else lengths - padding
+            both_ways = lengths if read_both_ways else None
+            reader = Reader(model, attention_mask=mask, prefix_lengths=both_ways)
         else:
             if read_both_ways:
                 raise ValueError("read_both_ways belongs to a decoder; an encoder reads both ways anyway")
             prompts = _decoder_prompts(config, input_ids, decoder_input_ids)
             constraints = _constraints(config, model.config, prompts.shape[1])
             padding = None
-            reader = EncoderDecoderReader(model, model.encode(input_ids, mask))
-        return _search(reader, prompts, padding, constraints, row_ids)
-
-
-def _search(
-    reader: Reader, prompts: Tensor, padding: Tensor | None, constraints: Constraints, row_ids: Sequence[int]
-) -> Generated:
-    config = constraints.config
-    if config.num_beams > 1:
-        return beam_search(reader, prompts, padding, constraints)
-    choose = Sampler(config, row_ids) if config.do_sample else _most_probable
-    return write_rows(reader, prompts, padding, constraints, choose)
-
-
-def _most_probable(logits: Tensor, rows: Tensor, number: int) -> Tensor:
-    """The choice of greedy search."""
-    return logits.argmax(-1)
+            reader = Reader(model, memory=model.encode(input_ids, mask))
+        if config.num_beams > 1:
+            return beam_search(reader, prompts, padding, constraints)
+        choose = Sampler(config, row_ids) if config.do_sample else lambda logits, *_: logits.argmax(-1)
+        return write_rows(reader, prompts, padding, constraints, choose)
 
 
 @contextmanager
@@ -172,11 +160,6 @@ def _left_padding(mask: Tensor) -> Tensor:
             "attention_mask is 0 ... 0 1 ... 1"
         )
     return padding
-
-
-def _prompt_lengths(input_ids: Tensor, padding: Tensor | None) -> Tensor:
-    lengths = input_ids.new_full((len(input_ids),), input_ids.shape[1])
-    return lengths if padding is None else lengths - padding
 
 
 def _decoder_prompts(config: GenerationConfig, input_ids: Tensor, decoder_input_ids: Tensor | None) -> Tensor:

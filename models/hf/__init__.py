@@ -2,12 +2,10 @@
 
     family       what a family says of itself, and the translation that follows from it
     families     all families; choosing one for an import or an export
-    bert, distilbert, roberta, electra, modernbert, ...   one family each: tables
+    bert, roberta, modernbert, gpt2, ...   their tables; bert has DistilBERT and ELECTRA, too
     names        tables of tensor names, fused and transposed layouts
     config_json  keys of config.json and our fields
-    heads        the heads that networks have
-    networks     heads: which network carries one, and how transformers calls it
-    parts        the exported part of a pre-training network
+    heads        which network carries a head, how transformers calls it, and the part that is exported
     directory    reading and writing model directories
 
 `transformers` itself is not needed.

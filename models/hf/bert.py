@@ -1,4 +1,8 @@
-"""BERT to and from Hugging Face. SpanBERT is a BERT, too: its head for span boundaries serves only its training.
+"""BERT to and from Hugging Face, with DistilBERT (Sanh et al. 2019) and ELECTRA (Clark et al. 2020).
+
+SpanBERT is a BERT, too: its head for span boundaries serves only its training. DistilBERT is BERT without segments and
+pooler. Hugging Face has ELECTRA's discriminator and generator in two directories, each with all of its tensors; ours
+share embeddings, and `heads.generator_part` takes them apart.
 
 Padding on the left shifts positions in `transformers`, which counts columns for BERT and ELECTRA; ours counts tokens.
 Pass it `position_ids` there.
@@ -12,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from models.config import TransformerConfig
-from models.hf.config_json import read_activation
+from models.hf.config_json import read_activation, require_keys
 from models.hf.family import Family
 from models.hf.heads import FINE_TUNED, Head, classes
 from models.hf.names import Names, layers, module, parameter
@@ -152,7 +156,7 @@ def _pooler(prefix: str) -> list[Names]:
     return module("pair_head.pooler", f"{prefix}pooler.dense")
 
 
-def _heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
+def _bert_heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
     predictions = "cls.predictions"
     tokens = prediction_names(
         config,
@@ -180,7 +184,7 @@ FAMILY = Family(
     keys=KEYS,
     defaults=DEFAULTS,
     body=body,
-    heads=_heads,
+    heads=_bert_heads,
     carried={"prediction_activation"},
     read=lambda values, head, tensors: {"prediction_activation": read_activation(values, "hidden_act")},
     write=lambda config, head, token_ids: {"pad_token_id": token_ids.pad},
@@ -191,5 +195,131 @@ FAMILY = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     problems=lambda config, head: without_segments(config, head) + other_prediction(config, head),
+    **SHARED,
+)
+
+
+DISTILBERT_LAYER: Mapping[str, tuple[str, ...]] = {
+    "attention.qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+    "attention.output": ("attention.out_lin",),
+    "attention_norm": ("sa_layer_norm",),
+    "feed_forward.up": ("ffn.lin1",),
+    "feed_forward.down": ("ffn.lin2",),
+    "feed_forward_norm": ("output_layer_norm",),
+}
+
+
+def _distilbert_heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
+    pooled = ("pre_classifier", "classifier")
+    return {
+        "encoder": [],
+        "masked_lm": prediction_names(
+            config, "vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"
+        ),
+        **label_heads(pooled, pooled),
+    }
+
+
+def _other_than_distilbert(config: TransformerConfig, head: Head) -> list[str]:
+    style = config.classification_head
+    tells_it_from_bert = (
+        [] if style == "relu" else [f"classification_head is {style!r}, and it always has 'relu'"]
+    )
+    return tells_it_from_bert + other_prediction(config, head)
+
+
+DISTILBERT = Family(
+    name="DistilBERT",
+    model_type="distilbert",
+    architectures=classes("DistilBert", "encoder", "masked_lm", *FINE_TUNED),
+    base="distilbert.",
+    always=TransformerConfig(norm_eps=1e-12, classification_head="relu"),
+    keys={
+        "vocab_size": ("vocab_size", ...),
+        "num_layers": ("n_layers", 6),
+        "hidden_size": ("dim", 768),
+        "num_heads": ("n_heads", 12),
+        "intermediate_size": ("hidden_dim", 3072),
+        "max_positions": ("max_position_embeddings", 512),
+        "dropout": ("dropout", 0.1),
+        "attention_dropout": ("attention_dropout", 0.1),
+        "initializer_std": ("initializer_range", 0.02),
+        "tie_embeddings": ("tie_word_embeddings", True),
+    },
+    defaults={
+        "activation": "gelu",
+    },
+    body=lambda config, prefix, pad: [
+        *embedding_names(config, prefix),
+        *layers(config.num_layers, LAYERS, f"{prefix}transformer.layer.", DISTILBERT_LAYER),
+    ],
+    heads=_distilbert_heads,
+    carried={"prediction_activation"},
+    read=lambda values, head, tensors: {"prediction_activation": read_activation(values, "activation")},
+    write=lambda config, head, token_ids: {
+        "pad_token_id": token_ids.pad,
+        "qa_dropout": config.dropout,
+        "seq_classif_dropout": config.dropout,
+    },
+    copies={"vocab_projector.weight": "{}embeddings.word_embeddings.weight"},
+    problems=_other_than_distilbert,
+    activation_key="activation",
+    buffers=SHARED["buffers"],
+)
+
+
+def _electra_body(config: TransformerConfig, prefix: str, pad: int) -> list[Names]:
+    projected = config.embedding_width != config.hidden_size
+    projection = module("encoder.embeddings.projection", f"{prefix}embeddings_project") if projected else []
+    return [*body(config, prefix, pad), *projection]
+
+
+def _electra_heads(config: TransformerConfig, prefix: str) -> Mapping[Head, list[Names]]:
+    detector = "discriminator_predictions"
+    return {
+        "encoder": [],
+        "replaced_token_detection": pooled_head(f"{detector}.dense", f"{detector}.dense_prediction"),
+        "masked_lm": prediction_names(
+            config,
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            "generator_lm_head",
+            "generator_lm_head.bias",
+        ),
+        **label_heads(
+            ("classifier.dense", "classifier.out_proj"), ("sequence_summary.summary", "classifier")
+        ),
+    }
+
+
+def _read_electra(values: Mapping[str, Any], head: Head, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    if head == "multiple_choice":
+        require_keys(
+            values, {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+        )
+    return {}
+
+
+ELECTRA = Family(
+    name="ELECTRA",
+    model_type="electra",
+    architectures=classes("Electra", "encoder", "replaced_token_detection", "masked_lm", *FINE_TUNED),
+    base="electra.",
+    always=TransformerConfig(classification_head="gelu"),
+    keys={
+        **KEYS,
+        "embedding_size": ("embedding_size", 128),
+        "hidden_size": ("hidden_size", 256),
+        "num_heads": ("num_attention_heads", 4),
+        "intermediate_size": ("intermediate_size", 1024),
+    },
+    defaults=DEFAULTS,
+    body=_electra_body,
+    heads=_electra_heads,
+    read=_read_electra,
+    write=lambda config, head, token_ids: {"pad_token_id": token_ids.pad},
+    prepare=modern_norms,
+    copies={"generator_lm_head.weight": "{}embeddings.word_embeddings.weight"},
+    problems=without_segments,
     **SHARED,
 )

@@ -37,23 +37,11 @@ def save_hf_directory(
 ) -> Exported:
     """Write a network so that `AutoModelForMaskedLM.from_pretrained(path)` or its kin reads it.
 
-    config.json is written last; without it, no reader takes the directory for a model.
+    config.json is written last; without it, no reader takes the directory for a model. Arguments, result and errors are
+    those of `export_model`; after an error nothing is written.
 
     Args:
         path: directory; made if needed, other files in it are left alone.
-        state_dict: as in `export_model`.
-        config: as in `export_model`.
-        token_ids: as in `export_model`.
-        head: as in `export_model`.
-        family: as in `export_model`.
-        labels: as in `export_model`.
-        search: as in `export_model`.
-
-    Returns:
-        What was written.
-
-    Raises:
-        ValueError: as in `export_model`; nothing is written then.
     """
     exported = export_model(
         state_dict, config, token_ids, head=head, family=family, labels=labels, search=search
@@ -62,15 +50,21 @@ def save_hf_directory(
     directory.mkdir(parents=True, exist_ok=True)
     for name in (CONFIG_FILE, INDEX_FILE, GENERATION_FILE):
         (directory / name).unlink(missing_ok=True)
-    save_file(_apart(exported.tensors), directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    # Contiguous, and none in another one's memory: safetensors stores every name for itself.
+    apart: dict[str, Tensor] = {}
+    places = set()
+    for name, tensor in exported.tensors.items():
+        tensor = tensor.detach().contiguous()
+        apart[name] = tensor.clone() if tensor.data_ptr() in places else tensor
+        places.add(tensor.data_ptr())
+    save_file(apart, directory / WEIGHTS_FILE, metadata={"format": "pt"})
     if exported.generation_config is not None:
-        _write_json(directory / GENERATION_FILE, exported.generation_config)
-    _write_json(directory / CONFIG_FILE, exported.config)
+        write_json(directory / GENERATION_FILE, exported.generation_config)
+    write_json(directory / CONFIG_FILE, exported.config)
     return exported
 
 
 def load_hf_directory(path: str | Path) -> tuple[dict[str, Tensor], TransformerConfig]:
-    """The state dict and the configuration of `read_hf_directory`."""
     imported = read_hf_directory(path)
     return imported.state_dict, imported.config
 
@@ -83,10 +77,13 @@ def read_hf_directory(path: str | Path) -> Imported:
             `import_model` refuses.
     """
     directory = Path(path)
-    config_dict = _read_json(directory, CONFIG_FILE)
+    config_dict = read_json(directory, CONFIG_FILE)
     tensors: dict[str, Tensor] = {}
     for file in weight_files(directory):
-        tensors |= _load_weights(file)
+        try:
+            tensors |= load_file(file)
+        except SafetensorError as error:
+            raise ValueError(f"{file} is damaged: {error}; fetch it again") from error
     try:
         imported = import_model(tensors, config_dict)
     except ValueError as error:
@@ -106,7 +103,7 @@ def weight_files(path: str | Path) -> list[Path]:
     if (directory / WEIGHTS_FILE).is_file():
         return [directory / WEIGHTS_FILE]
     if (directory / INDEX_FILE).is_file():
-        shards = _read_json(directory, INDEX_FILE).get("weight_map")
+        shards = read_json(directory, INDEX_FILE).get("weight_map")
         if not isinstance(shards, dict) or not shards:
             raise ValueError(f"{directory / INDEX_FILE} has no weight_map; fetch the directory again")
         files = [directory / Path(name).name for name in sorted({str(name) for name in shards.values()})]
@@ -116,7 +113,7 @@ def weight_files(path: str | Path) -> list[Path]:
             )
         return files
     if old := sorted(file.name for file in directory.glob("pytorch_model*.bin")):
-        architecture = (_read_json(directory, CONFIG_FILE).get("architectures") or ["AutoModel"])[0]
+        architecture = (read_json(directory, CONFIG_FILE).get("architectures") or ["AutoModel"])[0]
         raise ValueError(
             f"{directory} has its weights only in {old[0]}, a format that can run code when it is read; rewrite it "
             f"once as {WEIGHTS_FILE}, if you trust it:\n  python -c \"import transformers; m = '{directory}'; "
@@ -125,25 +122,8 @@ def weight_files(path: str | Path) -> list[Path]:
     raise _missing(directory, WEIGHTS_FILE)
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors none of which is another one's memory: safetensors stores every name for itself."""
-    apart: dict[str, Tensor] = {}
-    places = set()
-    for name, tensor in tensors.items():
-        tensor = tensor.detach().contiguous()
-        apart[name] = tensor.clone() if tensor.data_ptr() in places else tensor
-        places.add(tensor.data_ptr())
-    return apart
-
-
-def _load_weights(file: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(file)
-    except SafetensorError as error:
-        raise ValueError(f"{file} is damaged: {error}; fetch it again") from error
-
-
-def _read_json(directory: Path, name: str) -> dict[str, Any]:
+def read_json(directory: Path, name: str) -> dict[str, Any]:
+    """The JSON object in a file of a directory. Raises ValueError where there is none."""
     file = directory / name
     if not file.is_file():
         raise _missing(directory, name)
@@ -156,7 +136,8 @@ def _read_json(directory: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def _write_json(file: Path, content: dict[str, Any]) -> None:
+def write_json(file: Path, content: dict[str, Any]) -> None:
+    """Write a JSON object with sorted keys."""
     file.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -173,7 +154,7 @@ def check_tokenizer(file: Path, vocab_size: int) -> None:
     Raises:
         ValueError: the tokenizer has an id of `vocab_size` or more.
     """
-    tokenizer = _read_json(file.parent, file.name)
+    tokenizer = read_json(file.parent, file.name)
     vocabulary = (tokenizer.get("model") or {}).get("vocab") or {}
     # Unigram models list their pieces in the order of ids.
     ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))

@@ -11,20 +11,18 @@ from torch import Tensor
 
 from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
-from models.hf import bart, bert, distilbert, electra, gpt2, llama, modernbert, roberta, t5
+from models.hf import bart, bert, gpt2, llama, modernbert, roberta, t5
 from models.hf.config_json import HfConfig, generation_keys, label_names, require_keys, search_keys
 from models.hf.family import Family, Imported, Tensors, TokenIds
-from models.hf.heads import Head
-from models.hf.networks import LABELLED, build_on_meta, num_labels_of
-from models.hf.parts import exported_part
+from models.hf.heads import LABELLED, Head, build_on_meta, exported_part, num_labels_of
 from models.weights import check_tensors
 
 FAMILIES: tuple[Family, ...] = (
     bert.FAMILY,
-    distilbert.FAMILY,
+    bert.DISTILBERT,
     roberta.FAMILY,
     roberta.PRE_LAYER_NORM,
-    electra.FAMILY,
+    bert.ELECTRA,
     modernbert.FAMILY,
     gpt2.FAMILY,
     llama.FAMILY,
@@ -61,9 +59,23 @@ def import_model(tensors: Mapping[str, Tensor], config_dict: Mapping[str, Any]) 
         ValueError: an architecture or a computation that is not supported; tensors are missing, unexpected, of another
             shape, or not finite; they are named.
     """
-    family = _family_of(config_dict)
+    architectures = config_dict.get("architectures") or []
+    family = next((one for one in FAMILIES if architectures in ([name] for name in one.architectures)), None)
+    if family is None:
+        known = ", ".join(name for one in FAMILIES for name in one.architectures)
+        raise ValueError(
+            f"cannot read a Hugging Face model with architectures {architectures} "
+            f"(model_type {config_dict.get('model_type')!r}); supported: {known}"
+        )
     require_keys(config_dict, {"quantization_config": None})
-    _check_precision(tensors)
+    for name, tensor in tensors.items():
+        # Other tensors, such as position ids, may be of any type.
+        is_float = tensor.is_floating_point() and tensor.itemsize > 1
+        if name.endswith(("weight", "bias")) and not is_float:
+            raise ValueError(
+                f"the Hugging Face weights hold {name} as {str(tensor.dtype).removeprefix('torch.')}; quantised "
+                "weights are not read, save them as float32, float16 or bfloat16"
+            )
     check_values(tensors, "the Hugging Face weights")
     try:
         found = family.from_hf(tensors, config_dict)
@@ -88,8 +100,7 @@ def export_model(
     """Translate a network of ours for `transformers`.
 
     Args:
-        state_dict: of any network that `models.hf.networks` knows.
-        config: its configuration.
+        state_dict: of any network that `models.hf.heads` knows.
         token_ids: special tokens of its vocabulary.
         head: as in `exported_part`.
         family: name of the family to write; None takes the first that can carry the network.
@@ -110,7 +121,13 @@ def export_model(
     expected = build_on_meta(config, head, num_labels).state_dict()
     check_tensors(expected, state_dict, "the state dict to export")
     check_values(state_dict, "the state dict to export")
-    _check_token_ids(token_ids, config)
+    size = config.require_vocab_size()
+    for role, number in {"pad": token_ids.pad, "bos": token_ids.bos, "eos": token_ids.eos}.items():
+        if number is not None and not 0 <= number < size:
+            raise ValueError(
+                f"the {role} token has the id {number}, but the network's vocabulary has {size} ids (vocab_size); "
+                "export it with the tokenizer that it was trained with"
+            )
     chosen = choose_family(config, head, family)
     tensors, config_dict = chosen.to_hf(state_dict, config, head, token_ids)
     dtype = next(iter(state_dict.values())).dtype
@@ -147,29 +164,6 @@ def check_values(tensors: Mapping[str, Tensor], source: str) -> None:
         )
 
 
-def _check_precision(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse quantised weights; other tensors, such as position ids, may be of any type."""
-    for name, tensor in tensors.items():
-        is_float = tensor.is_floating_point() and tensor.itemsize > 1
-        if name.endswith(("weight", "bias")) and not is_float:
-            raise ValueError(
-                f"the Hugging Face weights hold {name} as {str(tensor.dtype).removeprefix('torch.')}; quantised "
-                "weights are not read, save them as float32, float16 or bfloat16"
-            )
-
-
-def _family_of(config_dict: Mapping[str, Any]) -> Family:
-    architectures = config_dict.get("architectures") or []
-    for family in FAMILIES:
-        if architectures in ([name] for name in family.architectures):
-            return family
-    known = ", ".join(name for family in FAMILIES for name in family.architectures)
-    raise ValueError(
-        f"cannot read a Hugging Face model with architectures {architectures} "
-        f"(model_type {config_dict.get('model_type')!r}); supported: {known}"
-    )
-
-
 def choose_family(config: TransformerConfig, head: Head, wanted: str | None) -> Family:
     candidates = [family for family in FAMILIES if wanted in (None, family.name)]
     if not candidates:
@@ -183,14 +177,3 @@ def choose_family(config: TransformerConfig, head: Head, wanted: str | None) -> 
             return family
     reasons = "\n".join(f"  {name}: {'; '.join(reasons)}" for name, reasons in obstacles.items())
     raise ValueError(f"no family of Hugging Face models computes what this network computes:\n{reasons}")
-
-
-def _check_token_ids(token_ids: TokenIds, config: TransformerConfig) -> None:
-    size = config.require_vocab_size()
-    ids = {"pad": token_ids.pad, "bos": token_ids.bos, "eos": token_ids.eos}
-    for role, number in ids.items():
-        if number is not None and not 0 <= number < size:
-            raise ValueError(
-                f"the {role} token has the id {number}, but the network's vocabulary has {size} ids (vocab_size); "
-                "export it with the tokenizer that it was trained with"
-            )

@@ -20,9 +20,8 @@ from models.hf.config_json import (
     require_keys,
     write_fields,
 )
-from models.hf.heads import Head
+from models.hf.heads import Head, build_on_meta, labels_in
 from models.hf.names import Names, import_tensors, to_our_names, to_their_names
-from models.hf.networks import build_on_meta, labels_in
 
 Tensors: TypeAlias = dict[str, Tensor]
 
@@ -57,10 +56,6 @@ class Imported:
     """Tensors of other heads that were in the file and are not part of this network, by their names there."""
     pooler: Tensors = field(default_factory=dict)
     """The pooler among them, from which classification starts: float32, under our names; empty where there is none."""
-
-
-def _as_they_are(tensors: Tensors, values: Mapping[str, Any], prefix: str) -> Tensors:
-    return tensors
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,7 @@ class Family:
     asks for a computation that our core lacks."""
     write: Callable[[TransformerConfig, Head, TokenIds], HfConfig] = lambda config, head, token_ids: {}
     """(configuration, head, token ids) to keys that differ from what `keys` give."""
-    prepare: Callable[[Tensors, Mapping[str, Any], str], Tensors] = _as_they_are
+    prepare: Callable[[Tensors, Mapping[str, Any], str], Tensors] = lambda tensors, values, prefix: tensors
     """(tensors, config.json with defaults, prefix) to the tensors under the names that classes have now."""
     add: Callable[[Tensors, TransformerConfig, Head, str], Tensors] = lambda tensors, config, head, prefix: {}
     """(translated tensors, configuration, head, prefix) to those that they have and we do not."""
@@ -139,7 +134,7 @@ class Family:
         Returns:
             Tensors, which may share memory with the given ones, and the contents of config.json.
         """
-        prefix = self._prefix(head)
+        prefix = self.prefix(head)
         table = [*self.body(config, prefix, token_ids.pad), *self.heads(config, prefix)[head]]
         tensors = to_their_names(table, state_dict)
         activation = ACTIVATION_NAMES[config.activation]
@@ -162,8 +157,13 @@ class Family:
         assumed = {key: value for key, value in self.keys.values() if value is not ...}
         values = {**assumed, **self.defaults, **config_dict}
         require_keys(values, self.required)
-        self._check_depth(values, len(tensors))
-        prefix = self._prefix(head)
+        # More layers than the weights can be of are refused before tables are made of them.
+        for key in (self.keys[name][0] for name in ("num_layers", "num_decoder_layers") if name in self.keys):
+            if isinstance(values.get(key), int) and values[key] > len(tensors):
+                raise ValueError(
+                    f"{key} = {values[key]} in config.json, but there are {len(tensors)} tensors"
+                )
+        prefix = self.prefix(head)
         stored = {name: tensor for name, tensor in tensors.items() if not re.search(self.buffers, name)}
         used = self.prepare(self._aligned(stored, prefix), values, prefix)
         config = self._read_config(values, head, used)
@@ -180,14 +180,8 @@ class Family:
             self.name, state_dict, config, head, tuple(sorted(left_out)), to_our_names(pooler, left_out)
         )
 
-    def _check_depth(self, values: Mapping[str, Any], num_tensors: int) -> None:
-        """Refuse more layers than the weights can be of, before tables are made of them."""
-        for name in ("num_layers", "num_decoder_layers"):
-            key, _ = self.keys.get(name, ("", None))
-            if isinstance(values.get(key), int) and values[key] > num_tensors:
-                raise ValueError(f"{key} = {values[key]} in config.json, but there are {num_tensors} tensors")
-
-    def _prefix(self, head: Head) -> str:
+    def prefix(self, head: Head) -> str:
+        """The beginning of the names of the tensors of a network without its head."""
         return "" if head in self.bare else self.base
 
     def _aligned(self, tensors: Tensors, prefix: str) -> Tensors:
@@ -196,16 +190,12 @@ class Family:
             return {name.removeprefix(self.base): tensor for name, tensor in tensors.items()}
         if any(name.startswith(prefix) for name in tensors):
             return tensors
-        roots = {
-            name.partition(".")[0] for name in (*self.copies, *_their_names(*self._heads_of_any(prefix)))
-        }
+        of_heads = _their_names(*self.heads(self.always, prefix).values())
+        roots = {name.partition(".")[0] for name in (*self.copies, *of_heads)}
         return {
             name if name.partition(".")[0] in roots else f"{prefix}{name}": tensor
             for name, tensor in tensors.items()
         }
-
-    def _heads_of_any(self, prefix: str) -> list[list[Names]]:
-        return list(self.heads(self.always, prefix).values())
 
     def _read_config(self, values: Mapping[str, Any], head: Head, tensors: Tensors) -> TransformerConfig:
         fields = read_fields(values, self.keys)

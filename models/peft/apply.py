@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
-from models.decoder import Decoder
-from models.encoder import Encoder
 from models.heads import MaskedLanguageModelHead, VocabularyProjection
 from models.initialization import named_generator
 from models.peft.adapters import add_adapters
@@ -24,6 +22,7 @@ from models.peft.settings import (
     PeftSettings,
     PrefixSettings,
 )
+from models.stacks import Decoder, Encoder
 from models.transformer import Transformer, TransformerLayer
 from models.weights import check_tensors
 
@@ -39,15 +38,9 @@ def apply_peft(model: nn.Module, settings: PeftSettings, seed: int) -> nn.Module
 
     Args:
         model: a network of ours on any device; on the meta device the new tensors have no memory either.
-        settings: the method.
         seed: decides the initial weights, each with the name of its parameter, as in `init_weights`.
-
-    Returns:
-        The network.
-
     Raises:
-        ValueError: it has no stack of Transformer layers, has such a method already, has no biases (BitFit), lacks a
-            target (LoRA), or the prefix leaves no positions for a text.
+        ValueError: the method does not fit the network, or it has one already; nothing is changed then.
     """
     if not any(isinstance(module, Transformer) for module in model.modules()):
         raise ValueError(
@@ -59,7 +52,9 @@ def apply_peft(model: nn.Module, settings: PeftSettings, seed: int) -> nn.Module
     parts = settings.parts if isinstance(settings, MamSettings) else (settings,)
     for part in parts:
         _CHECKS[type(part)](model, part)
-    _freeze(model)
+    model.requires_grad_(False)
+    for _, parameter in _head_parameters(model):
+        parameter.requires_grad_(True)
     with torch.device("meta"):
         for part in parts:
             _ADD[type(part)](model, part)
@@ -79,7 +74,12 @@ def trained_share(model: nn.Module) -> float:
     heads = {name for name, _ in _head_parameters(model)}
     added = trained_parameters(model).keys() - heads
     numbers = {name: parameter.numel() for name, parameter in model.named_parameters() if name not in heads}
-    own = sum(number for name, number in numbers.items() if not _is_new(name))
+    new = {"lora", "prefix", "memory_prefix"}
+    own = sum(
+        number
+        for name, number in numbers.items()
+        if not new & set(name.split(".")) and "_adapter." not in name
+    )
     return sum(numbers[name] for name in added) / own
 
 
@@ -130,12 +130,6 @@ def _layers(model: nn.Module) -> Iterator[tuple[TransformerLayer, TransformerCon
             yield from ((layer, stack.config) for layer in layers_of(stack))
 
 
-def _freeze(model: nn.Module) -> None:
-    model.requires_grad_(False)
-    for _, parameter in _head_parameters(model):
-        parameter.requires_grad_(True)
-
-
 def _head_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     inside = {
         id(parameter)
@@ -160,11 +154,6 @@ def _check_prefix(model: nn.Module, settings: PrefixSettings) -> None:
                 f"a prefix of {settings.length} leaves no positions for a text; the network has "
                 f"{module.config.max_positions}"
             )
-
-
-def _check_bitfit(model: nn.Module, settings: BitFitSettings) -> None:
-    if not _biases(model):
-        raise ValueError("bitfit trains biases, and this network has none; take another method")
 
 
 def _add_lora(model: nn.Module, settings: LoraSettings) -> None:
@@ -193,6 +182,11 @@ def _add_bitfit(model: nn.Module, settings: BitFitSettings) -> None:
         parameter.requires_grad_(True)
 
 
+def _check_bitfit(model: nn.Module, settings: BitFitSettings) -> None:
+    if not _biases(model):
+        raise ValueError("bitfit trains biases, and this network has none; take another method")
+
+
 def _decoders_alone(model: nn.Module) -> list[Decoder]:
     return [module for module in model.modules() if isinstance(module, Decoder) and not module.cross]
 
@@ -202,10 +196,6 @@ def _biases(model: nn.Module) -> list[nn.Parameter]:
     stacks = [module for module in model.modules() if isinstance(module, Encoder | Decoder)]
     named = (pair for stack in stacks for pair in stack.named_parameters())
     return [parameter for name, parameter in named if name.rpartition(".")[2] == "bias"]
-
-
-def _is_new(name: str) -> bool:
-    return bool({"lora", "prefix", "memory_prefix"} & set(name.split("."))) or "_adapter." in name
 
 
 @torch.no_grad()

@@ -3,7 +3,6 @@ an export of the network that was started from."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
+from models.hf.directory import write_json
 from models.hf.families import FAMILIES
 from models.hf.family import Family
 from models.hf.heads import Head
@@ -91,13 +91,12 @@ def save_peft_directory(path: str | Path, files: PeftFiles) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / CONFIG_FILE).unlink(missing_ok=True)
     save_file(files.tensors, directory / WEIGHTS_FILE, metadata={"format": "pt"})
-    text = json.dumps(files.config, indent=2, sort_keys=True) + "\n"
-    (directory / CONFIG_FILE).write_text(text, encoding="utf-8")
+    write_json(directory / CONFIG_FILE, files.config)
 
 
 def _lora(model: Any, settings: LoraSettings, family: Family, head: Head, pad: int) -> PeftFiles:
     config: TransformerConfig = model.config
-    prefix = "" if head in family.bare else family.base
+    prefix = family.prefix(head)
     table = {names.ours: names for names in family.body(config, prefix, pad)}
     tensors: dict[str, Tensor] = {}
     ranks: dict[str, int] = {}

@@ -44,7 +44,18 @@ class LoraLinear(nn.Linear):
         super().__init__(base.in_features, base.out_features, bias=base.bias is not None, device="meta")
         self.weight, self.bias = base.weight, base.bias
         self.rows = dict(sorted(rows.items(), key=lambda item: item[1]))
-        self.sizes, self.places = _divided(list(self.rows.values()), base.out_features)
+        # All rows divided where updates begin and end, in sizes, and the places of the updates among them.
+        self.sizes: list[int] = []
+        self.places: list[int] = []
+        end = 0
+        for first, count in self.rows.values():
+            if first > end:
+                self.sizes.append(first - end)
+            self.places.append(len(self.sizes))
+            self.sizes.append(count)
+            end = first + count
+        if base.out_features > end:
+            self.sizes.append(base.out_features - end)
         self.scale = settings.scale
         self.dropout = settings.dropout
         self.lora = nn.ModuleDict(
@@ -73,18 +84,6 @@ class LoraLinear(nn.Linear):
         plain = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
         plain.weight, plain.bias = self.weight, self.bias
         return plain.train(self.training)
-
-
-def _divided(rows: list[Rows], total: int) -> tuple[list[int], list[int]]:
-    """All rows divided where updates begin and end, in sizes, and the places of the updates among them."""
-    sizes, places, end = [], [], 0
-    for first, count in rows:
-        if first > end:
-            sizes.append(first - end)
-        places.append(len(sizes))
-        sizes.append(count)
-        end = first + count
-    return ([*sizes, total - end] if total > end else sizes), places
 
 
 def add_lora(layer: TransformerLayer, config: TransformerConfig, settings: LoraSettings) -> None:

@@ -74,8 +74,16 @@ class Prefix(nn.Module):
         own_keys, own_values = (
             self.keys_and_values().to(key.dtype).unsqueeze(1).expand(-1, len(key), -1, -1, -1)
         )
-        seen = _with_prefix(visible, self.shape[0], key)
-        return torch.cat([own_keys, key], 2), torch.cat([own_values, value], 2), seen
+        # All tokens see the prefix, whatever else is hidden from them.
+        mask = visible.mask
+        if visible.causal:
+            size = key.shape[2]
+            mask = torch.ones(size, size, dtype=torch.bool, device=key.device).tril()[None, None]
+        if mask is not None:
+            mask = mask.expand(*mask.shape[:-1], key.shape[2]) if mask.shape[-1] == 1 else mask
+            shown = True if mask.dtype == torch.bool else 0.0
+            visible = Visible(F.pad(mask, (self.shape[0], 0), value=shown))
+        return torch.cat([own_keys, key], 2), torch.cat([own_values, value], 2), visible
 
     def draw(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Initial weights: as the network's own."""
@@ -101,19 +109,3 @@ def add_prefix(stack: Transformer, config: TransformerConfig, settings: PrefixSe
 def layers_of(stack: Transformer) -> list[TransformerLayer]:
     """The layers of a stack, from the first on."""
     return [layer for layer in stack.layers if isinstance(layer, TransformerLayer)]
-
-
-def _with_prefix(visible: Visible, length: int, key: Tensor) -> Visible:
-    """All tokens see `length` further keys on the left, whatever else is hidden from them."""
-    if visible.causal:
-        size = key.shape[2]
-        mask = torch.ones(size, size, dtype=torch.bool, device=key.device).tril()[None, None]
-    elif visible.mask is not None:
-        mask = visible.mask
-    else:
-        return visible
-    if mask.shape[-1] == 1:
-        mask = mask.expand(*mask.shape[:-1], key.shape[2])
-    if mask.dtype == torch.bool:
-        return Visible(F.pad(mask, (length, 0), value=True))
-    return Visible(F.pad(mask, (length, 0), value=0.0))

@@ -253,7 +253,7 @@ def _piece_as_dict(piece: InspectedPiece) -> dict[str, Any]:
 
 def _pretrain_config(name: str, overrides: tuple[str, ...], objective: str | None) -> Any:
     from pipeline.config.loading import load_config, validate, with_overrides
-    from pipeline.objectives.registry import OBJECTIVES
+    from pipeline.objectives import OBJECTIVES
     from pipeline.run.config import PretrainConfig
 
     if name.endswith((".yaml", ".yml")):

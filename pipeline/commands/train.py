@@ -138,7 +138,7 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
 
     from cluster.copies import is_on_this_machine
     from pipeline.checkpoint.references import resolve_model
-    from pipeline.objectives.outside import resolve_references
+    from pipeline.objectives.base import resolve_references
     from pipeline.preparation import missing_stores, require_makers
     from pipeline.pretrain.lost_workers import least_bytes, require_room
 
@@ -182,7 +182,7 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
 
         from models.weights import count_parameters
         from pipeline.engine.network import prepare_network
-        from pipeline.objectives.registry import build_model
+        from pipeline.objectives import build_model
 
         outside = resolve_references(config.objective, resolve_model)
         shape = replace(config.model, vocab_size=vocab_size)

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from cluster.artefacts.errors import ConfigError
-from models.backends import Choice, choose_backend, use_backend
 from models.config import NetworkConfig
-from models.transformer import Transformer
+from models.transformer import Choice, Transformer, choose_backend, use_backend
 from pipeline.run.config import PretrainConfig
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

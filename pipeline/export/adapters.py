@@ -57,7 +57,7 @@ def write_peft(
         StorageError: `directory` exists and is not empty.
     """
     from models.hf.families import choose_family
-    from models.hf.networks import build_on_meta, num_labels_of
+    from models.hf.heads import build_on_meta, num_labels_of
     from models.peft.hf import save_peft_directory, to_peft
 
     config, head, exported = source.config, source.head, source.input

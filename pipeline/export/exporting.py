@@ -207,7 +207,7 @@ def network_of(model: PretrainedModel, part: str | None = None) -> Source:
     if isinstance(config, ElmoConfig):
         refuse_option("part", part, f"{model.reference} is an ELMo, which is exported whole")
         return Source(state_dict, config, None, text, entry, weights=model.weights)
-    from models.hf.parts import exported_part, generator_part
+    from models.hf.heads import exported_part, generator_part
 
     is_electra = any(name.startswith("generator.") for name in state_dict)
     if part is not None and not (is_electra and part in PARTS):
@@ -320,7 +320,7 @@ def write_hugging_face(
     difference, None where nothing was verified."""
     from models.hf.directory import save_hf_directory
     from models.hf.family import TokenIds
-    from models.hf.networks import carrier_of
+    from models.hf.heads import carrier_of
 
     assert isinstance(source.config, TransformerConfig)
     roles = write_tokenizer(staging, source)

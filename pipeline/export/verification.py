@@ -11,8 +11,7 @@ from torch import Tensor
 
 from cluster.artefacts.errors import ExportError
 from models.config import TransformerConfig
-from models.hf.heads import Head
-from models.hf.networks import carrier_of, ended_by, num_labels_of, their_inputs
+from models.hf.heads import Head, carrier_of, ended_by, num_labels_of, their_inputs
 from pipeline.samples.noise import Noise
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from pipeline.config.loading import Config
 from pipeline.objectives import encoder_decoder
 from pipeline.objectives.base import Batch
 from pipeline.objectives.encoder_decoder import TextPairs, assemble_rows
-from pipeline.objectives.kernels.sampling import poisson_table
 from pipeline.objectives.kernels.text_noise import (
     INSIDE_WORD,
     SPECIAL,
@@ -27,7 +26,7 @@ from pipeline.objectives.kernels.text_noise import (
     denoising_pairs,
 )
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.noise import Noise
+from pipeline.samples.noise import Noise, poisson_table
 from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
 
 NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model

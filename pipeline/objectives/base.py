@@ -2,6 +2,10 @@
 
 An objective is a module of this package with a settings class and the functions of `Objective`. Only `build_model`
 imports torch, so that reading a configuration does not.
+
+Some objectives read trained models beside their samples, such as the teacher of a distillation: a setting of the type
+`ModelReference` names one. Objectives never look a reference up: `resolve_references` does, once, with the function
+that its caller hands in. An objective gets the model as the keyword argument of the setting's name.
 """
 
 from __future__ import annotations
@@ -9,16 +13,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import numpy as np
+from pydantic import AfterValidator, Field
 
+from cluster.artefacts.credentials import require_no_credentials
+from cluster.artefacts.manifest import InputEntry
+from models.config import NetworkConfig
+from pipeline.config.loading import Config
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed, Reading
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from pipeline.config.loading import Config
 
@@ -61,12 +71,13 @@ def deciding_metric(terms: Mapping[str, Term]) -> str:
 
 def with_perplexities(metrics: Mapping[str, float], terms: Mapping[str, Term]) -> dict[str, float]:
     """The metrics, and `TERM/perplexity` of every language model's term, by the mean of that term alone."""
-    found = {
-        f"{name}/perplexity": _perplexity(metrics[f"{name}/loss"])
-        for name, term in terms.items()
-        if term.is_likelihood
-    }
-    return {**metrics, **found}
+    found = dict(metrics)
+    for name, term in terms.items():
+        if term.is_likelihood:
+            loss = metrics[f"{name}/loss"]
+            # Infinite where it exceeds float64.
+            found[f"{name}/perplexity"] = math.exp(loss) if not loss >= 700 else math.inf
+    return found
 
 
 def is_better(metric: str, value: float, best: float, by: float = 0.0) -> bool:
@@ -77,11 +88,6 @@ def is_better(metric: str, value: float, best: float, by: float = 0.0) -> bool:
 def higher_is_better(metric: str) -> bool:
     """Whether a metric grows as a network learns."""
     return metric.endswith("/accuracy")
-
-
-def _perplexity(loss: float) -> float:
-    """exp of a loss; infinite where it exceeds float64."""
-    return math.exp(loss) if not loss >= 700 else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,7 @@ class Batch:
 
 
 class Objective(Protocol):
-    """The functions of an objective's module; it may have `check_fit` and `lengths`, too (`registry.py`).
+    """The functions of an objective's module; it may have `check_fit` and `lengths`, too (`__init__.py`).
 
     Networks return `(losses, correct)`: by term the summed loss (float32 scalar, in nats where it is a likelihood) and,
     where it applies, the right predictions (int64); beside the latter, the losses of the first term one by one
@@ -131,16 +137,90 @@ class Objective(Protocol):
 
     def terms(self, settings: Any) -> Mapping[str, Term]:
         """The terms of the loss by name; the first is also reported by source. One of them, or their weighted sum,
-        decides which of two checkpoints is better (`terms.deciding_metric`)."""
+        decides which of two checkpoints is better (`deciding_metric`)."""
         ...
 
     @property
     def build_model(self) -> Callable[..., nn.Module]:
         """Called with the settings, the configuration of a network of a kind in `NETWORKS`, and the models that the
-        settings refer to (`outside.py`) by keyword: the network with the heads that this objective trains."""
+        settings refer to by keyword: the network with the heads that this objective trains."""
         ...
 
 
 def boundaries(packed: Packed) -> dict[str, np.ndarray]:
     """`cu_seqlens` as a network's argument; left out when every row is a single piece, which needs no mask."""
     return {} if len(packed.cu_seqlens) == len(packed.input_ids) + 1 else {"cu_seqlens": packed.cu_seqlens}
+
+
+_REFERENCE = object()
+ModelReference = Annotated[str, AfterValidator(require_no_credentials), Field(min_length=1), _REFERENCE]
+"""A setting that names a trained model. Its neighbour `runs_dir` is the directory of the runs to look in."""
+OUTSIDE_KIND = "checkpoint"
+"""Kind of the manifest's entries of such models."""
+
+
+class TrainedModel(Protocol):
+    """The model of a reference, verified."""
+
+    @property
+    def directory(self) -> Path:
+        """Directory of its files."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of its contents."""
+        ...
+
+    @property
+    def model(self) -> NetworkConfig:
+        """Its network."""
+        ...
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """Its `tokenizer.json`."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Its float32 weights, by the names of cloze's networks."""
+        ...
+
+
+Resolve = Callable[[str, Path], TrainedModel]
+"""Finds the model of a reference, by the reference and the directory of runs; raises ReferenceNotFoundError."""
+OutsideModels = Mapping[str, TrainedModel]
+"""Models by the name of the setting that refers to each."""
+
+
+def resolve_references(settings: Any, resolve: Resolve) -> dict[str, TrainedModel]:
+    """The models that the settings of an objective refer to; empty for most objectives.
+
+    Raises:
+        ReferenceNotFoundError: there is no such model.
+    """
+    fields = type(settings).model_fields
+    names = [name for name, field in fields.items() if _REFERENCE in field.metadata]
+    return {name: resolve(getattr(settings, name), settings.runs_dir) for name in names}
+
+
+def pin_references(settings: Any, resolve: Resolve) -> Any:
+    """The settings with the model's directory in place of each reference: `RUN@best` may mean another checkpoint
+    later in the run, and workers may run in another directory.
+
+    Raises:
+        ReferenceNotFoundError: there is no such model.
+    """
+    found = resolve_references(settings, resolve)
+    if not found:
+        return settings
+    places = {name: str(model.directory.resolve()) for name, model in found.items()}
+    return settings.model_copy(update={**places, "runs_dir": settings.runs_dir.resolve()})
+
+
+def input_entries(outside: OutsideModels) -> list[InputEntry]:
+    """The models as the manifests of checkpoints name them."""
+    return [
+        InputEntry(kind=OUTSIDE_KIND, uri=str(model.directory), fingerprint=model.fingerprint)
+        for model in outside.values()
+    ]

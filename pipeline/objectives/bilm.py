@@ -19,8 +19,7 @@ from pydantic import Field
 from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.word_lexicon import Lexicon
-from models.elmo.characters import PADDING, SENTENCE_BEGIN, SENTENCE_END, SHIFT, WORD_BEGIN, WORD_END
-from models.elmo.config import ElmoConfig
+from models.elmo.config import PADDING, SENTENCE_BEGIN, SENTENCE_END, SHIFT, WORD_BEGIN, WORD_END, ElmoConfig
 from pipeline.config.loading import Config
 from pipeline.objectives.base import Batch, Term
 from pipeline.objectives.vocabulary import Vocabulary
@@ -142,11 +141,13 @@ def corrupt(packed: Packed, noise: Noise, settings: BidirectionalLM, vocabulary:
     word_ids[first_ids == vocabulary["bos"]] = vocabulary["bos"]
     _mark(spelled, first_ids == vocabulary["bos"], SENTENCE_BEGIN)
     _mark(spelled, first_ids == vocabulary["eos"], SENTENCE_END)
-    characters, words = _distinct(spelled)
+    # Each distinct word once, and which of them every word is.
+    rows = np.ascontiguousarray(spelled).view(np.dtype((np.void, spelled.strides[0]))).ravel()
+    _, first, words = np.unique(rows, return_index=True, return_inverse=True)
     predicted_positions = np.setdiff1d(np.arange(len(word_ids)), cu_seqlens[1:] - 1, assume_unique=True)
     inputs = {
-        "characters": characters.astype(np.int64),
-        "words": words,
+        "characters": spelled[first].astype(np.int64),
+        "words": words.astype(np.int64),
         "cu_seqlens": cu_seqlens,
         "word_ids": word_ids,
         "predicted_positions": predicted_positions,
@@ -160,7 +161,7 @@ def corrupt(packed: Packed, noise: Noise, settings: BidirectionalLM, vocabulary:
 
 
 def characters_of(words: Ragged, max_characters: int) -> np.ndarray:
-    """[words, max_characters] uint16 ids of words given as bytes; `models.elmo.characters.spell` for many at once."""
+    """[words, max_characters] uint16 ids of words given as bytes; `models.elmo.config.spell` for many at once."""
     lengths = np.minimum(words.lengths, max_characters - 2)
     characters = np.full((len(words), max_characters), PADDING, dtype=np.uint16)
     characters[:, 0] = WORD_BEGIN
@@ -261,10 +262,3 @@ def _mark(characters: np.ndarray, where: np.ndarray, mark: int) -> None:
     """Spell words in place as the mark of a sentence's begin or end."""
     characters[where, 1:] = PADDING
     characters[where, 1:3] = mark, WORD_END
-
-
-def _distinct(characters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[distinct, max_characters] rows without repetition, and [words] int64 which of them each word is."""
-    rows = np.ascontiguousarray(characters).view(np.dtype((np.void, characters.strides[0]))).ravel()
-    _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
-    return characters[first], inverse.astype(np.int64)

@@ -14,8 +14,8 @@ from pipeline.samples.noise import Noise
 from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
 
 if TYPE_CHECKING:
-    from models.causal_language_model import CausalLanguageModel
     from models.config import TransformerConfig
+    from models.language_models import CausalLanguageModel
 
 NETWORKS: tuple[str, ...] = ("decoder",)
 
@@ -70,6 +70,6 @@ def terms(settings: Any) -> Mapping[str, Term]:
 
 def build_model(settings: Any, config: TransformerConfig) -> CausalLanguageModel:
     """A decoder with its vocabulary projection."""
-    from models.causal_language_model import CausalLanguageModel
+    from models.language_models import CausalLanguageModel
 
     return CausalLanguageModel(config)

@@ -18,9 +18,8 @@ from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.storage import contents_of
 from pipeline.config.loading import Config
 from pipeline.objectives import mlm
-from pipeline.objectives.base import Batch, Term
+from pipeline.objectives.base import Batch, ModelReference, Term, TrainedModel
 from pipeline.objectives.mlm import MaskedLM
-from pipeline.objectives.outside import ModelReference, TrainedModel
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
@@ -28,7 +27,7 @@ from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
 if TYPE_CHECKING:
     from models.config import TransformerConfig
     from models.distillation import DistilledLanguageModel
-    from models.masked_language_model import MaskedLanguageModel
+    from models.language_models import MaskedLanguageModel
 
 NETWORKS, extra_tokens = mlm.NETWORKS, mlm.extra_tokens
 
@@ -121,7 +120,19 @@ def check_fit(
     # Built first: that the teacher is of another kind says more than that its tokens differ.
     with torch.device("meta"):
         build_model(settings, config, teacher)
-    _require_same_tokens(settings.teacher, teacher, vocabulary)
+    file = teacher.tokenizer_path
+    with contents_of(file):
+        ours, others = _token_ids(vocabulary.tokenizer_json), _token_ids(file.read_text(encoding="utf-8"))
+    # The teacher's distribution is over ids.
+    for text in sorted(ours.keys() | others.keys()):
+        if ours.get(text) != others.get(text):
+            different = (
+                f"{text!r} is {ours.get(text, 'unknown')} here and {others.get(text, 'unknown')} there"
+            )
+            raise MismatchError(
+                f"The teacher {settings.teacher} has other tokens than the data: {different}.",
+                next_step="prepare the data with the teacher's tokenizer, or choose a teacher trained on these tokens",
+            )
 
 
 def build_model(
@@ -160,7 +171,7 @@ def _load(name: str, teacher: TrainedModel) -> MaskedLanguageModel:
     import torch
 
     from models.config import TransformerConfig
-    from models.masked_language_model import MaskedLanguageModel
+    from models.language_models import MaskedLanguageModel
     from models.weights import check_tensors
 
     shape = teacher.model
@@ -186,27 +197,6 @@ def _load(name: str, teacher: TrainedModel) -> MaskedLanguageModel:
         ) from None
     network.load_state_dict(tensors, assign=True)
     return network
-
-
-def _require_same_tokens(name: str, teacher: TrainedModel, vocabulary: Vocabulary) -> None:
-    """Raise MismatchError unless every id is the same token for the teacher: its distribution is over ids."""
-    file = teacher.tokenizer_path
-    with contents_of(file):
-        different = _different_tokens(vocabulary.tokenizer_json, file.read_text(encoding="utf-8"))
-    if different:
-        raise MismatchError(
-            f"The teacher {name} has other tokens than the data: {different}.",
-            next_step="prepare the data with the teacher's tokenizer, or choose a teacher trained on these tokens",
-        )
-
-
-def _different_tokens(own: str, theirs: str) -> str:
-    """The first token whose ids differ, in words; empty where there is none."""
-    ours, others = _token_ids(own), _token_ids(theirs)
-    for text in sorted(ours.keys() | others.keys()):
-        if ours.get(text) != others.get(text):
-            return f"{text!r} is {ours.get(text, 'unknown')} here and {others.get(text, 'unknown')} there"
-    return ""
 
 
 def _token_ids(tokenizer_json: str) -> dict[str, int]:

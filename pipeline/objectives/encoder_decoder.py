@@ -12,7 +12,7 @@ from pipeline.objectives.base import Batch, Term
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig
-    from models.sequence_to_sequence import SequenceToSequence
+    from models.language_models import SequenceToSequence
 
 NETWORKS: tuple[str, ...] = ("encoder_decoder",)
 WIDENING = 64
@@ -44,7 +44,7 @@ def terms(settings: Any) -> Mapping[str, Term]:
 
 def build_model(settings: Any, config: TransformerConfig) -> SequenceToSequence:
     """An encoder-decoder with its vocabulary projection."""
-    from models.sequence_to_sequence import SequenceToSequence
+    from models.language_models import SequenceToSequence
 
     return SequenceToSequence(config)
 

@@ -77,18 +77,12 @@ def corrupt(packed: Packed, noise: Noise, settings: MBartDenoising, vocabulary: 
 
     Encoder and decoder have as many columns as the rows that are read: the tag takes the place of `<s>`.
     """
-    states = noise.at("mbart_denoising", packed.epochs, packed.sample_ids).bits()
-    return corrupt_texts(packed, states, settings, vocabulary, tags=_row_tags(packed, vocabulary))
-
-
-def _row_tags(packed: Packed, vocabulary: Vocabulary) -> np.ndarray:
-    """[batch] int64 id of each row's language tag.
-
-    Tags sort as their languages do, so language number i of the data has the i-th tag.
-    """
+    # Tags sort as their languages do, so language number i of the data has the i-th tag.
     tags = sorted(role for role in vocabulary.roles if _TAG.fullmatch(role))
     if packed.langs is None or packed.langs.max(initial=0) >= len(tags):
         raise ValueError(
             f"every sample needs a language that has a tag; the vocabulary has {', '.join(tags) or 'none'}"
         )
-    return np.asarray([vocabulary[tag] for tag in tags], dtype=np.int64)[packed.langs]
+    of_rows = np.asarray([vocabulary[tag] for tag in tags], dtype=np.int64)[packed.langs]
+    states = noise.at("mbart_denoising", packed.epochs, packed.sample_ids).bits()
+    return corrupt_texts(packed, states, settings, vocabulary, tags=of_rows)

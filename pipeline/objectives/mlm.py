@@ -35,7 +35,7 @@ from pipeline.samples.packed import Packed, Reading, Relation
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig
-    from models.masked_language_model import MaskedLanguageModel
+    from models.language_models import MaskedLanguageModel
 
 NETWORKS: tuple[str, ...] = ("encoder",)
 Units = Literal["token", "word", "ngram"]
@@ -89,7 +89,7 @@ def terms(settings: MaskedLM) -> Mapping[str, Term]:
 
 def build_model(settings: MaskedLM, config: TransformerConfig) -> MaskedLanguageModel:
     """An encoder with the masked-LM head, and the head for pairs where they are predicted."""
-    from models.masked_language_model import MaskedLanguageModel
+    from models.language_models import MaskedLanguageModel
 
     return MaskedLanguageModel(config, pair=settings.pairs)
 
@@ -107,7 +107,9 @@ def corrupt(packed: Packed, noise: Noise, settings: MaskedLM, vocabulary: Vocabu
     if settings.units == "token":
         hidden = mask_tokens(packed.input_ids, states, masking)
     else:
-        spans = Spans(_ngram_lengths(settings), max_tokens=packed.input_ids.shape[1], enclosed=False)
+        longest = settings.max_ngram if settings.units == "ngram" else 1
+        lengths = cumulative(1.0 / np.arange(1, longest + 1))
+        spans = Spans(lengths, max_tokens=packed.input_ids.shape[1], enclosed=False)
         hidden = mask_spans(packed.input_ids, states, masking, spans)
     input_ids, predicted_positions, targets = hidden
     inputs = {"input_ids": input_ids, "predicted_positions": predicted_positions, "targets": targets}
@@ -127,13 +129,6 @@ def masking_of(vocabulary: Vocabulary, rate: float, mask_share: float, random_sh
         vocabulary.starts_word,
         vocabulary.ordinary,
     )
-
-
-def _ngram_lengths(settings: MaskedLM) -> np.ndarray:
-    """Cumulative probabilities of 1, 2, ... words."""
-    longest = settings.max_ngram if settings.units == "ngram" else 1
-    weights = 1.0 / np.arange(1, longest + 1)
-    return cumulative(weights)
 
 
 def cumulative(weights: np.ndarray) -> np.ndarray:

@@ -40,7 +40,10 @@ def corrupt(packed: Packed, noise: Noise, settings: PrefixLM, vocabulary: Vocabu
     starts, stops = packed.cu_seqlens[:-1].astype(np.int64), packed.cu_seqlens[1:].astype(np.int64)
     pads_before = np.concatenate(([0], np.cumsum(is_pad)))
     lengths = stops - starts - (pads_before[stops] - pads_before[starts])
-    prefix_lengths = np.minimum(lengths, 1) + _below(np.maximum(lengths - 1, 1), starts, packed, noise)
+    rows, columns = np.divmod(starts, packed.input_ids.shape[1])
+    draws = noise.at("prefix_lm", packed.epochs[rows], packed.sample_ids[rows], columns).uniform()
+    more_than_one = (draws * np.maximum(lengths - 1, 1)).astype(np.int64)
+    prefix_lengths = np.minimum(lengths, 1) + more_than_one
     # Marks at the last token of every prefix and before the last of the text, then everything in between.
     has_rest = lengths > 1
     change = np.zeros(len(ids) + 1, dtype=np.int8)
@@ -49,10 +52,3 @@ def corrupt(packed: Packed, noise: Noise, settings: PrefixLM, vocabulary: Vocabu
     predicted = np.flatnonzero(np.cumsum(change[:-1]) > 0)
     more = {"cu_seqlens": packed.cu_seqlens, "prefix_lengths": prefix_lengths.astype(np.int32)}
     return clm.predict_next(packed, predicted, more)
-
-
-def _below(limits: np.ndarray, starts: np.ndarray, packed: Packed, noise: Noise) -> np.ndarray:
-    """[pieces] int64 draws from 0 up to, and without, each limit."""
-    rows, columns = np.divmod(starts, packed.input_ids.shape[1])
-    draws = noise.at("prefix_lm", packed.epochs[rows], packed.sample_ids[rows], columns).uniform()
-    return (draws * limits).astype(np.int64)

@@ -72,7 +72,11 @@ def make_vocabulary(
         ValueError: an id is larger than any network has.
     """
     parts: dict[str, Any] = orjson.loads(tokenizer_json)
-    ids = _ids(parts)
+    ids = parts["model"]["vocab"]
+    if isinstance(ids, list):  # SentencePiece's unigram model: [text, score] in the order of ids
+        ids = {entry[0]: number for number, entry in enumerate(ids)}
+    ids = {**ids, **{token["content"]: token["id"] for token in parts.get("added_tokens") or ()}}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     known = {**roles}
     for text in extra_tokens:
         role = ROLES_OF_EXTRA_TOKENS.get(text, text)
@@ -80,7 +84,8 @@ def make_vocabulary(
             continue
         if text not in ids:
             ids[text] = max(ids.values()) + 1
-            parts.setdefault("added_tokens", []).append(_added_token(ids[text], text))
+            added = {"id": ids[text], "content": text, **flags, "special": True}
+            parts.setdefault("added_tokens", []).append(added)
         known[role] = ids[text]
     size = max(size or 0, max(ids.values()) + 1)
     if size > _MOST_IDS:
@@ -96,18 +101,6 @@ def make_vocabulary(
         starts_word=_starts_word(parts, ids, size) | is_special,
         tokenizer_json=orjson.dumps(parts, option=orjson.OPT_INDENT_2).decode(),
     )
-
-
-def _ids(parts: dict[str, Any]) -> dict[str, int]:
-    vocabulary = parts["model"]["vocab"]
-    if isinstance(vocabulary, list):  # SentencePiece's unigram model: [text, score] in the order of ids
-        vocabulary = {entry[0]: number for number, entry in enumerate(vocabulary)}
-    return {**vocabulary, **{token["content"]: token["id"] for token in parts.get("added_tokens") or ()}}
-
-
-def _added_token(number: int, text: str) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": number, "content": text, **flags, "special": True}
 
 
 def _starts_word(parts: dict[str, Any], ids: Mapping[str, int], size: int) -> np.ndarray:

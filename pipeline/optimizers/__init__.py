@@ -31,16 +31,15 @@ OPTIMIZERS: Mapping[str, type[Optimizer]] = {
 """The optimizers by kind; the first one is the default."""
 
 
-def _kind(value: Any) -> Any:
-    return (
-        value.get("kind", next(iter(OPTIMIZERS))) if isinstance(value, dict) else getattr(value, "kind", None)
-    )
-
-
 def union_of(choices: Mapping[str, type[Optimizer]]) -> Any:
     """The type of settings of any of these optimizers."""
+
+    def kind_of(value: Any) -> Any:
+        is_plain = isinstance(value, dict)
+        return value.get("kind", next(iter(OPTIMIZERS))) if is_plain else getattr(value, "kind", None)
+
     members = tuple(Annotated[one, Tag(kind)] for kind, one in choices.items())
-    return Annotated[Union[members], Discriminator(_kind)]  # noqa: UP007
+    return Annotated[Union[members], Discriminator(kind_of)]  # noqa: UP007
 
 
 if TYPE_CHECKING:

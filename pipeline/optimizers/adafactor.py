@@ -41,8 +41,17 @@ class Adafactor(Optimizer):
 
     @staticmethod
     def update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
+        import torch
+
         if "step" not in state:
-            state.update(step=0, **_new_moments(parameter, group))
+            state["step"], shape = 0, parameter.shape
+            if group["beta1"] is not None:
+                state["exp_avg"] = torch.zeros_like(parameter)
+            if len(shape) < 2:
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+            else:
+                state["exp_avg_sq_row"] = parameter.new_zeros(shape[:-1])
+                state["exp_avg_sq_col"] = parameter.new_zeros((*shape[:-2], shape[-1]))
         state["step"] += 1
         update = _normalised(gradient, state, group)
         update.div_((_rms(update) / group["update_clip"]).clamp_(min=1.0))
@@ -61,17 +70,6 @@ class Adafactor(Optimizer):
         for _, shape in shapes:
             moments += prod(shape[:-1]) + prod((*shape[:-2], shape[-1])) if len(shape) > 1 else prod(shape)
         return FLOAT_BYTES * moments
-
-
-def _new_moments(parameter: Tensor, group: Group) -> dict[str, Tensor]:
-    import torch
-
-    shape = parameter.shape
-    moments = {"exp_avg": torch.zeros_like(parameter)} if group["beta1"] is not None else {}
-    if len(shape) < 2:
-        return moments | {"exp_avg_sq": torch.zeros_like(parameter)}
-    rows, columns = parameter.new_zeros(shape[:-1]), parameter.new_zeros((*shape[:-2], shape[-1]))
-    return moments | {"exp_avg_sq_row": rows, "exp_avg_sq_col": columns}
 
 
 def _normalised(gradient: Tensor, state: dict[str, Any], group: Group) -> Tensor:

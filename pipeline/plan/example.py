@@ -15,8 +15,8 @@ import numpy as np
 from cluster.artefacts.errors import ClozeError
 from cluster.copies import committed_at, manifest_at
 from data_prep.layout import TOKENS
+from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import Batch
-from pipeline.objectives.registry import OBJECTIVES
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.run.config import PretrainConfig
 from pipeline.samples.noise import Noise

@@ -18,8 +18,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.elmo.characters import PADDING
-from models.elmo.config import ElmoConfig
+from models.elmo.config import PADDING, ElmoConfig
 from models.transformer import Transformer
 
 _aten = torch.ops.aten

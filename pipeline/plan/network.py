@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from cluster.artefacts.errors import ConfigError
-from models.backends import Choice, choose_backend
 from models.config import NetworkConfig
+from models.transformer import Choice, choose_backend
 from pipeline.checkpoint.references import resolve_model
-from pipeline.objectives.outside import resolve_references
-from pipeline.objectives.registry import build_model
+from pipeline.objectives import build_model
+from pipeline.objectives.base import resolve_references
 from pipeline.plan.activations import Activations, Shape, activations_of
 from pipeline.plan.example import Reader, example_batch, reader_of
 from pipeline.plan.flops import count_flops

@@ -26,7 +26,7 @@ from pipeline.engine.deepspeed.engine import Engine
 from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.interface import EngineSettings
 from pipeline.engine.network import prepare_network
-from pipeline.objectives.registry import OBJECTIVES
+from pipeline.objectives import OBJECTIVES
 from pipeline.pretrain.batches import HostBatch, host_batch
 from pipeline.pretrain.evaluation import Evaluation
 from pipeline.pretrain.machine import describe

@@ -22,7 +22,7 @@ from cluster.stopping import StopFile, stop_on_sigterm
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_plain
-from pipeline.objectives.outside import pin_references
+from pipeline.objectives.base import pin_references
 from pipeline.pretrain.lost_workers import (
     count_oom_kills,
     explain_killed_worker,

@@ -19,7 +19,7 @@ from cluster.artefacts.storage import contents_of
 from pipeline.checkpoint import checkpoint as checkpoints
 from pipeline.checkpoint.references import CheckpointReference, resolve_model
 from pipeline.checkpoint.store import CheckpointStore, best_step, newest_good, open_store, store_of
-from pipeline.objectives.outside import OUTSIDE_KIND
+from pipeline.objectives.base import OUTSIDE_KIND
 from pipeline.pretrain.ownership import end_leftovers
 from pipeline.run.config import PretrainConfig, identity_of
 from pipeline.run.directory import RunDirectory

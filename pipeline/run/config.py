@@ -14,8 +14,8 @@ from models.config import TransformerConfig
 from pipeline.config.loading import Config
 from pipeline.config.networks import NetworkChoice
 from pipeline.config.problems import SettingsMisfit, nearest
+from pipeline.objectives import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.base import deciding_metric, metric_names
-from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice
 from pipeline.optimizers import OptimizerChoice
 from pipeline.run.settings import (
     BatchConfig,
@@ -35,7 +35,7 @@ from pipeline.run.settings import (
     must_be_multiple,
 )
 from pipeline.run.token_plan import TokenPlan
-from pipeline.samples.batch_plan import BatchPlan
+from pipeline.samples.loader import BatchPlan
 from pipeline.samples.packed import Format, Reading
 
 

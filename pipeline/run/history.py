@@ -139,8 +139,8 @@ class StoredSettings:
             return chosen
         from pydantic import ValidationError
 
+        from pipeline.objectives import OBJECTIVES
         from pipeline.objectives.base import TOTAL, deciding_metric
-        from pipeline.objectives.registry import OBJECTIVES
 
         try:
             objective = _objectives().validate_python(self.plain.get("objective"))
@@ -153,7 +153,7 @@ class StoredSettings:
 def _objectives() -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
-    from pipeline.objectives.registry import ObjectiveChoice
+    from pipeline.objectives import ObjectiveChoice
 
     return TypeAdapter(ObjectiveChoice)
 

@@ -14,9 +14,8 @@ from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of
 from data_prep.token_store import TokenStore
 from models.config import NetworkConfig
-from pipeline.objectives.base import Batch
-from pipeline.objectives.outside import OutsideModels, Resolve, input_entries, resolve_references
-from pipeline.objectives.registry import OBJECTIVES, build_model, check_fit, lengths_of
+from pipeline.objectives import OBJECTIVES, build_model, check_fit, lengths_of
+from pipeline.objectives.base import Batch, OutsideModels, Resolve, input_entries, resolve_references
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
 from pipeline.run.config import PretrainConfig
 from pipeline.samples.dataset import TokenDataset

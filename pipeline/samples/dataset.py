@@ -96,8 +96,7 @@ class TokenDataset:
                 language; the format and the relation do not go together.
         """
         self.stores = [each.store for each in shares]
-        _require_same_tokenizer(self.stores)
-        _require_relation(format, relation)
+        _require_fit(self.stores, format, relation)
         self.shares = list(shares)
         self.sequence_length = sequence_length
         ids = self.stores[0].special_tokens
@@ -147,8 +146,9 @@ class TokenDataset:
                 store.expect_random_reads()
         num_tokens = sum(store.num_tokens for store in self.stores)
         self._cache = None if cache is None else cache.of(self.fingerprint, num_tokens)
-        summary = self._summary() if self._cache is None else self._cache.summary(self._summary)
-        self._parts, self._known_languages = summary
+        self._parts, self._known_languages = (
+            self._summary() if self._cache is None else self._cache.summary(self._summary)
+        )
         self._num_rows = np.array([one.num_rows for one in self._parts], dtype=np.int64)
         self._mixture = Mixture([one.weight for one in self._parts], seed)
         self._epochs = EpochPrefetch(self._index, 2 * len(self._parts))
@@ -190,16 +190,24 @@ class TokenDataset:
             if pair_labels is not None:
                 labels.append(pair_labels)
             if self._with_langs:
-                langs.append(np.full(len(places), self._lang_of_part[part]))
+                langs.append(np.full(len(places), self.languages.index(str(self._parts[part].lang))))
             if self._with_sentence_starts:
                 text = find_documents(index, slices.documents)
                 sentences.append(sentence_positions(text, slices, places, length))
             if self._source_numbers is not None:
                 numbers = find_source_numbers(index, slices.documents, self._source_numbers[share])
                 sources.append(TokenSources(*find_sources(slices, places, length, numbers)))
+        if self._full_attention:
+            boundaries = np.arange(count + 1, dtype=np.int32) * np.int32(length)
+        elif len(begins) == 1:
+            boundaries = begins[0]
+        else:
+            # Each group of rows has the end of the batch.
+            end = np.array([count * length], dtype=np.int32)
+            boundaries = _merged([*(one[:-1] for one in begins), end])
         return Packed(
             input_ids,
-            self._boundaries(begins, count),
+            boundaries,
             sample_ids=_joined(ids, places_of, np.uint64),
             epochs=_joined(epochs, places_of, np.uint64),
             sentence_starts=_merged(sentences) if self._with_sentence_starts else None,
@@ -277,20 +285,6 @@ class TokenDataset:
                 places = np.flatnonzero((parts == part) & (epochs == epoch))
                 yield part, epoch, places, indices[places]
 
-    def _boundaries(self, found: list[np.ndarray], num_rows: int) -> np.ndarray:
-        """`Packed.cu_seqlens` from the boundaries in several groups of rows, each with the end of the batch."""
-        if self._full_attention:
-            return np.arange(num_rows + 1, dtype=np.int32) * np.int32(self.sequence_length)
-        if len(found) == 1:
-            return found[0]
-        end = np.array([num_rows * self.sequence_length], dtype=np.int32)
-        return _merged([*(one[:-1] for one in found), end])
-
-    @cached_property
-    def _lang_of_part(self) -> np.ndarray:
-        """[parts] int64 number of each part's language."""
-        return np.array([self.languages.index(str(one.lang)) for one in self._parts])
-
     def _summary(self) -> Summary:
         parts = [part for part, _ in self._cut]
         return Summary(parts, _languages(self.shares) if self._with_langs else None)
@@ -301,10 +295,9 @@ class TokenDataset:
         return self._cutter.cut()
 
     def _index(self, number: int, epoch: int) -> ShuffledRows:
-        def make() -> ShuffledRows:
+        if self._cache is None:
             return self._cut[number][1](epoch)
-
-        return make() if self._cache is None else self._cache.epoch(number, epoch, make)
+        return self._cache.epoch(number, epoch, lambda: self._cut[number][1](epoch))
 
 
 def _sample_ids(part: int, rows: np.ndarray) -> np.ndarray:
@@ -333,7 +326,14 @@ def _merged(positions: list[np.ndarray]) -> np.ndarray:
     return np.sort(np.concatenate([np.empty(0, dtype=np.int32), *positions]))
 
 
-def _require_relation(format: Format, relation: Relation | None) -> None:
+def _require_fit(stores: Sequence[TokenStore], format: Format, relation: Relation | None) -> None:
+    first = stores[0]
+    for other in stores[1:]:
+        if other.tokenizer_path.read_bytes() != first.tokenizer_path.read_bytes():
+            raise MismatchError(
+                f"{other.path} and {first.path} were made by different tokenizers and cannot be mixed.",
+                next_step="prepare both with `tokenizer.path` set to the same tokenizer.json",
+            )
     if format in PAIR_FORMATS and relation is None:
         raise ConfigError(
             f"The format {format} needs to know the relation of the segments of a pair.",
@@ -344,13 +344,3 @@ def _require_relation(format: Format, relation: Relation | None) -> None:
             f"The relation {relation} is one of pairs, and the format {format} gives none.",
             next_step=f"choose one of the formats {', '.join(PAIR_FORMATS)}",
         )
-
-
-def _require_same_tokenizer(stores: Sequence[TokenStore]) -> None:
-    first = stores[0]
-    for other in stores[1:]:
-        if other.tokenizer_path.read_bytes() != first.tokenizer_path.read_bytes():
-            raise MismatchError(
-                f"{other.path} and {first.path} were made by different tokenizers and cannot be mixed.",
-                next_step="prepare both with `tokenizer.path` set to the same tokenizer.json",
-            )

@@ -15,9 +15,9 @@ import fcntl
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -30,8 +30,8 @@ from cluster.artefacts.errors import ClozeError, ConfigError
 from cluster.artefacts.manifest import hash_json, seal_signed, unseal_signed, write_durably
 from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import commit, is_committed, open_artefact, staging_directory
+from pipeline.samples import digest_of
 from pipeline.samples.formats import rows_from_arrays
-from pipeline.samples.kernel_cache import digest_of
 from pipeline.samples.mixture import Part
 from pipeline.samples.rows import ShuffledRows
 
@@ -134,7 +134,11 @@ class DatasetCache:
         Raises:
             ConfigError: the dataset gives no samples, as `make` says now or said before.
         """
-        if (contents := self._read_summary()) is not None:
+        try:
+            contents = unseal_signed(orjson.loads(read_bytes(self._path / _PARTS)))
+        except (OSError, ClozeError, ValueError):
+            contents = {}
+        if contents.get("index") == self._key:
             if refusal := contents["refusal"]:
                 raise ConfigError(refusal["problem"], next_step=refusal["next_step"])
             return Summary([Part(**one) for one in contents["parts"]], contents["languages"])
@@ -156,7 +160,12 @@ class DatasetCache:
             return found
         if not self._owner.writes:
             return make()
-        with self._locked(directory):
+        with ExitStack() as stack:
+            # On a file system without locks, each process makes its own.
+            with suppress(OSError):
+                self._path.mkdir(parents=True, exist_ok=True)
+                lock = stack.enter_context((self._path / f".{directory.name}.lock").open("a"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
             # Another rank may have made it meanwhile.
             if (found := self._open(directory, identity)) is not None:
                 return found
@@ -198,23 +207,6 @@ class DatasetCache:
             other = int(path.name.partition("epoch-")[2].partition(".")[0])
             if abs(other - identity["epoch"]) > 1 and path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
-
-    @contextmanager
-    def _locked(self, directory: Path) -> Iterator[None]:
-        """Wait until no other process makes this index. On a file system without locks, each makes its own."""
-        with ExitStack() as stack:
-            with suppress(OSError):
-                self._path.mkdir(parents=True, exist_ok=True)
-                lock = stack.enter_context((self._path / f".{directory.name}.lock").open("a"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-    def _read_summary(self) -> dict[str, Any] | None:
-        try:
-            contents = unseal_signed(orjson.loads(read_bytes(self._path / _PARTS)))
-        except (OSError, ClozeError, ValueError):
-            return None
-        return contents if contents.get("index") == self._key else None
 
     def _write_summary(self, **contents: Any) -> None:
         def write() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -60,61 +60,22 @@ class StoreShare:
             ("source", self.sources, self.store.sources),
             ("language", self.langs, self.store.langs),
         ):
-            if wanted is not None:
-                numbers, names = read()
-                documents = documents[_are_among(what, wanted, numbers[documents], names, self.store)]
+            if wanted is None:
+                continue
+            numbers, names = read()
+            if missing := sorted(set(wanted) - set(names)):
+                raise ConfigError(
+                    f"{self.store.place} has no {what} {', '.join(missing)}; it has {', '.join(sorted(names))}.",
+                    next_step=f"correct `data.stores`, or prepare a store that has the {what}",
+                )
+            is_wanted = np.isin(np.arange(len(names)), [names.index(name) for name in wanted])
+            documents = documents[is_wanted[numbers[documents]]]
         return documents
 
 
-class PartDocuments(NamedTuple):
-    """The documents of one part of the mixture."""
-
-    share: int
-    """Number of the store share that they belong to."""
-    documents: np.ndarray
-    """[documents] ascending numbers, as `StoreShare.documents` gives them."""
-    weight: float
-    """Share of the samples, relative to the other parts."""
-    lang: str | None = None
-    """The language of all documents; None if languages are not kept apart."""
-
-
-def select_documents(shares: Sequence[StoreShare], held_out: float, split: Split) -> list[PartDocuments]:
-    """The documents of every store share, languages together."""
-    return [
-        PartDocuments(number, each.documents(held_out, split), each.weight)
-        for number, each in enumerate(shares)
-    ]
-
-
-def select_by_language(
-    shares: Sequence[StoreShare], held_out: float, split: Split, temperature: float | None
-) -> list[PartDocuments]:
-    """The documents of every store share, divided by language.
-
-    With a temperature T, languages are drawn in proportion to p ** T, where p is a language's share of the tokens as
-    the weights of the stores have it (Liu et al. 2020, "Multilingual denoising pre-training", section 2.1); within a
-    language, its stores keep their proportions. Without, every language keeps the share p.
-    """
-    found = [
-        PartDocuments(whole.share, documents, whole.weight, lang)
-        for whole in select_documents(shares, held_out, split)
-        for lang, documents in _by_language(shares[whole.share].store, whole.documents)
-    ]
-    if not found:
-        raise ConfigError(
-            f"{shares[0].store.place} has no {split.replace('_', '-')} documents.",
-            next_step="change data.held_out, or prepare more text",
-        )
-    shares_of_tokens = _shares_of_tokens(shares, found)
-    by_lang: dict[str | None, float] = {}
-    for one, p in zip(found, shares_of_tokens, strict=True):
-        by_lang[one.lang] = by_lang.get(one.lang, 0.0) + p
-    exponent = 1.0 if temperature is None else temperature
-    return [
-        one._replace(weight=p and p * by_lang[one.lang] ** (exponent - 1))
-        for one, p in zip(found, shares_of_tokens, strict=True)
-    ]
+def _present(numbers: np.ndarray) -> list[int]:
+    """The different values among small numbers, ascending."""
+    return np.flatnonzero(np.bincount(numbers)).tolist()
 
 
 class Mixture:
@@ -171,43 +132,6 @@ def _multiplied(counts: np.ndarray, shares: np.ndarray) -> np.ndarray:
     shift, half = np.uint64(_HALF_BITS), np.uint64(1 << (_HALF_BITS - 1))
     middle = high * share_low + low * share_high + (low * share_low >> shift) + half
     return (high * share_high + (middle >> shift)).astype(np.int64)
-
-
-def _by_language(store: TokenStore, documents: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """(ISO 639-1 code, documents) of every language, in alphabetical order."""
-    numbers, codes = store.langs()
-    own = numbers[documents]
-    return [(code, documents[own == lang]) for code, lang in sorted((codes[n], n) for n in _present(own))]
-
-
-def _shares_of_tokens(shares: Sequence[StoreShare], parts: Sequence[PartDocuments]) -> list[float]:
-    """For every part, its share of the tokens of its store share, times the weight of the share."""
-    tokens = [int(shares[one.share].store.lengths[one.documents].sum()) for one in parts]
-    totals = [0] * len(shares)
-    for one, count in zip(parts, tokens, strict=True):
-        totals[one.share] += count
-    total_weight = sum(each.weight for each in shares)
-    return [
-        shares[one.share].weight / total_weight * count / max(totals[one.share], 1)
-        for one, count in zip(parts, tokens, strict=True)
-    ]
-
-
-def _present(numbers: np.ndarray) -> list[int]:
-    """The different values among small numbers, ascending."""
-    return np.flatnonzero(np.bincount(numbers)).tolist()
-
-
-def _are_among(
-    what: str, wanted: Sequence[str], numbers: np.ndarray, names: list[str], store: TokenStore
-) -> np.ndarray:
-    """[numbers] bool: whether `names[number]` is one of the wanted names."""
-    if missing := sorted(set(wanted) - set(names)):
-        raise ConfigError(
-            f"{store.place} has no {what} {', '.join(missing)}; it has {', '.join(sorted(names))}.",
-            next_step=f"correct `data.stores`, or prepare a store that has the {what}",
-        )
-    return np.isin(np.arange(len(names)), [names.index(name) for name in wanted])[numbers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,34 +194,62 @@ class Cutter:
                 self.shared_targets,
             )
             try:
-                rows = _cut(self.format, given)
+                rows = FORMATS[self.format](given)
+                if rows.num_rows == 0:
+                    raise ConfigError(
+                        f"{name[0].upper()}{name[1:]} do not fill one sample of {given.length} tokens.",
+                        next_step="lower batch.sequence_length, change data.held_out, name the languages to read in"
+                        " data.stores, or prepare more text",
+                    )
             except ConfigError as problem:
                 if lang is None or self.split == "train":
                     raise
                 problems.append(problem)
                 continue
-            part = Part(share, float(weight), lang, len(documents), rows.num_rows)
-            found.append((part, _index_maker(rows, order)))
+
+            def make(epoch: int, rows: RowFormat = rows, order: StoreOrder = order) -> ShuffledRows:
+                return ShuffledRows(rows.epoch(epoch), order.rows(epoch, rows.num_rows))
+
+            found.append((Part(share, float(weight), lang, len(documents), rows.num_rows), make))
         if not found and problems:
             raise problems[0]
         return found
 
-    def _documents(self) -> list[PartDocuments]:
-        if self.by_language:
-            return select_by_language(self.shares, self.held_out, self.split, self.language_temperature)
-        return select_documents(self.shares, self.held_out, self.split)
+    def _documents(self) -> list[tuple[int, np.ndarray, float, str | None]]:
+        """(number of the share, documents, weight, language) of every part.
 
-
-def _index_maker(rows: RowFormat, order: StoreOrder) -> IndexMaker:
-    return lambda epoch: ShuffledRows(rows.epoch(epoch), order.rows(epoch, rows.num_rows))
-
-
-def _cut(format: Format, given: FormatInput) -> RowFormat:
-    rows = FORMATS[format](given)
-    if rows.num_rows == 0:
-        raise ConfigError(
-            f"{given.name[0].upper()}{given.name[1:]} do not fill one sample of {given.length} tokens.",
-            next_step="lower batch.sequence_length, change data.held_out, name the languages to read in"
-            " data.stores, or prepare more text",
-        )
-    return rows
+        With a temperature T, languages are drawn in proportion to p ** T, where p is a language's share of the tokens
+        as the weights of the stores have it (Liu et al. 2020, "Multilingual denoising pre-training", section 2.1);
+        within a language, its stores keep their proportions. Without, every language keeps the share p.
+        """
+        whole = [each.documents(self.held_out, self.split) for each in self.shares]
+        if not self.by_language:
+            return [(k, documents, self.shares[k].weight, None) for k, documents in enumerate(whole)]
+        found: list[tuple[int, np.ndarray, str]] = []
+        for share, documents in enumerate(whole):
+            numbers, codes = self.shares[share].store.langs()
+            own = numbers[documents]
+            of_code = sorted((codes[number], number) for number in _present(own))
+            found += [(share, documents[own == number], code) for code, number in of_code]
+        if not found:
+            raise ConfigError(
+                f"{self.shares[0].store.place} has no {self.split.replace('_', '-')} documents.",
+                next_step="change data.held_out, or prepare more text",
+            )
+        tokens = [int(self.shares[share].store.lengths[documents].sum()) for share, documents, _ in found]
+        totals = [0] * len(self.shares)
+        for (share, _, _), count in zip(found, tokens, strict=True):
+            totals[share] += count
+        total_weight = sum(each.weight for each in self.shares)
+        portions = [
+            self.shares[share].weight / total_weight * count / max(totals[share], 1)
+            for (share, _, _), count in zip(found, tokens, strict=True)
+        ]
+        by_lang: dict[str, float] = {}
+        for (_, _, lang), p in zip(found, portions, strict=True):
+            by_lang[lang] = by_lang.get(lang, 0.0) + p
+        exponent = 1.0 if self.language_temperature is None else self.language_temperature
+        return [
+            (share, documents, p and p * by_lang[lang] ** (exponent - 1), lang)
+            for (share, documents, lang), p in zip(found, portions, strict=True)
+        ]

@@ -7,7 +7,9 @@ number generators"), with the murmur-style constants of Stafford's variant 13. K
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,11 +31,6 @@ def _mix(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _fold(state: np.ndarray, key: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        return _mix((state ^ _mix(key + _GAMMA)) + _GAMMA)
-
-
 @dataclass(frozen=True, slots=True)
 class Noise:
     """A point in the space of draws. Adding keys gives new, independent points; drawing changes nothing."""
@@ -50,7 +47,13 @@ class Noise:
         """Noise further keyed by each of `keys`: integers, strings, or integer arrays that broadcast."""
         state = self.state
         for key in keys:
-            state = _fold(state, _as_uint64(key))
+            if isinstance(key, str):
+                digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+                number = np.frombuffer(digest, dtype="<u8")[0]
+            else:
+                number = np.asarray(key).astype(np.uint64)
+            with np.errstate(over="ignore"):
+                state = _mix((state ^ _mix(number + _GAMMA)) + _GAMMA)
         return Noise(state)
 
     def bits(self) -> np.ndarray:
@@ -72,13 +75,6 @@ class Noise:
     def seed(self) -> int:
         """An integer in [0, 2**63), to seed a generator. Only for scalar noise."""
         return int(self.state >> np.uint64(1))
-
-
-def _as_uint64(key: Any) -> np.ndarray:
-    if isinstance(key, str):
-        digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
-        return np.frombuffer(digest, dtype="<u8")[0]
-    return np.asarray(key).astype(np.uint64)
 
 
 _S30, _S27, _S31, _S11, _S32 = (np.uint64(shift) for shift in (30, 27, 31, 11, 32))
@@ -110,3 +106,64 @@ def uniform(state: Any) -> Any:
 def integer(state: Any, high: Any) -> Any:
     """int64 in [0, high), as `Noise.integers`; `high` below 2**32."""
     return np.int64(((state >> _S32) * np.uint64(high)) >> _S32)
+
+
+# Draws over sets: every function takes a `state`, and folds the number of each draw into it.
+
+
+@compiled_loop
+def choose(count: int, among: int, state: np.uint64) -> np.ndarray:
+    """[among] bool with exactly `count` True, every such subset equally likely.
+
+    Floyd's algorithm (Bentley and Floyd 1987, "A sample of brilliance"), which takes one draw per chosen item.
+    """
+    chosen = np.zeros(among, dtype=np.bool_)
+    for item in range(among - count, among):
+        drawn = integer(fold(state, np.uint64(item)), item + 1)
+        chosen[item if chosen[drawn] else drawn] = True
+    return chosen
+
+
+@compiled_loop
+def shuffle(items: np.ndarray, state: np.uint64) -> None:
+    """Put `items` into any order, all equally likely, in place (Fisher and Yates)."""
+    for last in range(len(items) - 1, 0, -1):
+        other = integer(fold(state, np.uint64(last)), last + 1)
+        items[last], items[other] = items[other], items[last]
+
+
+@compiled_loop
+def partition(total: int, parts: int, state: np.uint64) -> np.ndarray:
+    """[parts] int64 lengths of at least 1 that sum to `total`, every such list equally likely; parts <= total."""
+    ends = choose(parts - 1, total - 1, state)
+    lengths = np.empty(parts, dtype=np.int64)
+    part, start = 0, 0
+    for item in range(total - 1):
+        if ends[item]:
+            lengths[part] = item + 1 - start
+            part, start = part + 1, item + 1
+    lengths[part] = total - start
+    return lengths
+
+
+@compiled_loop
+def poisson(cumulative: np.ndarray, state: np.uint64) -> int:
+    """A draw from the distribution that `poisson_table` holds."""
+    draw, value = uniform(state), 0
+    while draw >= cumulative[value]:
+        value += 1
+    return value
+
+
+@lru_cache(maxsize=8)
+def poisson_table(mean: float) -> np.ndarray:
+    """Cumulative probabilities of 0, 1, 2, ... under Poisson(mean): float64, the last is 1.
+
+    The tail beyond ten standard deviations, where less than 1e-9 lies, falls to the last value.
+    """
+    values = range(math.ceil(mean + 10 * math.sqrt(mean) + 10))
+    log_mean = math.log(mean)
+    probabilities = [math.exp(value * log_mean - mean - math.lgamma(value + 1)) for value in values]
+    cumulative = np.cumsum(probabilities)
+    cumulative[-1] = 1.0
+    return cumulative

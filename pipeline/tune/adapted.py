@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from cluster.artefacts.storage import contents_of
 from models.config import NetworkConfig, TransformerConfig
-from models.hf.heads import Head
-from models.hf.networks import build_on_meta
+from models.hf.heads import Head, build_on_meta
 from models.peft.apply import apply_peft, load_peft, peft_state
 from models.peft.settings import PeftSettings
 from pipeline.tune.forms.base import Part

@@ -122,7 +122,7 @@ def load_finetuned(
 ) -> Source:
     """Read a fine-tuned network from an artefact of scores.
 
-    Its weights are float32 tensors in host memory: of a SequenceClassifier, DecoderClassifier, ElmoClassifier,
+    Its weights are float32 tensors in host memory: of a SequenceClassifier, ElmoClassifier,
     SpanClassifier or SequenceToSequence.
 
     Args:

@@ -23,7 +23,7 @@ import torch
 
 from models.config import TransformerConfig
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import MaskedLanguageModel
 from tests.benchmarks.compare import Share
 
 VOCABULARY = 16_000

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-from torch import nn
 
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
 from tests.benchmarks.compare import Comparison, compare, peer_name
-from tests.models import generation_peers
-from tests.models.generation_peers import Size
+from tests.models.generation_peers import pair
 
-SIZE = Size(vocab_size=8192, max_positions=512, hidden=256, heads=4, inner=1024, layers=4)
+SIZES = {
+    "vocab_size": 8192,
+    "max_positions": 512,
+    "num_layers": 4,
+    "hidden_size": 256,
+    "num_heads": 4,
+    "intermediate_size": 1024,
+}
 ROWS, PROMPT, MEMORY, NEW_TOKENS = 8, 32, 256, 64
 SEARCHES = {"greedy": 1, "4 beams": 4}
 
@@ -24,19 +27,17 @@ def run() -> list[Comparison]:
     return [
         _compare(f"{what}, {search}", peer, length, num_beams)
         for what, peer, length in (
-            (f"GPT-2, 4 layers x 256, {ROWS} x {PROMPT} + {NEW_TOKENS}", generation_peers.gpt2, PROMPT),
-            (f"BART, 4 + 4 layers x 256, {ROWS} x {MEMORY} to {NEW_TOKENS}", generation_peers.bart, MEMORY),
+            (f"GPT-2, 4 layers x 256, {ROWS} x {PROMPT} + {NEW_TOKENS}", "gpt2", PROMPT),
+            (f"BART, 4 + 4 layers x 256, {ROWS} x {MEMORY} to {NEW_TOKENS}", "bart", MEMORY),
         )
         for search, num_beams in SEARCHES.items()
     ]
 
 
-def _compare(
-    what: str, peer: Callable[[int, Size], tuple[nn.Module, nn.Module]], length: int, num_beams: int
-) -> Comparison:
-    ours, theirs = peer(0, SIZE)
+def _compare(what: str, peer: str, length: int, num_beams: int) -> Comparison:
+    ours, theirs = pair(peer, 0, **SIZES)
     generator = torch.Generator().manual_seed(1)
-    input_ids = torch.randint(4, SIZE.vocab_size, (ROWS, length), generator=generator)
+    input_ids = torch.randint(4, SIZES["vocab_size"], (ROWS, length), generator=generator)
     settings = {"max_new_tokens": NEW_TOKENS, "num_beams": num_beams, "decoder_start_token_id": 3}
     config = GenerationConfig(**settings)  # pyright: ignore[reportArgumentType]
     mask = torch.ones_like(input_ids)

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.initialization import init_weights
+from models.language_models import CausalLanguageModel, MaskedLanguageModel
 from models.losses import summed_cross_entropy
-from models.masked_language_model import MaskedLanguageModel
 from pipeline.samples.noise import Noise
 from tests.benchmarks.compare import Comparison, compare, peer_name
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.objectives.registry import OBJECTIVES
+from pipeline.objectives import OBJECTIVES
 from pipeline.run.log.lines import read_metrics
 from tests.conftest import write_store
 from tests.pipeline.one_rank import endings

@@ -17,8 +17,7 @@ from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
 from models.hf.family import TokenIds
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
-from models.sequence_to_sequence import SequenceToSequence
+from models.language_models import MaskedLanguageModel, SequenceToSequence
 from tests.golden.losses import DETERMINISTIC
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "en_XX", "de_DE"]

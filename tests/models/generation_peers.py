@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -10,36 +9,33 @@ import torch
 import transformers
 from torch import nn
 
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
-from models.hf.families import import_model
-from models.hf.networks import carrier_of
+from models.hf.families import export_model
+from models.hf.heads import Head, build_on_meta
+from tests.models.hf_configs import small
+from tests.models.hf_oracle import built, imported_from
 
 PAD, EOS, START = 1, 2, 3
 
 
-@dataclass(frozen=True)
-class Size:
-    """Of a network."""
-
-    vocab_size: int = 37
-    max_positions: int = 40
-    hidden: int = 16
-    heads: int = 4
-    inner: int = 32
-    layers: int = 2
-
-
-SMALL = Size()
-VOCAB_SIZE, MAX_POSITIONS = SMALL.vocab_size, SMALL.max_positions
-COMMON = TransformerConfig(
-    vocab_size=VOCAB_SIZE,
-    max_positions=MAX_POSITIONS,
-    num_layers=SMALL.layers,
-    hidden_size=SMALL.hidden,
-    num_heads=SMALL.heads,
-    intermediate_size=SMALL.inner,
-)
+SIZES = {
+    "vocab_size": 37,
+    "max_positions": 40,
+    "num_layers": 2,
+    "hidden_size": 16,
+    "num_heads": 4,
+    "intermediate_size": 32,
+}
+PEERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT-2", {}),
+    "llama": ("LLaMA", {"tie_embeddings": False}),
+    "bart": ("BART", {}),
+    "mbart": ("mBART", {"scale_embeddings": True}),
+    "t5": ("T5", {"relative_buckets": 8, "relative_max_distance": 16}),
+}
+"""Families, and how their networks differ from `hf_configs.small`."""
+VOCAB_SIZE, MAX_POSITIONS = SIZES["vocab_size"], SIZES["max_positions"]
+COMMON = TransformerConfig(**SIZES)
 
 
 def prompts(rows: int = 3, length: int = 5, seed: int = 0) -> torch.Tensor:
@@ -63,91 +59,20 @@ def move(model: nn.Module, seed: int) -> None:
 
 
 @cache
-def gpt2(seed: int, size: Size = SMALL) -> tuple[CausalLanguageModel, nn.Module]:
-    """Ours and transformers'."""
-    config = transformers.GPT2Config(
-        vocab_size=size.vocab_size,
-        n_positions=size.max_positions,
-        n_embd=size.hidden,
-        n_layer=size.layers,
-        n_head=size.heads,
-        n_inner=size.inner,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    return _pair(transformers.GPT2LMHeadModel(config), seed)
+def pair(peer: str, seed: int, **sizes: int) -> tuple[Any, Any]:
+    """Our network and the one of transformers.
 
-
-@cache
-def llama(seed: int, size: Size = SMALL) -> tuple[CausalLanguageModel, nn.Module]:
-    """Ours and transformers', with half as many heads of keys as of queries."""
-    config = transformers.LlamaConfig(
-        vocab_size=size.vocab_size,
-        max_position_embeddings=size.max_positions,
-        hidden_size=size.hidden,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.heads // 2,
-        intermediate_size=size.inner,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    return _pair(transformers.LlamaForCausalLM(config), seed)
-
-
-@cache
-def bart(seed: int, size: Size = SMALL):
-    """Ours and transformers'."""
-    return _pair(transformers.BartForConditionalGeneration(transformers.BartConfig(**_bart(size))), seed)
-
-
-@cache
-def mbart(seed: int, size: Size = SMALL):
-    """Ours and transformers'."""
-    config = transformers.MBartConfig(**_bart(size), scale_embedding=True)
-    return _pair(transformers.MBartForConditionalGeneration(config), seed)
-
-
-@cache
-def t5(seed: int, size: Size = SMALL):
-    """Ours and transformers'."""
-    config = transformers.T5Config(
-        vocab_size=size.vocab_size,
-        d_model=size.hidden,
-        d_kv=size.hidden // size.heads,
-        d_ff=size.inner,
-        num_layers=size.layers,
-        num_heads=size.heads,
-        relative_attention_num_buckets=8,
-        relative_attention_max_distance=16,
-    )
-    return _pair(transformers.T5ForConditionalGeneration(config), seed)
-
-
-def _bart(size: Size) -> dict[str, Any]:
-    stacks = {
-        key.format(stack): value
-        for stack in ("encoder", "decoder")
-        for key, value in {
-            "{}_layers": size.layers,
-            "{}_attention_heads": size.heads,
-            "{}_ffn_dim": size.inner,
-        }.items()
-    }
-    return {
-        "vocab_size": size.vocab_size,
-        "max_position_embeddings": size.max_positions,
-        "d_model": size.hidden,
-        **stacks,
-    }
-
-
-def _pair(theirs: Any, seed: int) -> tuple[Any, nn.Module]:
+    Args:
+        sizes: instead of `SIZES`.
+    """
+    family, differences = PEERS[peer]
+    config = small(family, **SIZES | differences | sizes)
+    head: Head = "causal_lm" if config.network == "decoder" else "seq2seq_lm"
+    written = export_model(build_on_meta(config, head).state_dict(), config, head=head, family=family).config
+    architecture = getattr(transformers, written["architectures"][0])
+    no_tokens = {"bos_token_id": None, "eos_token_id": None}
+    theirs = architecture(architecture.config_class.from_dict(written | no_tokens)).eval()
     move(theirs, seed)
-    published = theirs.config.to_dict() | {"architectures": [type(theirs).__name__]}
-    imported = import_model(theirs.state_dict(), published)
-    ours = carrier_of(imported.config, imported.head).build(imported.config, 1)
-    ours.load_state_dict(imported.state_dict)
     # Without settings of generation of its own.
     theirs.generation_config = transformers.GenerationConfig()
-    return ours.eval(), theirs.eval()
+    return built(imported_from(theirs)), theirs

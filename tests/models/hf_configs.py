@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from models.config import TransformerConfig
+from models.hf.families import FAMILIES
+from models.hf.family import TokenIds
+from models.hf.heads import build_on_meta
 
 GELU = ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu"]
 OUR_GELU = ["gelu", "gelu_tanh", "relu"]
@@ -56,24 +59,6 @@ def of_our_encoders(draw: Draw) -> dict[str, Any]:
     }
 
 
-def of_their_encoders(draw: Draw) -> dict[str, Any]:
-    heads, vocab_size = draw(st.integers(1, 4)), draw(st.integers(5, 70))
-    return {
-        "vocab_size": vocab_size,
-        "num_hidden_layers": draw(st.integers(1, 3)),
-        "num_attention_heads": heads,
-        "hidden_size": heads * draw(st.integers(1, 8)),
-        "intermediate_size": draw(st.integers(1, 40)),
-        "max_position_embeddings": draw(st.integers(2, 20)),
-        "type_vocab_size": draw(st.integers(1, 3)),
-        "hidden_act": draw(st.sampled_from(GELU)),
-        "layer_norm_eps": draw(st.sampled_from([1e-12, 1e-5])),
-        "pad_token_id": draw(st.integers(0, vocab_size - 1)),
-        "tie_word_embeddings": draw(st.booleans()),
-        "num_labels": 2,
-    }
-
-
 def our_bert(draw: Draw) -> dict[str, Any]:
     fields = of_our_encoders(draw)
     return fields | {
@@ -88,28 +73,8 @@ def our_distilbert(draw: Draw) -> dict[str, Any]:
     return of_our_encoders(draw) | same | {"norm_eps": 1e-12, "classification_head": "relu", "dropout": 0.1}
 
 
-def their_distilbert(draw: Draw) -> dict[str, Any]:
-    return {
-        "vocab_size": 41,
-        "n_layers": 2,
-        "dim": 12,
-        "n_heads": 3,
-        "hidden_dim": 20,
-        "max_position_embeddings": 16,
-        "activation": draw(st.sampled_from(["gelu", "relu"])),
-        "tie_word_embeddings": draw(st.booleans()),
-        "sinusoidal_pos_embds": draw(st.booleans()),
-        "pad_token_id": 0,
-    }
-
-
 def our_roberta(draw: Draw) -> dict[str, Any]:
     return of_our_encoders(draw) | {"num_segments": draw(st.sampled_from([0, 2, 3]))}
-
-
-def their_roberta(draw: Draw) -> dict[str, Any]:
-    fields = of_their_encoders(draw)
-    return fields | {"max_position_embeddings": fields["pad_token_id"] + draw(st.integers(3, 20))}
 
 
 def our_electra(draw: Draw) -> dict[str, Any]:
@@ -119,11 +84,6 @@ def our_electra(draw: Draw) -> dict[str, Any]:
         "num_segments": draw(st.integers(1, 3)),
         "classification_head": "gelu",
     }
-
-
-def their_electra(draw: Draw) -> dict[str, Any]:
-    fields = of_their_encoders(draw)
-    return fields | {"embedding_size": draw(st.sampled_from([fields["hidden_size"], 3, 12]))}
 
 
 def our_modernbert(draw: Draw) -> dict[str, Any]:
@@ -150,32 +110,6 @@ def our_modernbert(draw: Draw) -> dict[str, Any]:
     }
 
 
-def their_modernbert(draw: Draw) -> dict[str, Any]:
-    heads, vocab_size = draw(st.integers(1, 3)), draw(st.integers(5, 70))
-    switches = ("attention_bias", "mlp_bias", "norm_bias", "classifier_bias", "decoder_bias")
-    return {
-        "vocab_size": vocab_size,
-        "num_hidden_layers": draw(st.integers(1, 5)),
-        "num_attention_heads": heads,
-        "hidden_size": heads * 2 * draw(st.integers(1, 5)),
-        "intermediate_size": draw(st.integers(1, 40)),
-        "max_position_embeddings": LONGEST,
-        "local_attention": draw(st.sampled_from([2, 5, 8, 16])),
-        "global_attn_every_n_layers": draw(st.integers(1, 4)),
-        "global_rope_theta": draw(st.sampled_from([10000.0, 160000.0])),
-        "local_rope_theta": draw(st.sampled_from([100.0, 10000.0])),
-        "hidden_activation": draw(st.sampled_from(["gelu", "gelu_new", "relu"])),
-        "pad_token_id": draw(st.integers(0, vocab_size - 1)),
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        "cls_token_id": 0,
-        "sep_token_id": 1,
-        "tie_word_embeddings": draw(st.booleans()),
-        "num_labels": 2,
-        **{name: draw(st.booleans()) for name in switches},
-    }
-
-
 def our_gpt2(draw: Draw) -> dict[str, Any]:
     heads = draw(st.integers(1, 4))
     return GPT2 | {
@@ -189,26 +123,6 @@ def our_gpt2(draw: Draw) -> dict[str, Any]:
         "scale_attention": draw(st.booleans()),
         "tie_embeddings": draw(st.booleans()),
         "norm_eps": draw(st.sampled_from([1e-5, 1e-12, 0.1])),
-    }
-
-
-def their_gpt2(draw: Draw) -> dict[str, Any]:
-    heads = draw(st.integers(1, 4))
-    return {
-        "vocab_size": 61,
-        "n_positions": 24,
-        "n_layer": draw(st.integers(1, 3)),
-        "n_head": heads,
-        "n_embd": heads * draw(st.sampled_from([2, 4, 7])) * 2,
-        "n_inner": draw(st.none() | st.integers(1, 50)),
-        "activation_function": draw(st.sampled_from([*GELU, "gelu_python", "gelu_fast"])),
-        "scale_attn_weights": draw(st.booleans()),
-        "reorder_and_upcast_attn": draw(st.booleans()),
-        "tie_word_embeddings": draw(st.booleans()),
-        "layer_norm_epsilon": draw(st.sampled_from([1e-5, 1e-12, 0.1])),
-        "embd_pdrop": draw(st.sampled_from([0.0, 0.2])),
-        "pad_token_id": 0,
-        "num_labels": draw(st.integers(1, 4)),
     }
 
 
@@ -227,25 +141,6 @@ def our_llama(draw: Draw) -> dict[str, Any]:
         "rotary_base": draw(st.sampled_from([10000.0, 500000.0, 7.0])),
         "tie_embeddings": draw(st.booleans()),
         "norm_eps": draw(st.sampled_from([1e-5, 1e-6, 0.1])),
-    }
-
-
-def their_llama(draw: Draw) -> dict[str, Any]:
-    heads, key_value_heads = draw(st.sampled_from(HEADS))
-    return {
-        "vocab_size": 61,
-        "max_position_embeddings": 24,
-        "num_hidden_layers": draw(st.integers(1, 3)),
-        "num_attention_heads": heads,
-        "num_key_value_heads": key_value_heads,
-        "hidden_size": heads * 4,
-        "head_dim": draw(st.sampled_from([None, 6])),
-        "intermediate_size": draw(st.integers(1, 50)),
-        "hidden_act": draw(st.sampled_from(["silu", "gelu_pytorch_tanh"])),
-        "rope_parameters": {"rope_type": "default", "rope_theta": draw(st.sampled_from([1e4, 5e5, 7.0]))},
-        "tie_word_embeddings": draw(st.booleans()),
-        "rms_norm_eps": draw(st.sampled_from([1e-5, 1e-6, 0.1])),
-        "pad_token_id": 0,
     }
 
 
@@ -273,22 +168,6 @@ def our_bart(draw: Draw) -> dict[str, Any]:
     }
 
 
-def their_bart(draw: Draw) -> dict[str, Any]:
-    heads, inner = draw(st.integers(1, 4)), draw(st.integers(1, 50))
-    return {
-        "vocab_size": 61,
-        "max_position_embeddings": 24,
-        "encoder_layers": draw(st.integers(1, 2)),
-        "decoder_layers": draw(st.integers(1, 2)),
-        "d_model": heads * draw(st.sampled_from([4, 7, 8])),
-        **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), heads),
-        **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), inner),
-        "activation_function": draw(st.sampled_from(GELU)),
-        "scale_embedding": draw(st.booleans()),
-        "encoder_layerdrop": draw(st.sampled_from([0.0, 0.1])),
-    }
-
-
 def our_t5(draw: Draw) -> dict[str, Any]:
     fields = of_our_encoder_decoders(draw)
     head_size = draw(st.none() | st.sampled_from([3, 16]))
@@ -305,23 +184,44 @@ def our_t5(draw: Draw) -> dict[str, Any]:
     }
 
 
-def their_t5(draw: Draw) -> dict[str, Any]:
-    heads = draw(st.integers(1, 4))
+def other_activation(key: str, *names: str) -> Draw:
+    """Draws another name of an activation under its key in config.json."""
+    return lambda draw: {key: draw(st.sampled_from(names or GELU))}
+
+
+def other_modernbert(draw: Draw) -> dict[str, Any]:
+    switches = ("attention_bias", "mlp_bias", "norm_bias", "classifier_bias", "decoder_bias")
+    return {name: draw(st.booleans()) for name in switches} | {
+        "hidden_activation": draw(st.sampled_from(["gelu", "gelu_new", "relu"]))
+    }
+
+
+def other_gpt2(draw: Draw) -> dict[str, Any]:
+    return {
+        "n_inner": draw(st.none() | st.integers(1, 50)),
+        "activation_function": draw(st.sampled_from([*GELU, "gelu_python", "gelu_fast"])),
+        "reorder_and_upcast_attn": draw(st.booleans()),
+        "embd_pdrop": draw(st.sampled_from([0.0, 0.2])),
+    }
+
+
+def other_bart(draw: Draw) -> dict[str, Any]:
+    return {
+        "activation_function": draw(st.sampled_from(GELU)),
+        "encoder_layerdrop": draw(st.sampled_from([0.0, 0.1])),
+        # Untied, its two stacks have embeddings of their own.
+        "tie_word_embeddings": True,
+    }
+
+
+def other_t5(draw: Draw) -> dict[str, Any]:
     kinds = ["relu", "gelu", "gelu_new", "gated-gelu", "gated-relu", "gated-gelu_new", "gated-gelu_python"]
     return {
-        "vocab_size": 61,
-        "d_model": heads * draw(st.sampled_from([4, 7])),
-        "d_kv": draw(st.sampled_from([3, 4, 16])),
-        "d_ff": draw(st.integers(1, 50)),
-        "num_layers": draw(st.integers(1, 2)),
-        "num_decoder_layers": draw(st.sampled_from([None, 1, 3])),
-        "num_heads": heads,
-        "relative_attention_num_buckets": draw(st.sampled_from([4, 8, 32])),
-        "relative_attention_max_distance": draw(st.sampled_from([17, 128])),
         "feed_forward_proj": draw(st.sampled_from(kinds)),
+        "num_decoder_layers": draw(st.sampled_from([None, 1, 3])),
+        # What the versions of T5 do by it, where nothing else is said.
         "tie_word_embeddings": draw(st.booleans()),
-        "layer_norm_epsilon": draw(st.sampled_from([1e-6, 1e-3])),
-        "decoder_start_token_id": 0,
+        "scale_decoder_outputs": None,
     }
 
 
@@ -330,8 +230,8 @@ class Case(NamedTuple):
 
     our_fields: Any
     """Draws fields of `TransformerConfig`."""
-    their_fields: Any
-    """Draws the arguments of their class of configurations."""
+    others: Any
+    """Draws keys of config.json that an export does not write, or writes otherwise; None leaves a key out."""
     fixed: Mapping[str, Any] = {}
     """Fields of ours by which the family is told from another that is drawn alike."""
     counts_columns: bool = False
@@ -342,23 +242,44 @@ class Case(NamedTuple):
         return st.composite(lambda draw: TransformerConfig(**self.our_fields(draw) | self.fixed))()
 
     def theirs(self, architecture: str) -> SearchStrategy[Any]:
-        """Configurations of a class of `transformers`."""
+        """Configurations of a class of `transformers`: what an export would write, and what it never does."""
         kind = getattr(transformers, architecture).config_class
-        return st.composite(lambda draw: kind(**self.their_fields(draw)))()
+        family = next(family for family in FAMILIES if architecture in family.architectures)
+        head = family.architectures[architecture]
+
+        def make(draw: Draw) -> Any:
+            # Their class of answers inside a text takes any number of labels, and can use two.
+            config = draw(self.ours())
+            labels = 2 if head == "question_answering" else draw(st.integers(1, 4))
+            pad = draw(st.integers(0, config.require_vocab_size() - 1)) if config.network == "encoder" else 0
+            state = build_on_meta(config, head, labels).state_dict()
+            written = family.to_hf(state, config, head, TokenIds(pad, 0, 1))[1] | {"num_labels": labels}
+            others = self.others(draw)
+            kept = {key: value for key, value in written.items() if key not in others}
+            given = {key: value for key, value in others.items() if key == "n_inner" or value is not None}
+            return kind.from_dict(kept | given)
+
+        return st.composite(make)()
 
 
 CASES: Mapping[str, Case] = {
-    "BERT": Case(our_bert, of_their_encoders, counts_columns=True),
-    "DistilBERT": Case(our_distilbert, their_distilbert, counts_columns=True),
-    "RoBERTa": Case(our_roberta, their_roberta),
-    "RoBERTa-PreLayerNorm": Case(our_roberta, their_roberta, {"norm": "pre"}),
-    "ELECTRA": Case(our_electra, their_electra, counts_columns=True),
-    "ModernBERT": Case(our_modernbert, their_modernbert),
-    "GPT-2": Case(our_gpt2, their_gpt2, counts_columns=True),
-    "LLaMA": Case(our_llama, their_llama, counts_columns=True),
-    "BART": Case(our_bart, their_bart, {"norm": "post"}),
-    "mBART": Case(our_bart, their_bart, {"norm": "pre"}),
-    "T5": Case(our_t5, their_t5),
+    "BERT": Case(our_bert, other_activation("hidden_act"), counts_columns=True),
+    "DistilBERT": Case(
+        our_distilbert,
+        lambda draw: {"sinusoidal_pos_embds": draw(st.booleans())},
+        counts_columns=True,
+    ),
+    "RoBERTa": Case(our_roberta, other_activation("hidden_act")),
+    "RoBERTa-PreLayerNorm": Case(our_roberta, other_activation("hidden_act"), {"norm": "pre"}),
+    "ELECTRA": Case(our_electra, other_activation("hidden_act"), counts_columns=True),
+    "ModernBERT": Case(our_modernbert, other_modernbert),
+    "GPT-2": Case(our_gpt2, other_gpt2, counts_columns=True),
+    "LLaMA": Case(
+        our_llama, other_activation("hidden_act", "silu", "gelu_pytorch_tanh"), counts_columns=True
+    ),
+    "BART": Case(our_bart, other_bart, {"norm": "post"}),
+    "mBART": Case(our_bart, other_bart, {"norm": "pre"}),
+    "T5": Case(our_t5, other_t5),
 }
 """By the name of the family."""
 

@@ -19,8 +19,7 @@ from models.config import TransformerConfig
 from models.hf.directory import read_hf_directory, save_hf_directory
 from models.hf.families import Exported, Imported, export_model, import_model
 from models.hf.family import TokenIds
-from models.hf.heads import Head
-from models.hf.networks import carrier_of, num_labels_of, their_inputs
+from models.hf.heads import Head, carrier_of, num_labels_of, their_inputs
 from models.initialization import init_weights
 
 TOLERANCE = 1e-4

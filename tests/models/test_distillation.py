@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from models.distillation import DistilledLanguageModel, every_nth_layer
 from models.initialization import init_weights
+from models.language_models import MaskedLanguageModel
 from models.losses import EACH
-from models.masked_language_model import MaskedLanguageModel
 
 CU_SEQLENS = torch.tensor([0, 7, 12, 22, 24], dtype=torch.int32)
 PREDICTED = torch.tensor([1, 4, 13, 20])

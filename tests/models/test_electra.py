@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-import transformers
 
 from models.config import TransformerConfig
-from models.electra import Discriminator, Electra, replace_tokens
+from models.electra import Electra, replace_tokens
+from models.hf.family import TokenIds
+from models.hf.heads import generator_part
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
-from models.weights import count_parameters
-from tests.published_networks import PRESETS
+from models.language_models import MaskedLanguageModel
+from tests.models.hf_oracle import PaddedBatch, assert_same_outputs, opened_by_transformers
 
 CU_SEQLENS = torch.tensor([0, 7, 10, 12, 24], dtype=torch.int32)
 PREDICTED = torch.tensor([1, 4, 13, 20])
@@ -80,26 +80,6 @@ def test_sharing_survives_the_meta_device(small_config, input_ids):
     )
 
 
-def test_generator_is_a_masked_language_model(small_config, randomise, input_ids):
-    model = make(small_config(), randomise)
-    plain = MaskedLanguageModel(model.generator.config).eval()
-    shared = {
-        name.removeprefix("discriminator."): tensor
-        for name, tensor in model.state_dict().items()
-        if name.startswith("discriminator.encoder.embeddings.")
-    }
-    own = {
-        name.removeprefix("generator."): tensor
-        for name, tensor in model.state_dict().items()
-        if name.startswith("generator.")
-    }
-    plain.load_state_dict({**shared, **own}, strict=True)
-    losses, correct = run(model, input_ids)
-    expected, right = plain(input_ids, PREDICTED, TARGETS, CU_SEQLENS)
-    torch.testing.assert_close(losses["mlm"], expected["mlm"])
-    assert torch.equal(correct["mlm"], right["mlm"])
-
-
 def test_discriminator_judges_every_token_but_padding(model, input_ids):
     losses, correct = run(model, input_ids, seed=3)
     torch.manual_seed(3)
@@ -156,28 +136,6 @@ def test_batch_without_predictions_has_gradients(model, input_ids):
     assert (losses["mlm"].item(), correct["mlm"].item()) == (0.0, 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "millions"), [("electra-small", 14), ("electra-base", 110), ("electra-large", 335)]
-)
-def test_discriminators_have_the_published_sizes(name, millions):
-    config = PRESETS[name]
-    with torch.device("meta"):
-        ours = Discriminator(config)
-        theirs = transformers.ElectraForPreTraining(
-            transformers.ElectraConfig(
-                vocab_size=config.require_vocab_size(),
-                embedding_size=config.embedding_width,
-                hidden_size=config.hidden_size,
-                num_hidden_layers=config.num_layers,
-                num_attention_heads=config.num_heads,
-                intermediate_size=config.intermediate_size,
-            )
-        )
-    assert count_parameters(ours) == count_parameters(theirs)
-    # Clark et al. 2020, tables 1 and 2, round to millions and to the nearest five.
-    assert count_parameters(ours) / 1e6 == pytest.approx(millions, rel=0.035)
-
-
 def test_generator_with_other_embeddings_is_refused(small_config):
     with pytest.raises(ValueError, match=r"embedding_width 8 instead of 16.*embedding_size"):
         Electra(small_config(), small_config(embedding_size=8))
@@ -200,3 +158,30 @@ def test_electra_learns_by_heart(small_config, input_ids, generator_weight, repl
     # A generator that is always right leaves nothing to find; a random one replaces everything it is asked for.
     assert (4 - correct["mlm"].item(), losses["mlm"].item() < 0.5) == (replaced, replaced == 0)
     assert (correct["rtd"].item(), losses["rtd"].item() < 0.5) == (len(TOKENS), True)
+
+
+@pytest.fixture
+def batch(input_ids) -> PaddedBatch:
+    mask = torch.arange(12) < torch.tensor([[12], [4]])
+    return PaddedBatch(input_ids.where(mask, 0), mask, input_ids % 2)
+
+
+def test_discriminator_of_a_pre_trained_pair_is_what_is_exported(model, batch):
+    head = "replaced_token_detection"
+    theirs, exported = opened_by_transformers(model, model.config, head, TokenIds(0, 1, 2))
+    assert (exported.family, type(theirs).__name__) == ("ELECTRA", "ElectraForPreTraining")
+    assert "generator is left out" in exported.notes[0]
+    assert_same_outputs(model.discriminator, theirs, model.config, head, batch)
+
+
+def test_generator_of_a_pre_trained_pair_is_exported_with_the_embeddings_that_it_shares(model, batch):
+    config = model.generator.config
+    alone = MaskedLanguageModel(config).eval()
+    alone.load_state_dict(generator_part(model.state_dict()))
+    theirs, exported = opened_by_transformers(alone, config, "masked_lm", TokenIds(0, 1, 2))
+    assert (exported.family, type(theirs).__name__) == ("ELECTRA", "ElectraForMaskedLM")
+    assert_same_outputs(alone, theirs, config, "masked_lm", batch)
+    losses, _ = run(model, batch.input_ids)
+    torch.testing.assert_close(
+        losses["mlm"], alone(batch.input_ids, PREDICTED, TARGETS, CU_SEQLENS)[0]["mlm"]
+    )

@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from models.elmo.characters import NUM_CHARACTERS, spell, spell_sentence
-from models.elmo.config import ElmoConfig
-from models.elmo.encoder import ElmoEncoder, ElmoInputs, read_sentences
+from models.elmo.config import NUM_CHARACTERS, ElmoConfig, spell, spell_sentence
+from models.elmo.encoder import ElmoEncoder, ElmoInputs, HighwayLayer, TokenLayer, read_sentences
 from models.elmo.language_model import ElmoLanguageModel
 from models.elmo.lstm import ProjectedLSTM, pack_by_time
-from models.elmo.token_layer import HighwayLayer, TokenLayer
 from models.initialization import init_weights
 from models.weights import count_parameters
 

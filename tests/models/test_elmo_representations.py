@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from torch import nn
 
-from models.elmo.classifiers import ElmoClassifier
 from models.elmo.config import ElmoConfig
 from models.elmo.encoder import pad_sentences, read_sentences
 from models.elmo.language_model import ElmoLanguageModel
-from models.elmo.representations import ElmoRepresentations, ScalarMix
+from models.elmo.representations import ElmoClassifier, ElmoRepresentations, ScalarMix
 from models.initialization import init_weights
 
 CONFIG = ElmoConfig(
@@ -53,12 +52,6 @@ def test_mixture_is_equation_1(normalize: bool):
     found = mix(torch.from_numpy(layers).float()).detach().numpy()
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert mix.penalty().item() == pytest.approx(0.01 * (scores**2).sum(), rel=1e-5)
-
-
-def test_mixture_begins_as_the_average_of_the_layers():
-    mix = initialised(ScalarMix(4))
-    layers = torch.randn(4, 7, 3)
-    torch.testing.assert_close(mix(layers), layers.mean(0))
 
 
 def test_mixture_of_another_number_of_layers_is_refused():

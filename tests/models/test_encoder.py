@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.encoder import Encoder
 from models.functional import dropout
 from models.initialization import init_weights
+from models.stacks import Encoder
 
 
 @pytest.fixture(scope="module")
@@ -14,19 +14,6 @@ def encoder(small_config, randomise) -> Encoder:
     init_weights(model, seed=1)
     randomise(model, 2)
     return model
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
-@torch.no_grad()
-def test_padding_changes_nothing(encoder, side, dtype):
-    tokens = torch.tensor([[5, 6, 7, 8, 9]])
-    padding = torch.ones(1, 3, dtype=torch.int64)
-    parts = (tokens, padding) if side == "right" else (padding, tokens)
-    marks = tuple(torch.full_like(part, part is tokens) for part in parts)
-    hidden = encoder(torch.cat(parts, 1), attention_mask=torch.cat(marks, 1).to(dtype))
-    kept = hidden[:, :5] if side == "right" else hidden[:, 3:]
-    torch.testing.assert_close(kept, encoder(tokens), atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
-from tests.models.generation_peers import PAD, START, VOCAB_SIZE, bart, gpt2, llama, mbart, t5
+from tests.models.generation_peers import PAD, PEERS, START, VOCAB_SIZE, pair
 
-PEERS = {"gpt2": gpt2, "llama": llama, "bart": bart, "mbart": mbart, "t5": t5}
 DECODERS = ("gpt2", "llama")
 peers = pytest.mark.parametrize("peer", PEERS)
 TOKENS = st.integers(START + 1, VOCAB_SIZE - 1)
@@ -60,7 +59,7 @@ def searches(draw):
 
 def ours_and_theirs(peer, seed, batch, search):
     """What both write: (ours, their sequences, their scores or None)."""
-    ours, theirs = PEERS[peer](seed)
+    ours, theirs = pair(peer, seed)
     input_ids, mask = batch
     start = {} if peer in DECODERS else {"decoder_start_token_id": START}
     config = search | start | {"suppress_tokens": tuple(search.get("suppress_tokens", ()))}

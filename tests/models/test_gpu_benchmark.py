@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.weights import count_parameters
-from pipeline.objectives.registry import OBJECTIVES
+from pipeline.objectives import OBJECTIVES
 from tests.benchmarks import plan_memory
 from tests.benchmarks.gpu import agreement, throughput
 from tests.benchmarks.gpu.__main__ import MEMORY_CASES, report

@@ -12,13 +12,8 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.classifiers import DecoderClassifier
-from models.generation.config import GenerationConfig
-from models.generation.generate import generate
 from models.hf.families import FAMILIES, export_model, import_model
-from models.hf.heads import Head
-from models.hf.networks import build_on_meta
-from models.initialization import init_weights
+from models.hf.heads import Head, build_on_meta
 from tests.models.hf_configs import CASES, small
 from tests.models.hf_oracle import (
     TOKENS,
@@ -128,19 +123,6 @@ def test_published_size_has_the_tensors_that_transformers_expects(name):
     assert shapes(exported.tensors) == expected
 
 
-@torch.no_grad()
-def test_decoder_writes_what_transformers_writes_and_its_cache_holds_the_shared_heads_only():
-    network = writer("LLaMA")
-    theirs, prompt = export_of(network, network.config), some_tokens(2, 5, 1)
-    cache = network.decoder.new_cache()
-    network.logits(prompt, cache=cache)
-    assert cache.self_attention[0].pair()[0].shape == (2, 2, 5, 4)
-    lengths = {"max_new_tokens": 9, "min_new_tokens": 9}
-    expected = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, **lengths)
-    config = GenerationConfig(**lengths, eos_token_id=TOKENS.eos, pad_token_id=TOKENS.pad)
-    assert generate(network, prompt, config=config).sequences.equal(expected)
-
-
 @pytest.mark.parametrize(
     ("family", "starts", "given"),
     [
@@ -172,22 +154,6 @@ def test_decoder_knows_its_special_tokens_there():
     with torch.no_grad():
         written = theirs.generate(prompt, max_new_tokens=1, do_sample=False, attention_mask=torch.ones(2, 5))
         assert written[:, -1].equal(network.logits(prompt)[:, -1].argmax(-1))
-
-
-def test_classifier_of_llama_takes_the_class_of_transformers():
-    model = DecoderClassifier(small("LLaMA"), 3)
-    init_weights(model, 1)
-    assert isinstance(export_of(model, model.config), transformers.LlamaForSequenceClassification)
-
-
-def test_positions_of_bart_begin_in_the_third_row():
-    network = writer("BART")
-    tensors = export_model(network.state_dict(), network.config, TOKENS).tensors
-    for stack in ("encoder", "decoder"):
-        rows = tensors[f"model.{stack}.embed_positions.weight"]
-        assert rows.shape == (26, 16)
-        assert not rows[:2].any()
-        assert rows[2:].equal(network.state_dict()[f"{stack}.embeddings.positions.weight"])
 
 
 def test_untied_bart_computes_the_same_where_its_inputs_are_one():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from models.hf.families import import_model
-from models.hf.networks import ended_by, num_labels_of
+from models.hf.heads import ended_by, num_labels_of
 from models.stacks import shifted_right
 from tests.models.hf_configs import small
 from tests.models.hf_oracle import (

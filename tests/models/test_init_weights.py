@@ -5,9 +5,9 @@ import torch
 
 from models.classifiers import SequenceClassifier
 from models.config import TransformerConfig
-from models.encoder import Encoder
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import MaskedLanguageModel
+from models.stacks import Encoder
 
 
 def test_weights_are_a_function_of_the_seed_alone(small_config):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import MaskedLanguageModel
 
 CU_SEQLENS = torch.tensor([0, 7, 12, 24], dtype=torch.int32)
 PREDICTED = torch.tensor([1, 4, 11, 20, 23])

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.backends import choose_backend
 from models.config import TransformerConfig
-from models.encoder import Encoder
 from models.initialization import init_weights
 from models.layout import same_piece_mask, segments_from_cu_seqlens
+from models.stacks import Encoder
+from models.transformer import choose_backend
 
 LENGTH = 24
 

@@ -10,13 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
-from models.encoder import Encoder
 from models.initialization import init_weights
+from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from models.losses import EACH
-from models.masked_language_model import MaskedLanguageModel
-from models.sequence_to_sequence import SequenceToSequence
+from models.stacks import Encoder
 
 LENGTH = 20
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -264,6 +262,8 @@ def test_cached_rows_can_be_taken_apart_and_repeated(decoder):
     tokens = some_tokens(2, 10, 13)
     cache = decoder.decoder.new_cache()
     decoder.logits(tokens[:, :9], cache=cache)
+    # The heads that queries share are held once.
+    assert cache.self_attention[0].pair()[0].shape == (2, decoder.config.key_value_heads, 9, 4)
     rows = torch.tensor([1, 1, 0])
     cache.select(rows)
     after = decoder.logits(tokens[rows, 9:], cache=cache)

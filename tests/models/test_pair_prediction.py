@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import MaskedLanguageModel
 from models.span_boundary import SpanBoundaryLanguageModel
 
 NETWORKS = {

@@ -11,8 +11,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from models.hf.directory import save_hf_directory
-from models.hf.heads import Head
-from models.hf.networks import carrier_of, ended_by, their_inputs
+from models.hf.heads import Head, carrier_of, ended_by, their_inputs
 from models.initialization import init_weights
 from models.peft.apply import apply_peft, trained_parameters
 from models.peft.hf import save_peft_directory, to_peft

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
-from models.encoder import Encoder
-from models.masked_language_model import MaskedLanguageModel
-from models.sequence_to_sequence import SequenceToSequence
+from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
+from models.stacks import Encoder
 from models.weights import count_parameters
 from tests.published_networks import PRESETS
 

@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 
 import models.transformer
-from models.causal_language_model import CausalLanguageModel
-from models.classifiers import DecoderClassifier, EncoderDecoderClassifier, SequenceClassifier
+from models.classifiers import SequenceClassifier
 from models.config import TransformerConfig
-from models.encoder import Encoder
 from models.features import recorded_layers
 from models.initialization import init_weights
-from models.layout import Read, Unpadded
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import CausalLanguageModel, MaskedLanguageModel
 from models.peft.apply import apply_peft
 from models.peft.settings import AdapterSettings, LoraSettings, MamSettings, PrefixSettings
+from models.stacks import Encoder
 from models.transformer import Transformer
 
 SHAPE = {"vocab_size": 50, "num_layers": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64}
@@ -92,12 +90,12 @@ def test_packed_masked_lm_and_pairs_lose_nothing(shape, recompute, monkeypatch):
 @pytest.mark.parametrize("padded", [False, True])
 def test_classifiers_lose_nothing(shape, padded, monkeypatch):
     inputs = {"input_ids": IDS} | ({"attention_mask": PRESENT} if padded else {})
-    networks = {"encoder": SequenceClassifier, "decoder": DecoderClassifier}
-    if SHAPES[shape].get("positions") != "rotary":
-        networks["encoder_decoder"] = EncoderDecoderClassifier
-    for network, make in networks.items():
+    networks = ["encoder", "decoder", "encoder_decoder"][
+        : 2 if SHAPES[shape].get("positions") == "rotary" else 3
+    ]
+    for network in networks:
         with monkeypatch.context() as patch:
-            model = build(make, SHAPES[shape] | {"network": network}, 3)
+            model = build(SequenceClassifier, SHAPES[shape] | {"network": network}, 3)
             assert_same_with_all_positions(model, inputs, patch)
 
 
@@ -130,11 +128,3 @@ def test_a_position_that_is_read_twice_comes_twice():
     encoder = build(Encoder, {}).eval()
     read = torch.tensor([5, 0, 5])
     torch.testing.assert_close(encoder(IDS, read=read), encoder(IDS).flatten(0, 1)[read])
-
-
-def test_positions_are_found_among_the_tokens_without_padding():
-    rows = torch.arange(12.0).view(2, 3, 2)
-    places = Unpadded.of(torch.tensor([[True, True, False], [False, True, False]]))
-    read = Read.of(torch.tensor([4, 1]), places, places)
-    expected = [[[8.0, 9.0], [2.0, 3.0]]]
-    assert read.of_tokens(places.tokens(rows)).tolist() == read.of_rows(rows).tolist() == expected

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from models.initialization import init_weights
+from models.language_models import MaskedLanguageModel
 from models.losses import EACH
-from models.masked_language_model import MaskedLanguageModel
 from models.span_boundary import SpanBoundaryLanguageModel
 
 # Spans 2..4 of the first row and 9..9 of the second, in rows of 8.

@@ -8,22 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-from models.causal_language_model import CausalLanguageModel
 from models.classifiers import (
-    CHOICE_CLASSIFIERS,
-    DecoderClassifier,
-    EncoderDecoderClassifier,
+    ChoiceClassifier,
     SequenceClassifier,
     SpanClassifier,
     TokenClassifier,
 )
-from models.elmo.classifiers import ElmoTagger
 from models.elmo.config import ElmoConfig
 from models.elmo.encoder import read_sentences
+from models.elmo.representations import ElmoTagger
 from models.features import FeatureClassifier, FeatureSettings, FeatureTagger, hidden_states
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
-from models.sequence_to_sequence import SequenceToSequence
+from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from models.stacks import read_text, shifted_right
 from models.weights import check_tensors, count_parameters
 from tests.models.hf_oracle import export_of, padding, some_tokens
@@ -32,11 +28,6 @@ NETWORKS = {
     "encoder": {"num_segments": 2},
     "decoder": {"network": "decoder", "norm": "pre", "embedding_norm": False},
     "encoder_decoder": {"network": "encoder_decoder"},
-}
-CLASSIFIERS = {
-    "encoder": SequenceClassifier,
-    "decoder": DecoderClassifier,
-    "encoder_decoder": EncoderDecoderClassifier,
 }
 
 
@@ -56,7 +47,7 @@ def test_padding_changes_no_score(built, kind):
     long, ids = some_tokens(1, 11, 1), some_tokens(1, 7, 2)
     batch = torch.cat([long, torch.nn.functional.pad(ids, (0, 4), value=3)])
     mask = padding([11, 7], 11)
-    for model in (built(CLASSIFIERS[kind], kind, 3), built(SpanClassifier, kind)):
+    for model in (built(SequenceClassifier, kind, 3), built(SpanClassifier, kind)):
         found = model(batch, mask)[1]
         expected = model(ids)[0]
         torch.testing.assert_close(found[: len(expected)], expected, atol=1e-5, rtol=0)
@@ -64,8 +55,8 @@ def test_padding_changes_no_score(built, kind):
 
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_choice_is_scored_as_a_text_by_itself(built, kind):
-    choices = built(CHOICE_CLASSIFIERS[kind], kind)
-    alone = built(CLASSIFIERS[kind], kind, 1)
+    choices = built(ChoiceClassifier, kind)
+    alone = built(SequenceClassifier, kind, 1)
     assert choices.state_dict().keys() == alone.state_dict().keys()
     alone.load_state_dict(choices.state_dict())
     ids, mask = some_tokens(6, 9, 1), padding([9, 4, 7, 2, 9, 1], 9)

@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 from models.config import TransformerConfig
-from models.encoder import Encoder
+from models.stacks import Encoder
 
 
 class Run(pydantic.BaseModel):

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.causal_language_model import CausalLanguageModel
-from models.encoder import Encoder
+from models.language_models import CausalLanguageModel
 from models.layout import Layout, make_layout
+from models.stacks import Encoder
 from models.visibility import Varlen, Visible, see
 
 LENGTH = 7

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, models
@@ -154,6 +155,45 @@ def pairs(batch: Batch) -> list[Pair]:
         found.append(Pair(row, source, inputs, [target_at[place] for place in predicted]))
     assert seen == len(target_at)
     return found
+
+
+def hidden_spans(pair: Pair, sentinels: list[int]) -> list[list[int]]:
+    """The spans that T5 took out, after checking that the target's sentinels are those of the source, in order."""
+    used = [token for token in pair.source if token in sentinels]
+    assert used == sentinels[: len(used)]
+    found: list[list[int]] = []
+    for token in pair.targets[:-1]:
+        if token in sentinels:
+            assert token == sentinels[len(found)]
+            found.append([])
+        else:
+            found[-1].append(token)
+    return found
+
+
+def with_spans(pair: Pair, sentinels: list[int]) -> list[int]:
+    """The source without `</s>`, with its spans in the sentinels' place."""
+    hidden = dict(zip(sentinels, hidden_spans(pair, sentinels), strict=False))
+    return [each for token in pair.source[:-1] for each in hidden.get(token, [token])]
+
+
+def rows_of(batch: Batch, packed: Packed) -> list[Any]:
+    """What a batch says of each row, wherever the row lies: pairs of an encoder-decoder, or arguments by name."""
+    rows, length = range(len(packed.input_ids)), packed.input_ids.shape[1]
+    if "decoder_input_ids" in batch.inputs:
+        found = pairs(batch)
+        return [[replace(pair, row=0) for pair in found if pair.row == row] for row in rows]
+    inputs = {name: array for name, array in batch.inputs.items() if name != "cu_seqlens"}
+    row_of = dict.fromkeys(inputs, inputs["predicted_positions"] // length)
+    row_of |= {name: array // length for name, array in inputs.items() if name.endswith("_positions")}
+    row_of |= {"input_ids": np.array(rows), "prefix_lengths": packed.cu_seqlens[:-1] // length}
+    return [
+        {
+            name: (array[row_of[name] == row] - name.endswith("_positions") * row * length).tolist()
+            for name, array in inputs.items()
+        }
+        for row in rows
+    ]
 
 
 def _boundaries(inputs: dict[str, np.ndarray], name: str, ids: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from pipeline.objectives.registry import OBJECTIVES
+from pipeline.objectives import OBJECTIVES
 from pipeline.pretrain.__main__ import main
 from pipeline.run.directory import RunDirectory
 

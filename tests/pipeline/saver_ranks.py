@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from cluster.group import Rank
 from models.config import TransformerConfig
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import MaskedLanguageModel
 from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE
 from pipeline.checkpoint.saver import CheckpointSaver, Contents, Failed
 from pipeline.checkpoint.store import CheckpointStore, Retention, open_store

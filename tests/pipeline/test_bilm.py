@@ -16,8 +16,7 @@ from data_prep.tokenizers.byte_level_bpe import train_bpe
 from data_prep.tokenizers.config import WordLexicon
 from data_prep.tokenizers.word_lexicon import Lexicon, train
 from models.config import TransformerConfig
-from models.elmo.characters import spell, spell_sentence
-from models.elmo.config import ElmoConfig
+from models.elmo.config import ElmoConfig, spell, spell_sentence
 from models.initialization import init_weights
 from pipeline.objectives import bilm
 from pipeline.objectives.base import Batch

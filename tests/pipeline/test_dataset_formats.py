@@ -13,10 +13,9 @@ from cluster.memory import Memory
 from data_prep.token_store import TokenStore
 from pipeline.samples import dataset as dataset_module
 from pipeline.samples import mixture, shuffle
-from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats import FORMATS, packing, pair_chunks
-from pipeline.samples.loader import StepLoader
+from pipeline.samples.loader import BatchPlan, StepLoader
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.packed import PAIR_FORMATS, Packed
 from tests.pipeline.materials import FIRST_ORDINARY, PAD, Corpus, write_corpus
@@ -105,7 +104,7 @@ def test_ranks_share_out_the_same_micro_batches(tokens: Path, format: str):
                     found[step.update, each.number] = each.data.input_ids.tobytes()
         return found
 
-    assert read(1) == read(3)
+    assert read(1) == read(2) == read(3) == read(6)
 
 
 def test_the_memory_of_all_files_holds_every_document(tokens: Path):

@@ -25,11 +25,11 @@ from pipeline.checkpoint.store import CheckpointStore
 from pipeline.config.loading import Config
 from pipeline.export.exporting import export
 from pipeline.inspect.lineage import trace
+from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.bart_denoising import BartDenoising
 from pipeline.objectives.bilm import BidirectionalLM
 from pipeline.objectives.clm import CausalLM
 from pipeline.objectives.mlm import MaskedLM
-from pipeline.objectives.registry import OBJECTIVES
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.t5_span_corruption import SpanCorruption

@@ -19,7 +19,7 @@ from pipeline.checkpoint.references import resolve_model
 from pipeline.commands.verbs import app
 from pipeline.config.loading import validate
 from pipeline.inspect.sample import InspectedPiece, _Tokens, inspect_sample
-from pipeline.objectives.registry import OBJECTIVES
+from pipeline.objectives import OBJECTIVES
 from pipeline.run.config import PretrainConfig
 from pipeline.run.inputs import Inputs, open_inputs
 from tests.pipeline.real_text import write_text_store

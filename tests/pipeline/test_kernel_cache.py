@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipeline.samples.kernel_cache import SOURCES, kernel_cache
+from pipeline.samples import SOURCES, kernel_cache
 
 PROGRAM = "import pipeline.samples, numba; print(numba.config.CACHE_DIR)"
 

@@ -26,9 +26,8 @@ from models.elmo.config import ElmoConfig
 from models.initialization import init_weights
 from models.losses import EACH, sums_by_group
 from pipeline.checkpoint.references import resolve_model
-from pipeline.objectives.base import Batch, Objective
-from pipeline.objectives.outside import resolve_references
-from pipeline.objectives.registry import OBJECTIVES, ObjectiveChoice, build_model
+from pipeline.objectives import OBJECTIVES, ObjectiveChoice, build_model
+from pipeline.objectives.base import Batch, Objective, resolve_references
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats import FORMATS

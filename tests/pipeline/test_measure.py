@@ -10,10 +10,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.distillation import DistilledLanguageModel
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import CausalLanguageModel, MaskedLanguageModel
 from pipeline.engine.gpus import peak_flops
 from pipeline.plan.flops import Flops, count_flops
 from pipeline.pretrain.measure import SampleFlops, compare, device_peak, speeds

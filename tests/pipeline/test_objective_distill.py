@@ -17,9 +17,9 @@ from models.distillation import DistilledLanguageModel
 from models.initialization import init_weights
 from pipeline.checkpoint.references import resolve_model
 from pipeline.objectives import distill, mlm
+from pipeline.objectives.base import input_entries, pin_references, resolve_references
 from pipeline.objectives.distill import Distillation, TermWeights, check_fit, corrupt
 from pipeline.objectives.mlm import MaskedLM
-from pipeline.objectives.outside import input_entries, pin_references, resolve_references
 from pipeline.samples.noise import Noise
 from tests.pipeline.packed_texts import PAD, many_texts_per_row, vocabulary_for
 

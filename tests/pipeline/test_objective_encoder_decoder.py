@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -11,18 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.config import TransformerConfig
-from pipeline.objectives import bart_denoising, mbart_denoising, t5_span_corruption, ul2_mixture_of_denoisers
+from pipeline.objectives import bart_denoising, t5_span_corruption, ul2_mixture_of_denoisers
 from pipeline.objectives.encoder_decoder import WIDENING, TextPairs, assemble_rows
 from pipeline.samples.noise import Noise
 from tests.pipeline.packed_texts import (
     FIRST_TEXT,
     PAD,
-    UNK,
-    in_epoch,
     many_texts_per_row,
-    one_text_per_row,
     pairs,
-    row_alone,
     vocabulary_for,
 )
 
@@ -83,68 +77,12 @@ def test_padding_beside_a_full_row_of_the_encoder_stays_with_the_last_piece():
     assert batch.inputs["predicted_positions"].tolist() == [0, 1]
 
 
-def bart(**fields):
-    return bart_denoising, bart_denoising.BartDenoising(**fields)
-
-
 PLAIN = [
-    bart(),
+    (bart_denoising, bart_denoising.BartDenoising()),
     (t5_span_corruption, t5_span_corruption.SpanCorruption()),
     (ul2_mixture_of_denoisers, ul2_mixture_of_denoisers.MixtureOfDenoisers()),
 ]
-EVERY = [
-    *PLAIN,
-    bart(permute_sentences=0, overlapping_spans=True),
-    bart(permute_sentences=0, infilling_rate=0, masking_rate=0.15),
-    bart(permute_sentences=0, infilling_rate=0, deletion_rate=0.15),
-    bart(infilling_rate=0),
-    bart(permute_sentences=0, infilling_rate=0, rotation_probability=1),
-    bart(masking_rate=0.1, deletion_rate=0.1, rotation_probability=0.5),
-    (t5_span_corruption, t5_span_corruption.SpanCorruption(rate=0.9, mean_span_length=1)),
-    (mbart_denoising, mbart_denoising.MBartDenoising()),
-]
-VOCABULARIES = {module: vocabulary_for(module, chosen) for module, chosen in EVERY}
-
-
-@pytest.mark.parametrize(("objective", "chosen"), EVERY)
-@given(seed=st.integers(0, 10**6), length=st.integers(4, 90))
-def test_noise_depends_on_the_sample_alone(objective, chosen, seed: int, length: int):
-    packed, vocabulary, noise = (
-        many_texts_per_row(seed, 4, length),
-        VOCABULARIES[objective],
-        Noise.of("train", 1),
-    )
-    together = pairs(objective.corrupt(packed, noise, chosen, vocabulary))
-    rows = (objective.corrupt(row_alone(packed, row), noise, chosen, vocabulary) for row in range(4))
-    assert together == [replace(pair, row=row) for row, made in enumerate(rows) for pair in pairs(made)]
-
-
-@pytest.mark.parametrize(("objective", "chosen"), EVERY)
-def test_noise_changes_with_the_epoch_and_the_seed(objective, chosen):
-    packed = one_text_per_row(30, 60, num_sentences=6)
-
-    def made(seed: int, epoch: int):
-        noise = Noise.of("train", seed)
-        return pairs(objective.corrupt(in_epoch(packed, epoch), noise, chosen, VOCABULARIES[objective]))
-
-    assert made(1, 0) == made(1, 0)
-    assert made(1, 0) != made(1, 1)
-    assert made(1, 0) != made(2, 0)
-
-
-@pytest.mark.parametrize(("objective", "chosen"), EVERY)
-def test_a_piece_knows_nothing_of_its_neighbours(objective, chosen):
-    packed = many_texts_per_row(8, 1, 120)
-    changed = packed.input_ids.copy()
-    behind = changed > UNK
-    behind[0, : packed.cu_seqlens[2]] = False
-    changed[behind] = np.sort(changed[behind])
-    before, after = (
-        pairs(objective.corrupt(each, Noise.of("train", 1), chosen, VOCABULARIES[objective]))
-        for each in (packed, replace(packed, input_ids=changed))
-    )
-    assert before[0] == after[0]
-    assert before[1:] != after[1:]
+VOCABULARIES = {module: vocabulary_for(module, chosen) for module, chosen in PLAIN}
 
 
 @pytest.mark.parametrize(("objective", "chosen"), PLAIN)

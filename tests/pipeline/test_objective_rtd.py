@@ -11,7 +11,7 @@ from cluster.artefacts.errors import ConfigError
 from pipeline.objectives import rtd
 from pipeline.objectives.rtd import GeneratorSize, ReplacedTokenDetection, corrupt, generator_config
 from pipeline.samples.noise import Noise
-from tests.pipeline.packed_texts import PAD, in_epoch, many_texts_per_row, row_alone, vocabulary_for
+from tests.pipeline.packed_texts import PAD, many_texts_per_row, vocabulary_for
 from tests.published_networks import PRESETS
 
 VOCABULARY = vocabulary_for(rtd, ReplacedTokenDetection())
@@ -33,15 +33,6 @@ def test_what_is_predicted_is_masked_and_all_tokens_but_padding_are_judged(seed:
     maskable = (~VOCABULARY.is_special[packed.input_ids]).sum(1)
     wanted = np.maximum(np.rint(rate * maskable), np.minimum(maskable, 1))
     assert np.array_equal(np.bincount(positions // 40, minlength=4), wanted)
-
-
-def test_masks_depend_on_sample_and_epoch_and_not_on_the_batch():
-    packed = many_texts_per_row(1, 4, 40)
-    together = corrupt(packed, NOISE, ReplacedTokenDetection(), VOCABULARY).inputs["input_ids"]
-    alone = corrupt(row_alone(packed, 2), NOISE, ReplacedTokenDetection(), VOCABULARY)
-    assert np.array_equal(alone.inputs["input_ids"], together[2:3])
-    later = corrupt(in_epoch(packed, 1), NOISE, ReplacedTokenDetection(), VOCABULARY)
-    assert not np.array_equal(later.inputs["input_ids"], together)
 
 
 @pytest.mark.parametrize(

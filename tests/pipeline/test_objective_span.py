@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.objectives import span
@@ -16,10 +16,8 @@ from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     BOS,
-    in_epoch,
     many_texts_per_row,
     one_text_per_row,
-    row_alone,
     vocabulary_for,
 )
 
@@ -150,20 +148,6 @@ def test_every_word_is_hidden_about_equally_often():
     inner = counts[3:-3]
     assert inner.std() / inner.mean() < 0.06
     assert counts.min() > 0.4 * inner.mean()
-
-
-@settings(max_examples=20)
-@given(st.integers(0, 999), st.integers(0, 4))
-def test_noise_of_a_sample_depends_on_its_epoch_and_not_on_its_batch(seed: int, row: int):
-    packed = many_texts_per_row(seed, 5, 48)
-    together = corrupt(packed, NOISE, SpanMasking(), VOCABULARY)
-    alone = corrupt(row_alone(packed, row), NOISE, SpanMasking(), VOCABULARY)
-    assert np.array_equal(together.inputs["input_ids"][row : row + 1], alone.inputs["input_ids"])
-    inside = together.inputs["predicted_positions"] // 48 == row
-    for name in ("predicted_positions", "left_positions", "right_positions"):
-        assert np.array_equal(together.inputs[name][inside] - row * 48, alone.inputs[name])
-    later = corrupt(in_epoch(packed, 1), NOISE, SpanMasking(), VOCABULARY)
-    assert not np.array_equal(together.inputs["input_ids"], later.inputs["input_ids"])
 
 
 def test_without_the_boundary_objective_there_is_one_term():

@@ -23,11 +23,13 @@ from tests.pipeline.packed_texts import (
     PAD,
     UNK,
     Pair,
+    hidden_spans,
     many_texts_per_row,
     one_text_per_row,
     pairs,
     texts,
     vocabulary_for,
+    with_spans,
 )
 
 NOISE = Noise.of("train", 1)
@@ -47,26 +49,6 @@ def rows_of_raw_tokens(batch: int, raw: int) -> Packed:
     return packed
 
 
-def spans(pair: Pair) -> list[list[int]]:
-    """The hidden spans, after checking that the sentinels of the target are those of the source, in order."""
-    used = [token for token in pair.source if token in SENTINELS]
-    assert used == SENTINELS[: len(used)]
-    assert pair.targets[0] == SENTINELS[0]
-    found: list[list[int]] = []
-    for token in pair.targets[:-1]:
-        if token in SENTINELS:
-            assert token == SENTINELS[len(found)]
-            found.append([])
-        else:
-            found[-1].append(token)
-    return found
-
-
-def rebuilt(pair: Pair) -> list[int]:
-    hidden = dict(zip(SENTINELS, spans(pair), strict=False))
-    return [each for token in pair.source[:-1] for each in hidden.get(token, [token])]
-
-
 # What T5's released arithmetic gives for 15% and spans of 3: raw tokens and targets for a length of inputs.
 @pytest.mark.parametrize(("length", "raw", "targets"), [(512, 568, 114), (256, 284, 58), (128, 141, 29)])
 def test_lengths_are_those_of_t5(length: int, raw: int, targets: int):
@@ -81,7 +63,7 @@ def test_lengths_are_those_of_t5(length: int, raw: int, targets: int):
 
 def test_15_percent_is_hidden_in_spans_of_mean_3():
     for pair in corrupted(rows_of_raw_tokens(50, 568)):
-        lengths = [len(span) for span in spans(pair)]
+        lengths = [len(span) for span in hidden_spans(pair, SENTINELS)]
         assert sum(lengths) == 85
         assert len(lengths) == 28
         assert min(lengths) >= 1
@@ -97,7 +79,10 @@ def test_every_mask_is_equally_likely():
 
 def test_lengths_of_long_texts_are_cut_like_random_compositions():
     lengths = np.concatenate(
-        [[len(span) for span in spans(pair)] for pair in corrupted(rows_of_raw_tokens(2000, 568))]
+        [
+            [len(span) for span in hidden_spans(pair, SENTINELS)]
+            for pair in corrupted(rows_of_raw_tokens(2000, 568))
+        ]
     )
     # A part of a random composition of 85 into 28 is at least k + 1 with the chance C(84 - k, 27) / C(84, 27).
     chance = 1.0
@@ -109,7 +94,7 @@ def test_lengths_of_long_texts_are_cut_like_random_compositions():
 def test_texts_begin_with_what_is_shown_and_end_with_a_span():
     for pair in corrupted(rows_of_raw_tokens(20, 200)):
         assert pair.source[0] not in SENTINELS
-        assert pair.source[-2:] == [SENTINELS[len(spans(pair)) - 1], EOS]
+        assert pair.source[-2:] == [SENTINELS[len(hidden_spans(pair, SENTINELS)) - 1], EOS]
         assert not any(
             one in SENTINELS and two in SENTINELS
             for one, two in zip(pair.source, pair.source[1:], strict=False)
@@ -126,7 +111,7 @@ def test_sentinels_and_spans_give_the_text_back(seed: int, batch: int, length: i
     packed = many_texts_per_row(seed, batch, length)
     written = [[token for token in text if token not in (BOS, EOS)] for text in texts(packed)]
     found = corrupted(packed, config)
-    assert [rebuilt(pair) for pair in found] == [text for text in written if len(text) >= 2]
+    assert [with_spans(pair, SENTINELS) for pair in found] == [text for text in written if len(text) >= 2]
     for pair in found:
         assert pair.source[-1] == pair.targets[-1] == EOS
         assert pair.decoder_inputs == [PAD, *pair.targets[:-1]]
@@ -146,7 +131,9 @@ def test_documents_that_share_a_piece_are_one_text():
     packed = many_texts_per_row(4, 3, 100, longest=12)
     shared = replace(packed, cu_seqlens=np.arange(0, 301, 100, dtype=np.int32))
     for row, pair in enumerate(corrupted(shared)):
-        assert rebuilt(pair) == [token for token in packed.input_ids[row].tolist() if token > UNK]
+        assert with_spans(pair, SENTINELS) == [
+            token for token in packed.input_ids[row].tolist() if token > UNK
+        ]
 
 
 def test_a_final_sentinel_ends_the_target_if_wanted():
@@ -170,7 +157,7 @@ def test_too_few_sentinels_are_refused_before_anything_is_read():
 
 
 def test_subsets_are_all_equally_likely():
-    from pipeline.objectives.kernels.sampling import choose
+    from pipeline.samples.noise import choose
 
     states = Noise.of("subsets").at(np.arange(12_000)).bits()
     counts = Counter(tuple(np.flatnonzero(choose(3, 6, state)).tolist()) for state in states)

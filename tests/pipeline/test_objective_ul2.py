@@ -21,11 +21,13 @@ from tests.pipeline.packed_texts import (
     EOS,
     PAD,
     Pair,
+    hidden_spans,
     many_texts_per_row,
     one_text_per_row,
     pairs,
     texts,
     vocabulary_for,
+    with_spans,
 )
 
 NOISE = Noise.of("train", 1)
@@ -39,21 +41,11 @@ def corrupted(packed, config: MixtureOfDenoisers = UL2) -> list[Pair]:
     return pairs(ul2.corrupt(packed, NOISE, config, VOCABULARY))
 
 
-def hidden_spans(pair: Pair) -> list[list[int]]:
-    found: list[list[int]] = []
-    for token in pair.targets[:-1]:
-        if token in SENTINELS:
-            found.append([])
-        else:
-            found[-1].append(token)
-    return found
-
-
 def test_each_denoiser_hides_what_table_1_says():
     raw = reading(UL2, 512).length - 1
     num_tokens: defaultdict[tuple[str, int, float], int] = defaultdict(int)
     for pair in corrupted(one_text_per_row(1400, raw + 2)):
-        lengths = [len(span) for span in hidden_spans(pair)]
+        lengths = [len(span) for span in hidden_spans(pair, SENTINELS)]
         mean = 0 if MODES[pair.source[0]] == "S" else round(sum(lengths) / len(lengths))
         rate = 0 if MODES[pair.source[0]] == "S" else round(sum(lengths) / raw, 2)
         num_tokens[MODES[pair.source[0]], mean, rate] += 1
@@ -74,7 +66,7 @@ def test_the_s_denoiser_hides_the_end_of_the_text_a_quarter_on_average():
     config = MixtureOfDenoisers(denoisers=(Denoiser(kind="S", rate=0.25),))
     suffixes = []
     for pair in corrupted(one_text_per_row(3000, 42), config):
-        (suffix,) = hidden_spans(pair)
+        (suffix,) = hidden_spans(pair, SENTINELS)
         assert pair.source[-2:] == [SENTINELS[0], EOS]
         assert suffix == list(range(suffix[0], suffix[0] + len(suffix)))
         assert pair.source[-3] == suffix[0] - 1
@@ -89,7 +81,7 @@ def test_a_single_long_span_lies_anywhere():
     config = MixtureOfDenoisers(denoisers=(Denoiser(kind="X", rate=0.15, mean_span_length=64),))
     starts = []
     for pair in corrupted(one_text_per_row(6000, 42), config):
-        ((first, *others),) = hidden_spans(pair)
+        ((first, *others),) = hidden_spans(pair, SENTINELS)
         assert others == list(range(first + 1, first + 6))
         starts.append(first - 4)
     assert chisquare(np.bincount(starts, minlength=35)).pvalue > 1e-3
@@ -117,13 +109,10 @@ def test_sentinels_and_spans_give_the_text_back(seed: int, batch: int, length: i
     packed = many_texts_per_row(seed, batch, length)
     written = [[token for token in text if token not in (BOS, EOS)] for text in texts(packed)]
     found = corrupted(packed)
-    rebuilt = []
     for pair in found:
-        hidden = dict(zip(SENTINELS, hidden_spans(pair), strict=False))
         assert pair.source[0] in MODES
         assert pair.decoder_inputs == [PAD, *pair.targets[:-1]]
-        rebuilt.append([each for token in pair.source[1:-1] for each in hidden.get(token, [token])])
-    assert rebuilt == [text for text in written if len(text) >= 2]
+    assert [with_spans(pair, SENTINELS)[1:] for pair in found] == [text for text in written if len(text) >= 2]
     # All pieces of a sample have its denoiser.
     assert all(one.source[0] == two.source[0] for one, two in pairwise(found) if one.row == two.row)
 

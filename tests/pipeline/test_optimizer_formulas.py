@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers.optimization import Adafactor as TransformersAdafactor
 
 from models.config import TransformerConfig
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import MaskedLanguageModel
 from pipeline import optimizers
 from pipeline.optimizers import Optimizer, muon
 

@@ -13,8 +13,7 @@ from cluster.artefacts.errors import ConfigError
 from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.elmo.language_model import ElmoLanguageModel
-from models.masked_language_model import MaskedLanguageModel
-from models.sequence_to_sequence import SequenceToSequence
+from models.language_models import MaskedLanguageModel, SequenceToSequence
 from models.weights import decay_groups, layer_scales
 from pipeline import optimizers
 from pipeline.engine.deepspeed.configuration import deepspeed_config, require_hardware

@@ -1,4 +1,4 @@
-"""The order of samples is a pure function, and mixtures keep their weights."""
+"""Counter-based randomness; the order of samples is a pure function of it, and mixtures keep their weights."""
 
 from __future__ import annotations
 
@@ -6,10 +6,74 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from pipeline.samples.mixture import Mixture
-from pipeline.samples.noise import Noise
+from pipeline.samples.noise import Noise, fold, integer, uniform
 from pipeline.samples.shuffle import StoreOrder, sorted_by_draw
+
+
+def test_draws_are_a_function_of_the_keys_alone():
+    first = Noise.of("mask", 3).at(np.arange(100, dtype=np.uint64)).bits()
+    second = Noise.of("mask", 3).at(np.arange(100, dtype=np.uint64)).bits()
+    assert (first == second).all()
+    assert (Noise.of("mask", 4).at(np.arange(100, dtype=np.uint64)).bits() != first).all()
+
+
+def test_known_draws_never_change():
+    # A change here changes the order and the masks of every run there is.
+    assert int(Noise.of("order", 1).bits()) == 3403834715880891901
+    assert Noise.of("order", 1).at(np.arange(3, dtype=np.uint64)).integers(1000).tolist() == [956, 744, 314]
+
+
+def test_draws_are_uniform():
+    draws = Noise.of("uniform").at(np.arange(200_000, dtype=np.uint64)).uniform()
+    assert stats.kstest(draws, "uniform").pvalue > 1e-3
+    assert draws.min() >= 0
+    assert draws.max() < 1
+
+
+def test_neighbouring_keys_are_uncorrelated():
+    grid = Noise.of("grid").at(
+        np.arange(300, dtype=np.uint64)[:, None], np.arange(300, dtype=np.uint64)[None, :]
+    )
+    draws = grid.uniform()
+    for other in (draws[1:, :], draws[:, 1:]):
+        same = draws[: other.shape[0], : other.shape[1]]
+        assert abs(np.corrcoef(same.ravel(), other.ravel())[0, 1]) < 0.02
+
+
+@given(st.integers(0, 500), st.integers(0, 2**63 - 1))
+def test_a_permutation_holds_every_index_once(size: int, seed: int):
+    assert sorted(Noise.of(seed).permutation(size).tolist()) == list(range(size))
+
+
+@given(st.integers(1, 2**31))
+def test_integers_stay_below_their_bound(high: int):
+    draws = Noise.of("bound").at(np.arange(64, dtype=np.uint64)).integers(high)
+    assert draws.min() >= 0
+    assert draws.max() < high
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_every_permutation_of_a_short_list_occurs(size: int):
+    seen = {tuple(Noise.of("short", number).permutation(min(size, 3))) for number in range(200)}
+    assert len(seen) == {1: 1, 2: 2, 7: 6}[size]
+
+
+WORDS = st.integers(0, 2**64 - 1)
+
+
+@given(WORDS, st.lists(WORDS, min_size=1, max_size=4), st.integers(1, 2**32 - 1))
+def test_compiled_draws_equal_those_of_noise(seed: int, keys: list[int], high: int):
+    noise = Noise.of("test", seed)
+    state = np.uint64(noise.state)
+    for key in keys:
+        noise = noise.at(key)
+        state = np.uint64(fold(state, np.uint64(key)))
+    assert state == noise.bits()
+    assert uniform(state) == noise.uniform()
+    assert integer(state, high) == noise.integers(high)
 
 
 def test_every_epoch_holds_each_row_once_in_a_new_order():
@@ -67,11 +131,6 @@ def test_many_small_parts_keep_their_weights():
     assert np.bincount(parts).tolist() == pytest.approx([99_000, *[10] * 100], abs=4)
     parts, _ = Mixture([1.0] * 1100, seed=3).locate(np.arange(11_000))
     assert np.bincount(parts).tolist() == pytest.approx([10] * 1100, abs=4)
-
-
-def test_a_single_store_is_taken_as_it_is():
-    stores, numbers = Mixture([2.0], 9).locate(np.array([0, 1, 5000]))
-    assert (stores.tolist(), numbers.tolist()) == ([0, 0, 0], [0, 1, 5000])
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

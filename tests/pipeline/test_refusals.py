@@ -27,14 +27,13 @@ from cluster.artefacts.errors import (
     StorageError,
 )
 from cluster.artefacts.storage import commit, staging_directory
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import CausalLanguageModel, MaskedLanguageModel
 from pipeline.checkpoint.references import resolve_model
 from pipeline.config.loading import validate
-from pipeline.objectives.registry import OBJECTIVES
+from pipeline.objectives import OBJECTIVES
 from pipeline.run.config import PretrainConfig
 from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.samples.noise import Noise

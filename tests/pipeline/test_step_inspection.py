@@ -17,7 +17,7 @@ from pipeline.commands.verbs import app
 from pipeline.inspect.exposure import exposure_of
 from pipeline.inspect.sample import documents_of
 from pipeline.inspect.step import RebuiltStep, inspect_step, rebuild_data_step, rebuild_step
-from pipeline.objectives.registry import OBJECTIVES
+from pipeline.objectives import OBJECTIVES
 from pipeline.run.directory import RunDirectory
 from pipeline.run.history import list_attempts
 from pipeline.run.skipped_data import SkipLedger, SkippedStep

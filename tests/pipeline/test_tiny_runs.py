@@ -22,12 +22,11 @@ from data_prep.token_store import TokenStore
 from models.initialization import init_weights
 from pipeline.checkpoint.references import resolve_model
 from pipeline.config.loading import load_config
+from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import Batch
-from pipeline.objectives.registry import OBJECTIVES
 from pipeline.run.config import PretrainConfig
 from pipeline.run.inputs import Inputs, open_inputs
-from pipeline.samples.batch_plan import BatchPlan
-from pipeline.samples.loader import StepLoader
+from pipeline.samples.loader import BatchPlan, StepLoader
 from pipeline.samples.noise import Noise
 from tests.pipeline.real_text import write_text_store
 

@@ -1,17 +1,22 @@
-"""Samples by number: the same whatever the ranks, every document of the split and no other."""
+"""Samples by number and step: the same whatever the ranks, every document of the split and no other, and an epoch's
+index made once, ahead of time."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.token_store import TokenStore
-from pipeline.samples.batch_plan import BatchPlan
+from pipeline.run.skipped_data import SkippedData
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.loader import StepLoader
+from pipeline.samples.index_cache import EpochPrefetch
+from pipeline.samples.loader import BatchPlan, StepLoader
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.packed import Packed
 from tests.conftest import write_store
@@ -40,41 +45,6 @@ def test_an_epoch_reads_every_training_token_once(store: Path):
     read = sum(piece.stop - piece.start for k in range(count) for piece in dataset.origin(k).slices)
     expected = dataset.stores[0].lengths[~dataset.stores[0].held_out(0.2)].sum()
     assert expected - 16 < read <= expected
-
-
-def test_the_next_epoch_has_another_order(store: Path):
-    dataset = make_dataset(store)
-    count = dataset.samples_per_epoch[0]
-    first, second = dataset.batch(range(8)), dataset.batch(range(count, count + 8))
-    assert (first.epochs == 0).all()
-    assert (second.epochs == 1).all()
-    assert not (first.input_ids == second.input_ids).all()
-
-
-def test_a_sample_does_not_depend_on_what_is_read_with_it(store: Path):
-    dataset = make_dataset(store)
-    together, alone = dataset.batch([5, 9, 2]), dataset.batch([9])
-    assert (together.input_ids[1] == alone.input_ids[0]).all()
-
-
-def test_ranks_share_out_the_same_micro_batches(store: Path):
-    dataset, plan = make_dataset(store), BatchPlan(samples_per_step=12, micro_batch_size=2)
-
-    def batches(world_size: int) -> dict[int, np.ndarray]:
-        found: dict[int, np.ndarray] = {}
-        for rank in range(world_size):
-            loader = StepLoader[Packed](
-                [(0, dataset)], plan, lambda packed: packed, rank=rank, world_size=world_size
-            )
-            for step in loader.steps(0, 3):
-                found |= {100 * step.update + one.number: one.data.input_ids for one in step.micro_batches}
-        return found
-
-    single = batches(1)
-    for world_size in (2, 3, 6):
-        shared = batches(world_size)
-        assert shared.keys() == single.keys()
-        assert all((shared[key] == single[key]).all() for key in single)
 
 
 def test_samples_of_a_step_are_sorted_by_length_whatever_the_number_of_ranks(store: Path):
@@ -112,22 +82,10 @@ def test_an_error_while_loading_is_raised_where_the_batch_is_awaited(store: Path
         list(loader.steps(0, 2))
 
 
-def test_stores_are_mixed_by_weight(store: Path, tmp_path: Path):
-    other = write_store(tmp_path / "other", num_documents=100, seed=5)
-    dataset = make_dataset(store, other, weights=[3.0, 1.0])
-    drawn = [dataset.origin(k).store for k in range(1024)]
-    assert np.bincount(drawn).tolist() == [768, 256]
-
-
 def test_stores_of_different_tokenizers_are_not_mixed(store: Path, tmp_path: Path):
     other = write_store(tmp_path / "other", vocab_size=150)
     with pytest.raises(MismatchError, match="different tokenizers"):
         make_dataset(store, other)
-
-
-def test_too_few_held_out_documents_are_refused_with_the_key_to_change(store: Path):
-    with pytest.raises(ConfigError, match="do not fill one sample"):
-        make_dataset(store, held_out=1e-9, split="held_out")
 
 
 def test_a_store_named_twice_gives_each_of_its_languages_its_own_weight(tmp_path: Path):
@@ -146,3 +104,110 @@ def test_a_source_that_the_store_has_not_is_named_with_those_it_has(store: Path)
     ingredient = StoreShare(TokenStore.open(store), sources=("tset",))
     with pytest.raises(ConfigError, match="has no source tset; it has test"):
         TokenDataset([ingredient], sequence_length=16, seed=1, held_out=0.2)
+
+
+stages = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), max_size=3)
+
+
+@given(stages=stages, size=st.integers(1, 4), micro=st.integers(1, 3), since=st.integers(0, 8))
+def test_steps_read_every_sample_once_and_in_order(
+    stages: list[tuple[int, int]], size: int, micro: int, since: int
+):
+    warmup = tuple((steps, micro * count) for steps, count in stages)
+    plan = BatchPlan(micro * size, micro, warmup)
+    read = [
+        plan.samples(step, number, since=since)
+        for step in range(since, since + 20)
+        for number in range(plan.num_micro_batches(step))
+    ]
+    assert np.concatenate(read).tolist() == list(range(plan.samples_between(since, since + 20)))
+
+
+def test_the_batch_grows_stage_by_stage():
+    plan = BatchPlan(8, 2, ((2, 2), (1, 4)))
+    assert [plan.samples_at(step) for step in range(5)] == [2, 2, 4, 8, 8]
+    assert plan.samples(3, 1).tolist() == [10, 11]
+
+
+@given(st.sets(st.integers(0, 30), max_size=8), st.integers(0, 40))
+def test_updates_read_the_data_steps_that_are_not_left_out(skipped: set[int], update: int):
+    kept = [step for step in range(200) if step not in skipped]
+    assert SkippedData(skipped).data_step(update) == kept[update]
+
+
+def test_an_epoch_that_several_ask_for_at_once_is_made_once():
+    made, go = [], threading.Event()
+
+    def make(part: int, epoch: int) -> tuple[int, int]:
+        made.append((part, epoch))
+        go.wait()
+        return part, epoch
+
+    epochs = EpochPrefetch(make, 4)
+    epochs.begin(0, 7)
+    epochs.begin(0, 7)
+    found: list[tuple[int, int]] = []
+    waiting = [threading.Thread(target=lambda: found.append(epochs.get(0, 7))) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    go.set()
+    for thread in waiting:
+        thread.join()
+    assert made == [(0, 7)]
+    assert found == 3 * [(0, 7)]
+
+
+def test_only_the_epochs_used_last_are_kept():
+    made = []
+    epochs = EpochPrefetch(lambda part, epoch: made.append(epoch), 2)
+    for epoch in (0, 1, 0, 2, 0, 1):
+        epochs.get(0, epoch)
+    assert made == [0, 1, 2, 1]
+
+
+def test_an_error_is_raised_where_the_epoch_is_wanted_and_the_next_attempt_is_made_anew():
+    attempts = []
+
+    def make(part: int, epoch: int) -> str:
+        attempts.append(epoch)
+        if len(attempts) < 3:
+            raise MemoryError("no room for it")
+        return "rows"
+
+    epochs = EpochPrefetch(make, 2)
+    epochs.begin(0, 1)
+    for thread in threading.enumerate():
+        if thread.name == "epoch-1-of-0":
+            thread.join()
+    with pytest.raises(MemoryError, match="no room for it"):
+        epochs.get(0, 1)
+    assert epochs.get(0, 1) == "rows"
+
+
+def test_the_next_epoch_is_begun_when_half_of_one_is_read(store: Path, monkeypatch: pytest.MonkeyPatch):
+    begun = []
+    begin = EpochPrefetch.begin
+
+    def noted(self: EpochPrefetch, part: int, epoch: int) -> None:
+        begun.append((part, epoch))
+        begin(self, part, epoch)
+
+    monkeypatch.setattr(EpochPrefetch, "begin", noted)
+    samples = make_dataset(store)
+    count = samples.samples_per_epoch[0]
+    samples.batch(range(count // 2))
+    assert begun == []
+    samples.batch(range(count // 2, count // 2 + 2))
+    assert begun == [(0, 1)]
+
+
+def test_samples_are_the_same_whether_epochs_were_prepared_or_not(store: Path, tmp_path: Path):
+    other = write_store(tmp_path / "other", num_documents=100, seed=5)
+    for paths in ((store,), (store, other)):
+        fresh, prepared = make_dataset(*paths), make_dataset(*paths)
+        first = 3 * sum(fresh.samples_per_epoch)
+        prepared.prepare(first)
+        numbers = np.arange(first, first + 50)
+        ahead, later = prepared.batch(numbers), fresh.batch(numbers)
+        assert np.array_equal(ahead.input_ids, later.input_ids)
+        assert np.array_equal(ahead.sample_ids, later.sample_ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from data_prep.layout import STAGES
-from pipeline.objectives.registry import OBJECTIVES
+from pipeline.objectives import OBJECTIVES
 from tests.runbooks.map import ROOT
 
 PICTURE = ROOT / "docs" / "road.svg"

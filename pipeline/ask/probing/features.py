@@ -15,8 +15,8 @@ from cluster.artefacts.errors import MismatchError
 from data_prep.ragged import Ragged
 from models.config import ElmoConfig, NetworkConfig, TransformerConfig
 from models.elmo.encoder import read_sentences
-from models.encoder import position_limit
 from models.features import FeatureExtractor, FeatureSettings, hidden_states, num_layers_of
+from models.stacks import position_limit
 from pipeline.checkpoint.references import Weights, resolve_model
 from pipeline.tune.batches import pad_rows
 from pipeline.tune.forms.base import STACK_PARTS, Part

@@ -11,11 +11,9 @@ import torch
 from torch import nn
 
 from cluster.artefacts.errors import ClozeError, MismatchError
-from models.causal_language_model import CausalLanguageModel
 from models.config import ElmoConfig, TransformerConfig
-from models.encoder import position_limit
-from models.masked_language_model import MaskedLanguageModel
-from models.sequence_to_sequence import SequenceToSequence
+from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
+from models.stacks import position_limit
 from models.weights import check_tensors
 from pipeline.ask.prompting.texts import PromptTokenizer
 from pipeline.checkpoint.references import Weights, resolve_model

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from pipeline.objectives.kernels.sampling import partition
-from pipeline.samples.noise import fold, integer
+from pipeline.samples.noise import fold, integer, partition
 
 _HIDDEN, _SHOWN, _SUFFIX = (np.uint64(purpose) for purpose in range(3))
 

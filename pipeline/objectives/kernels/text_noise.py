@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from pipeline.objectives.kernels.sampling import choose, poisson, shuffle
-from pipeline.samples.noise import fold, integer, uniform
+from pipeline.samples.noise import choose, fold, integer, poisson, shuffle, uniform
 
 _PERMUTE, _INFILL, _MASK, _DELETE, _ROTATE, _WHETHER = (np.uint64(purpose) for purpose in range(6))
 _FIRST, _SECOND, _THIRD, _FOURTH = (np.uint64(draw) for draw in range(4))

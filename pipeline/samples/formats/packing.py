@@ -129,11 +129,9 @@ class PackedRows:
     """[slices] int32 or int64 numbers of slices, row by row."""
 
     def look_up(self, places: np.ndarray) -> Rows:
-        """The rows with the given numbers."""
         return Rows(places, _slices(self.table, self.offsets, self.dealt, places))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The fields, by name."""
         return {"table": self.table, "offsets": self.offsets, "dealt": self.dealt}
 
 
@@ -226,7 +224,6 @@ def _slices(table: np.ndarray, bounds: np.ndarray, dealt: np.ndarray, rows: np.n
 
 
 def best_fit(given: FormatInput) -> PackedFormat:
-    """Pack the documents."""
     return PackedFormat(_cut_whole, given.lengths, given)
 
 

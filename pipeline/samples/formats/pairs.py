@@ -87,7 +87,6 @@ class PairRows:
     """[pairs] int64."""
 
     def look_up(self, places: np.ndarray) -> Rows:
-        """The rows with the given numbers."""
         return Rows(places, _slices(places, self.a, self.b), self.pair_labels[places])
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -129,19 +128,20 @@ class PairFormat:
                 next_step="prepare more documents, or choose `sop` or a format without pairs",
             )
         self.num_rows = len(self._several.documents)
-        if self._next_or_random:
-            self._couple(_whole(given.text, chunks.take(chunks.counts == 1)))
-
-    def _couple(self, singles: Segments) -> None:
-        """Make pairs of single sentences, the same in all epochs, and put all pairs into blocks of like lengths."""
-        order, several = self._given.order, _whole(self._given.text, self._several)
-        self._singles, self._couples = singles, _two_by_two(singles, order.noise("single", 0))
-        num_several, (a, b) = len(several.documents), self._couples
+        if not self._next_or_random:
+            return
+        several = _whole(given.text, self._several)
+        self._singles = singles = _whole(given.text, chunks.take(chunks.counts == 1))
+        # Random halves of the single sentences make pairs, the same in all epochs; an odd one is left out.
+        shuffled = _shuffled(len(singles.documents), given.order.noise("single", 0))
+        half = len(shuffled) // 2
+        a, b = singles.take(shuffled[:half]), singles.take(shuffled[half : 2 * half])
+        self._couples = a, b
         lengths = np.concatenate([several.stops - several.starts, a.stops - a.starts + b.stops - b.starts])
         self._candidates = arrange(
-            np.minimum(lengths, self._given.length - SPECIAL_TOKENS),
-            np.arange(len(lengths)) >= num_several,
-            order.noise("blocks", 0),
+            np.minimum(lengths, given.length - SPECIAL_TOKENS),
+            np.arange(len(lengths)) >= len(several.documents),
+            given.order.noise("blocks", 0),
         )
         self.num_rows = len(self._candidates.numbers)
 
@@ -149,7 +149,12 @@ class PairFormat:
         """Split the chunks, choose which become wrong pairs, and shorten pairs that are too long."""
         noise = partial(self._given.order.noise, epoch=number)
         a, b = _split(self._given.text, self._several, np.uint64(noise("split").state))
-        right, a_wrong, b_wrong = (self._random if self._next_or_random else self._swapped)(a, b, noise)
+        if self._next_or_random:
+            right, a_wrong, b_wrong = self._random(a, b, noise)
+        else:
+            shuffled = _shuffled(len(a.documents), noise("chosen"))
+            wrong, right = shuffled[: self.num_rows // 2], shuffled[self.num_rows // 2 :]
+            a_wrong, b_wrong = b.take(wrong), a.take(wrong)
         labels = np.repeat(np.arange(2), [len(right), len(a_wrong.documents)])
         a, b = Segments.join(a.take(right), a_wrong), Segments.join(b.take(right), b_wrong)
         _truncate(a, b, self._given.length - SPECIAL_TOKENS, np.uint64(noise("truncate").state))
@@ -158,26 +163,16 @@ class PairFormat:
     def _random(self, a: Segments, b: Segments, noise: Draws) -> tuple[np.ndarray, Segments, Segments]:
         """Numbers of the chunks that stay in order, and the segments of random pairs."""
         candidates = Segments.join(b, self._singles)
-        a, b = (Segments.join(*both) for both in zip((a, b), self._in_any_order(noise), strict=True))
+        # Half of the pairs of single sentences are swapped in each epoch.
+        one, other = self._couples
+        turned = noise("turned").at(np.arange(len(one.documents))).integers(2) == 1
+        a = Segments.join(a, Segments(*(np.where(turned, y, x) for x, y in zip(one, other, strict=True))))
+        b = Segments.join(b, Segments(*(np.where(turned, x, y) for x, y in zip(one, other, strict=True))))
         is_random = draw_random(self._candidates, noise("chosen"))
         numbers = self._candidates.numbers
         right, wrong = numbers[~is_random], numbers[is_random]
         a_wrong, b_wrong = _exchange(a.take(wrong), b.take(wrong), noise("random"))
         return right, a_wrong, _replace_own(a_wrong, b_wrong, candidates, noise("random"))
-
-    def _swapped(self, a: Segments, b: Segments, noise: Draws) -> tuple[np.ndarray, Segments, Segments]:
-        """Numbers of the chunks that stay in order, and the swapped segments of the others."""
-        shuffled = _shuffled(len(a.documents), noise("chosen"))
-        wrong, right = shuffled[: self.num_rows // 2], shuffled[self.num_rows // 2 :]
-        return right, b.take(wrong), a.take(wrong)
-
-    def _in_any_order(self, noise: Draws) -> tuple[Segments, Segments]:
-        """The pairs of single sentences, half of them swapped in each epoch."""
-        a, b = self._couples
-        turned = noise("turned").at(np.arange(len(a.documents))).integers(2) == 1
-        first = Segments(*(np.where(turned, y, x) for x, y in zip(a, b, strict=True)))
-        second = Segments(*(np.where(turned, x, y) for x, y in zip(a, b, strict=True)))
-        return first, second
 
 
 def segment_pair(given: FormatInput) -> PairFormat:
@@ -204,13 +199,6 @@ def _shuffled(count: int, noise: Noise) -> np.ndarray:
     numbers = np.arange(count)
     shuffle_groups(numbers, np.array([0, count]), np.uint64(noise.state))
     return numbers
-
-
-def _two_by_two(singles: Segments, noise: Noise) -> tuple[Segments, Segments]:
-    """Random halves of the segments, as the first and second ones of pairs; an odd one is left out."""
-    shuffled = _shuffled(len(singles.documents), noise)
-    half = len(shuffled) // 2
-    return singles.take(shuffled[:half]), singles.take(shuffled[half : 2 * half])
 
 
 def _exchange(a: Segments, b: Segments, noise: Noise) -> tuple[Segments, Segments]:
@@ -344,7 +332,9 @@ def draw_random(candidates: Candidates, noise: Noise) -> np.ndarray:
     draws = noise.at(np.arange(count)).uniform()
     order = np.lexsort((np.where(candidates.must_be_random, -1.0, draws), blocks))
     found = np.empty(count, dtype=bool)
-    found[order] = np.arange(count) % BLOCK < _half(count)[blocks]
+    starts = np.arange(0, count, BLOCK)
+    num_random = np.minimum(count - starts, BLOCK) // 2
+    found[order] = np.arange(count) % BLOCK < num_random[blocks]
     return found
 
 
@@ -366,9 +356,3 @@ def _keep(must_be_random: np.ndarray) -> np.ndarray:
             kept[i] = False
             size, random = size - 1, random - 1
     return kept
-
-
-def _half(count: int) -> np.ndarray:
-    """[blocks] int64: random pairs in each block."""
-    starts = np.arange(0, count, BLOCK)
-    return np.minimum(count - starts, BLOCK) // 2

@@ -47,11 +47,9 @@ class StreamRows:
     it that precede the row, and the positions of the row."""
 
     def look_up(self, places: np.ndarray) -> Rows:
-        """The rows with the given numbers."""
         return Rows(places, _slices(self.rows, self.documents, places))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The fields, by name."""
         return {"documents": self.documents, "rows": self.rows}
 
 

@@ -96,7 +96,7 @@ def load_teacher(teacher: Teacher, task: PreparedTask, device: torch.device) -> 
     """
     import torch
 
-    from models.hf.parts import POOLER
+    from models.hf.heads import POOLER
     from models.weights import check_tensors
 
     with torch.device("meta"):

@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.backends import choose_backend, use_backend
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.hf.families import export_model
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import CausalLanguageModel, MaskedLanguageModel
+from models.transformer import choose_backend, use_backend
 from tests.published_networks import PRESETS
 
 MASKED_SHARE = 0.15

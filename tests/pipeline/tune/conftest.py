@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from models.config import TransformerConfig
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import MaskedLanguageModel
 from pipeline.checkpoint.references import PretrainedModel
 from pipeline.tune.config import FinetuneConfig
 

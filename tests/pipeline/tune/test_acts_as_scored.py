@@ -14,13 +14,11 @@ import torch
 import transformers
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
 from models.hf.family import TokenIds
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
-from models.sequence_to_sequence import SequenceToSequence
+from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from pipeline.checkpoint.references import resolve_model
 from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export

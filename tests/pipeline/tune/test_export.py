@@ -11,10 +11,8 @@ import orjson
 import pytest
 import torch
 
-from models.causal_language_model import CausalLanguageModel
 from models.hf.directory import save_hf_directory
-from models.masked_language_model import MaskedLanguageModel
-from models.sequence_to_sequence import SequenceToSequence
+from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from pipeline.checkpoint.references import PretrainedModel
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.export import export

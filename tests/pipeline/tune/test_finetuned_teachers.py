@@ -16,11 +16,10 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.errors import MismatchError
 from cluster.artefacts.manifest import read_manifest
-from models.causal_language_model import CausalLanguageModel
 from models.distillation import hidden_distance
 from models.features import hidden_states
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import CausalLanguageModel, MaskedLanguageModel
 from pipeline.commands.verbs import app
 from pipeline.inspect.lineage import trace
 from pipeline.tune.config import FinetuneConfig

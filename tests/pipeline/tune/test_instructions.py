@@ -16,13 +16,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from cluster.artefacts.errors import ConfigError, MismatchError
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
 from models.hf.directory import load_hf_directory, save_hf_directory
 from models.hf.family import TokenIds
 from models.initialization import init_weights
-from models.sequence_to_sequence import SequenceToSequence
+from models.language_models import CausalLanguageModel, SequenceToSequence
 from pipeline.ask.prompting.networks import load_language_model
 from pipeline.ask.prompting.writing import chat_prompt, write
 from pipeline.tune.export import export

@@ -13,15 +13,13 @@ from safetensors.torch import load_file, save_file
 
 from cluster.artefacts.errors import ExportError, MismatchError
 from data_prep.tokenizers.word_lexicon import assemble
-from models.causal_language_model import CausalLanguageModel
-from models.classifiers import ChoiceClassifier, DecoderClassifier, SequenceClassifier
+from models.classifiers import ChoiceClassifier, SequenceClassifier
 from models.config import ElmoConfig, TransformerConfig
 from models.electra import Electra
-from models.elmo.classifiers import ElmoClassifier
 from models.elmo.language_model import ElmoLanguageModel
+from models.elmo.representations import ElmoClassifier
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
-from models.sequence_to_sequence import SequenceToSequence
+from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from pipeline.checkpoint.references import resolve_model
 from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export
@@ -104,7 +102,7 @@ def test_decoder_of_t5_starts_with_padding(tokenizer_path):
 
 
 def test_decoder_reads_what_stands_before_the_padding():
-    model = DecoderClassifier(GPT, 3).eval()
+    model = SequenceClassifier(GPT, 3).eval()
     init_weights(model, 1)
     ids = torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]])
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool()

@@ -14,7 +14,7 @@ from cluster.artefacts.errors import ConfigError, ExportError, MismatchError
 from models.hf.directory import save_hf_directory
 from models.hf.family import TokenIds
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import MaskedLanguageModel
 from pipeline.checkpoint.references import resolve_model
 from pipeline.tune.export import export, load_finetuned
 from pipeline.tune.reference import resolve_start

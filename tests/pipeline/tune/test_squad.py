@@ -14,11 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
-from models.causal_language_model import CausalLanguageModel
 from models.classifiers import best_spans, span_loss
 from models.config import ElmoConfig, TransformerConfig
-from models.masked_language_model import MaskedLanguageModel
-from models.sequence_to_sequence import SequenceToSequence
+from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from pipeline.tune.forms.spans.settings import Answer, Question
 from pipeline.tune.forms.spans.windows import (
     answer_tokens,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
 from models.config import TransformerConfig
-from models.masked_language_model import MaskedLanguageModel
+from models.language_models import MaskedLanguageModel
 from pipeline.tune.forms.spans.answers import answer_questions
 from pipeline.tune.forms.spans.settings import Answer, Question
 from pipeline.tune.forms.spans.windows import encode_questions

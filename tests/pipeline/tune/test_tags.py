@@ -10,8 +10,8 @@ import pytest
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.tokenizers.word_lexicon import assemble
-from models.causal_language_model import CausalLanguageModel
 from models.elmo.language_model import ElmoLanguageModel
+from models.language_models import CausalLanguageModel
 from pipeline.tune.forms.base import TaskContext
 from pipeline.tune.forms.tags.settings import TaggedSentence
 from pipeline.tune.forms.tags.task import ABSENT, TagsTask, word_tokens

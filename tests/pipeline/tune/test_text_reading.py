@@ -9,7 +9,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from cluster.artefacts.manifest import InputEntry
-from models.classifiers import DecoderClassifier, SequenceClassifier
+from models.classifiers import SequenceClassifier
 from models.config import TransformerConfig
 from pipeline.export.exporting import Source, write_export
 from pipeline.tune.encoding import encode_examples
@@ -61,7 +61,7 @@ def test_padded_batches_of_an_exported_classifier_give_our_logits(tmp_path, netw
     torch.manual_seed(0)
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json", specials)
     network = dataclasses.replace(network, vocab_size=tokenizer.vocab_size)
-    ours = (DecoderClassifier if network.network == "decoder" else SequenceClassifier)(network, 2).eval()
+    ours = SequenceClassifier(network, 2).eval()
     written, shape, tensors = (
         with_template(tokenizer, sequence_format(network, tokenizer)),
         network,

@@ -16,7 +16,7 @@ from sacrebleu.metrics.chrf import CHRF
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from models.sequence_to_sequence import SequenceToSequence
+from models.language_models import SequenceToSequence
 from pipeline.config.loading import validate
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.forms.base import TaskContext

@@ -11,10 +11,14 @@ import pytest
 import torch
 
 from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.initialization import init_weights
-from models.sequence_to_sequence import ConditionalGenerator, SequenceToSequence, smoothed_loss
+from models.language_models import (
+    CausalLanguageModel,
+    ConditionalGenerator,
+    SequenceToSequence,
+    smoothed_loss,
+)
 from pipeline.config.loading import validate
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.export import load_finetuned

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.classifiers import CHOICE_CLASSIFIERS
+from models.classifiers import ChoiceClassifier
 from models.config import TransformerConfig
 from pipeline.tune.encoding import EncodedExamples, encode_examples
 from pipeline.tune.files.lines import json_lines
@@ -104,7 +104,7 @@ class ChoicesTask:
         return max(1, EVALUATION_BATCH_SIZE // max(part.most_choices for part in parts))
 
     def build(self) -> nn.Module:
-        return CHOICE_CLASSIFIERS[self.network.network](self.network)
+        return ChoiceClassifier(self.network)
 
     def batch(self, part: EncodedChoices, rows: np.ndarray) -> PaddedBatch:
         """[batch, choices, length] texts; where a question has fewer choices than others, its first one is repeated."""

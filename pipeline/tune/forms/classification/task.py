@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from cluster.artefacts.errors import MismatchError
 from data_prep.tokenizers.word_lexicon import Lexicon
-from models.classifiers import DecoderClassifier, EncoderDecoderClassifier, SequenceClassifier
+from models.classifiers import SequenceClassifier
 from models.config import ElmoConfig, NetworkConfig
-from models.elmo.classifiers import ElmoClassifier
 from models.elmo.encoder import read_sentences
+from models.elmo.representations import ElmoClassifier
 from models.features import FeatureClassifier
 from pipeline.tune.batches import pad_rows
 from pipeline.tune.encoding import EncodedExamples, encode_examples
@@ -99,9 +99,9 @@ CLASSIFIERS: Mapping[str, Classifier] = MappingProxyType(
             ),
             token_reader,
         ),
-        "decoder": Classifier(Scorer(DecoderClassifier, STACK_PARTS["decoder"]), token_reader),
+        "decoder": Classifier(Scorer(SequenceClassifier, STACK_PARTS["decoder"]), token_reader),
         "encoder_decoder": Classifier(
-            Scorer(EncoderDecoderClassifier, STACK_PARTS["encoder_decoder"]), token_reader
+            Scorer(SequenceClassifier, STACK_PARTS["encoder_decoder"]), token_reader
         ),
         "elmo": Classifier(Scorer(ElmoClassifier, (Part("encoder."),), ElmoClassifier.penalty), word_reader),
     }

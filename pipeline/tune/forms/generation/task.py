@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from data_prep.ragged import Ragged
 from models.config import TransformerConfig
-from models.sequence_to_sequence import smoothed_loss
+from models.language_models import smoothed_loss
 from pipeline.tune.encoding import single_rows
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,

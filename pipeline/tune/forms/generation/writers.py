@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data_prep.ragged import Ragged
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
-from models.sequence_to_sequence import ConditionalGenerator
+from models.language_models import CausalLanguageModel, ConditionalGenerator
 from pipeline.tune.batches import pad_rows
 from pipeline.tune.forms.base import PaddedBatch
 from pipeline.tune.tokenizer import TextTokenizer

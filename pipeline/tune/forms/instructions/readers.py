@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data_prep.ragged import Ragged
-from models.causal_language_model import CausalLanguageModel
+from models.language_models import CausalLanguageModel
 from models.losses import EACH
 from pipeline.tune.batches import pad_rows
 from pipeline.tune.forms.base import EncodedPart, PaddedBatch, Part, TaskContext, unwrapped

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from data_prep.ragged import Ragged
 from models.classifiers import TokenClassifier
 from models.config import ElmoConfig, NetworkConfig
-from models.elmo.classifiers import ElmoTagger
 from models.elmo.encoder import read_sentences
+from models.elmo.representations import ElmoTagger
 from models.features import FeatureTagger
 from pipeline.tune.batches import pad_rows
 from pipeline.tune.forms.base import (

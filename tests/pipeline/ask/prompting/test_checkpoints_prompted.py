@@ -11,15 +11,13 @@ from safetensors.torch import save
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from cluster.artefacts.errors import MismatchError
-from models.causal_language_model import CausalLanguageModel
 from models.config import TransformerConfig
 from models.electra import Electra
 from models.elmo.config import ElmoConfig
 from models.elmo.language_model import ElmoLanguageModel
 from models.generation.config import GenerationConfig
 from models.initialization import init_weights
-from models.masked_language_model import MaskedLanguageModel
-from models.sequence_to_sequence import SequenceToSequence
+from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from pipeline.ask.prompting.filling import fill
 from pipeline.ask.prompting.networks import load_language_model
 from pipeline.ask.prompting.prompter import Prompter

@@ -1,19 +1,136 @@
-"""The encoder-decoder: BART, mBART and T5."""
+"""The networks of language modelling: masked (BERT), from left to right (GPT), and from text to text (BART, T5).
+
+Each gives `(losses, correct)`: by term the cross-entropy in nats, summed (float32 scalar), and the number of right
+predictions (int64 scalar); beside the latter, the losses of the first term one by one (see `models.losses.EACH`).
+All raise ValueError where `config.vocab_size` is not set.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.cache import DecoderCache
+from models.attention import DecoderCache
 from models.config import TransformerConfig
-from models.decoder import Decoder
-from models.encoder import Encoder
-from models.heads import VocabularyProjection
-from models.layout import Layout
+from models.heads import MaskedLanguageModelHead, PairHead, VocabularyProjection
+from models.layout import Layout, first_positions
 from models.losses import EACH
+from models.stacks import Decoder, Encoder
+
+Losses = tuple[dict[str, Tensor], dict[str, Tensor]]
+"""Losses and right predictions, by term."""
+
+
+class MaskedLanguageModel(nn.Module):
+    """An encoder that predicts tokens at chosen positions, and whether two segments belong together (Devlin et al.
+    2019, section 3.1, tasks 1 and 2)."""
+
+    def __init__(self, config: TransformerConfig, *, pair: str | None = None) -> None:
+        """
+        Args:
+            pair: name of the loss term about pairs, `nsp` or `sop`; None for a network without that head.
+        """
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+        self.head = MaskedLanguageModelHead(config)
+        self.pair = pair
+        self.pair_head = PairHead(config) if pair else None
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        predicted_positions: Tensor,
+        targets: Tensor,
+        cu_seqlens: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        pair_labels: Tensor | None = None,
+    ) -> Losses:
+        """`mlm`, and the pair's term; no other than the predicted positions reaches the head.
+
+        Args:
+            input_ids: [batch, length] int64, already masked.
+            predicted_positions: [num_predicted] int64 indices into the flattened batch; may be empty.
+            targets: [num_predicted] int64 token ids that belong there.
+            cu_seqlens: [num_pieces + 1] int32 boundaries of packed pieces; None attends to whole rows.
+            segment_ids: [batch, length] int64.
+            pair_labels: [batch] int64: 0 if the row's second segment follows the first, 1 if not.
+        """
+        read = predicted_positions
+        if self.pair_head is not None:
+            read = torch.cat((read, first_positions(input_ids)))
+        hidden = self.encoder(input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids, read=read)
+        predicted, first = hidden.tensor_split([len(predicted_positions)])
+        loss, correct, each = self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
+        losses, right = {"mlm": loss}, {"mlm": correct, EACH: each}
+        if self.pair_head is not None and self.pair is not None and pair_labels is not None:
+            losses[self.pair], right[self.pair] = self.pair_head.loss(first, pair_labels)
+        return losses, right
+
+    def logits(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+    ) -> Tensor:
+        """[batch, length, vocab_size] scores for every token at every position; arguments as in `Encoder`."""
+        hidden = self.encoder(
+            input_ids, cu_seqlens=cu_seqlens, attention_mask=attention_mask, segment_ids=segment_ids
+        )
+        return self.head(hidden, self.encoder.embeddings.token_weight)
+
+
+class CausalLanguageModel(nn.Module):
+    """A decoder that predicts the next token (Radford et al. 2018, section 3.1)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.decoder = Decoder(config)
+        if config.embedding_width != config.hidden_size:
+            raise ValueError("a decoder predicts with its embeddings: leave embedding_size out")
+        self.head = VocabularyProjection(config, bias=False)
+        self.logit_scale = config.hidden_size**-0.5 if config.scale_logits else 1.0
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        predicted_positions: Tensor,
+        targets: Tensor,
+        cu_seqlens: Tensor | None = None,
+        prefix_lengths: Tensor | None = None,
+    ) -> Losses:
+        """`clm`, at the predicted positions.
+
+        Args:
+            input_ids: [batch, length] int64.
+            predicted_positions: [num_predicted] int64 indices into the flattened batch.
+            targets: [num_predicted] int64: the tokens that follow there.
+            cu_seqlens: [num_pieces + 1] int32 boundaries of packed pieces; None reads whole rows.
+            prefix_lengths: [num_pieces] int32 tokens of each piece that are read both ways.
+        """
+        predicted = self.decoder(
+            input_ids, cu_seqlens=cu_seqlens, prefix_lengths=prefix_lengths, read=predicted_positions
+        )
+        scaled = predicted * self.logit_scale
+        loss, correct, each = self.head.loss(scaled, self.decoder.embeddings.token_weight, targets)
+        return {"clm": loss}, {"clm": correct, EACH: each}
+
+    def logits(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        prefix_lengths: Tensor | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Tensor:
+        """[batch, length, vocab_size] scores for what follows each token; arguments as in `Decoder`."""
+        hidden = self.decoder(input_ids, cu_seqlens, attention_mask, prefix_lengths, cache)
+        return self.head(hidden * self.logit_scale, self.decoder.embeddings.token_weight)
 
 
 @dataclass(frozen=True)
@@ -39,7 +156,7 @@ class SequenceToSequence(nn.Module):
     2.1; Raffel et al. 2020, section 2.1).
 
     Raises:
-        ValueError: `config.vocab_size` is not set, or the configuration is of another kind of network.
+        ValueError: the configuration is of another kind of network.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -60,8 +177,8 @@ class SequenceToSequence(nn.Module):
         targets: Tensor,
         cu_seqlens: Tensor | None = None,
         decoder_cu_seqlens: Tensor | None = None,
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Loss at the predicted positions of the decoder.
+    ) -> Losses:
+        """`denoise`, at the predicted positions of the decoder.
 
         Args:
             input_ids: [batch, length] int64 that the encoder reads.
@@ -71,10 +188,6 @@ class SequenceToSequence(nn.Module):
             cu_seqlens: [num_pieces + 1] int32 boundaries of the encoder's pieces, where they are packed.
             decoder_cu_seqlens: [num_pieces + 1] int32 boundaries of the decoder's pieces; piece i reads the encoder's
                 piece i.
-
-        Returns:
-            Under `denoise` the cross-entropy in nats, summed (float32 scalar), and the number of right predictions;
-            beside this, the losses one by one (see `models.losses.EACH`).
         """
         memory = self.encode(input_ids, cu_seqlens=cu_seqlens)
         predicted = self.decode(
@@ -134,11 +247,7 @@ class SequenceToSequence(nn.Module):
 
 
 class ConditionalGenerator(nn.Module):
-    """An encoder-decoder as it is fine-tuned: on padded pairs of texts (Lewis et al. 2020, section 3.3).
-
-    Raises:
-        ValueError: `config.vocab_size` is not set, or the configuration is of another kind of network.
-    """
+    """An encoder-decoder as it is fine-tuned: on padded pairs of texts (Lewis et al. 2020, section 3.3)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
