@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,54 +22,24 @@ from typing import Any
 
 import orjson
 import xxhash
-from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from cluster import logs
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.errors import ConfigError, MissingInputError, StoreError
+from cluster.artefacts.errors import MissingInputError, StoreError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
     Manifest,
-    parse_manifest,
     read_manifest,
     write_durably,
 )
-from cluster.artefacts.places import Place, as_place, inner, outer
+from cluster.artefacts.places import Place, as_place, inner, outer, parse_size, shown_size
 from cluster.artefacts.private import cache_directory, lock
 from cluster.artefacts.reading import confined_name
-from cluster.artefacts.remote import Remote, remove_leftovers, remove_unlisted, require_whole
+from cluster.artefacts.remote import Remote, remove_unlisted
 from cluster.artefacts.seen_files import SeenFiles
-from cluster.artefacts.storage import find_damage, is_committed, storage_errors
+from cluster.artefacts.storage import damaged, find_damage, is_committed, storage_errors
 from cluster.progress import transfer
-
-_SIZE = re.compile(r"\s*(\d*\.)?\d+\s*[A-Za-z]*\s*", re.ASCII)
-"""pydantic ignores what follows a size: it reads 1,000GB as one byte."""
-
-
-def parse_size(text: str, name: str) -> int:
-    """Bytes of a size with or without a unit.
-
-    Args:
-        name: the setting, with what stands between it and its value, for the error message.
-
-    Raises:
-        ConfigError: it is no size.
-    """
-    try:
-        if _SIZE.fullmatch(text):
-            return int(TypeAdapter(ByteSize).validate_python(text))
-    except ValidationError:
-        pass
-    raise ConfigError(
-        f"{name}{text} is no size.", next_step=f"write it like {name}85TB, {name}600GB or {name}512MiB"
-    )
-
-
-def shown_size(size_bytes: int) -> str:
-    """A size for people, in binary units."""
-    return ByteSize(size_bytes).human_readable()
-
 
 SIZE_VARIABLE = "CLOZE_CACHE_BYTES"
 """Environment variable with the most bytes that copies of artefacts may take, such as 500GB or 2TiB. Where it is not
@@ -91,8 +60,10 @@ def manifest_at(place: Place) -> Manifest | None:
     """
     if isinstance(place, Path):
         return read_manifest(place) if is_committed(place) else None
-    found = _fetch_manifest(Remote.open(place))
-    return found and found[1]
+    try:
+        return Remote.open(place).manifest()[1]
+    except FileNotFoundError:
+        return None
 
 
 def is_there(place: Place) -> bool:
@@ -135,7 +106,13 @@ def local_copy(
     if isinstance(place, Path):
         return place
     remote = Remote.open(place)
-    data, manifest = _fetch_manifest(remote) or _missing(place)
+    try:
+        data, manifest = remote.manifest()
+    except FileNotFoundError:
+        raise MissingInputError(
+            f"There is no artefact at {place}: it has no {MANIFEST_NAME}.",
+            next_step=f"correct the URI, or put one there: cloze push DIRECTORY {place}",
+        ) from None
     if kind is not None and manifest.kind != kind:
         raise MissingInputError(
             f"{place} is an artefact of the kind `{manifest.kind}`; one of the kind `{kind}` is needed here.",
@@ -146,13 +123,17 @@ def local_copy(
     entries = [entry for entry in manifest.files if only is None or entry.path in only]
     with storage_errors(own), _locked(own / _WORK, place):
         if stale := _stale(copy, manifest, entries, verify=verify):
-            _fetch(remote, own, copy, manifest, stale)
+            wanted = {entry.path for entry in stale}
+            present = [one for one in manifest.files if one.path in wanted or (copy / one.path).is_file()]
+            _make_room(own, remote.uri, sum(entry.size_bytes for entry in present))
+            fetch_files(remote, manifest, stale, copy, "fetch")
         copy.mkdir(parents=True, exist_ok=True)
         if one_place:
             # The artefact that was there before may have had other files.
             remove_unlisted(copy, manifest)
-        if (only is None or one_place) and _content(copy / MANIFEST_NAME) != data:
-            write_durably(copy / MANIFEST_NAME, data)
+        file = copy / MANIFEST_NAME
+        if (only is None or one_place) and not (file.exists() and file.read_bytes() == data):
+            write_durably(file, data)
         _hold(own / _USERS)
     _opened[copy] = place
     return copy
@@ -199,43 +180,18 @@ def is_on_this_machine(place: Place) -> bool:
     return not find_damage(_directory(place, manifest.fingerprint), manifest, deep=False)
 
 
-def _fetch_manifest(remote: Remote) -> tuple[bytes, Manifest] | None:
-    try:
-        data = remote.read(MANIFEST_NAME)
-    except FileNotFoundError:
-        return None
-    return data, parse_manifest(data, remote.place(MANIFEST_NAME))
-
-
-def _missing(place: str) -> tuple[bytes, Manifest]:
-    raise MissingInputError(
-        f"There is no artefact at {place}: it has no {MANIFEST_NAME}.",
-        next_step=f"correct the URI, or put one there: cloze push DIRECTORY {place}",
-    )
-
-
 def _root() -> Path:
     return cache_directory().absolute() / "artefacts"
 
 
 def _directory(place: str, fingerprint: str) -> Path:
     key = xxhash.xxh3_128_hexdigest(f"{without_credentials(place)}\n{fingerprint}".encode())
-    return _root() / key / _last_name(place)
-
-
-def _last_name(place: str) -> str:
-    """The last name of the URI, which some results are named for."""
+    # Some results are named for the last name of the URI.
     name = place.rpartition("/")[2].partition("?")[0]
     try:
-        return confined_name(name)
+        return _root() / key / confined_name(name)
     except ValueError:
-        return "artefact"
-
-
-def _content(path: Path) -> bytes | None:
-    with suppress(FileNotFoundError):
-        return path.read_bytes()
-    return None
+        return _root() / key / "artefact"
 
 
 def _origin(own: Path) -> dict[str, Any]:
@@ -259,16 +215,6 @@ def _stale(copy: Path, manifest: Manifest, entries: Sequence[FileEntry], *, veri
     return [entry for entry in entries if entry.path in bad]
 
 
-def _fetch(remote: Remote, own: Path, copy: Path, manifest: Manifest, entries: Sequence[FileEntry]) -> None:
-    present = {entry.path for entry in manifest.files if (copy / entry.path).is_file()}
-    needed = {entry.path: entry.size_bytes for entry in entries}
-    size_bytes = sum(
-        entry.size_bytes for entry in manifest.files if entry.path in present or entry.path in needed
-    )
-    _make_room(own, remote.uri, size_bytes)
-    fetch_files(remote, manifest, entries, copy, "fetch")
-
-
 def fetch_files(
     remote: Remote, manifest: Manifest, entries: Sequence[FileEntry], target: Path, verb: str
 ) -> None:
@@ -281,10 +227,20 @@ def fetch_files(
         StoreError: the store does not answer, or has another artefact by now.
         CorruptArtefactError: names every file that is missing or damaged in the store.
     """
-    remove_leftovers(target)
+    for leftover in target.rglob(".*.tmp"):  # of killed downloads
+        leftover.unlink()
     size_bytes = sum(entry.size_bytes for entry in entries)
     with transfer(f"{verb} {without_credentials(remote.uri)}", size_bytes) as advance:
-        require_whole(remote, manifest, remote.download(entries, target, advance))
+        damages = [damage for damage in remote.download(entries, target, advance) if damage is not None]
+    if not damages:
+        return
+    if remote.exists(MANIFEST_NAME) and manifest.fingerprint.encode() not in remote.read(MANIFEST_NAME):
+        raise StoreError(
+            f"{remote.uri} was replaced by another artefact while it was read.",
+            next_step="type the same command again, which reads the new one",
+        )
+    remedy = f"put it there again from where it was made: cloze push DIRECTORY {remote.uri} --again"
+    raise damaged(remote.uri, manifest, damages, remedy)
 
 
 # -- room ---------------------------------------------------------------------------------------------------
@@ -296,9 +252,22 @@ def _make_room(own: Path, uri: str, size_bytes: int) -> None:
     Raises:
         StoreError: the copy does not fit.
     """
+
+    def last_use(one: Path) -> float:
+        with suppress(OSError):
+            return (one / _USERS).stat().st_mtime
+        return 0.0
+
+    def bytes_in(one: Path) -> int:
+        found = 0
+        for path in one.rglob("*"):
+            with suppress(OSError):
+                found += path.stat().st_size if path.is_file() else 0
+        return found
+
     with _locked(own.parent / _WORK, uri):
-        copies = sorted((one for one in own.parent.iterdir() if one.is_dir()), key=_last_use)
-        on_disk = {one: _bytes_in(one) for one in copies}
+        copies = sorted((one for one in own.parent.iterdir() if one.is_dir()), key=last_use)
+        on_disk = {one: bytes_in(one) for one in copies}
         # Copies that are being fetched will need more than they have.
         taken = {one: _origin(one).get("size_bytes", on_disk[one]) for one in copies if one != own}
         limit, reason = _limit(own.parent, sum(on_disk.values()))
@@ -317,14 +286,6 @@ def _make_room(own: Path, uri: str, size_bytes: int) -> None:
         write_durably(own / _ORIGIN, orjson.dumps(facts))
 
 
-def _bytes_in(directory: Path) -> int:
-    found = 0
-    for path in directory.rglob("*"):
-        with suppress(OSError):
-            found += path.stat().st_size if path.is_file() else 0
-    return found
-
-
 def _limit(root: Path, on_disk: int) -> tuple[int, str]:
     """The most bytes that all copies may take, and why."""
     disk = shutil.disk_usage(root)
@@ -341,12 +302,6 @@ def _no_room(uri: str, size_bytes: int, why: str, root: Path) -> StoreError:
         kept="all other copies",
         next_step=f"free disk space, set {SIZE_VARIABLE}, or name a larger file system by CLOZE_CACHE",
     )
-
-
-def _last_use(own: Path) -> float:
-    with suppress(OSError):
-        return (own / _USERS).stat().st_mtime
-    return 0.0
 
 
 def _evict(own: Path) -> bool:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import orjson
@@ -27,12 +26,11 @@ from cluster.artefacts.manifest import (
     Manifest,
     hash_file,
     hash_json,
-    parse_manifest,
     read_manifest,
     write_durably,
 )
-from cluster.artefacts.places import is_web
-from cluster.artefacts.reading import for_files, place_inside
+from cluster.artefacts.places import is_web, shown_size
+from cluster.artefacts.reading import for_files, inside
 from cluster.artefacts.remote import TRANSFERS, Remote, remove_unlisted
 from cluster.artefacts.shard_records import LOG_NAME
 from cluster.artefacts.storage import (
@@ -42,7 +40,7 @@ from cluster.artefacts.storage import (
     staging_directory,
     storage_errors,
 )
-from cluster.copies import fetch_files, shown_size
+from cluster.copies import fetch_files
 from cluster.progress import transfer
 
 _NOTE = "arrived.json"
@@ -87,13 +85,19 @@ def push(directory: Path, uri: str, *, replace: bool = False, again: bool = Fals
             next_step="name a store, such as s3://bucket/corpus",
         )
     remote, manifest = Remote.open(uri), read_manifest(directory)
-    files, there, sizes = _files_of(directory, manifest), _manifest_at(remote), remote.sizes()
+    there, sizes = None, remote.sizes()
+    # A damaged manifest is written again.
+    with suppress(FileNotFoundError, CorruptArtefactError):
+        there = remote.manifest(anyone=True)[1]
+    files = [*manifest.files, *_records_in(directory)]
     is_same = there is not None and there.fingerprint == manifest.fingerprint
     if there is not None and not is_same and not replace:
         raise _in_the_way(uri, there, "URI")
     if there is None and not replace:
         _require_none_below(uri, sizes.keys() - {entry.path for entry in files})
-    arrived = _noted(remote) if _NOTE in sizes else {}
+    arrived: dict[str, str] = {}
+    with suppress(FileNotFoundError, ValueError, TypeError):
+        arrived = dict(orjson.loads(remote.read(_NOTE))) if _NOTE in sizes else {}
     earlier = set(arrived) | {entry.path for entry in (there.files if there is not None else ())}
     if again:
         arrived = {}
@@ -137,19 +141,15 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
     """
     remote = Remote.open(uri)
     try:
-        data = remote.read(MANIFEST_NAME)
+        data, manifest = remote.manifest()
     except FileNotFoundError:
         raise _nothing_at(uri) from None
-    manifest = parse_manifest(data, remote.place(MANIFEST_NAME))
     there = read_manifest(directory, anyone=True) if is_committed(directory) else None
     is_same = there is not None and there.fingerprint == manifest.fingerprint
     if there is not None and not is_same and not replace:
         raise _in_the_way(str(directory), there, "directory")
-    if (
-        there is None
-        and not replace
-        and (directory.is_file() or (directory.is_dir() and any(directory.iterdir())))
-    ):
+    is_taken = directory.is_file() or (directory.is_dir() and any(directory.iterdir()))
+    if there is None and is_taken and not replace:
         raise ConfigError(
             f"{directory} is there, and is no artefact.",
             kept="it is untouched",
@@ -163,24 +163,26 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
         if not is_same:
             # Also the records of an earlier attempt, which no hash vouches for.
             remove_unlisted(target, manifest)
-        _require_room(uri, target, sum(entry.size_bytes for entry in missing))
+        needed, free = sum(entry.size_bytes for entry in missing), shutil.disk_usage(target).free
+        if needed > free:
+            raise StoreError(
+                f"{uri} takes {shown_size(needed)} more, and the file system of {target.parent} has"
+                f" {shown_size(free)}.",
+                next_step="free disk space, or name a directory of another file system",
+            )
         fetch_files(remote, manifest, manifest.files, target, "pull")
         names = remote.sizes() if remote.lists else ()
-        for_files(partial(_fetch_record, remote, target), [name for name in names if _is_record(name)])
+
+        def fetch_record(name: str) -> None:
+            file = inside(target, name, replaced=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(file, remote.read(name, _RECORD_BYTES))
+
+        for_files(fetch_record, [name for name in names if _is_record(name)])
         write_durably(target / MANIFEST_NAME, data)
     if not is_same:
         put_in_place(target, directory, manifest.files)
     return _copied(manifest, str(directory), missing)
-
-
-def _require_room(uri: str, target: Path, size_bytes: int) -> None:
-    free = shutil.disk_usage(target).free
-    if size_bytes > free:
-        room = f"the file system of {target.parent} has {shown_size(free)}"
-        raise StoreError(
-            f"{uri} takes {shown_size(size_bytes)} more, and {room}.",
-            next_step="free disk space, or name a directory of another file system",
-        )
 
 
 def find_published(uri: str) -> list[str]:
@@ -201,14 +203,6 @@ def find_published(uri: str) -> list[str]:
     if not outermost:
         raise _nothing_at(uri)
     return outermost
-
-
-def _manifest_at(remote: Remote) -> Manifest | None:
-    """The manifest in the store; None also for a damaged one, which is written again."""
-    try:
-        return parse_manifest(remote.read(MANIFEST_NAME), remote.place(MANIFEST_NAME), anyone=True)
-    except (FileNotFoundError, CorruptArtefactError):
-        return None
 
 
 def _nothing_at(uri: str) -> MissingInputError:
@@ -241,15 +235,13 @@ def _in_the_way(place: str, there: Manifest, what: str) -> ConfigError:
     )
 
 
-def _files_of(directory: Path, manifest: Manifest) -> list[FileEntry]:
-    """The files of an artefact, and the records and logs beside them."""
-    found = list(manifest.files)
+def _records_in(directory: Path) -> Iterator[FileEntry]:
+    """Entries of the records and logs beside the files of an artefact."""
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
         if path.is_file() and _is_record(name):
             digest, size_bytes = hash_file(path)
-            found.append(FileEntry(path=name, size_bytes=size_bytes, xxh3_128=digest))
-    return found
+            yield FileEntry(path=name, size_bytes=size_bytes, xxh3_128=digest)
 
 
 def _is_record(name: str) -> bool:
@@ -259,19 +251,6 @@ def _is_record(name: str) -> bool:
     return name == LOG_NAME or (
         directory.endswith("-records") and "/" not in directory and file[0] != "." and file.endswith(".json")
     )
-
-
-def _fetch_record(remote: Remote, target: Path, name: str) -> None:
-    file = place_inside(target, name)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(file, remote.read(name, _RECORD_BYTES))
-
-
-def _noted(remote: Remote) -> dict[str, str]:
-    """Hashes, by name, of the files that have arrived in the store."""
-    with suppress(FileNotFoundError, ValueError, TypeError):
-        return dict(orjson.loads(remote.read(_NOTE)))
-    return {}
 
 
 def _upload(

@@ -194,7 +194,8 @@ def known_secrets(environment: Mapping[str, str], *directories: Path) -> set[str
         tokens.append(Path(place))
     found = set(_of_assignments(environment.items()))
     for path in settings:
-        found |= set(_of_assignments(_assignments(_read(path))))
+        matches = map(_ASSIGNMENT.match, _read(path).splitlines())
+        found |= set(_of_assignments((match[1], match[2]) for match in matches if match))
     for path in tokens:
         found |= set(_read(path).split())
     found |= set(_of_uris(_read(home / ".git-credentials")))
@@ -209,8 +210,8 @@ def known_secrets(environment: Mapping[str, str], *directories: Path) -> set[str
 def _of_assignments(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     for name, value in pairs:
         yield from _of_uris(value)
-        if _NAMED.search(name) and name not in _NO_SECRETS and not _is_place(value):
-            yield value
+        if _NAMED.search(name) and name not in _NO_SECRETS and not os.path.exists(value):
+            yield value  # and not the path of a file with the secret
 
 
 def _of_uris(text: str) -> Iterator[str]:
@@ -218,18 +219,6 @@ def _of_uris(text: str) -> Iterator[str]:
         # A name without a password is a token, if it is long.
         name, _, password = user.partition(":")
         yield password or (name if len(name) >= 16 else "")
-
-
-def _assignments(text: str) -> list[tuple[str, str]]:
-    found = map(_ASSIGNMENT.match, text.splitlines())
-    return [(match[1], match[2]) for match in found if match]
-
-
-def _is_place(value: str) -> bool:
-    """Whether the value of a variable is a path, such as the path of a file with the secret."""
-    with suppress(OSError, ValueError):
-        return os.path.exists(value)
-    return False
 
 
 def _read(path: Path) -> str:

@@ -5,6 +5,7 @@ Many strings lie in one block of bytes: each takes its bytes and 8 more, and not
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -204,14 +205,10 @@ class InputEntries(Columns[InputEntry]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Sequence):
-            return len(self) == len(other) and all(map(_equal, self, other))
+            return len(self) == len(other) and all(map(operator.eq, self, other))
         return NotImplemented
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def __repr__(self) -> str:
         return f"InputEntries({list(self[:3])}{', ...' if len(self) > 3 else ''})"
-
-
-def _equal(first: InputEntry, second: Any) -> bool:
-    return first == second

@@ -71,11 +71,11 @@ def _as_columns(value: Any, validate: Callable[[Any], Sequence[InputEntry]]) -> 
     return InputEntries.of(validate(value))
 
 
-def _as_list(entries: Sequence[InputEntry]) -> list[dict[str, str]]:
-    return list(InputEntries.of(entries).plain())
-
-
-_Inputs = Annotated[Sequence[InputEntry], WrapValidator(_as_columns), PlainSerializer(_as_list)]
+_Inputs = Annotated[
+    Sequence[InputEntry],
+    WrapValidator(_as_columns),
+    PlainSerializer(lambda entries: list(InputEntries.of(entries).plain())),
+]
 """Validated as a sequence of entries, and kept as `InputEntries`."""
 
 
@@ -213,7 +213,7 @@ def make_manifest(
     return Manifest(
         kind=kind,
         config=dict(config),
-        inputs=InputEntries.of(inputs),
+        inputs=inputs,
         files=ordered,
         stats=dict(stats),
         created_by=created_by(),
@@ -300,11 +300,18 @@ def parse_manifest(data: bytes, place: str, *, anyone: bool = False) -> Manifest
         contents = unseal(orjson.loads(data))
     except ValueError as error:
         raise CorruptArtefactError(f"{place} cannot be read: {error}") from None
-    _require_known_schema(place, contents)
+    found = contents.get("schema_version")
+    if isinstance(found, int) and found > SCHEMA_VERSION:
+        raise MismatchError(
+            f"{place} has schema version {found}; this cloze reads up to {SCHEMA_VERSION}.",
+            next_step="upgrade cloze",
+        )
     try:
         manifest = Manifest.model_validate(contents)
     except ValidationError as error:
-        raise CorruptArtefactError(f"{place} is not a manifest: {_first_problem(error)}") from None
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CorruptArtefactError(f"{place} is not a manifest: {where}: {first['msg']}") from None
     expected = fingerprint_of(manifest.kind, manifest.config, manifest.inputs, manifest.files)
     if manifest.fingerprint != expected:
         raise CorruptArtefactError(
@@ -330,20 +337,6 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
     }
     short = manifest.model_dump(mode="json", exclude={*long, *(() if manifest.signature else ("signature",))})
     return {name: (short | long)[name] for name in Manifest.model_fields if name in short or name in long}
-
-
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-
-
-def _require_known_schema(place: str, contents: Mapping[str, Any]) -> None:
-    found = contents.get("schema_version")
-    if isinstance(found, int) and found > SCHEMA_VERSION:
-        raise MismatchError(
-            f"{place} has schema version {found}; this cloze reads up to {SCHEMA_VERSION}.",
-            next_step="upgrade cloze",
-        )
 
 
 @cache

@@ -158,11 +158,22 @@ class _Lease:
         Raises:
             InUseError: another process holds it.
         """
-        while not self._create():
+        while True:
+            with suppress(FileExistsError):
+                # Of several machines that create it together one succeeds, on NFS too.
+                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+                return self._write()
             found = self._path.read_bytes() if self._path.exists() else b""
             if _is_held(self._path, found):
                 raise _in_use(self._directory, _in_words(_read(self._path)), in_use)
-            self._set_aside(found)
+            # Remove the expired lease; one that another process has taken over meanwhile is put back.
+            aside = self._path.with_name(f"{LEASE_NAME}.{self._mine['token']}")
+            with suppress(FileNotFoundError):
+                os.rename(self._path, aside)
+                if aside.read_bytes() != found:
+                    with suppress(FileExistsError):
+                        os.link(aside, self._path)
+                aside.unlink()
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
@@ -182,25 +193,6 @@ class _Lease:
                 with suppress(OSError):
                     self._path.unlink()
             os.close(self._descriptor)
-
-    def _create(self) -> bool:
-        try:
-            # Of several machines that create it together one succeeds, on NFS too.
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            return False
-        self._write()
-        return True
-
-    def _set_aside(self, expired: bytes) -> None:
-        """Remove an expired lease; one that another process has taken over meanwhile is put back."""
-        aside = self._path.with_name(f"{LEASE_NAME}.{self._mine['token']}")
-        with suppress(FileNotFoundError):
-            os.rename(self._path, aside)
-            if aside.read_bytes() != expired:
-                with suppress(FileExistsError):
-                    os.link(aside, self._path)
-            aside.unlink()
 
     def _write(self) -> None:
         # One write of one size: a reader sees this count or the one before.

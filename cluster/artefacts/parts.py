@@ -125,7 +125,15 @@ class PartRecords(Generic[Record]):
 
         def verified(part: ArtefactPart) -> Record | None:
             record = self.made(artefact, part)
-            return record.slim() if record is not None and _verifies(artefact, record) else None
+            try:
+                if record is not None and all(
+                    not difference(entry.under(artefact), entry) and (entry.sha256 or not is_sealing())
+                    for entry in record.part_files
+                ):
+                    return record.slim()
+            except (OSError, CorruptArtefactError):
+                pass
+            return None
 
         return {record.part_name: record for record in for_files(verified, [*parts]) if record is not None}
 
@@ -318,16 +326,6 @@ class PartedArtefact(Generic[Record]):
                 " make everything anew, move the directory away and run the same command",
             )
         return condition.committed
-
-
-def _verifies(artefact: Path, record: PartRecord) -> bool:
-    try:
-        return all(
-            not difference(entry.under(artefact), entry) and (entry.sha256 or not is_sealing())
-            for entry in record.part_files
-        )
-    except (OSError, CorruptArtefactError):
-        return False
 
 
 def _link_files(source: Path, old: PartRecord, target: Path, new: PartRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Places of artefacts: directories, and fsspec URIs such as s3://bucket/corpus/tokens.
+"""Places of artefacts, directories and fsspec URIs such as s3://bucket/corpus/tokens; and sizes as people write them.
 
 A directory is a `Path` and a URI a `str`, so that no URI is ever taken for a relative path: pathlib would make
 `s3:/bucket` of it.
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ByteSize, TypeAdapter, ValidationError, WithJsonSchema
 
 from cluster.artefacts.credentials import require_no_credentials
 from cluster.artefacts.errors import ConfigError
@@ -24,6 +24,10 @@ _FOLDED = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>.*)", re.D
 _NAMELESS = re.compile(r"(?!(file|local|memory|hdfs)://).*://(/.*)?|.*://", re.DOTALL)
 """A URI without a bucket or a host. Stores that need neither begin with a path."""
 _WEB = ("http://", "https://")
+
+
+_SIZE = re.compile(r"\s*(\d*\.)?\d+\s*[A-Za-z]*\s*", re.ASCII)
+"""pydantic ignores what follows a size: it reads 1,000GB as one byte."""
 
 
 def is_uri(text: str) -> bool:
@@ -75,6 +79,30 @@ def is_below(place: Place, directories: Iterable[Place]) -> bool:
 def absolute(place: Place) -> Place:
     """The place as it is named from any other working directory."""
     return place.resolve() if isinstance(place, Path) else place
+
+
+def parse_size(text: str, name: str) -> int:
+    """Bytes of a size with or without a unit.
+
+    Args:
+        name: the setting, with what stands between it and its value, for the error message.
+
+    Raises:
+        ConfigError: it is no size.
+    """
+    try:
+        if _SIZE.fullmatch(text):
+            return int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
+        pass
+    raise ConfigError(
+        f"{name}{text} is no size.", next_step=f"write it like {name}85TB, {name}600GB or {name}512MiB"
+    )
+
+
+def shown_size(size_bytes: int) -> str:
+    """A size for people, in binary units."""
+    return ByteSize(size_bytes).human_readable()
 
 
 def _checked(value: Any) -> Any:

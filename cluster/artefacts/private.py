@@ -78,7 +78,8 @@ def private_root() -> Path:
     """
     name = f"cloze-{os.getuid()}"
     places = [Path(tempfile.gettempdir()).resolve(), _FALLBACK]
-    fitting = [place for place in places if _room(place / name) >= len("/o-12345678")]
+    least = len("/o-12345678") + _BELOW
+    fitting = [place for place in places if len(os.fsencode(place / name)) + least <= SOCKET_PATH_BYTES]
     if not fitting:
         raise StorageError(
             f"{places[0]} has too long a path for the sockets of Ray, which may have {SOCKET_PATH_BYTES} bytes.",
@@ -152,9 +153,16 @@ def private_directory(prefix: str) -> Iterator[Path]:
         StorageError: as `private_root` does.
     """
     root = private_root()
+
+    def age(directory: Path) -> float:
+        try:
+            return -directory.lstat().st_mtime
+        except OSError:  # Another process removed it meanwhile: it counts as old.
+            return 0.0
+
     with (root / _LOCK_NAME).open("w") as one_at_a_time:
         lock(one_at_a_time.fileno())
-        for old in sorted(root.glob(f"{prefix}*"), key=_age)[1:]:
+        for old in sorted(root.glob(f"{prefix}*"), key=age)[1:]:
             _remove_unless_in_use(old)
         directory = make_private_directory(prefix)
         in_use = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
@@ -169,14 +177,6 @@ def private_directory(prefix: str) -> Iterator[Path]:
         os.close(in_use)
 
 
-def _age(directory: Path) -> float:
-    """Sort key, newest first; a directory that another process removed meanwhile counts as old."""
-    try:
-        return -directory.lstat().st_mtime
-    except OSError:
-        return 0.0
-
-
 def _remove_unless_in_use(directory: Path) -> None:
     try:
         in_use = os.open(directory / _LOCK_NAME, os.O_RDWR)
@@ -189,11 +189,6 @@ def _remove_unless_in_use(directory: Path) -> None:
         return
     finally:
         os.close(in_use)
-
-
-def _room(path: Path) -> int:
-    """Bytes left for names below `path` in the path of Ray's directory."""
-    return SOCKET_PATH_BYTES - _BELOW - len(os.fsencode(path))
 
 
 def _others_write(directory: Path) -> bool:

@@ -53,40 +53,26 @@ def confined_name(name: str) -> str:
     return name
 
 
-def inside(directory: Path, name: str) -> Path:
+def inside(directory: Path, name: str, *, replaced: bool = False) -> Path:
     """The path of a file of an artefact.
+
+    Args:
+        replaced: whether the file is to be replaced or moved; it may then itself be a link to anywhere.
 
     Raises:
         CorruptArtefactError: the name, or a link on the way, leads out of `directory`.
     """
-    path = _joined(directory, name)
-    if not _leads_into(path, directory, name.count("/") + 1):
-        raise CorruptArtefactError(
-            f"{path} is a link that leads out of {directory}.", next_step="put the file itself in its place"
-        )
-    return path
-
-
-def place_inside(directory: Path, name: str) -> Path:
-    """The path of a file to be replaced or moved; unlike for `inside`, the file itself may be a link to anywhere.
-
-    Raises:
-        CorruptArtefactError: the name, or a link among the directories on the way, leads out of `directory`.
-    """
-    path = _joined(directory, name)
-    if not _leads_into(path.parent, directory, name.count("/")):
-        raise CorruptArtefactError(
-            f"{path.parent} is a link that leads out of {directory}.",
-            next_step="put the directory itself in its place",
-        )
-    return path
-
-
-def _joined(directory: Path, name: str) -> Path:
     try:
-        return directory / confined_name(name)
+        path = directory / confined_name(name)
     except ValueError as error:
         raise CorruptArtefactError(f"{directory}: {error}.") from None
+    checked, kind = (path.parent, "directory") if replaced else (path, "file")
+    if not _leads_into(checked, directory, name.count("/") + (not replaced)):
+        raise CorruptArtefactError(
+            f"{checked} is a link that leads out of {directory}.",
+            next_step=f"put the {kind} itself in its place",
+        )
+    return path
 
 
 def _leads_into(path: Path, directory: Path, depth: int) -> bool:
@@ -224,7 +210,15 @@ def sha256_of(path: Path) -> str:
 def for_files(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """`function` of every item, in order, several at a time unless each takes next to nothing; for functions that wait
     for files."""
-    results = _while_fast(function, items)
+    results: list[Result] = []
+    slow = 0
+    # Small files of a local disk take threads four times as long, because they wait for each other's turn in the
+    # interpreter. So this thread takes the first items, up to a few that are slow.
+    while len(results) < len(items) and slow < 2:
+        chunk = items[len(results) : 2 * len(results) + 1][:_CHUNK]
+        started = time.perf_counter()
+        results += map(function, chunk)
+        slow = slow + 1 if time.perf_counter() - started > _ONCE_S + _FAST_S * len(chunk) else 0
     rest = items[len(results) :]
     if not rest:
         return results
@@ -234,17 +228,4 @@ def for_files(function: Callable[[Item], Result], items: Sequence[Item]) -> list
     with ThreadPoolExecutor(_FILE_THREADS) as pool:
         for found in pool.map(lambda chunk: [function(item) for item in chunk], chunks):
             results += found
-    return results
-
-
-def _while_fast(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Results of the first items, up to a few that are slow, in this thread: small files of a local disk take threads
-    four times as long, because they wait for each other's turn in the interpreter."""
-    results: list[Result] = []
-    slow = 0
-    while len(results) < len(items) and slow < 2:
-        chunk = items[len(results) : 2 * len(results) + 1][:_CHUNK]
-        started = time.perf_counter()
-        results += map(function, chunk)
-        slow = slow + 1 if time.perf_counter() - started > _ONCE_S + _FAST_S * len(chunk) else 0
     return results

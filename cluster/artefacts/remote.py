@@ -27,9 +27,9 @@ import xxhash
 
 from cluster.artefacts.credentials import message_without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError, StoreError
-from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, Manifest
+from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
 from cluster.artefacts.places import is_web
-from cluster.artefacts.reading import place_inside
+from cluster.artefacts.reading import inside
 from cluster.artefacts.storage import Damage, difference, storage_errors
 
 Result = TypeVar("Result")
@@ -158,7 +158,35 @@ class Remote:
         """
         if self.lists and most_bytes is None:
             return self._do("read", name, self.filesystem.cat_file)
-        return self._do("read", name, lambda _: self._small(name, most_bytes or _SMALL_BYTES))
+        most = most_bytes or _SMALL_BYTES
+
+        def read_blocks(_: str) -> bytes:
+            found = bytearray()
+            for block in self._blocks(name):
+                found += block
+                if len(found) > most:
+                    raise StorageError(
+                        f"{self.place(name)} is larger than {most >> 20:,} MiB, which no manifest or record is.",
+                        kept="nothing of it",
+                        next_step="name the place of an artefact, which `cloze push` has made",
+                    )
+            return bytes(found)
+
+        return self._do("read", name, read_blocks)
+
+    def manifest(self, name: str = "", *, anyone: bool = False) -> tuple[bytes, Manifest]:
+        """The manifest of the artefact in this directory or in the one called `name`: its bytes, and parsed.
+
+        Args:
+            anyone: as for `read_manifest`.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptArtefactError, MismatchError, UntrustedArtefactError: as `read_manifest`.
+        """
+        file = f"{name}/{MANIFEST_NAME}" if name else MANIFEST_NAME
+        data = self.read(file)
+        return data, parse_manifest(data, self.place(file), anyone=anyone)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file."""
@@ -168,7 +196,10 @@ class Remote:
                 self.filesystem.pipe_file(path, data)
             except Exception:
                 # The store may have written it, and only its answer was lost.
-                if not self._holds(name, data):
+                there = None
+                with suppress(Exception):
+                    there = self.filesystem.cat_file(path)
+                if there != data:
                     raise
 
         self._do("write", name, pipe)
@@ -233,7 +264,7 @@ class Remote:
 
         def download_one(entry: FileEntry) -> Damage | None:
             name = entry.path
-            place = None if target is None else place_inside(target, name)
+            place = None if target is None else inside(target, name, replaced=True)
             found = self._do("read", name, lambda _: _keep(self._blocks(name), entry, place))
             advance(entry.size_bytes)
             return found
@@ -251,23 +282,6 @@ class Remote:
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
-
-    def _holds(self, name: str, data: bytes) -> bool:
-        with suppress(Exception):
-            return self.filesystem.cat_file(self._path(name)) == data
-        return False
-
-    def _small(self, name: str, most_bytes: int) -> bytes:
-        found = bytearray()
-        for block in self._blocks(name):
-            found += block
-            if len(found) > most_bytes:
-                raise StorageError(
-                    f"{self.place(name)} is larger than {most_bytes >> 20:,} MiB, which no manifest or record is.",
-                    kept="nothing of it",
-                    next_step="name the place of an artefact, which `cloze push` has made",
-                )
-        return bytes(found)
 
     def _blocks(self, name: str) -> Iterator[bytes]:
         options = {"block_size": _BLOCK_BYTES if self.lists else 0, "cache_type": "none"}
@@ -288,7 +302,11 @@ class Remote:
                 try:
                     return function(self._path(name))
                 except Exception as error:
-                    if _lasts(error) or time.monotonic() - started > _PATIENCE_S:
+                    number = error.errno if isinstance(error, OSError) else None
+                    lasts = isinstance(error, _LASTING) or number in _LASTING_NUMBERS
+                    if lasts or type(error).__name__ in _LASTING_NAMES:
+                        raise
+                    if time.monotonic() - started > _PATIENCE_S:
                         raise
                     if pause_s >= _SHOWN_PAUSE_S:
                         reason = message_without_credentials(f"{self.place(name)}: {error}")
@@ -312,47 +330,12 @@ class Remote:
             ) from error
 
 
-def require_whole(remote: Remote, manifest: Manifest, found: Sequence[Damage | None]) -> None:
-    """Refuse an artefact of which downloaded files are damaged.
-
-    Raises:
-        StoreError: another artefact has taken its place since its manifest was read.
-        CorruptArtefactError: names every damaged file.
-    """
-    damages = [damage for damage in found if damage is not None]
-    if not damages:
-        return
-    if remote.exists(MANIFEST_NAME) and manifest.fingerprint.encode() not in remote.read(MANIFEST_NAME):
-        raise StoreError(
-            f"{remote.uri} was replaced by another artefact while it was read.",
-            next_step="type the same command again, which reads the new one",
-        )
-    listed = "\n".join(f"  {damage}" for damage in damages)
-    raise CorruptArtefactError(
-        f"{remote.uri} ({manifest.kind}) is damaged:\n{listed}",
-        kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
-        next_step=f"put it there again from where it was made: cloze push DIRECTORY {remote.uri} --again",
-    )
-
-
 def remove_unlisted(directory: Path, manifest: Manifest) -> None:
     """Delete the files that a manifest does not list."""
     listed = {MANIFEST_NAME, *(entry.path for entry in manifest.files)}
     for path in list(directory.rglob("*")):
         if path.relative_to(directory).as_posix() not in listed and (path.is_symlink() or not path.is_dir()):
             path.unlink()
-
-
-def remove_leftovers(directory: Path) -> None:
-    """Delete what killed downloads left in a directory, to which no other process may download now."""
-    for leftover in directory.rglob(".*.tmp"):
-        leftover.unlink()
-
-
-def _lasts(error: Exception) -> bool:
-    """Whether another attempt would end with the same error."""
-    number = error.errno if isinstance(error, OSError) else None
-    return isinstance(error, _LASTING) or number in _LASTING_NUMBERS or type(error).__name__ in _LASTING_NAMES
 
 
 def _keep(blocks: Iterator[bytes], entry: FileEntry, target: Path | None) -> Damage | None:

@@ -103,29 +103,22 @@ class Effort:
 @contextmanager
 def measure_effort() -> Iterator[Callable[[], Effort]]:
     """Measure the block; yields a function that returns the result, to be called when the work is done."""
-    _reset_peak()
+    # Linux resets the peak on request; elsewhere it is the peak since the process began.
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
     started, processed = time.perf_counter(), time.process_time()
 
     def effort() -> Effort:
         seconds = round(time.perf_counter() - started, 3)
         used = round(time.process_time() - processed, 3)
-        return Effort(f"{platform.node()}:{os.getpid()}", seconds, _peak_rss_bytes(), used)
+        peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        with suppress(OSError):
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    peak_rss_bytes = int(line.split()[1]) * 1024
+        return Effort(f"{platform.node()}:{os.getpid()}", seconds, peak_rss_bytes, used)
 
     yield effort
-
-
-def _reset_peak() -> None:
-    # Linux resets the peak on request; elsewhere it is the peak since the process began.
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak_rss_bytes() -> int:
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class ShardLog:
@@ -188,7 +181,10 @@ class ShardLog:
     def __str__(self) -> str:
         elapsed = max(time.perf_counter() - self._started, 1e-3)
         speeds = [f"{self._bytes / 1e6 / elapsed:,.1f} MB/s", f"{self._rows / elapsed:,.0f} rows/s"]
-        left = [f"{_duration(self.seconds_left)} left"] if self._weights_left else []
+        seconds = self.seconds_left
+        duration = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        duration = f"{seconds:.0f} s" if seconds < 90 else duration
+        left = [f"{duration} left"] if self._weights_left else []
         # For a shard without text, such as a tokenizer, bytes per second mean nothing.
         return ", ".join((speeds if self._bytes else []) + left)
 
@@ -257,24 +253,20 @@ def summarize_log(directory: Path) -> dict[str, Any]:
         `rows_per_s` (of one worker), `peak_rss_bytes`, and `workers`: the same by name. A shard that was made twice
         counts twice.
     """
-    lines = [line for line in _lines(directory / LOG_NAME) if _is_of_shard(line)]
+    numbers = ("bytes", "rows", "seconds", "processor_seconds", "peak_rss_bytes")
+    # The log has no hash, and may come from a store.
+    lines = [
+        line
+        for line in _lines(directory / LOG_NAME)
+        if "file" in line
+        and isinstance(line.get("worker"), str)
+        and all(isinstance(line.get(key), int | float) for key in numbers)
+    ]
     if not lines:
         return {}
     workers = sorted({line["worker"] for line in lines})
     own = {name: _totals([line for line in lines if line["worker"] == name]) for name in workers}
     return _totals(lines) | {"workers": own}
-
-
-def _is_of_shard(line: dict[str, Any]) -> bool:
-    """Whether a line is about a shard, as this module writes it: the log has no hash, and may come from a store."""
-    return (
-        "file" in line
-        and isinstance(line.get("worker"), str)
-        and all(
-            isinstance(line.get(key), int | float)
-            for key in ("bytes", "rows", "seconds", "processor_seconds", "peak_rss_bytes")
-        )
-    )
 
 
 def _totals(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -300,12 +292,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                     yield found
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def report_status(path: Path, text: str) -> None:
     """Set the status that is shown while a shard function writes the shard at `path`."""
     status = _status_of(path)
@@ -314,19 +300,10 @@ def report_status(path: Path, text: str) -> None:
     os.replace(temporary, status)
 
 
-def read_status(directory: Path, file: str) -> str:
-    """The latest status of a shard's running task; empty without one."""
-    return _latest(directory, f".{file}.*.status.tmp")
-
-
-def latest_status(directory: Path) -> str:
-    """The latest status of any running task of an artefact; empty without one."""
-    return _latest(directory, ".*.status.tmp")
-
-
-def _latest(directory: Path, pattern: str) -> str:
+def read_status(directory: Path, file: str = "") -> str:
+    """The latest status of the running task of a shard, or of any task of the artefact; empty without one."""
     found = []
-    for status in directory.glob(pattern):
+    for status in directory.glob(f".{file}.*.status.tmp" if file else ".*.status.tmp"):
         try:
             found.append((status.stat().st_mtime_ns, status.read_text(encoding="utf-8")))
         except OSError:

@@ -25,7 +25,7 @@ from cluster.artefacts.manifest import (
     sha256_of,
     write_manifest,
 )
-from cluster.artefacts.reading import for_files, place_inside, reading, refusal
+from cluster.artefacts.reading import for_files, inside, reading, refusal
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
 
@@ -170,13 +170,21 @@ def open_artefact(
             next_step=f"name {beside if is_committed(beside) else f'a directory with {kind}'}",
         )
     if damages := find_damage(directory, manifest, deep=deep, only=only, seen=seen):
-        listed = "\n".join(f"  {damage}" for damage in damages)
-        raise CorruptArtefactError(
-            f"{directory} ({manifest.kind}) is damaged:\n{listed}",
-            kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
-            next_step=repair or "make it again with the command that made it; only damaged files are redone",
-        )
+        repair = repair or "make it again with the command that made it; only damaged files are redone"
+        raise damaged(directory, manifest, damages, repair)
     return manifest
+
+
+def damaged(
+    place: Path | str, manifest: Manifest, damages: Sequence[Damage], next_step: str = ""
+) -> CorruptArtefactError:
+    """The error that names every damaged file of an artefact."""
+    listed = "\n".join(f"  {damage}" for damage in damages)
+    return CorruptArtefactError(
+        f"{place} ({manifest.kind}) is damaged:\n{listed}",
+        kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
+        next_step=next_step,
+    )
 
 
 def commit(
@@ -271,10 +279,10 @@ def quarantine(directory: Path, damage: Damage) -> Path | None:
     Raises:
         CorruptArtefactError: its name, or a link on the way, leads out of the artefact.
     """
-    path = place_inside(directory, damage.path)
+    path = inside(directory, damage.path, replaced=True)
     if not os.path.lexists(path):
         return None
-    place_inside(directory, f"{QUARANTINE_NAME}/{damage.path}")
+    inside(directory, f"{QUARANTINE_NAME}/{damage.path}", replaced=True)
     target = free_name(directory / QUARANTINE_NAME / damage.path)
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(path, target)
@@ -306,7 +314,9 @@ def storage_errors(where: Path, *, again: str = "run the same command again") ->
     try:
         yield
     except Exception as error:
-        number = _errno_of(error)
+        # Libraries written in Rust have the number only in the message.
+        found = _OS_ERROR.search(str(error))
+        number = (error.errno or 0) if isinstance(error, OSError) else int(found[1]) if found else 0
         if number not in remedies:
             raise
         place = getattr(error, "filename", None) or where
@@ -333,14 +343,6 @@ def contents_of(file: Path, error_class: type[ClozeError] = CorruptArtefactError
             f"{file} has unexpected contents: {type(error).__name__}: {reason}",
             next_step="find out who wrote it, and replace it by a copy that you trust: SECURITY.md",
         ) from error
-
-
-def _errno_of(error: Exception) -> int:
-    """The errno of an exception, 0 without one; libraries written in Rust have it only in the message."""
-    if isinstance(error, OSError):
-        return error.errno or 0
-    found = _OS_ERROR.search(str(error))
-    return int(found[1]) if found else 0
 
 
 def free_name(path: Path) -> Path:

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from cluster.artefacts.errors import CorruptArtefactError, CorruptCheckpointError
 from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, read_manifest
 from cluster.artefacts.reading import read_bytes
-from cluster.artefacts.storage import Damage, contents_of, free_name, is_committed
+from cluster.artefacts.storage import Damage, contents_of, is_committed
 from models.config import NetworkConfig
 from pipeline.config.networks import NetworkChoice
 from pipeline.objectives.base import TOTAL
@@ -117,21 +117,6 @@ def list_checkpoints(directory: Path) -> list[Path]:
     return sorted(found, key=step_of)
 
 
-def list_lost(directory: Path) -> list[Path]:
-    """Checkpoints that have lost their manifest, oldest first: one comes to its name by a rename, manifest and all."""
-    found = [
-        path
-        for path in directory.glob("step-*")
-        if CHECKPOINT_NAME.search(path.name) and not is_committed(path)
-    ]
-    return sorted((path for path in found if path.is_dir()), key=step_of)
-
-
-def staging_path(directory: Path, step: int, key: str) -> Path:
-    """The directory that ranks write to before rank 0 commits it; `key` distinguishes this save from all others."""
-    return directory / f".{checkpoint_name(step)}.{key}.partial"
-
-
 def description(state: TrainerState, model: NetworkConfig, tokenizer_json: str) -> dict[str, bytes]:
     """The contents of cloze's own small files of a checkpoint, by name."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
@@ -205,8 +190,3 @@ def unlisted(checkpoint: Path, manifest: Manifest) -> list[Damage]:
     ]
     found += [name for name in (*DESCRIPTION_FILES, MODEL_FILE, EMA_FILE) if (checkpoint / name).exists()]
     return [Damage(name, f"not in {MANIFEST_NAME}") for name in sorted(found) if name not in listed]
-
-
-def set_aside(checkpoint: Path, why: str) -> Path:
-    """Rename a checkpoint to `step-*.WHY`, so that a run does not go on from it; returns the new path."""
-    return checkpoint.rename(free_name(checkpoint.with_name(f"{checkpoint.name}.{why}")))

@@ -7,7 +7,6 @@ Only the files that cloze reads are downloaded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -122,7 +121,11 @@ def _download(name: HubName, otherwise: str) -> Snapshot:
         info = HfApi().model_info(name.repository, revision=name.revision, timeout=ANSWER_TIMEOUT_S)
     except (HfHubHTTPError, httpx2.HTTPError, OSError, ValueError) as error:
         _explain(name, error, otherwise)
-    files = _chosen(file.rfilename for file in info.siblings or ())
+    there = sorted(file.rfilename for file in info.siblings or ())
+    weights = [name for name in there if _WEIGHTS.fullmatch(name)]
+    # Weights in the old format are taken only where there are no others.
+    weights = weights or [name for name in there if _OLD_WEIGHTS.fullmatch(name)]
+    files = [name for name in there if name in (CONFIG_FILE, *TOKENIZER_FILES)] + weights
     if CONFIG_FILE not in files:
         raise ReferenceNotFoundError(
             f"{otherwise} {constants.ENDPOINT}/{name.repository} has no {CONFIG_FILE}: it is no model of transformers.",
@@ -174,14 +177,6 @@ def _explain(name: HubName, error: Exception, otherwise: str) -> NoReturn:
     )
     problem, next_step = next((text for kind, text in known.items() if isinstance(error, kind)), unreachable)
     raise ReferenceNotFoundError(problem, next_step=next_step) from None
-
-
-def _chosen(files: Iterable[str]) -> list[str]:
-    """The files of a repository that cloze reads; weights in the old format only where there are no others."""
-    there = sorted(files)
-    weights = [name for name in there if _WEIGHTS.fullmatch(name)]
-    old = [name for name in there if _OLD_WEIGHTS.fullmatch(name)]
-    return [name for name in there if name in (CONFIG_FILE, *TOKENIZER_FILES)] + (weights or old)
 
 
 def _is_complete(directory: Path) -> bool:

@@ -209,7 +209,11 @@ def read_directory(directory: Path, reference: str = "") -> PretrainedModel:
             next_step="name a directory that `save_pretrained` or `cloze export` wrote",
         ) from None
     left_out = tuple(name for name in imported.left_out if not (imported.pooler and "pooler.dense" in name))
-    _report_left_out(reference or str(directory), left_out)
+    if left_out:
+        more = f" and {len(left_out) - _SHOWN_TENSORS} more" if len(left_out) > _SHOWN_TENSORS else ""
+        shown = ", ".join(left_out[:_SHOWN_TENSORS])
+        who = reference or directory
+        print(f"{who}: a head that is not read was left out: {shown}{more}", file=sys.stderr)
     return PretrainedModel(
         directory=directory,
         reference=reference or str(directory),
@@ -221,10 +225,3 @@ def read_directory(directory: Path, reference: str = "") -> PretrainedModel:
         head=imported.head,
         left_out=left_out,
     )
-
-
-def _report_left_out(reference: str, names: tuple[str, ...]) -> None:
-    if names:
-        more = f" and {len(names) - _SHOWN_TENSORS} more" if len(names) > _SHOWN_TENSORS else ""
-        shown = ", ".join(names[:_SHOWN_TENSORS])
-        print(f"{reference}: a head that is not read was left out: {shown}{more}", file=sys.stderr)

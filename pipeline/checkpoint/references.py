@@ -92,11 +92,16 @@ def find_checkpoint(reference: str, runs_dir: Path) -> CheckpointReference:
     run = find_run(name, runs_dir)
     store = store_of(run)
     available = store.steps()
-    chosen = _select(selector or "latest", available, store)
+    selector = selector or "latest"
+    if selector == "best":
+        chosen = best_step(store)
+    else:
+        named = {str(step): step for step in available} | ({"latest": available[-1]} if available else {})
+        chosen = named.get(selector)
     if chosen is None:
         steps = ", ".join(map(str, available)) or "none yet"
         raise ReferenceNotFoundError(
-            f"{name} has no checkpoint {selector or 'latest'}; its checkpoints: {steps}.",
+            f"{name} has no checkpoint {selector}; its checkpoints: {steps}.",
             next_step=f"cloze checkpoints {run.typed}",
         )
     return CheckpointReference(store, chosen)
@@ -132,12 +137,12 @@ def resolve_model(reference: str, runs_dir: Path, weights: Weights = "model") ->
         if weights == "ema":
             raise _no_average(str(directory))
         return read_directory(directory)
-    found = _checkpoint_or_hub_name(reference, runs_dir)
-    if isinstance(found, _OnHub):
+    if (on_hub := _name_on_hub(reference, runs_dir)) is not None:
         if weights == "ema":
             raise _no_average(reference)
-        snapshot = fetch(found.name, found.otherwise)
+        snapshot = fetch(*on_hub)
         return read_directory(snapshot.directory, str(snapshot.name))
+    found = find_checkpoint(reference, runs_dir)
     wanted = {*checkpoints.DESCRIPTION_FILES, WEIGHT_FILES[weights]}
     path = found.fetch(wanted)
     manifest = read_manifest(path)
@@ -156,56 +161,38 @@ def resolve_model(reference: str, runs_dir: Path, weights: Weights = "model") ->
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _OnHub:
-    """A reference that may be the name of a model on the Hub, because it is nothing here."""
-
-    name: HubName
-    otherwise: str
-    """The message about what it is not."""
-
-
-def _checkpoint_or_hub_name(reference: str, runs_dir: Path) -> CheckpointReference | _OnHub:
-    """The checkpoint of a reference, or the name on the Hub where there is no such run.
+def _name_on_hub(reference: str, runs_dir: Path) -> tuple[HubName, str] | None:
+    """The name that a reference may have on the Hub, because it is nothing here, and the message about what it is not;
+    None where it is to be looked for here.
 
     Raises:
         ReferenceNotFoundError: it is neither, and it is said of what is missing.
     """
     if "://" in reference or _MODELS_URI.match(reference):
-        return find_checkpoint(reference, runs_dir)
-    name = hub_name(reference)
+        return None
+    name, path = hub_name(reference), Path(reference)
     try:
         find_run(reference.partition("@")[0], runs_dir)
+        return None
     except ReferenceNotFoundError as absent:
-        path = Path(reference)
         if name is None and "/" in reference and not path.is_dir():
-            raise _no_path(path, runs_dir) from None
+            what = f"{path} is a file, not a directory" if path.exists() else f"There is no directory {path}"
+            raise ReferenceNotFoundError(
+                f"{what}.",
+                next_step=f"correct the path; or name a run (cloze runs --runs-dir {runs_dir}), or a model of the"
+                " Hugging Face Hub, such as bert-base-uncased",
+            ) from None
         if name is None or (path.is_dir() and len(path.parts) > 1):
-            return find_checkpoint(reference, runs_dir)
-        if _in_runs(path, runs_dir):
-            raise absent from None
+            return None
+        if len(path.parts) > 1 and path.resolve().is_relative_to(runs_dir.resolve()):
+            raise absent from None  # A place in the directory of runs is for no server to know.
         if path.is_dir():
             if (path / checkpoints.TRAINER_FILE).is_file() or _was_checkpoint(path):
-                return find_checkpoint(reference, runs_dir)
-            return _OnHub(name, f"{absent.problem} The directory {path} has no config.json.")
+                return None
+            return name, f"{absent.problem} The directory {path} has no config.json."
         if len(path.parts) > 1:
-            return _OnHub(name, f"There is no directory {path}. {absent.problem}")
-        return _OnHub(name, absent.problem)
-    return find_checkpoint(reference, runs_dir)
-
-
-def _in_runs(path: Path, runs_dir: Path) -> bool:
-    """Whether it names a place in the directory of runs, which is for no server to know."""
-    return len(path.parts) > 1 and path.resolve().is_relative_to(runs_dir.resolve())
-
-
-def _no_path(path: Path, runs_dir: Path) -> ReferenceNotFoundError:
-    what = f"{path} is a file, not a directory" if path.exists() else f"There is no directory {path}"
-    return ReferenceNotFoundError(
-        f"{what}.",
-        next_step=f"correct the path; or name a run (cloze runs --runs-dir {runs_dir}), or a model of the Hugging Face"
-        " Hub, such as bert-base-uncased",
-    )
+            return name, f"There is no directory {path}. {absent.problem}"
+        return name, absent.problem
 
 
 def _no_average(place: str) -> MismatchError:
@@ -247,14 +234,6 @@ def _was_checkpoint(directory: Path) -> bool:
         return is_committed(directory) and read_manifest(directory).kind == checkpoints.KIND
     except CorruptArtefactError:
         return False
-
-
-def _select(selector: str, available: list[int], store: CheckpointStore) -> int | None:
-    if selector == "latest":
-        return available[-1] if available else None
-    if selector == "best":
-        return best_step(store)
-    return next((step for step in available if str(step) == selector), None)
 
 
 def _registered(reference: str, matched: re.Match[str], runs_dir: Path) -> CheckpointReference:

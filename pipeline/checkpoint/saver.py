@@ -146,7 +146,12 @@ class CheckpointSaver:
         self._save = save
         save.waited_s = time.perf_counter() - began
         if self._asynchronous:
-            self._thread = threading.Thread(target=self._run, args=(save,), name="checkpoint", daemon=True)
+
+            def write() -> None:
+                write_rank_files(save, self._rank.rank)
+                self._conclude(save)
+
+            self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
             self._thread.start()
         else:
             write_rank_files(save, self._rank.rank)
@@ -169,7 +174,12 @@ class CheckpointSaver:
         if thread is not None:
             self._await(save.written.wait)
             self._settle(save)
-            self._await(lambda seconds: _ended(thread, seconds))
+
+            def ended(seconds: float) -> bool:
+                thread.join(seconds)
+                return not thread.is_alive()
+
+            self._await(ended)
         self._save = self._thread = None
 
     def _collect(self, engine: Engine, state: TrainerState, began: float) -> RankSave:
@@ -197,15 +207,13 @@ class CheckpointSaver:
         save.error = save.error or captured.error
         return save
 
-    def _run(self, save: RankSave) -> None:
-        """The thread's work."""
-        write_rank_files(save, self._rank.rank)
-        self._conclude(save)
-
     def _settle(self, save: RankSave) -> None:
         """Tell rank 0 whether a rank failed that could not even write that down. All ranks are here."""
         if self._rank.world_size > 1:
-            failed = torch.tensor([float(save.error is not None)], device=_device())
+            device = torch.device("cpu")
+            if dist.get_backend() == "nccl":
+                device = torch.device("cuda", torch.cuda.current_device())
+            failed = torch.tensor([float(save.error is not None)], device=device)
             dist.all_reduce(failed, op=dist.ReduceOp.MAX)
             save.any_failed = bool(failed.item())
         save.settled.set()
@@ -268,14 +276,3 @@ class CheckpointSaver:
         """Wait for something that can be waited for so many seconds at a time."""
         while not condition(0.1):
             self._while_waiting()
-
-
-def _ended(thread: threading.Thread, seconds: float) -> bool:
-    thread.join(seconds)
-    return not thread.is_alive()
-
-
-def _device() -> torch.device:
-    if dist.get_backend() == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")

@@ -32,7 +32,7 @@ from cluster.artefacts.manifest import (
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.signatures import is_signing
 from cluster.artefacts.storage import Damage, commit, storage_errors
-from pipeline.checkpoint.checkpoint import KIND, checkpoint_name, staging_path
+from pipeline.checkpoint.checkpoint import KIND
 
 PARTS_DIRECTORY = "parts"
 """Markers of the ranks, and their shares of files, while a checkpoint is written; removed before the commit."""
@@ -47,7 +47,8 @@ class HashingWriter:
         self._digest = xxhash.xxh3_128()
         self._sha256 = hashlib.sha256() if is_signing() else None
         self._size_bytes = 0
-        self._error: Exception | None = None
+        self.error: Exception | None = None
+        """The error of the stream, if it raised one."""
 
     def write(self, data: bytes | memoryview) -> int:
         """Write all of `data`; returns its size in bytes."""
@@ -60,7 +61,7 @@ class HashingWriter:
                 if self._sha256 is not None:
                     self._sha256.update(block)
         except Exception as error:
-            self._error = error
+            self.error = error
             raise
         self._size_bytes += len(view)
         return len(view)
@@ -68,14 +69,6 @@ class HashingWriter:
     def flush(self) -> None:
         """Flush the stream below."""
         self._stream.flush()
-
-    @contextmanager
-    def own_errors(self) -> Iterator[None]:
-        """Raise the stream's own error, though a library that wrote to it (torch.save) raised another one."""
-        try:
-            yield
-        except Exception as error:
-            raise self._error or error from error
 
     def entry(self, path: str) -> FileEntry:
         """The manifest's entry of the bytes written."""
@@ -109,8 +102,11 @@ class Staging:
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("wb") as stream:
                 writer = HashingWriter(stream)
-                with writer.own_errors():
+                try:
                     yield writer
+                except Exception as error:
+                    # A library that wrote to it (torch.save) raised another error than the stream.
+                    raise writer.error or error from error
                 stream.flush()
                 if self.remote is None:
                     os.fsync(stream.fileno())
@@ -202,11 +198,6 @@ class Staging:
 
 
 _MARKERS = f"{PARTS_DIRECTORY}/marks"
-
-
-def staging_of(directory: Path, step: int, key: str, remote: Remote | None) -> Staging:
-    """The staging of a save; `directory` holds the checkpoints, or the copies of those in the store."""
-    return Staging(staging_path(directory, step, key), directory / checkpoint_name(step), key, remote)
 
 
 def wrong_sizes(manifest: Manifest, sizes: Mapping[str, int]) -> list[Damage]:

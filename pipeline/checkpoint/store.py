@@ -23,10 +23,19 @@ from cluster.artefacts.errors import (
     CorruptCheckpointError,
     StorageError,
 )
-from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest
+from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, read_manifest
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.remote import Remote
-from cluster.artefacts.storage import Damage, find_damage, open_artefact, remove_tree, storage_errors
+from cluster.artefacts.storage import (
+    Damage,
+    damaged,
+    find_damage,
+    free_name,
+    is_committed,
+    open_artefact,
+    remove_tree,
+    storage_errors,
+)
 from cluster.copies import copy_directory, drop_copies, local_copy
 from pipeline.checkpoint.checkpoint import (
     CHECKPOINT_NAME,
@@ -36,13 +45,11 @@ from pipeline.checkpoint.checkpoint import (
     checkpoint_name,
     evaluated,
     list_checkpoints,
-    list_lost,
     read_trainer_state,
-    set_aside,
     step_of,
     unlisted,
 )
-from pipeline.checkpoint.staging import Staging, staging_of, wrong_sizes
+from pipeline.checkpoint.staging import Staging, wrong_sizes
 from pipeline.objectives.base import higher_is_better
 from pipeline.run.directory import RunDirectory
 from pipeline.run.history import StoredSettings
@@ -79,7 +86,10 @@ class CheckpointStore:
     def lost(self) -> list[int]:
         """Steps of checkpoints that lost their manifest, ascending. None with a remote, where the manifest is written
         last: a directory without one is a save that still runs."""
-        return [] if self.remote is not None else [step_of(path) for path in list_lost(self.directory)]
+        if self.remote is not None:
+            return []
+        found = [path for path in self.directory.glob("step-*") if CHECKPOINT_NAME.search(path.name)]
+        return sorted(step_of(path) for path in found if path.is_dir() and not is_committed(path))
 
     def place(self, step: int) -> str:
         """Path or URI of a checkpoint, for people and for tracking."""
@@ -101,14 +111,12 @@ class CheckpointStore:
         if self.remote is None:
             manifest = read_manifest(self.local(step))
         else:
-            place = f"{self.place(step)}/{MANIFEST_NAME}"
             try:
-                data = self.remote.read(_manifest_name(step))
+                manifest = self.remote.manifest(checkpoint_name(step))[1]
             except FileNotFoundError:
                 raise CorruptArtefactError(
                     f"{self.place(step)} is no checkpoint: it has no {MANIFEST_NAME}."
                 ) from None
-            manifest = parse_manifest(data, place)
         if manifest.kind != KIND:
             raise CorruptArtefactError(f"{self.place(step)} holds {manifest.kind}, but {KIND} is needed.")
         if (own := manifest.config.get("step")) != step:
@@ -161,11 +169,7 @@ class CheckpointStore:
             return open_checkpoint(self.local(step), files)
         drop_copies(self.remote.uri, [self.place(one) for one in self.steps()])
         if damages := self.damage(step, manifest, deep=False):
-            listed = "\n".join(f"  {damage}" for damage in damages)
-            raise CorruptArtefactError(
-                f"{self.place(step)} ({KIND}) is damaged:\n{listed}",
-                kept=f"{len(manifest.files) - len(damages)} of {len(manifest.files)} files verify",
-            )
+            raise damaged(self.place(step), manifest, damages)
         return local_copy(self.place(step), only=files, one_place=True)
 
     def delete(self, step: int) -> None:
@@ -192,7 +196,8 @@ class CheckpointStore:
     def set_aside(self, step: int, why: str = "corrupt") -> str:
         """Rename a checkpoint to `step-*.WHY`, so that it is not listed; returns its new place."""
         if self.remote is None:
-            return str(set_aside(self.local(step), why))
+            place = self.local(step)
+            return str(place.rename(free_name(place.with_name(f"{place.name}.{why}"))))
         name, number = checkpoint_name(step), 0
         target = f"{name}.{why}"
         while self.remote.exists(target):
@@ -204,7 +209,8 @@ class CheckpointStore:
 
     def staging(self, step: int, key: str) -> Staging:
         """The staging of a checkpoint; `key` distinguishes this save from all others of the step."""
-        return staging_of(self.directory, step, key, self.remote)
+        name = checkpoint_name(step)
+        return Staging(self.directory / f".{name}.{key}.partial", self.directory / name, key, self.remote)
 
     def make_room(self, step: int) -> None:
         """On rank 0, before any rank writes: invalidate an existing checkpoint of this step. On a disk the rename that

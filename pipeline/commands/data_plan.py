@@ -63,7 +63,7 @@ def plan_data(
 
 def _bytes(size: str) -> int:
     from cluster.artefacts.errors import ConfigError
-    from cluster.copies import parse_size
+    from cluster.artefacts.places import parse_size
 
     if found := parse_size(size, "--size "):
         return found

@@ -123,7 +123,7 @@ def pull(
     by `cloze data prepare`, as where it was made.
     """
     from cluster.artefacts.owner import exclusive
-    from cluster.artefacts.reading import place_inside
+    from cluster.artefacts.reading import inside
     from cluster.artefacts.storage import storage_errors
     from cluster.publication import find_published
     from cluster.publication import pull as pull_one
@@ -132,7 +132,7 @@ def pull(
     names = find_published(source)
     # The parent of `.` has no name, and a link would be replaced instead of what it leads to.
     directory = directory.resolve()
-    targets = [place_inside(directory, name) if name else directory for name in names]
+    targets = [inside(directory, name, replaced=True) if name else directory for name in names]
     holder = directory if names != [""] else directory.parent
     with storage_errors(holder):
         holder.mkdir(parents=True, exist_ok=True)

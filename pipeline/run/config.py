@@ -274,7 +274,10 @@ class PretrainConfig(Config):
             )
         if model.positions != "learned":
             return
-        for key, length in self._lengths().items():
+        lengths = {"batch.sequence_length": self.batch.sequence_length}
+        for number, phase in enumerate(self.batch.phases):
+            lengths[f"batch.phases.{number}.sequence_length"] = self.length_of(phase)
+        for key, length in lengths.items():
             needed = max(length, self.reading_at(length).positions)
             if needed > model.max_positions:
                 reason = "" if needed == length else f"has texts of up to {needed} tokens; that "
@@ -284,13 +287,6 @@ class PretrainConfig(Config):
                     f"{reason}exceeds model.max_positions {model.max_positions}; set model.max_positions to"
                     f" {needed} or more, or lower the length",
                 )
-
-    def _lengths(self) -> dict[str, int]:
-        phases = {
-            f"batch.phases.{number}.sequence_length": self.length_of(phase)
-            for number, phase in enumerate(self.batch.phases)
-        }
-        return {"batch.sequence_length": self.batch.sequence_length, **phases}
 
     def _format_problems(self) -> Iterator[ConfigProblem]:
         if self.batch.shared_targets and self.format != "segment_pair":

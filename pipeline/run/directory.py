@@ -159,7 +159,15 @@ class RunDirectory:
             CorruptArtefactError: it is not what was written.
         """
         path = inside(self.path, name)
-        _require_sealed(path, self.typed)
+        # A file without the last line that states its hash passes: its owner removed it.
+        text, found, digest = (read_bytes(path) if path.is_file() else b"").rpartition(_SEAL.encode())
+        if found and xxhash.xxh3_128_hexdigest(text).encode() != digest.strip():
+            raise CorruptArtefactError(
+                f"{path} is not what was written: it was edited by hand, or is damaged.",
+                kept="everything else of the run; the settings are in MLflow, too (config.json)",
+                next_step=f"undo the change, and give new settings as arguments: cloze resume {self.typed} a.b=c; or,"
+                " if the file is right as it is, delete its last line, which is the hash",
+            )
         with contents_of(path):
             data = read_bytes(path)
             # Aliases of aliases make gigabytes of a kilobyte; cloze writes none.
@@ -281,21 +289,6 @@ def _sealed(settings: dict[str, Any]) -> bytes:
     """Settings as a YAML file's contents, with their hash as the last line."""
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     return f"{text}{_SEAL}{xxhash.xxh3_128_hexdigest(text.encode())}\n".encode()
-
-
-def _require_sealed(path: Path, typed: str) -> None:
-    """Refuse a file whose last line states another hash. A file without that line passes: its
-    owner removed it."""
-    if not path.is_file():
-        return  # reading it says so
-    text, found, digest = read_bytes(path).rpartition(_SEAL.encode())
-    if found and xxhash.xxh3_128_hexdigest(text).encode() != digest.strip():
-        raise CorruptArtefactError(
-            f"{path} is not what was written: it was edited by hand, or is damaged.",
-            kept="everything else of the run; the settings are in MLflow, too (config.json)",
-            next_step=f"undo the change, and give new settings as arguments: cloze resume {typed} a.b=c; or, if the"
-            " file is right as it is, delete its last line, which is the hash",
-        )
 
 
 def list_runs(runs_dir: Path) -> list[RunDirectory]:

@@ -14,7 +14,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -192,10 +192,7 @@ def list_attempts(events: Sequence[Mapping[str, Any]]) -> list[Attempt]:
             config_file = str(event["before"])
         elif event["event"] == Event.STARTED:
             found.append(Attempt(0, int(event["step"]), int(event["world_size"]), config_file, event))
-    return [
-        Attempt(number, own.first_step, own.world_size, own.config_file, own.event)
-        for number, own in enumerate(reversed(found), start=1)
-    ]
+    return [replace(own, number=number) for number, own in enumerate(reversed(found), start=1)]
 
 
 def tokens_by_step(run: RunDirectory, settings: StoredSettings | None = None) -> Callable[[int], int]:

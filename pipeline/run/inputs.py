@@ -209,21 +209,13 @@ def open_vocabulary(config: PretrainConfig, stores: Sequence[TokenStore]) -> Voc
             extra_tokens,
             size=max(store.vocab_size for store in stores),
         )
-    return fit_vocabulary(vocabulary, config.model.vocab_size, stores[0].place)
-
-
-def fit_vocabulary(vocabulary: Vocabulary, configured: int | None, place: str) -> Vocabulary:
-    """The vocabulary with the size of the network: its own, unless the configuration asks for a larger one.
-
-    Raises:
-        MismatchError: the configured vocabulary has no place for some tokens.
-    """
-    needed = vocabulary.size
+    configured, needed = config.model.vocab_size, vocabulary.size
     if configured is None or configured == needed:
         return vocabulary
     if configured < needed:
         raise MismatchError(
-            f"model.vocab_size is {configured}, but the tokens of {place}, with the objective's own, need {needed}.",
+            f"model.vocab_size is {configured}, but the tokens of {stores[0].place}, with the objective's own, need"
+            f" {needed}.",
             next_step=f"remove model.vocab_size from the configuration, or set it to {needed} or more",
         )
     return vocabulary.enlarged(configured)

@@ -229,18 +229,13 @@ def state_of(run: RunDirectory) -> RunState:
     return _by_heartbeats(run, beats)
 
 
-def _silent_s(run: RunDirectory, beat: Beat) -> float:
-    """Seconds since a heartbeat. The timeout is long enough for clocks of machines that differ by seconds."""
-    try:
-        return time.time() - run.heartbeat(beat.rank).stat().st_mtime
-    except OSError:
-        return 0.0
-
-
 def _by_driver(run: RunDirectory, launch: Mapping[str, Any]) -> RunState:
     """The state of a run that was launched, and whose workers have not started training yet."""
     who = f"its driver (process {launch.get('pid')} on {launch.get('host')})"
-    alive = _is_driver_alive(launch) if _is_here(launch) else is_held(run)
+    alive = not _is_here(launch) and is_held(run)
+    with suppress(KeyError, ValueError):
+        if _is_here(launch):
+            alive = find_process(int(launch["pid"]), float(launch["started_s"])) is not None
     if alive:
         return RunState("starting", f"{who} prepares the workers")
     return RunState("lost", f"{who} ended before training began, without a word")
@@ -248,13 +243,6 @@ def _by_driver(run: RunDirectory, launch: Mapping[str, Any]) -> RunState:
 
 def _is_here(launch: Mapping[str, Any]) -> bool:
     return launch.get("machine") == this_machine()
-
-
-def _is_driver_alive(launch: Mapping[str, Any]) -> bool:
-    try:
-        return find_process(int(launch["pid"]), float(launch["started_s"])) is not None
-    except (KeyError, ValueError):
-        return False
 
 
 def is_held(run: RunDirectory) -> bool:
@@ -278,7 +266,13 @@ def _by_heartbeats(run: RunDirectory, beats: list[Beat]) -> RunState:
         if all(beat.part == ENDED for beat in beats):
             return RunState("lost", "its workers ended, and no process recorded why")
         return RunState("lost", f"no worker is left on {platform.node()}; {_doing(_oldest(beats))}")
-    late = [beat for beat in beats if beat.part != ENDED and _silent_s(run, beat) > beat.timeout_s]
+    late = []
+    for beat in beats:
+        # The timeout is long enough for clocks of machines that differ by seconds.
+        with suppress(OSError):
+            silent_s = time.time() - run.heartbeat(beat.rank).stat().st_mtime
+            if beat.part != ENDED and silent_s > beat.timeout_s:
+                late.append(beat)
     if late:
         return RunState("stalled", _doing(_oldest(late)))
     return RunState("running", _doing(_oldest(beats)) if beats else "")

@@ -33,7 +33,6 @@ from pipeline.run.history import environment, source_tags, without_secrets
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment
 
     from pipeline.run.log.wandb_sink import WandbCopy
 
@@ -288,7 +287,10 @@ def _experiment_id(client: MlflowClient, uri: str, name: str, runs_dir: Path) ->
     from mlflow.exceptions import MlflowException
 
     if existing := client.get_experiment_by_name(name):
-        _mark(client, existing)
+        # One that was made by hand lacks the tags.
+        for tag, value in MODEL_TRAINING.items():
+            if tag not in existing.tags:
+                client.set_experiment_tag(existing.experiment_id, tag, value)
         return existing.experiment_id
     # A server knows where its artifacts go; the embedded store would choose the working directory.
     local = uri.startswith("sqlite:")
@@ -299,10 +301,3 @@ def _experiment_id(client: MlflowClient, uri: str, name: str, runs_dir: Path) ->
         if existing := client.get_experiment_by_name(name):
             return existing.experiment_id
         raise
-
-
-def _mark(client: MlflowClient, experiment: Experiment) -> None:
-    """Give an experiment the tags that it lacks, as one has that was made by hand."""
-    for tag, value in MODEL_TRAINING.items():
-        if tag not in experiment.tags:
-            client.set_experiment_tag(experiment.experiment_id, tag, value)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.artefacts.owner import is_in_use
-from cluster.artefacts.shard_records import LOG_NAME, ShardProgress, latest_status, read_progress
+from cluster.artefacts.shard_records import LOG_NAME, ShardProgress, read_progress, read_status
 from cluster.jobs import connect, list_jobs
 from cluster.node_load import NodeLoad, read_nodes
 from pipeline.run.submission import VERB_KEY
@@ -69,7 +69,7 @@ def _status(top: Path, workspace: Path) -> DataStatus | None:
         artefact=(workspace.parent / name).relative_to(job).as_posix(),
         is_running=is_staging and is_in_use(job),
         is_committed=not is_staging,
-        status=latest_status(workspace),
+        status=read_status(workspace),
         progress=progress,
     )
 

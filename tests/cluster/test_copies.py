@@ -244,7 +244,9 @@ def test_object_that_is_larger_than_its_manifest_says_takes_no_more_room(uri: st
         local_copy(uri)
 
 
-@pytest.mark.parametrize("fields", [{"size_bytes": -(1 << 60)}, {"path": "/".join(["a" * 200] * 30)}])
+@pytest.mark.parametrize(
+    "fields", [{"size_bytes": -(1 << 60)}, {"path": "/".join(["a" * 200] * 30)}, {"path": "../../outside"}]
+)
 def test_manifest_with_impossible_files_is_refused(uri: str, tmp_path: Path, fields: dict[str, Any]):
     directory = make(tmp_path / "tokens")
     push(directory, uri)
@@ -302,17 +304,6 @@ def test_places_without_an_artefact_and_other_kinds_are_refused_before_anything_
     assert committed_at(uri, "documents") == f"{uri}/documents"
     with pytest.raises(MissingInputError, match="nosuch://place/tokens cannot be reached"):
         local_copy("nosuch://place/tokens")
-
-
-def test_manifest_whose_names_lead_out_is_refused(uri: str, tmp_path: Path):
-    directory = make(tmp_path / "tokens")
-    push(directory, uri)
-    plain = orjson.loads((directory / MANIFEST_NAME).read_bytes())
-    plain.pop("checksum")
-    plain["files"][0]["path"] = "../../outside"
-    s3fs.S3FileSystem().pipe_file(f"{uri}/{MANIFEST_NAME}", orjson.dumps(seal(plain)))
-    with pytest.raises(CorruptArtefactError, match="not the name of a file inside the artefact"):
-        local_copy(uri)
 
 
 def test_unsigned_artefact_is_refused_where_signatures_are_asked_for(

@@ -1,11 +1,14 @@
 """A directory has one writer at a time, on one machine or on several that do not see each other's locks."""
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import pytest
 
 from cluster.artefacts import owner
 from cluster.artefacts.errors import StorageError
-from cluster.artefacts.owner import LEASE_NAME, exclusive
+from cluster.artefacts.owner import LEASE_NAME, exclusive, repeated
 
 HOLDING = """
 import errno, fcntl, sys
@@ -113,3 +116,19 @@ def test_a_process_is_found_again_after_its_machines_clock_was_set(monkeypatch: 
     assert found is not None
     assert found.pid == os.getpid()
     assert owner.find_process(os.getpid(), noted + 5) is None
+
+
+def test_an_error_ends_no_watch_and_the_block_ends_after_a_last_look(capsys):
+    looks, third = [], threading.Event()
+
+    def look() -> None:
+        looks.append(None)
+        if len(looks) == 3:
+            third.set()
+        raise StorageError("full") if len(looks) < 3 else OSError("stale")
+
+    with repeated(look, 0.01, name="a watch", once_more=True):
+        assert third.wait(60)
+        before = len(looks)
+    assert len(looks) > before
+    assert capsys.readouterr().err.splitlines() == ["a watch: StorageError: full", "a watch: OSError: stale"]

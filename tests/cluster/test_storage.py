@@ -1,16 +1,22 @@
-"""Artefact directories: committed whole or not at all."""
+"""Artefact directories: committed whole or not at all; verified files are not read again unless they changed."""
+
+from __future__ import annotations
 
 import contextlib
 import errno
 import os
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from cluster.artefacts import storage
+from cluster.artefacts import seen_files, storage
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError
+from cluster.artefacts.manifest import hash_file
 from cluster.artefacts.reading import for_files
+from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import (
     Damage,
     commit,
@@ -45,10 +51,8 @@ def test_committed_artefact_opens_and_lists_every_file(directory):
     manifest = committed(directory, **{"a": "1", "sub/b": "22"})
     assert [(entry.path, entry.size_bytes) for entry in manifest.files] == [("a", 1), ("sub/b", 2)]
     assert open_artefact(directory, kind="kind") == manifest
+    assert hash_tree(directory) == list(manifest.files)
     assert not staging_directory(directory, "0123456789abcdef").exists()
-
-
-def test_work_for_different_settings_is_never_mixed(directory):
     assert staging_directory(directory, "a" * 20) != staging_directory(directory, "b" * 20)
 
 
@@ -69,6 +73,7 @@ def test_failed_commit_leaves_the_old_artefact_and_the_staged_work(directory, mo
     assert (staging / "a").read_text() == "new"
     commit(staging, directory, "kind", config={})
     assert (directory / "a").read_text() == "new"
+    assert [path.name for path in directory.parent.iterdir()] == [directory.name]
 
 
 @pytest.mark.parametrize("killed_at", range(1, 6))
@@ -98,12 +103,6 @@ def test_killed_at_any_rename_no_half_written_artefact_is_ever_read(directory, m
         open_artefact(staging)
         commit(staging, directory, "kind", config={})
     assert (directory / "a").read_text() in ("old", "new")
-
-
-def test_replaced_artefact_is_removed(directory, tmp_path):
-    committed(directory, a="old")
-    committed(directory, a="new")
-    assert [path.name for path in tmp_path.iterdir()] == ["artefact"]
 
 
 def test_directory_of_the_user_is_set_aside_not_deleted(directory, tmp_path):
@@ -149,11 +148,6 @@ def test_quarantined_files_never_overwrite_each_other(directory):
     assert quarantine(directory, Damage("a", "missing")) is None
 
 
-def test_hash_tree_leaves_the_manifest_out(directory):
-    committed(directory, a="1")
-    assert [entry.path for entry in hash_tree(directory)] == ["a"]
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOTDIR])
 def test_refusals_of_the_file_system_say_what_to_do(tmp_path, number):
     with pytest.raises(StorageError, match="Cannot write /full/disk") as raised, storage_errors(tmp_path):
@@ -190,3 +184,97 @@ def test_error_of_a_file_is_raised_in_either_case():
     for items in (range(30, 40), range(60)):
         with pytest.raises(OSError, match="unreadable"):
             for_files(fail, items)
+
+
+CONTENTS = {"a.bin": b"a" * 1000, "sub/b.bin": b"b" * 10}
+
+
+@pytest.fixture
+def artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(seen_files, "_SETTLED_NS", 0)
+    for name, contents in CONTENTS.items():
+        path = tmp_path / "staging" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(contents)
+    commit(tmp_path / "staging", tmp_path / "artefact", "test", config={})
+    return tmp_path / "artefact"
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read to be hashed."""
+    names: list[str] = []
+
+    def noted(path: Path) -> tuple[str, int]:
+        names.append(path.name)
+        return hash_file(path)
+
+    monkeypatch.setattr(storage, "hash_file", noted)
+    return names
+
+
+def test_what_was_verified_is_not_read_again(artefact: Path, tmp_path: Path, hashed: list[str]):
+    seen = SeenFiles()
+    open_artefact(artefact, seen=seen)
+    assert sorted(hashed) == ["a.bin", "b.bin"]
+    seen.write(tmp_path / "seen.json")
+    hashed.clear()
+    open_artefact(artefact, seen=SeenFiles.read(tmp_path / "seen.json"))
+    assert hashed == []
+    open_artefact(artefact)
+    assert sorted(hashed) == ["a.bin", "b.bin"]
+
+
+def overwrite(path: Path) -> None:
+    with path.open("r+b") as stream:
+        stream.write(b"?")
+
+
+def overwrite_and_set_the_time_back(path: Path) -> None:
+    before = path.stat()
+    overwrite(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replace(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(b"?" + path.read_bytes()[1:])
+    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    other.replace(path)
+
+
+@pytest.mark.parametrize("change", [overwrite, overwrite_and_set_the_time_back, replace])
+def test_a_file_that_was_touched_is_read_again(
+    artefact: Path, hashed: list[str], change: Callable[[Path], None]
+):
+    seen = SeenFiles()
+    open_artefact(artefact, seen=seen)
+    hashed.clear()
+    change(artefact / "a.bin")
+    with pytest.raises(CorruptArtefactError, match=r"a\.bin: xxh3_128"):
+        open_artefact(artefact, seen=seen)
+    assert hashed == ["a.bin"]
+
+
+def test_a_file_that_was_changed_just_now_may_change_again_unseen(
+    artefact: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(seen_files, "_SETTLED_NS", 3_600_000_000_000)
+    seen = SeenFiles()
+    for _ in range(2):
+        hashed.clear()
+        open_artefact(artefact, seen=seen)
+        assert sorted(hashed) == ["a.bin", "b.bin"]
+
+
+def test_a_list_that_is_damaged_or_cannot_be_written_says_nothing(artefact: Path, tmp_path: Path):
+    seen = SeenFiles()
+    open_artefact(artefact, seen=seen)
+    seen.write(tmp_path / "nowhere" / "seen.json")
+    seen.write(tmp_path / "seen.json")
+    contents = (tmp_path / "seen.json").read_bytes()
+    digest = hash_file(artefact / "a.bin")[0]
+    assert SeenFiles.read(tmp_path / "seen.json").has(artefact / "a.bin", digest)
+    for damaged in (contents[:-5], contents.replace(b"1000", b"1001"), b"[]", b""):
+        (tmp_path / "seen.json").write_bytes(damaged)
+        assert not SeenFiles.read(tmp_path / "seen.json").has(artefact / "a.bin", digest)

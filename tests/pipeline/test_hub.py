@@ -16,7 +16,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-from cluster.artefacts.errors import ClozeError, DownloadError, MismatchError, ReferenceNotFoundError
+from cluster.artefacts.errors import DownloadError, MismatchError, ReferenceNotFoundError
 from pipeline.checkpoint.hub import HubName, hub_name
 from pipeline.checkpoint.references import resolve_model
 from tests.pipeline.hub_server import Hub, serve
@@ -63,10 +63,6 @@ def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert_directory: Path
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cloze-cache"))
         yield hub
-
-
-def told(error: ClozeError) -> str:
-    return str(error)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +129,7 @@ def test_a_revision_is_a_branch_or_a_commit(online: Hub, tmp_path: Path):
         assert resolve_model(f"bert-tiny@{revision}", tmp_path).reference == f"bert-tiny@{commit}"
     with pytest.raises(ReferenceNotFoundError, match="bert-tiny has no revision v2") as caught:
         resolve_model("bert-tiny@v2", tmp_path)
-    assert "leave out the revision: bert-tiny" in told(caught.value)
+    assert "leave out the revision: bert-tiny" in str(caught.value)
 
 
 def test_a_cache_that_lacks_weights_is_completed(online: Hub, tmp_path: Path):
@@ -148,7 +144,7 @@ def test_a_cache_that_lacks_weights_is_completed(online: Hub, tmp_path: Path):
 def test_a_name_that_is_nothing_is_answered_with_what_was_looked_for(online: Hub, tmp_path: Path):
     with pytest.raises(ReferenceNotFoundError) as caught:
         resolve_model("bert-tinny", tmp_path / "runs")
-    message = told(caught.value)
+    message = str(caught.value)
     assert f"There is no run bert-tinny in {tmp_path / 'runs'}." in message
     assert f"There is no model bert-tinny on the Hugging Face Hub ({online.url})" in message
     assert "cloze runs" in message
@@ -159,7 +155,7 @@ def test_a_model_with_terms_of_use_names_its_page(online: Hub, tmp_path: Path):
     online.gated.add("bert-tiny")
     with pytest.raises(ReferenceNotFoundError, match="accepted its terms") as caught:
         resolve_model("bert-tiny", tmp_path)
-    assert f"{online.url}/bert-tiny" in told(caught.value)
+    assert f"{online.url}/bert-tiny" in str(caught.value)
 
 
 def test_a_download_that_fails_says_so_and_is_continued(online: Hub, tmp_path: Path):
@@ -211,8 +207,8 @@ def test_an_address_where_no_hub_answers_is_named(online: Hub, tmp_path: Path, m
         ReferenceNotFoundError, match=f"Hub \\({address}\\) has a model .* cannot be found out"
     ) as caught:
         resolve_model("bert-tiny", tmp_path)
-    assert address in told(caught.value)
-    assert "hf download bert-tiny --local-dir DIR" in told(caught.value)
+    assert address in str(caught.value)
+    assert "hf download bert-tiny --local-dir DIR" in str(caught.value)
 
 
 def test_offline_the_cache_is_used_and_the_hub_is_not_asked(online: Hub, tmp_path: Path, monkeypatch):
@@ -240,13 +236,16 @@ def test_the_command_line_takes_a_name_and_asks_hf_endpoint(bert_directory: Path
 TEXT = "The cats sat on the mat."
 
 
-def test_a_tokenizer_with_a_vocabulary_only_is_converted(
-    bert_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.fixture
+def old(bert_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model whose tokenizer has a vocabulary only, and an empty cache."""
     monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
-    old = tmp_path / "old"
-    shutil.copytree(bert_directory, old)
-    (old / "tokenizer.json").unlink()
+    shutil.copytree(bert_directory, tmp_path / "old")
+    (tmp_path / "old" / "tokenizer.json").unlink()
+    return tmp_path / "old"
+
+
+def test_a_tokenizer_with_a_vocabulary_only_is_converted(old: Path, bert_directory: Path, tmp_path: Path):
     found = resolve_model(str(old), tmp_path)
     assert found.tokenizer_path.is_relative_to(tmp_path / "cache")
     own = Tokenizer.from_file(str(bert_directory / "tokenizer.json"))
@@ -274,13 +273,7 @@ def test_byte_level_vocabulary_and_merges_are_converted(tmp_path: Path, monkeypa
     assert Tokenizer.from_file(str(found.tokenizer_path)).encode(TEXT).ids == trained.encode(TEXT).ids
 
 
-def test_a_converted_tokenizer_with_ids_beyond_the_network_is_refused(
-    bert_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
-    old = tmp_path / "old"
-    shutil.copytree(bert_directory, old)
-    (old / "tokenizer.json").unlink()
+def test_a_converted_tokenizer_with_ids_beyond_the_network_is_refused(old: Path, tmp_path: Path):
     (old / "vocab.txt").write_text("\n".join([*WORDS, "dog"]) + "\n")
     with pytest.raises(MismatchError, match="has ids up to 12"):
         resolve_model(str(old), tmp_path)
@@ -298,16 +291,12 @@ def test_a_converted_tokenizer_with_ids_beyond_the_network_is_refused(
     ],
 )
 def test_a_vocabulary_that_cannot_be_converted_keeps_the_hint(
-    name: str, contents: bytes, bert_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, contents: bytes, old: Path, tmp_path: Path
 ):
-    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
-    old = tmp_path / "old"
-    shutil.copytree(bert_directory, old)
-    for known in ("tokenizer.json", "vocab.txt"):
-        (old / known).unlink()
+    (old / "vocab.txt").unlink()
     (old / name).write_bytes(contents)
     with pytest.raises(
         ReferenceNotFoundError, match=rf"has no tokenizer\.json, and its {name} cannot"
     ) as caught:
         resolve_model(str(old), tmp_path)
-    assert "save its fast tokenizer there" in told(caught.value)
+    assert "save its fast tokenizer there" in str(caught.value)

@@ -11,18 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.artefacts.errors import CorruptCheckpointError, StorageError
+from cluster.artefacts.errors import StorageError
 from cluster.group import Rank
-from pipeline.checkpoint.checkpoint import MODEL_FILE, checkpoint_name, list_lost
+from pipeline.checkpoint.checkpoint import MODEL_FILE, checkpoint_name
 from pipeline.checkpoint.rank_save import RankSave, write_rank_files
-from pipeline.checkpoint.references import CheckpointReference
 from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
 from pipeline.checkpoint.store import (
     CheckpointStore,
     Retention,
     apply_retention,
-    best_step,
-    newest_good,
     open_store,
 )
 from pipeline.checkpoint.weights_file import from_array
@@ -159,35 +156,3 @@ def test_one_that_cannot_be_deleted_does_not_keep_the_others(
             apply_retention(store, Retention(1))
     assert store.steps() == [10, 30]
     assert apply_retention(store, Retention(1)) == [10]
-
-
-def test_a_lost_manifest_is_damage_and_is_set_aside(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    for step in (10, 20):
-        write_files(store, state_at(step))
-    (store.local(20) / "manifest.json").unlink()
-    assert list_lost(tmp_path) == [store.local(20)]
-    chosen, messages = newest_good(store)
-    assert chosen == store.local(10)
-    assert "no manifest.json" in messages[0]
-    assert (tmp_path / "step-00000020.corrupt").is_dir()
-
-
-@pytest.mark.parametrize("place", ["disk", "memory"])
-def test_the_step_in_a_manifest_outweighs_the_name_of_its_directory(tmp_path: Path, place: str) -> None:
-    store = (
-        CheckpointStore(tmp_path / "checkpoints")
-        if place == "disk"
-        else open_store(f"memory://{tmp_path.name}", "run")
-    )
-    write_files(store, state_at(10))
-    if store.remote is None:
-        shutil.copytree(store.local(10), store.local(20))
-    else:
-        store.remote.copy(checkpoint_name(10), checkpoint_name(20))
-    with pytest.raises(CorruptCheckpointError):
-        newest_good(store)
-    with pytest.raises(CorruptCheckpointError):
-        CheckpointReference(store, 20).fetch()
-    assert best_step(store) is None
-    assert store.steps() == [10, 20]

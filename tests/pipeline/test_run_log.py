@@ -45,6 +45,24 @@ def history(tracked: TrackedRun, metric: str) -> list[tuple[int, float]]:
     return sorted((entry.step, entry.value) for entry in found)
 
 
+def send(run: RunDirectory, tracked: TrackedRun, model_name: str) -> None:
+    send_log(run, uri=tracked.uri, run_id=tracked.run_id, model_name=model_name)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """A directory in which a run logs."""
+    return RunDirectory(tmp_path)
+
+
+def write_losses(run: RunDirectory, metric: str, steps: range) -> None:
+    """Log a metric whose value is the step, and close the log."""
+    log = RunLog(run)
+    for step in steps:
+        log.write("train", step, {metric: float(step)})
+    log.close()
+
+
 def test_experiments_open_on_their_runs_also_those_made_by_hand(tmp_path: Path):
     client = connect(tracking_uri(tmp_path))
     client.create_experiment("old", tags={"own": "1"})
@@ -64,17 +82,14 @@ def test_experiments_open_on_their_runs_also_those_made_by_hand(tmp_path: Path):
     assert old.tags["own"] == "1"
 
 
-def test_steps_that_are_logged_already_are_not_written_again(tmp_path: Path):
-    log = RunLog(RunDirectory(tmp_path))
-    for step in (1, 2, 3):
-        log.write("train", step, {"loss": float(step)})
-    log.close()
-    resumed = RunLog(RunDirectory(tmp_path))
+def test_steps_that_are_logged_already_are_not_written_again(run: RunDirectory):
+    write_losses(run, "loss", range(1, 4))
+    resumed = RunLog(run)
     assert not resumed.write("train", 2, {"loss": 99.0})
     assert resumed.write("held_out", 2, {"loss": 5.0})
     assert resumed.write("train", 4, {"loss": 4.0})
     resumed.close()
-    assert [metrics["loss"] for metrics in read_metrics(RunDirectory(tmp_path))] == [1.0, 2.0, 3.0, 4.0]
+    assert [metrics["loss"] for metrics in read_metrics(run)] == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_steps_behind_a_rollback_are_logged_anew_and_their_first_metrics_count_no_more(
@@ -107,7 +122,7 @@ def test_steps_behind_a_rollback_are_logged_anew_and_their_first_metrics_count_n
     log.close()
     assert [metrics["back"] for metrics in read_metrics(run)] == [1.0, 2.0, 3.0, 4.0, 50.0, 60.0]
     assert logged(run, 5) == {"back": 50.0}
-    send_log(run, uri=tracked.uri, run_id=tracked.run_id, model_name="back")
+    send(run, tracked, "back")
     client = connect(tracked.uri)
     (version,) = client.search_model_versions("name = 'back'")
     assert version.tags["cloze.step"] == "4"
@@ -115,65 +130,54 @@ def test_steps_behind_a_rollback_are_logged_anew_and_their_first_metrics_count_n
     assert damage_of_log(run) == ""
 
 
-def test_a_line_torn_by_a_kill_is_dropped_and_written_anew(tmp_path: Path):
-    log = RunLog(RunDirectory(tmp_path))
-    log.write("train", 1, {"loss": 1.0})
-    log.close()
-    with RunDirectory(tmp_path).log.open("ab") as stream:
+def test_a_line_torn_by_a_kill_is_dropped_and_written_anew(run: RunDirectory):
+    write_losses(run, "loss", range(1, 2))
+    with run.log.open("ab") as stream:
         stream.write(b'{"kind":"train","step":2,"da')
-    assert len(read_new(RunDirectory(tmp_path))[0]) == 1
-    resumed = RunLog(RunDirectory(tmp_path))
+    assert len(read_new(run)[0]) == 1
+    resumed = RunLog(run)
     assert resumed.write("train", 2, {"loss": 2.0})
     resumed.close()
-    assert [entry["step"] for entry in read_new(RunDirectory(tmp_path))[0]] == [1, 2]
+    assert [entry["step"] for entry in read_new(run)[0]] == [1, 2]
 
 
-def test_sending_twice_logs_once(tmp_path: Path, tracked: TrackedRun):
-    log = RunLog(RunDirectory(tmp_path))
-    for step in range(1, 6):
-        log.write("train", step, {"twice": step / 2})
-    log.close()
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="twice")
+def test_sending_twice_logs_once(run: RunDirectory, tracked: TrackedRun):
+    write_losses(run, "twice", range(1, 6))
+    send(run, tracked, "twice")
     # As after a kill between sending and remembering that it was sent.
-    RunDirectory(tmp_path).log_sent.unlink()
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="twice")
-    assert history(tracked, "twice") == [(step, step / 2) for step in range(1, 6)]
+    run.log_sent.unlink()
+    send(run, tracked, "twice")
+    assert history(tracked, "twice") == [(step, float(step)) for step in range(1, 6)]
 
 
 def test_a_tracking_store_that_is_down_costs_nothing_and_gets_everything_later(
-    tmp_path: Path, tracked: TrackedRun
+    run: RunDirectory, tracked: TrackedRun
 ):
-    log = RunLog(RunDirectory(tmp_path))
-    sender = send_to_mlflow(
-        RunDirectory(tmp_path), uri="http://127.0.0.1:9", run_id=tracked.run_id, model_name="down"
-    )
-    for step in range(1, 4):
-        log.write("train", step, {"down": float(step)})
-    log.close()
+    sender = send_to_mlflow(run, uri="http://127.0.0.1:9", run_id=tracked.run_id, model_name="down")
+    write_losses(run, "down", range(1, 4))
     assert "did not take everything" in sender.close()
-    assert not RunDirectory(tmp_path).log_sent.exists()
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="down")
+    assert not run.log_sent.exists()
+    send(run, tracked, "down")
     assert history(tracked, "down") == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 def test_a_sender_sends_while_the_run_goes_on_and_says_nothing_when_all_is_sent(
-    tmp_path: Path, tracked: TrackedRun
+    run: RunDirectory, tracked: TrackedRun
 ):
-    log = RunLog(RunDirectory(tmp_path))
-    sender = send_to_mlflow(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="live")
-    for step in range(1, 1501):
-        log.write("train", step, {"live": float(step), "other": 0.5})
-    log.close()
+    sender = send_to_mlflow(run, uri=tracked.uri, run_id=tracked.run_id, model_name="live")
+    write_losses(run, "live", range(1, 1501))
     assert sender.close() == ""
     assert history(tracked, "live") == [(step, float(step)) for step in range(1, 1501)]
 
 
-def test_checkpoints_become_versions_and_forgotten_ones_disappear(tmp_path: Path, tracked: TrackedRun):
-    log = RunLog(RunDirectory(tmp_path))
+def test_checkpoints_become_versions_and_forgotten_ones_disappear(
+    run: RunDirectory, tmp_path: Path, tracked: TrackedRun
+):
+    log = RunLog(run)
     for step, best in ((10, True), (20, False)):
         data = {"directory": str(tmp_path / f"step-{step}"), "fingerprint": "f", "best": best}
         log.write("checkpoint", step, {**data, "metrics": {"held_out_loss": step / 10}})
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="versions")
+    send(run, tracked, "versions")
     client = connect(tracked.uri)
     best = client.get_model_version_by_alias("versions", "best")
     assert best.tags["cloze.step"] == "10"
@@ -181,23 +185,23 @@ def test_checkpoints_become_versions_and_forgotten_ones_disappear(tmp_path: Path
 
     log.write("forget", 20, {"steps": [10]})
     log.close()
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="versions")
+    send(run, tracked, "versions")
     left = client.search_model_versions("name = 'versions'")
     assert [version.tags["cloze.step"] for version in left] == ["20"]
 
 
 def test_what_was_evaluated_is_one_point_of_the_run_and_a_metric_of_its_checkpoint(
-    tmp_path: Path, tracked: TrackedRun
+    run: RunDirectory, tmp_path: Path, tracked: TrackedRun
 ):
-    log = RunLog(RunDirectory(tmp_path))
+    log = RunLog(run)
     log.write("held_out", 10, {"loss": 1.5})
     data = {"directory": str(tmp_path), "fingerprint": "f", "best": True, "metrics": {"held_out_loss": 1.5}}
     log.write("checkpoint", 10, {**data, "evaluated_ms": log.evaluated_ms(10)})
     log.close()
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="evaluated")
+    send(run, tracked, "evaluated")
     client = connect(tracked.uri)
     points = client.get_metric_history(tracked.run_id, "held_out_loss")
-    (evaluation,) = [entry for entry in read_new(RunDirectory(tmp_path))[0] if entry["kind"] == "held_out"]
+    (evaluation,) = [entry for entry in read_new(run)[0] if entry["kind"] == "held_out"]
     assert [(point.value, point.timestamp) for point in points if point.step == 10].count(
         (1.5, evaluation["time_ms"])
     ) == 1
@@ -235,7 +239,7 @@ def test_what_was_done_to_checkpoints_before_a_kill_is_told_once(
     assert start(16) == [("forget", 16), ("checkpoint", 16)]
     kept.set_aside(16)
     assert start(12) == [], "the one of step 16 will be made again"
-    send_log(run, uri=tracked.uri, run_id=tracked.run_id, model_name="killed")
+    send(run, tracked, "killed")
     versions = connect(tracked.uri).search_model_versions("name = 'killed'")
     assert {version.tags["cloze.step"] for version in versions} == {"12", "16"}
 
@@ -251,23 +255,23 @@ def test_a_new_run_has_its_configuration_as_parameters(tracked: TrackedRun):
 
 
 def test_numbers_that_are_not_finite_are_logged_and_sent_as_what_they_are(
-    tmp_path: Path, tracked: TrackedRun
+    run: RunDirectory, tracked: TrackedRun
 ):
-    log = RunLog(RunDirectory(tmp_path))
+    log = RunLog(run)
     log.write("train", 1, {"nan": math.nan, "grown": math.inf, "sunk": -math.inf, "finite": 2.0})
     log.close()
-    (metrics,) = read_metrics(RunDirectory(tmp_path))
+    (metrics,) = read_metrics(run)
     assert math.isnan(metrics.pop("nan"))
     assert metrics == {"step": 1, "grown": math.inf, "sunk": -math.inf, "finite": 2.0}
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="finite")
+    send(run, tracked, "finite")
     ((_, value),) = history(tracked, "nan")
     assert math.isnan(value)
     # The largest doubles stand for infinities in MLflow's database.
     assert [history(tracked, name)[0][1] > 1e308 for name in ("grown", "sunk")] == [True, False]
 
 
-def test_an_event_is_in_the_log_once_however_often_the_run_repeats_its_step(tmp_path: Path):
-    log = RunLog(RunDirectory(tmp_path))
+def test_an_event_is_in_the_log_once_however_often_the_run_repeats_its_step(run: RunDirectory):
+    log = RunLog(run)
     for step in (1, 2):
         log.write("train", step, {"loss": 1.0})
     log.write("checkpoint", 2, {"directory": "d"})
@@ -275,11 +279,11 @@ def test_an_event_is_in_the_log_once_however_often_the_run_repeats_its_step(tmp_
     assert not log.event("spike", 3, {"data_step": 2, "loss": 9.0})
     assert log.event("spike", 3, {"data_step": 3, "loss": 8.0}), "another batch at the same step spikes too"
     log.close()
-    resumed = RunLog(RunDirectory(tmp_path), since=2)
+    resumed = RunLog(run, since=2)
     assert not resumed.event("spike", 3, {"data_step": 2, "loss": 9.0})
     assert resumed.write("train", 3, {"loss": 1.0})
     resumed.close()
-    assert [entry["kind"] for entry in read_new(RunDirectory(tmp_path))[0]] == [
+    assert [entry["kind"] for entry in read_new(run)[0]] == [
         *["train"] * 2,
         "checkpoint",
         *["spike"] * 2,
@@ -287,28 +291,28 @@ def test_an_event_is_in_the_log_once_however_often_the_run_repeats_its_step(tmp_
     ]
 
 
-def test_events_become_metrics_at_their_step_and_a_tag(tmp_path: Path, tracked: TrackedRun):
-    log = RunLog(RunDirectory(tmp_path))
+def test_events_become_metrics_at_their_step_and_a_tag(run: RunDirectory, tracked: TrackedRun):
+    log = RunLog(run)
     log.event("straggler", 5, {"ratio": 1.7, "host": "node-3"})
     log.event("straggler", 9, {"ratio": 1.9, "host": "node+4"})
     log.write("system", 9, {"node+4/cpu_utilization_percentage": 50.0})
     log.close()
     for _ in range(2):
-        send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="events")
-        RunDirectory(tmp_path).log_sent.unlink()
+        send(run, tracked, "events")
+        run.log_sent.unlink()
     assert history(tracked, "straggler/ratio") == [(5, 1.7), (9, 1.9)]
     assert history(tracked, "system/node_4/cpu_utilization_percentage") == [(9, 50.0)]
     assert '"host":"node+4"' in connect(tracked.uri).get_run(tracked.run_id).data.tags["cloze.last_straggler"]
 
 
-def test_what_a_resumption_repeats_is_known_from_the_log(tmp_path: Path):
-    log = RunLog(RunDirectory(tmp_path))
+def test_what_a_resumption_repeats_is_known_from_the_log(run: RunDirectory):
+    log = RunLog(run)
     for step in range(1, 11):
         log.write("train", step, {"elapsed_s": step * 0.1})
         if step in (4, 8):
             log.write("checkpoint", step, {"directory": "d"})
     log.close()
-    resumed = RunLog(RunDirectory(tmp_path), since=8)
+    resumed = RunLog(run, since=8)
     assert (resumed.last_step("train"), resumed.last_step("checkpoint")) == (10, 8)
     assert resumed.recorded(9) == {"elapsed_s": 9 * 0.1}
     assert resumed.recorded(11) is None
@@ -320,27 +324,27 @@ def test_what_a_resumption_repeats_is_known_from_the_log(tmp_path: Path):
     resumed.close()
 
 
-def test_neither_opening_nor_sending_a_long_log_reads_it_all(tmp_path: Path, tracked: TrackedRun):
-    with RunDirectory(tmp_path).log.open("wb") as stream:
+def test_neither_opening_nor_sending_a_long_log_reads_it_all(run: RunDirectory, tracked: TrackedRun):
+    with run.log.open("wb") as stream:
         os.truncate(stream.fileno(), HOLE_BYTES)
         stream.seek(HOLE_BYTES)
         stream.write(b"\n")
-    RunDirectory(tmp_path).log_sent.write_text(str(HOLE_BYTES + 1))
+    run.log_sent.write_text(str(HOLE_BYTES + 1))
     sealed = {"start": 0, "end": HOLE_BYTES + 1, "xxh3_128": ""}
-    RunDirectory(tmp_path).log_seals.write_text(json.dumps(sealed))
-    with RunDirectory(tmp_path).log.open("ab") as stream:
+    run.log_seals.write_text(json.dumps(sealed))
+    with run.log.open("ab") as stream:
         stream.write(log_lines.encode("train", 1_000_000, 0, {"long": 1.0}))
         stream.write(b'{"kind":"train","st')
-    log = RunLog(RunDirectory(tmp_path), since=1_000_000)
+    log = RunLog(run, since=1_000_000)
     assert not log.write("train", 1_000_000, {"long": 2.0})
     assert log.write("train", 1_000_001, {"long": 3.0})
     assert log.recorded(1_000_001) == {"long": 3.0}
     log.close()
-    assert [entry["step"] for entry in read_new(RunDirectory(tmp_path), HOLE_BYTES + 1)[0]] == [
+    assert [entry["step"] for entry in read_new(run, HOLE_BYTES + 1)[0]] == [
         1_000_000,
         1_000_001,
     ]
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="long")
+    send(run, tracked, "long")
     assert history(tracked, "long") == [(1_000_000, 1.0), (1_000_001, 3.0)]
 
 
@@ -361,9 +365,8 @@ def test_a_log_reads_the_same_in_both_directions(
     assert backwards[::-1] == read_new(RunDirectory(directory))[0]
 
 
-def test_two_that_send_the_same_log_take_turns(tmp_path: Path, tracked: TrackedRun):
-    log = RunLog(RunDirectory(tmp_path))
-    run = RunDirectory(tmp_path)
+def test_two_that_send_the_same_log_take_turns(run: RunDirectory, tracked: TrackedRun):
+    log = RunLog(run)
     senders = [
         send_to_mlflow(run, uri=tracked.uri, run_id=tracked.run_id, model_name="two") for _ in range(2)
     ]
@@ -374,39 +377,34 @@ def test_two_that_send_the_same_log_take_turns(tmp_path: Path, tracked: TrackedR
     assert history(tracked, "two") == [(step, float(step)) for step in range(1, 301)]
 
 
-def test_the_last_status_is_set_after_everything_else_arrived(tmp_path: Path):
+def test_the_last_status_is_set_after_everything_else_arrived(run: RunDirectory, tmp_path: Path):
     tracked = start_run("test", "status", config={}, tags={}, runs_dir=tmp_path / "runs")
-    log = RunLog(RunDirectory(tmp_path))
-    log.write("train", 1, {"loss": 1.0})
-    log.close()
-    want_status(RunDirectory(tmp_path), "KILLED")
+    write_losses(run, "loss", range(1, 2))
+    want_status(run, "KILLED")
     with pytest.raises(Exception, match="9"):
-        send_log(RunDirectory(tmp_path), uri="http://127.0.0.1:9", run_id=tracked.run_id, model_name="status")
+        send_log(run, uri="http://127.0.0.1:9", run_id=tracked.run_id, model_name="status")
     assert connect(tracked.uri).get_run(tracked.run_id).info.status == "RUNNING"
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="status")
+    send(run, tracked, "status")
     assert connect(tracked.uri).get_run(tracked.run_id).info.status == "KILLED"
     assert history(tracked, "loss") == [(1, 1.0)]
 
 
 def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
-    log = RunLog(RunDirectory(tmp_path))
-    sender = send_to_mlflow(
-        RunDirectory(tmp_path), uri="http://127.0.0.1:9", run_id="0" * 32, model_name="none"
-    )
+    log = RunLog(run)
+    sender = send_to_mlflow(run, uri="http://127.0.0.1:9", run_id="0" * 32, model_name="none")
     log.write("train", 1, {"loss": 1.0})
     log.close()
     assert sender.pid is None
     assert "no-python" in sender.close()
 
 
-def test_a_sender_that_was_replaced_does_not_say_that_the_run_was_killed(tmp_path: Path):
+def test_a_sender_that_was_replaced_does_not_say_that_the_run_was_killed(run: RunDirectory, tmp_path: Path):
     tracked = start_run("test", "replaced", config={}, tags={}, runs_dir=tmp_path / "runs")
     replaced, newest = (
-        send_to_mlflow(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="replaced")
-        for _ in range(2)
+        send_to_mlflow(run, uri=tracked.uri, run_id=tracked.run_id, model_name="replaced") for _ in range(2)
     )
     # As when its rank 0 is killed.
     process = replaced._process
@@ -424,7 +422,7 @@ def test_settings_that_a_resumption_changed_are_those_that_mlflow_shows(tmp_path
 
     def shown(*overrides: str) -> tuple[dict[str, str], str, int]:
         run.reconfigure(run.config(overrides))
-        send_log(run, uri=tracked.uri, run_id=tracked.run_id, model_name="changed")
+        send(run, tracked, "changed")
         tags = client.get_run(tracked.run_id).data.tags
         artefact = Path(client.download_artifacts(tracked.run_id, SETTINGS_FILE, str(tmp_path)))
         settings = {key.removeprefix(SETTING_TAG): tags[key] for key in tags if key.startswith(SETTING_TAG)}

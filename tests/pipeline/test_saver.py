@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+from cluster.artefacts.errors import StorageError
 from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import (
     DEEPSPEED_DIRECTORY,
@@ -26,7 +27,7 @@ from pipeline.checkpoint.checkpoint import (
     MODEL_FILE,
     read_trainer_state,
 )
-from pipeline.checkpoint.rank_save import Snapshot
+from pipeline.checkpoint.rank_save import PARTS_DIRECTORY, RankSave, Snapshot, assemble, files_of_all
 from pipeline.checkpoint.saver import CheckpointSaver, Committed, Failed
 from pipeline.checkpoint.store import CheckpointStore, Retention, newest_good, store_of
 from pipeline.checkpoint.weights_file import (
@@ -293,3 +294,30 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path):
         assert newest is not None
         seen = read_trainer_state(newest).step
         assert seen == store.steps()[-1]
+
+
+def test_a_share_that_cannot_be_opened_leaves_none_of_the_others_open(tmp_path: Path):
+    staging = CheckpointStore(tmp_path).staging(10, "key")
+    with staging.create(f"{PARTS_DIRECTORY}/{MODEL_FILE}.00001"):
+        pass
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError) as caught:
+        assemble(SimpleNamespace(staging=staging, weights={MODEL_FILE: []}, shapes={}), MODEL_FILE, 3)  # type: ignore[arg-type]
+    assert caught.value.filename.endswith(".00002")
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_cause_counts_of_a_rank_that_fails_while_its_marker_is_looked_for(tmp_path: Path):
+    save = RankSave(SimpleNamespace(step=1), SimpleNamespace(poll_s=0.0), 0.0)  # type: ignore[arg-type]
+
+    def marks():
+        if save.settled.is_set():
+            return {"rank-00001.failed": b'["the disk is full", "make room"]'}
+        save.any_failed = True
+        save.settled.set()
+        return {}
+
+    save.staging.marks = marks  # type: ignore[misc]
+    with pytest.raises(StorageError) as caught:
+        files_of_all(save, 2, "runs/one")
+    assert caught.value.problem == "the disk is full"

@@ -80,7 +80,14 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 def encode(kind: str, step: int, time_ms: int, data: Mapping[str, Any]) -> bytes:
     """An entry as a line."""
-    plain = {key: _in_words(value) for key, value in data.items()}
+
+    def in_words(value: Any) -> Any:
+        # `orjson` would write null for NaN and for infinities.
+        if not isinstance(value, float | np.floating) or math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+    plain = {key: in_words(value) for key, value in data.items()}
     entry = {"kind": kind, "step": step, "time_ms": time_ms, "data": plain}
     return orjson.dumps(entry, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"
 
@@ -188,10 +195,3 @@ def log_size(run: RunDirectory) -> int:
     """Bytes of the log; 0 when there is none. The offset from which `read_new` returns only what comes."""
     path = run.log
     return path.stat().st_size if path.exists() else 0
-
-
-def _in_words(value: Any) -> Any:
-    """A number as JSON has it, or its word: `orjson` would write null for NaN and for infinities."""
-    if not isinstance(value, float | np.floating) or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")

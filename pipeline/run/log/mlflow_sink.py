@@ -62,21 +62,118 @@ class MlflowSink:
     """The run in MLflow, as its sending process sees it."""
 
     def __init__(self, run: RunDirectory, *, uri: str, run_id: str, model_name: str) -> None:
-        self._run, self._where = run, {"uri": uri, "run_id": run_id, "model_name": model_name}
+        self._run, self._uri, self._run_id, self._model_name = run, uri, run_id, model_name
         self._is_killed = False
+        self._client: Any = None
+        self._pending: list[Any] = []
+        self._done = 0
+        """Offset after the last entry that was read; it is sent or pending."""
 
-    def send(self, ending: Ending | None) -> None:
-        """Send what is new. A run whose newest attempt died is marked as killed."""
-        owner = self._run.log_sender
-        is_newest = owner.exists() and owner.read_bytes() == _owner(os.getpid())
-        if ending == "killed" and not self._is_killed and is_newest:
-            want_status(self._run, "KILLED")
+    def send(self, ending: Ending | None = None) -> None:
+        """Send every unsent entry, in order, then the wanted status. A run whose newest attempt died is marked as
+        killed.
+
+        Raises:
+            TimeoutError: another process is still sending it.
+            Exception: as MLflow raises it; what was sent is remembered.
+        """
+        run, owner = self._run, self._run.log_sender
+        was_killed = ending == "killed" and not self._is_killed and owner.exists()
+        if was_killed and owner.read_bytes() == _owner(os.getpid()):
+            want_status(run, "KILLED")
             self._is_killed = True
-        send_log(self._run, **self._where)
+        with _one_sender(run):
+            if unsent_bytes(run) <= 0 and not run.log_status.exists() and not run.log_settings.exists():
+                return
+            self._client = connect(self._uri)
+            status = self._wanted_status()
+            if status == "RUNNING":
+                # First: a run that goes on must look like one, although its last attempt failed.
+                self._set_status(status)
+            self._send_entries()
+            if status in FINAL_STATUSES:
+                self._set_status(status)
+            # Last: a store that takes metrics may have nowhere to put files.
+            if run.log_settings.exists():
+                change = run.log_settings.read_bytes()
+                log_changed_settings(self._client, self._run_id, run.settings())
+                if run.log_settings.read_bytes() == change:
+                    run.log_settings.unlink()
 
     def explain(self, error: Exception) -> str:
         """The message of an error, with what to do where the store wants credentials."""
         return tracking_message(error)
+
+    def _send_entries(self) -> None:
+        self._pending, self._done = [], read_offset(self._run.log_sent)
+        for entry, after in entries_from(self._run, self._done):
+            if entry["kind"] in METRIC_PREFIXES:
+                self._pending.extend(_metrics_of(entry))
+                self._done = after
+                if len(self._pending) >= _MAX_METRICS_PER_BATCH:
+                    self._flush()
+            else:
+                self._flush()
+                self._send_event(entry)
+                self._done = after
+                self._remember()
+        self._flush()
+
+    def _send_event(self, entry: Mapping[str, Any]) -> None:
+        """Register, forget or log; repeating it changes nothing."""
+        from mlflow.entities import RunTag
+
+        client, run_id, name = self._client, self._run_id, self._model_name
+        kind, step, data = entry["kind"], entry["step"], entry["data"]
+        if kind == LogKind.CHECKPOINT:
+            register_checkpoint(
+                client,
+                run_id=run_id,
+                name=name,
+                step=step,
+                directory=data["directory"],
+                metrics=data["metrics"],
+                best=data["best"],
+                tags={"cloze.fingerprint": data["fingerprint"]},
+                # The time of the evaluation's own entry: the run has the loss already, and it stays one point.
+                time_ms=data.get("evaluated_ms") or entry["time_ms"],
+            )
+            return
+        if kind in (LogKind.FORGET, LogKind.ROLLED_BACK):
+            for gone in data["steps"]:
+                forget_checkpoint(client, run_id=run_id, name=name, step=gone)
+        if kind == LogKind.FORGET:
+            return
+        if kind == LogKind.ROLLED_BACK:
+            mark_best(client, name=name, step=data["best"])
+        # An event's numbers are points of metrics such as `spike/loss`; the newest event as a whole is a tag.
+        whole = orjson.dumps({"step": step, "time_ms": entry["time_ms"], **data}).decode()
+        tag = RunTag(key_of(EVENT_TAG.format(kind=kind)), whole[:5000])
+        client.log_batch(run_id, metrics=_metrics_of(entry), tags=[tag])
+
+    def _flush(self) -> None:
+        for first in range(0, len(self._pending), _MAX_METRICS_PER_BATCH):
+            batch = self._pending[first : first + _MAX_METRICS_PER_BATCH]
+            self._client.log_batch(self._run_id, metrics=batch)
+        self._pending.clear()
+        self._remember()
+
+    def _remember(self) -> None:
+        write_durably(self._run.log_sent, str(self._done).encode())
+
+    def _wanted_status(self) -> str:
+        path = self._run.log_status
+        return path.read_text() if path.exists() else ""
+
+    def _set_status(self, status: str) -> None:
+        if status == "KILLED" and self._client.get_run(self._run_id).info.status != "RUNNING":
+            pass  # A process that knew more has set the status.
+        elif status in FINAL_STATUSES:
+            self._client.set_terminated(self._run_id, status)
+        else:
+            self._client.update_run(self._run_id, status=status)
+        if self._wanted_status() == status:
+            self._run.log_status.unlink()
 
 
 def unsent_bytes(run: RunDirectory) -> int:
@@ -106,127 +203,14 @@ def want_status(run: RunDirectory, status: str) -> None:
 
 
 def send_log(run: RunDirectory, *, uri: str, run_id: str, model_name: str) -> None:
-    """Send every unsent entry, in order, then the wanted status; raises what MLflow raises and keeps what was sent.
-
-    Raises:
-        TimeoutError: another process is still sending it.
-    """
-    with _one_sender(run):
-        if unsent_bytes(run) > 0 or run.log_status.exists() or run.log_settings.exists():
-            _Sending(connect(uri), run, run_id, model_name).send()
-
-
-class _Sending:
-    """One pass over the unsent entries."""
-
-    def __init__(self, client: Any, run: RunDirectory, run_id: str, model_name: str) -> None:
-        self._client, self._run = client, run
-        self._run_id, self._model_name = run_id, model_name
-        self._pending: list[Any] = []
-        self._done = read_offset(run.log_sent)
-        """Offset after the last entry that was read; it is sent or pending."""
-
-    def send(self) -> None:
-        status = self._wanted_status()
-        if status == "RUNNING":
-            # First: a run that goes on must look like one, although its last attempt failed.
-            self._set_status(status)
-        for entry, after in entries_from(self._run, self._done):
-            if entry["kind"] in METRIC_PREFIXES:
-                self._pending.extend(_metrics_of(entry))
-                self._done = after
-                if len(self._pending) >= _MAX_METRICS_PER_BATCH:
-                    self._flush()
-            else:
-                self._flush()
-                _ACTIONS.get(entry["kind"], _log_event)(self._client, self._run_id, self._model_name, entry)
-                self._done = after
-                self._remember()
-        self._flush()
-        if status in FINAL_STATUSES:
-            self._set_status(status)
-        # Last: a store that takes metrics may have nowhere to put files.
-        self._send_settings()
-
-    def _send_settings(self) -> None:
-        """Log the settings in force, if they changed."""
-        path = self._run.log_settings
-        if path.exists():
-            change = path.read_bytes()
-            log_changed_settings(self._client, self._run_id, self._run.settings())
-            if path.read_bytes() == change:
-                path.unlink()
-
-    def _flush(self) -> None:
-        for first in range(0, len(self._pending), _MAX_METRICS_PER_BATCH):
-            batch = self._pending[first : first + _MAX_METRICS_PER_BATCH]
-            self._client.log_batch(self._run_id, metrics=batch)
-        self._pending.clear()
-        self._remember()
-
-    def _remember(self) -> None:
-        write_durably(self._run.log_sent, str(self._done).encode())
-
-    def _wanted_status(self) -> str:
-        path = self._run.log_status
-        return path.read_text() if path.exists() else ""
-
-    def _set_status(self, status: str) -> None:
-        if status == "KILLED" and self._client.get_run(self._run_id).info.status != "RUNNING":
-            pass  # A process that knew more has set the status.
-        elif status in FINAL_STATUSES:
-            self._client.set_terminated(self._run_id, status)
-        else:
-            self._client.update_run(self._run_id, status=status)
-        if self._wanted_status() == status:
-            self._run.log_status.unlink()
+    """Send what MLflow has not got from this process, as `MlflowSink.send` does."""
+    MlflowSink(run, uri=uri, run_id=run_id, model_name=model_name).send()
 
 
 def _metrics_of(entry: Mapping[str, Any]) -> list[Any]:
     from mlflow.entities import Metric
 
     return [Metric(name, value, entry["time_ms"], entry["step"]) for name, value in numbers_of(entry).items()]
-
-
-def _log_event(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any]) -> None:
-    """Log an event: its numbers as points of metrics such as `spike/loss`, the newest event as a whole as a tag."""
-    from mlflow.entities import RunTag
-
-    del model_name
-    whole = orjson.dumps({"step": entry["step"], "time_ms": entry["time_ms"], **entry["data"]}).decode()
-    key = key_of(EVENT_TAG.format(kind=entry["kind"]))
-    client.log_batch(run_id, metrics=_metrics_of(entry), tags=[RunTag(key, whole[:5000])])
-
-
-def _register(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any]) -> None:
-    data = entry["data"]
-    register_checkpoint(
-        client,
-        run_id=run_id,
-        name=model_name,
-        step=entry["step"],
-        directory=data["directory"],
-        metrics=data["metrics"],
-        best=data["best"],
-        tags={"cloze.fingerprint": data["fingerprint"]},
-        # The time of the evaluation's own entry: the run has the loss already, and it stays one point of its curve.
-        time_ms=data.get("evaluated_ms") or entry["time_ms"],
-    )
-
-
-def _forget(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any]) -> None:
-    for step in entry["data"]["steps"]:
-        forget_checkpoint(client, run_id=run_id, name=model_name, step=step)
-
-
-def _roll_back(client: Any, run_id: str, model_name: str, entry: Mapping[str, Any]) -> None:
-    """Remove the versions of checkpoints that were renamed, and give the alias `best` to the best one that is left."""
-    _forget(client, run_id, model_name, entry)
-    mark_best(client, name=model_name, step=entry["data"]["best"])
-    _log_event(client, run_id, model_name, entry)
-
-
-_ACTIONS = {LogKind.CHECKPOINT: _register, LogKind.FORGET: _forget, LogKind.ROLLED_BACK: _roll_back}
 
 
 @contextmanager

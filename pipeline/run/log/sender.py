@@ -83,7 +83,14 @@ class Sender:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=stream,
-                    env=_environment() | dict(environment or {}),
+                    # It imports from the same places as this process, and sees no GPU.
+                    env={
+                        **os.environ,
+                        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                        "CUDA_VISIBLE_DEVICES": "",
+                        "OMP_NUM_THREADS": "1",
+                        **(environment or {}),
+                    },
                     # Signals for the training's process group (Ctrl-C, a scheduler's SIGTERM) are not for it: it ends
                     # when rank 0 does.
                     start_new_session=True,
@@ -135,7 +142,11 @@ def _keep_sending(sink: Sink) -> str:
     ending: Ending | None = None
     while True:
         if ending is None:
-            ending = _ending(RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else POLL_S)
+            patience_s = RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else POLL_S
+            if select.select([0], [], [], patience_s)[0]:
+                # This process outlives rank 0 by so much at most.
+                signal.alarm(_ORPHAN_S)
+                ending = "closed" if os.read(0, len(_GOODBYE)) == _GOODBYE else "killed"
         else:
             time.sleep(POLL_S)
         reason = ""
@@ -150,21 +161,3 @@ def _keep_sending(sink: Sink) -> str:
             # No process waits for this one when rank 0 is dead: it tries until its time is over.
             if not failures or (ending == "closed" and not last_tries):
                 return reason
-
-
-def _ending(timeout_s: float) -> Ending | None:
-    """Wait for the end of rank 0; None if it goes on for so long."""
-    if not select.select([0], [], [], timeout_s)[0]:
-        return None
-    # This process outlives rank 0 by so much at most.
-    signal.alarm(_ORPHAN_S)
-    return "closed" if os.read(0, len(_GOODBYE)) == _GOODBYE else "killed"
-
-
-def _environment() -> dict[str, str]:
-    """The environment of a process that imports from the same places as this one and sees no GPU."""
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-    }

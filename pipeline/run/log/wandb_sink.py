@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,11 +48,8 @@ def require_client(chosen: WandbConfig | None) -> None:
             "The setting `wandb` asks for a copy in Weights & Biases, whose client is not installed.",
             next_step=f"{sys.executable} -m pip install wandb (on every machine that trains), or: wandb=null",
         )
-    if not (chosen.offline or os.environ.get("WANDB_MODE") in ("offline", "disabled")):
-        _require_key()
-
-
-def _require_key() -> None:
+    if chosen.offline or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
+        return
     # By its name: types of a package that may not be there cannot be checked.
     wandb: Any = import_module("wandb")
     try:
@@ -69,70 +67,50 @@ def wandb_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
-class WandbRun:
-    """A run in Weights & Biases. Metrics go to the client's own process, which waits for no server either."""
+def _begin(
+    chosen: WandbConfig, *, run_id: str, name: str, group: str, config: Mapping[str, Any], directory: Path
+) -> Any:
+    """The client's run. Metrics go to the client's own process, which waits for no server either.
 
-    def __init__(
-        self,
-        chosen: WandbConfig,
-        *,
-        run_id: str,
-        name: str,
-        group: str,
-        config: Mapping[str, Any],
-        directory: Path,
-    ) -> None:
-        """
-        Args:
-            run_id: the run's id there; one that is there already is continued.
-            config: settings; credentials are taken out.
-            directory: holds `wandb/`, where the client writes everything before it sends it.
+    Args:
+        run_id: the run's id there; one that is there already is continued.
+        config: settings; credentials are taken out.
+        directory: holds `wandb/`, where the client writes everything before it sends it.
 
-        Raises:
-            Exception: as the client raises it; the server does not answer, or takes no key.
-        """
-        wandb: Any = import_module("wandb")
-        directory.mkdir(parents=True, exist_ok=True)
-        self._run = wandb.init(
-            project=chosen.project,
-            entity=chosen.entity,
-            id=run_id,
-            name=name,
-            group=group,
-            resume="allow",
-            # None leaves it to WANDB_MODE.
-            mode="offline" if chosen.offline else None,
-            dir=str(directory),
-            config=dict(without_secrets(config)),
-            reinit="create_new",
-            # Nothing but what MLflow has, too: no source, no output, no list of packages, no measurements of its own.
-            settings=wandb.Settings(
-                init_timeout=_INIT_TIMEOUT_S,
-                finish_timeout=_FINISH_TIMEOUT_S,
-                console="off",
-                silent=True,
-                disable_code=True,
-                disable_git=True,
-                save_code=False,
-                x_disable_meta=True,
-                x_disable_stats=True,
-                x_save_requirements=False,
-            ),
-        )
-        self._run.define_metric("step", hidden=True)
-        self._run.define_metric("*", step_metric="step")
-
-    def log(self, metrics: Mapping[str, float], step: int, *, place: int | None = None) -> None:
-        """Log values of a step.
-
-        Args:
-            place: rises from one call to the next, in continued runs too; what comes again is left out. None counts.
-        """
-        self._run.log({**metrics, "step": step}, step=place)
-
-    def finish(self, *, failed: bool) -> None:
-        """End the run, after some seconds for sending the rest."""
-        self._run.finish(exit_code=int(failed))
+    Raises:
+        Exception: as the client raises it; the server does not answer, or takes no key.
+    """
+    wandb: Any = import_module("wandb")
+    directory.mkdir(parents=True, exist_ok=True)
+    run = wandb.init(
+        project=chosen.project,
+        entity=chosen.entity,
+        id=run_id,
+        name=name,
+        group=group,
+        resume="allow",
+        # None leaves it to WANDB_MODE.
+        mode="offline" if chosen.offline else None,
+        dir=str(directory),
+        config=dict(without_secrets(config)),
+        reinit="create_new",
+        # Nothing but what MLflow has, too: no source, no output, no list of packages, no measurements of its own.
+        settings=wandb.Settings(
+            init_timeout=_INIT_TIMEOUT_S,
+            finish_timeout=_FINISH_TIMEOUT_S,
+            console="off",
+            silent=True,
+            disable_code=True,
+            disable_git=True,
+            save_code=False,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_save_requirements=False,
+        ),
+    )
+    run.define_metric("step", hidden=True)
+    run.define_metric("*", step_metric="step")
+    return run
 
 
 def send_to_wandb(run: RunDirectory) -> Sender:
@@ -146,37 +124,35 @@ class WandbSink:
 
     def __init__(self, run: RunDirectory) -> None:
         self._run, self._done = run, read_offset(run.wandb_sent)
-        self._copy: WandbRun | None = None
+        self._copy: Any = None
 
     def send(self, ending: Ending | None) -> None:
         """Send what is new, and end the run there when rank 0 ended."""
-        self._copy = self._copy or self._begin()
+        if self._copy is None:
+            config, info = self._run.config(), self._run.info
+            assert config.wandb is not None, "the process is started only where it is asked for"
+            self._copy = _begin(
+                config.wandb,
+                run_id=info.run_id or info.name,
+                name=info.name,
+                group=config.experiment,
+                config=to_plain(config),
+                directory=self._run.path,
+            )
         before = self._done
         for entry, after in entries_from(self._run, self._done):
             if entry["kind"] not in _OF_THE_REGISTRY and (numbers := numbers_of(entry)):
                 # The place in the log rises in all attempts together: an entry that comes again is left out there.
-                self._copy.log(numbers, entry["step"], place=after)
+                self._copy.log({**numbers, "step": entry["step"]}, step=after)
             self._done = after
         if self._done > before:
             write_durably(self._run.wandb_sent, str(self._done).encode())
         if ending is not None:
-            self._copy.finish(failed=not made_last_step(self._run))
+            self._copy.finish(exit_code=int(not made_last_step(self._run)))
 
     def explain(self, error: Exception) -> str:
         """The message of an error of the client, without credentials."""
         return client_message(error)
-
-    def _begin(self) -> WandbRun:
-        config, info = self._run.config(), self._run.info
-        assert config.wandb is not None, "the process is started only where it is asked for"
-        return WandbRun(
-            config.wandb,
-            run_id=info.run_id or info.name,
-            name=info.name,
-            group=config.experiment,
-            config=to_plain(config),
-            directory=self._run.path,
-        )
 
 
 class WandbCopy:
@@ -185,33 +161,31 @@ class WandbCopy:
     def __init__(self, chosen: WandbConfig, **run: Any) -> None:
         """
         Args:
-            run: arguments of `WandbRun`.
+            run: `run_id`, `name`, `group`, `config` and `directory`, as `_begin` takes them.
         """
-        self._run: WandbRun | None = None
-        try:
-            self._run = WandbRun(chosen, **run)
-        except Exception as error:
-            self._give_up(error)
+        self._run: Any = None
+        with self._giving_up():
+            self._run = _begin(chosen, **run)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Log values of a step."""
-        try:
+        with self._giving_up():
             if self._run is not None:
-                self._run.log(metrics, step)
-        except Exception as error:
-            self._give_up(error)
+                self._run.log({**metrics, "step": step})
 
     def finish(self, *, failed: bool) -> None:
-        """End the run."""
-        try:
+        """End the run, after some seconds for sending the rest."""
+        with self._giving_up():
             if self._run is not None:
-                self._run.finish(failed=failed)
-        except Exception as error:
-            self._give_up(error)
+                self._run.finish(exit_code=int(failed))
 
-    def _give_up(self, error: Exception) -> None:
-        self._run = None
-        print(f"Weights & Biases gets no copy of this training: {client_message(error)}", file=sys.stderr)
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._run = None
+            print(f"Weights & Biases gets no copy of this training: {client_message(error)}", file=sys.stderr)
 
 
 def client_message(error: Exception) -> str:
