@@ -64,11 +64,6 @@ def save_hf_directory(
     return exported
 
 
-def load_hf_directory(path: str | Path) -> tuple[dict[str, Tensor], TransformerConfig]:
-    imported = read_hf_directory(path)
-    return imported.state_dict, imported.config
-
-
 def read_hf_directory(path: str | Path) -> Imported:
     """Read a Hugging Face model directory into host memory.
 

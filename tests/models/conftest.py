@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -40,3 +41,16 @@ def randomise() -> Callable[[nn.Module, int], None]:
                 parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
 
     return move
+
+
+def learn(
+    model: nn.Module, compute: Callable[[], tuple[Any, Any]], rounds: int, **weights: float
+) -> tuple[Any, Any]:
+    """Train by the weighted sum of the losses that `compute` gives, and give what it gives in the end."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(rounds):
+        optimizer.zero_grad()
+        losses, _ = compute()
+        torch.stack([weight * losses[term] for term, weight in weights.items()]).sum().backward()
+        optimizer.step()
+    return compute()

@@ -10,6 +10,7 @@ from models.distillation import DistilledLanguageModel, every_nth_layer
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from models.losses import EACH
+from tests.models.conftest import learn
 
 CU_SEQLENS = torch.tensor([0, 7, 12, 22, 24], dtype=torch.int32)
 PREDICTED = torch.tensor([1, 4, 13, 20])
@@ -184,13 +185,8 @@ def test_student_learns_its_teacher_by_heart(small_config, teacher, input_ids):
     init_weights(student, seed=0)
     targets = teacher.logits(input_ids, cu_seqlens=CU_SEQLENS).flatten(0, 1)[PREDICTED].argmax(-1)
     batch = {**BATCH, "targets": targets}
-    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2)
-    for _ in range(200):
-        optimizer.zero_grad()
-        losses, _ = student(input_ids, **batch)
-        (5 * losses["soft"] + 2 * losses["mlm"] + losses["cosine"]).backward()
-        optimizer.step()
-    losses, correct = student(input_ids, **batch)
+    weights = {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
+    losses, correct = learn(student, lambda: student(input_ids, **batch), 200, **weights)
     assert correct["mlm"].item() == 4
     assert losses["soft"].item() / len(SOFT) < 0.05
     assert losses["cosine"].item() / len(SOFT) < 0.05

@@ -12,6 +12,7 @@ from models.hf.family import TokenIds
 from models.hf.heads import generator_part
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
+from tests.models.conftest import learn
 from tests.models.hf_oracle import PaddedBatch, assert_same_outputs, opened_by_transformers
 
 CU_SEQLENS = torch.tensor([0, 7, 10, 12, 24], dtype=torch.int32)
@@ -148,13 +149,7 @@ def test_electra_learns_by_heart(small_config, input_ids, generator_weight, repl
     config = small_config(dropout=0.0, attention_dropout=0.0)
     model = Electra(config, replace(config, hidden_size=8, num_heads=1, embedding_size=16)).train()
     init_weights(model, seed=0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(250):
-        optimizer.zero_grad()
-        losses, _ = run(model, input_ids)
-        (generator_weight * losses["mlm"] + 50 * losses["rtd"]).backward()
-        optimizer.step()
-    losses, correct = run(model, input_ids)
+    losses, correct = learn(model, lambda: run(model, input_ids), 250, mlm=generator_weight, rtd=50.0)
     # A generator that is always right leaves nothing to find; a random one replaces everything it is asked for.
     assert (4 - correct["mlm"].item(), losses["mlm"].item() < 0.5) == (replaced, replaced == 0)
     assert (correct["rtd"].item(), losses["rtd"].item() < 0.5) == (len(TOKENS), True)

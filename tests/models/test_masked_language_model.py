@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
+from tests.models.conftest import learn
 
 CU_SEQLENS = torch.tensor([0, 7, 12, 24], dtype=torch.int32)
 PREDICTED = torch.tensor([1, 4, 11, 20, 23])
@@ -106,12 +107,6 @@ def test_bfloat16_network_sums_its_loss_in_float32(model, input_ids):
 def test_masked_language_model_learns_by_heart(small_config, input_ids):
     model = MaskedLanguageModel(small_config(dropout=0.0, attention_dropout=0.0)).train()
     init_weights(model, seed=0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     targets = torch.tensor([9, 8, 7, 6, 5])
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss, _ = predict(model, input_ids, PREDICTED, targets, CU_SEQLENS)
-        loss.backward()
-        optimizer.step()
-    loss, correct = predict(model, input_ids, PREDICTED, targets, CU_SEQLENS)
-    assert (correct.item(), loss.item() < 0.5) == (5, True)
+    losses, correct = learn(model, lambda: model(input_ids, PREDICTED, targets, CU_SEQLENS), 60, mlm=1.0)
+    assert (correct["mlm"].item(), losses["mlm"].item() < 0.5) == (5, True)

@@ -8,6 +8,7 @@ import torch
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from models.span_boundary import SpanBoundaryLanguageModel
+from tests.models.conftest import learn
 
 NETWORKS = {
     "masked-lm": lambda config: MaskedLanguageModel(config, pair="nsp"),
@@ -31,13 +32,8 @@ READ = {"masked-lm": {}, "spans": {"read_positions": torch.tensor([0, 2, 6, 10, 
 def test_both_tasks_are_learned_by_heart(small_config, network):
     model = NETWORKS[network](small_config(num_segments=2, dropout=0.0, attention_dropout=0.0)).train()
     init_weights(model, seed=0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(80):
-        optimizer.zero_grad()
-        losses, _ = model(INPUT_IDS, **BATCH, **READ[network])
-        (losses["mlm"] + losses["nsp"]).backward()
-        optimizer.step()
-    losses, correct = model(INPUT_IDS, **BATCH, **READ[network])
+    batch = BATCH | READ[network]
+    losses, correct = learn(model, lambda: model(INPUT_IDS, **batch), 80, mlm=1.0, nsp=1.0)
     assert {term: correct[term].item() for term in losses} == {"mlm": 4, "nsp": 2}
     assert losses["mlm"] + losses["nsp"] < 0.5
 

@@ -8,6 +8,7 @@ from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from models.losses import EACH
 from models.span_boundary import SpanBoundaryLanguageModel
+from tests.models.conftest import learn
 
 # Spans 2..4 of the first row and 9..9 of the second, in rows of 8.
 PREDICTED = torch.tensor([2, 3, 4, 11])
@@ -98,13 +99,7 @@ def test_without_places_there_is_no_boundary_head(small_config, input_ids):
 def test_both_heads_learn_by_heart(small_config, input_ids):
     model = SpanBoundaryLanguageModel(small_config(dropout=0.0, attention_dropout=0.0), 6).train()
     init_weights(model, seed=0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(60):
-        optimizer.zero_grad()
-        losses, _ = model(input_ids, **BATCH)
-        (losses["mlm"] + losses["sbo"]).backward()
-        optimizer.step()
-    losses, correct = model(input_ids, **BATCH)
+    losses, correct = learn(model, lambda: model(input_ids, **BATCH), 60, mlm=1.0, sbo=1.0)
     assert {term: correct[term].item() for term in losses} == {"mlm": 4, "sbo": 4}
     torch.testing.assert_close(correct[EACH].sum(), losses["mlm"].detach())
     assert sum(losses.values()) < 0.5

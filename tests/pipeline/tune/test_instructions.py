@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from cluster.artefacts.errors import ConfigError, MismatchError
 from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
-from models.hf.directory import load_hf_directory, save_hf_directory
+from models.hf.directory import read_hf_directory, save_hf_directory
 from models.hf.family import TokenIds
 from models.initialization import init_weights
 from models.language_models import CausalLanguageModel, SequenceToSequence
@@ -372,7 +372,7 @@ def test_loss_and_updated_weights_are_those_of_transformers_with_ignored_labels(
             optimizer.step()
             optimizer.zero_grad()
     theirs.save_pretrained(tmp_path / "trained")
-    updated = load_hf_directory(tmp_path / "trained")[0]
+    updated = read_hf_directory(tmp_path / "trained").state_dict
     for name, weights in model.state_dict().items():
         torch.testing.assert_close(weights, updated[name], rtol=1e-5, atol=1e-5)
 
