@@ -280,9 +280,7 @@ def test_architecture_names_every_folder_and_only_what_exists():
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
     folders = {f"{path.parent.relative_to(ROOT).as_posix()}/" for path in FILES}
     # Folders that the row of the folder above them describes.
-    inner = re.compile(
-        r"cluster/templates/.+|data_prep/text/personal/|pipeline/(ask|objectives/kernels|tune/forms/.+|tune/tasks/rows)/"
-    )
+    inner = re.compile(r"cluster/templates/.+|data_prep/text/personal/|pipeline/(ask|objectives/kernels)/")
     assert sorted(one for one in folders - named if not inner.fullmatch(one)) == []
 
 

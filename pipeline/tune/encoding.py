@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.ragged import Ragged
-from pipeline.tune.forms.classification.settings import Example
+from pipeline.tune.tasks.forms import Example
 from pipeline.tune.tokenizer import SequenceFormat, TextTokenizer
 
 

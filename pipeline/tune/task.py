@@ -1,32 +1,88 @@
-"""The interface of a kind of task, and the examples of a task.
+"""A kind of task, its examples, and the texts that it evaluates on.
 
-A kind of task is one class of settings, in a file of its own in `tasks/`. It inherits from the settings of its form
-(`forms/*/settings.py`): a label, a span of a text, or a text.
+A kind of task is one class of settings in `tasks/`, which inherits from those of its form (`tasks/forms.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
-from cluster.artefacts.errors import ConfigError, MismatchError
+from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
 from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
 from models.config import NetworkConfig, TransformerConfig
 from pipeline.config.loading import Config
-from pipeline.tune.files.evaluation_set import EvaluationSet
+from pipeline.tune.files.lines import require_file
 from pipeline.tune.settings import TrainingOverrides
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from models.hf.heads import Head
     from pipeline.checkpoint.references import PretrainedModel
     from pipeline.tune.text_reading import Reading
     from pipeline.tune.tokenizer import TextTokenizer
 
 ExampleT = TypeVar("ExampleT")
+NamedText = tuple[str, str]
+"""The name of an example, and one of its texts."""
+ReadTexts = Callable[[Path], Iterator[NamedText]]
+"""Streams the texts of one file that a model reads when it is evaluated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files of an evaluation set that are read in the same way."""
+
+    patterns: tuple[str, ...]
+    """Relative to the folder of evaluation sets. The first one that matches counts: names differ between releases."""
+    read: ReadTexts
+    optional: bool = False
+    """Whether the set is complete without them, such as test files whose labels are secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSet:
+    """The texts that one task evaluates on, which corpora are decontaminated against."""
+
+    name: str
+    """Its name in `decontaminate.tasks`."""
+    files: tuple[Files, ...]
+    origin: str
+    """The archive that holds the files, for messages about missing ones."""
+
+    def locate(self, data: Path) -> list[tuple[Path, ReadTexts]]:
+        """The files of the set in the folder `data`.
+
+        Raises:
+            MissingInputError: a file that is not optional is missing.
+        """
+        located: list[tuple[Path, ReadTexts]] = []
+        for files in self.files:
+            matches = (sorted(data.glob(pattern)) for pattern in files.patterns)
+            found = next(filter(None, matches), [])
+            if not found and not files.optional:
+                raise MissingInputError(
+                    f"The evaluation set `{self.name}` is not at {data / files.patterns[0]}.",
+                    next_step=f"put {self.origin} there, name another folder by `decontaminate.data` or"
+                    f" CLOZE_DATA, or leave {self.name} out of `decontaminate`",
+                )
+            located += [(path, files.read) for path in found]
+        return located
+
+
+def texts_of(read: Callable[[Path], Iterable[Any]]) -> ReadTexts:
+    """Turn a reader of examples, which have an `id` and `texts`, into one of texts, each text of an example once."""
+
+    def read_texts(path: Path) -> Iterator[NamedText]:
+        for example in read(path):
+            yield from ((example.id, text) for text in dict.fromkeys(example.texts))
+
+    return read_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +187,17 @@ class TaskConfig(Config):
         """
         raise NotImplementedError
 
+    def submission(
+        self, examples: Sequence[Any], outputs: np.ndarray, labels: Sequence[str] = ()
+    ) -> dict[str, bytes]:
+        """Predictions of the test set as files that a leaderboard takes, by their names; empty where there is none.
+
+        Args:
+            outputs: as the `measure` of the form takes them.
+            labels: names of the labels, in the order of their numbers.
+        """
+        return {}
+
     def check_lengths(
         self, name: str, max_length: int, network: NetworkConfig, tokenizer: TextTokenizer
     ) -> None:
@@ -152,6 +219,40 @@ class TaskConfig(Config):
         """The settings that determine the examples besides the inputs: neither paths nor training settings."""
         paths = {name for name in type(self).model_fields if isinstance(getattr(self, name), Path)}
         return self.model_dump(mode="json", exclude=paths | {"training"})
+
+
+class TwoFilesTaskConfig(TaskConfig):
+    """Settings of tasks whose configuration names a file to learn from and a file to score on."""
+
+    train: Path
+    """The file to learn from."""
+    evaluation: Path
+    """The file to score on."""
+
+    origin: ClassVar[str]
+    """Where such files come from, for messages about missing ones."""
+    labels: ClassVar[tuple[str, ...]] = ()
+    """Names of the labels, in the order of their numbers; empty where nothing is classified."""
+
+    def load(self) -> TaskData[Any]:
+        """Read both files."""
+        paths = [self.train, self.evaluation]
+        train, evaluation = (
+            [*self.examples(require_file(path, self.origin, "`train` and `evaluation`"))] for path in paths
+        )
+        return TaskData.of_files(train, evaluation, paths, self.labels_of(train))
+
+    def labels_of(self, train: Sequence[Any]) -> tuple[str, ...]:
+        """Names of the labels, where the examples to learn from are these."""
+        return self.labels
+
+    def examples(self, path: Path) -> Iterable[Any]:
+        """The examples of a file.
+
+        Raises:
+            ConfigError: it is not as described; the line is named.
+        """
+        raise NotImplementedError
 
 
 Tasks = Mapping[str, type[TaskConfig]]

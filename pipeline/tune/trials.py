@@ -28,8 +28,8 @@ from pipeline.tune.adapted import trained_tensors
 from pipeline.tune.batches import sample_examples
 from pipeline.tune.distillation.comparison import Compared, compare
 from pipeline.tune.distillation.task import DistilledTask
+from pipeline.tune.forms import FORMS
 from pipeline.tune.forms.base import PreparedTask, TaskContext
-from pipeline.tune.forms.registry import FORMS
 from pipeline.tune.loss_curve import LossCurve
 from pipeline.tune.processes import on_first
 from pipeline.tune.results import (

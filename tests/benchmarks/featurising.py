@@ -27,8 +27,8 @@ def run() -> list[Comparison]:
     from transformers import PreTrainedTokenizerFast
 
     from models.config import TransformerConfig
-    from pipeline.tune.forms.spans.windows import encode_questions
-    from pipeline.tune.tasks.squad import read_questions
+    from pipeline.tune.forms.windows import encode_questions
+    from pipeline.tune.tasks.question_answering import read_questions
     from pipeline.tune.tokenizer import TextTokenizer, sequence_format
     from tests.pipeline.tune.test_bulk_encoding import featurised
 

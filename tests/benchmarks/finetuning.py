@@ -91,8 +91,8 @@ def ours(directory: Path) -> float:
     from pipeline.checkpoint.references import resolve_model
     from pipeline.config.loading import Config
     from pipeline.tune.config import FinetuneConfig
+    from pipeline.tune.forms import FORMS
     from pipeline.tune.forms.base import TaskContext
-    from pipeline.tune.forms.registry import FORMS
     from pipeline.tune.starting import initial_network
     from pipeline.tune.tokenizer import TextTokenizer
     from pipeline.tune.trainer import Callbacks, train

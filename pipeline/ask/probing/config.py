@@ -9,9 +9,8 @@ from pydantic import Field, model_validator
 
 from pipeline.config.loading import Config
 from pipeline.tune.config import NAME_PATTERN
-from pipeline.tune.tasks.conll_ner import ConllNerConfig
-from pipeline.tune.tasks.conllu_pos import ConlluPosConfig
 from pipeline.tune.tasks.superglue import WicConfig
+from pipeline.tune.tasks.tagging import ConllNerConfig, ConlluPosConfig
 
 ProbeKind = Literal["linear", "mlp"]
 

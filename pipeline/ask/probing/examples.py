@@ -12,8 +12,7 @@ import numpy as np
 
 from pipeline.ask.probing.features import WORD, FeatureNetwork, Passage, Span, word_vectors
 from pipeline.tune.batches import sample_examples
-from pipeline.tune.forms.classification.settings import Example
-from pipeline.tune.forms.tags.settings import TaggedSentence
+from pipeline.tune.tasks.forms import Example, TaggedSentence
 
 
 @dataclass(frozen=True, slots=True)

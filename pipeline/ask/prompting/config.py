@@ -10,8 +10,8 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.loading import Config
 from pipeline.tune.config import NAME_PATTERN
-from pipeline.tune.forms.classification.settings import ClassificationTaskConfig
 from pipeline.tune.tasks import TASKS
+from pipeline.tune.tasks.forms import ClassificationTaskConfig
 
 PROMPTED = {
     name: task

@@ -18,7 +18,7 @@ from pipeline.ask.prompting.prompter import Prompter
 from pipeline.ask.prompting.templates import Template
 from pipeline.config.problems import nearest
 from pipeline.tune.batches import example_order, sample_examples
-from pipeline.tune.forms.classification.settings import Example
+from pipeline.tune.tasks.forms import Example
 
 
 def draw_demonstrations(examples: Sequence[Example], num_labels: int, shots: int, seed: int) -> list[Example]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.tune.forms.classification.settings import Example
+from pipeline.tune.tasks.forms import Example
 
 _PLACE = re.compile(r"\[([xyz])\]")
 

@@ -91,10 +91,10 @@ class DistilledTask:
         share, weight = self.settings.soft_share, self.settings.hidden_weight
         taught = PaddedBatch(with_prefix(batch.targets, _INPUTS), with_prefix(batch.targets, _TARGETS))
         with recorded_layers(unwrapped(model)) if weight else nullcontext([]) as states:
-            outputs, mine = self.own.comparable(model, batch)
+            logits = self.own.logits(model, batch)
         with torch.no_grad(), recorded_layers(self.teacher) if weight else nullcontext([]) as wanted_states:
-            wanted = self.taught.comparable(self.teacher, taught)[1]
-        hard = self.own.loss_of(model, outputs, batch)
+            wanted = self.taught.comparable(self.taught.logits(self.teacher, taught), taught)
+        mine, hard = self.own.comparable(logits, batch), self.own.loss_of(model, logits, batch)
         loss = (1 - share) * hard + share * self.soft_loss(mine, wanted)
         if weight:
             present = batch.inputs["attention_mask"].bool()

@@ -46,6 +46,79 @@ class Row:
         """The error for this row; without `next_step`, for a published file."""
         return wrong_file(f"{self.place}: {problem}", next_step)
 
+    def value(self, role: str, column: str) -> Any:
+        """The value of a column; `role` is the setting below `columns` that names it.
+
+        Raises:
+            ConfigError: there is no such column, or the row has no value there: null, or NaN, which pandas writes for
+                it.
+        """
+        if column not in self.values:
+            near = ", ".join(f"`{name}`" for name in self.values)
+            problem = f"there is no column `{column}`; there are {near}"
+            raise self.error(problem, f"set columns.{role} to one of them")
+        value = self.values[column]
+        if value is None or value != value:
+            raise self.error(f"the column `{column}` is empty", "fill it, or leave the row out")
+        return value
+
+    def text(self, role: str, column: str) -> str:
+        """The text of a column; numbers are written as they are, truth values as `true` and `false`.
+
+        Raises:
+            ConfigError: there is no such column, or its value is no text.
+        """
+        value = self.value(role, column)
+        if isinstance(value, bool):
+            return str(value).lower()
+        if not isinstance(value, str | int | float):
+            remedy = f"set columns.{role} to a column of texts"
+            raise self.error(f"the column `{column}` holds {value!r}, no text", remedy)
+        return str(value)
+
+    def label(self, column: str) -> str:
+        """The label, as a text without white space around it: `1` for 1.0, too, since columns with empty rows are saved
+        as such numbers.
+
+        Raises:
+            ConfigError: there is no such column, or it is empty.
+        """
+        value = self.value("label", column)
+        is_whole = isinstance(value, float) and value.is_integer()
+        label = str(int(value)) if is_whole else self.text("label", column).strip()
+        if not label:
+            remedy = "fill it, or leave the row out; rows without labels can be predicted as `test`"
+            raise self.error(f"the column `{column}` is empty", remedy)
+        return label
+
+    def words(self, role: str, column: str) -> list[str]:
+        """The texts of a column that holds a list, or texts separated by white space.
+
+        Raises:
+            ConfigError: there is no such column, or its value is neither.
+        """
+        value = self.value(role, column)
+        if isinstance(value, str):
+            return value.split()
+        if not isinstance(value, list) or not all(isinstance(each, str | int) for each in value):
+            remedy = f"set columns.{role} to a column of lists, or of words with spaces between them"
+            raise self.error(f"the column `{column}` holds {value!r}, no list of texts", remedy)
+        return [str(each) for each in value]
+
+    def id(self, column: str | None) -> str:
+        """The name of an example: its column, or file and line."""
+        return self.name if column is None else self.text("id", column)
+
+    def official_text(self, column: str) -> str:
+        """The text of a column of a published file.
+
+        Raises:
+            ConfigError: there is no text.
+        """
+        if not isinstance(self.values.get(column), str):
+            raise self.error(f"there is no text `{column}` among {list(self.values)}")
+        return self.values[column]
+
 
 def read_rows(path: Path) -> Iterator[Row]:
     """Stream the rows of a file; its suffix says what it holds: .csv, .tsv, .json, .jsonl (with .gz after it where it
@@ -74,7 +147,15 @@ def read_split(folder: Path, split: str) -> tuple[list[Path], Iterator[Row]]:
         paths = _files_of(folder, split)
         return paths, (row for path in paths for row in read_rows(path))
     saved = folder / split
-    return sorted(saved.glob("*.arrow")), _read_saved(saved) if saved.is_dir() else iter(())
+    if not saved.is_dir():
+        return [], iter(())
+    from datasets import Dataset
+
+    def read_saved() -> Iterator[Row]:
+        for number, values in enumerate(Dataset.load_from_disk(str(saved)).to_list(), 1):
+            yield Row(saved, f"{split}-{number}", values, "row")
+
+    return sorted(saved.glob("*.arrow")), read_saved()
 
 
 def _files_of(folder: Path, split: str) -> list[Path]:
@@ -89,23 +170,10 @@ def _files_of(folder: Path, split: str) -> list[Path]:
     return sorted(found)
 
 
-def _read_saved(folder: Path) -> Iterator[Row]:
-    from datasets import Dataset
-
-    saved = Dataset.load_from_disk(str(folder))
-    for number, values in enumerate(saved.to_list(), 1):
-        yield Row(folder, f"{folder.name}-{number}", values, "row")
-
-
 def _read_csv(path: Path) -> Iterator[Row]:
     """Separated by commas; by semicolons where the first line has more of them, as in Excel's of many languages."""
     first = next((line for _, line in read_lines(path)), "")
     return _read_table(path, _Semicolons if first.count(";") > first.count(",") else csv.excel)
-
-
-def _read_tsv(path: Path) -> Iterator[Row]:
-    """Tab-separated without quoting, as in GLUE."""
-    return _read_table(path, _Unquoted)
 
 
 def _read_table(path: Path, dialect: type[csv.Dialect]) -> Iterator[Row]:
@@ -117,7 +185,14 @@ def _read_table(path: Path, dialect: type[csv.Dialect]) -> Iterator[Row]:
         reader = csv.reader(stream, dialect, strict=True)
         try:
             columns = next(reader, None) or []
-            _check_separator(path, columns, dialect.delimiter)
+            # The only column may be a whole line of columns with another separator.
+            for sign, (name, remedy) in _OTHER_SEPARATORS.items() if len(columns) == 1 else ():
+                if sign != dialect.delimiter and sign in columns[0]:
+                    problem = (
+                        f"there is a single column, `{columns[0]}`; it seems to hold several with {name}"
+                    )
+                    remedy = f"{remedy}, or save the rows as JSON lines"
+                    raise wrong_line(path, 1, f"{problem} between them", remedy)
             _check_columns(path, columns)
             before = reader.line_num
             for values in reader:
@@ -140,21 +215,6 @@ def _read_table(path: Path, dialect: type[csv.Dialect]) -> Iterator[Row]:
 
 _OPEN_QUOTE = 'write "" for a quotation mark inside of a quoted value; one may be open in an earlier line'
 _SEPARATORS = "quote values that hold the separator, or save the rows as JSON lines"
-
-
-def _check_separator(path: Path, columns: Sequence[str], delimiter: str) -> None:
-    """Refuse a table whose only column is a whole line of columns with another separator."""
-    others = [
-        name for sign, name in _OTHER_SEPARATORS.items() if sign != delimiter and sign in "".join(columns)
-    ]
-    if len(columns) == 1 and others:
-        name, remedy = others[0]
-        problem = (
-            f"there is a single column, `{columns[0]}`; it seems to hold several with {name} between them"
-        )
-        raise wrong_line(path, 1, problem, f"{remedy}, or save the rows as JSON lines")
-
-
 _OTHER_SEPARATORS = {
     "\t": ("tabs", "rename the file to .tsv"),
     ";": ("semicolons", "rename the file to .csv"),
@@ -175,24 +235,24 @@ class _Semicolons(csv.excel):
 
 
 class _Unquoted(csv.Dialect):
+    """As in GLUE."""
+
     delimiter = "\t"
     quoting = csv.QUOTE_NONE
     lineterminator = "\n"
+
+
+def _read_json_lines(path: Path) -> Iterator[Row]:
+    return (Row(path, name, found) for name, found in read_objects(path, _JSON))
 
 
 def _read_json(path: Path) -> Iterator[Row]:
     """Objects in lines, or in one list."""
     with opened(path) as stream:
         is_list = stream.read(4096).removeprefix(BOM_UTF8).lstrip().startswith(b"[")
-    return _read_json_list(path) if is_list else _read_json_lines(path)
-
-
-def _read_json_lines(path: Path) -> Iterator[Row]:
-    for name, found in read_objects(path, _JSON):
-        yield Row(path, name, found)
-
-
-def _read_json_list(path: Path) -> Iterator[Row]:
+    if not is_list:
+        yield from _read_json_lines(path)
+        return
     with opened(path) as stream:
         content = stream.read().removeprefix(BOM_UTF8)
     try:
@@ -227,7 +287,12 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         ) from None
 
 
-_LINE_READERS = {".csv": _read_csv, ".tsv": _read_tsv, ".json": _read_json, ".jsonl": _read_json_lines}
+_LINE_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".csv": _read_csv,
+    ".tsv": lambda path: _read_table(path, _Unquoted),
+    ".json": _read_json,
+    ".jsonl": _read_json_lines,
+}
 READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = MappingProxyType(
     _LINE_READERS
     | {".parquet": _read_parquet}

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.tune.files.evaluation_set import EvaluationSet, Files, NamedText
 from pipeline.tune.files.lines import read_lines, wrong_line
+from pipeline.tune.task import EvaluationSet, Files, NamedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +77,17 @@ class GlueFiles:
             raise wrong_line(path, name, f"{column}, not between {low:g} and {high:g}")
         return number
 
-    def read_dev_texts(self, path: Path) -> Iterator[NamedText]:
-        """The texts of dev.tsv."""
-        return read_texts(path, self.texts, self.header)
-
-    def read_test_texts(self, path: Path) -> Iterator[NamedText]:
-        """The texts of test.tsv, whose first line always names the columns."""
-        return read_texts(path, self.texts)
+    def read_texts(self, path: Path) -> Iterator[NamedText]:
+        """The texts of a file, by their lines."""
+        # The first line of test.tsv always names the columns.
+        header = () if path.name == "test.tsv" else self.header
+        for name, texts in read_columns(path, self.texts, header):
+            yield from ((name, text) for text in texts)
 
     def evaluation_set(self, name: str) -> EvaluationSet:
         """The texts of dev.tsv and, where it is there, test.tsv."""
         dev, test = (f"glue/{self.folder}/dev.tsv",), (f"glue/{self.folder}/test.tsv",)
-        files = (Files(dev, self.read_dev_texts), Files(test, self.read_test_texts, optional=True))
+        files = (Files(dev, self.read_texts), Files(test, self.read_texts, optional=True))
         return EvaluationSet(name, files, self.origin)
 
 
@@ -127,9 +126,3 @@ def read_columns(
                 path, name, f"{len(fields)} columns, {'' if exact else 'at least '}{needed} are needed"
             )
         yield name, [fields[place].strip() for place in places]
-
-
-def read_texts(path: Path, columns: Sequence[str], header: Sequence[str] = ()) -> Iterator[NamedText]:
-    """The texts in the named columns, as `read_columns` finds them."""
-    for name, texts in read_columns(path, columns, header):
-        yield from ((name, text) for text in texts)

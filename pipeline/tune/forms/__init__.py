@@ -1,13 +1,26 @@
-"""The forms of tasks, a folder each: network, loss, predictions and metrics.
+"""How each form of task is trained: network, loss, predictions and metrics.
 
-registry         the forms by name
-base             the interface between a form and the trainer
-classification   a label or a number for a text or a pair of texts
-spans            an answer as a span of a passage, read in sliding windows
-tags             a label for every word of a sentence
-choices          which of several texts is right
-generation       a text for a text
-instructions     the responses of conversations
-
-In each folder `settings` holds the form's examples and settings, without heavy imports, and `task` the training.
+`pipeline/tune/tasks/forms.py` has their examples and settings, without heavy imports.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pipeline.tune.forms.base import PreparedTask, TaskContext
+from pipeline.tune.forms.choices import ChoicesTask
+from pipeline.tune.forms.classification import ClassificationTask
+from pipeline.tune.forms.generation import GenerationTask
+from pipeline.tune.forms.instructions import InstructionTask
+from pipeline.tune.forms.spans import SpanTask
+from pipeline.tune.forms.tags import TagsTask
+
+FORMS: Mapping[str, Callable[[TaskContext], PreparedTask]] = {
+    "classification": ClassificationTask,
+    "spans": SpanTask,
+    "tags": TagsTask,
+    "choices": ChoicesTask,
+    "generation": GenerationTask,
+    "instructions": InstructionTask,
+}
+"""Make a task for a network, by form: the examples are encoded."""

@@ -1,12 +1,8 @@
-"""The interface between a form of task and the trainer.
-
-A form is a class that is made from a `TaskContext` and holds the encoded examples of one task. The trainer asks it for
-batches, losses, outputs and metrics; the runner asks it for a network, predictions and baselines.
-"""
+"""A task as a form prepares it for a network: encoded examples, network, losses, predictions and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -15,14 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.config import NetworkConfig
-from pipeline.tune.files.lines import json_lines as json_lines
+from models.config import FeatureSettings, NetworkConfig
 from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.task import TaskData
 from pipeline.tune.tokenizer import TextTokenizer
 
 Metrics = dict[str, float]
 """By name, higher is better, as a share of 1."""
+EVALUATION_BATCH_SIZE = 64
+"""Rows in one forward pass of an evaluation, unless a row takes several sequences."""
+HIDDEN = -1e9
+"""The logit of a class that has no probability; finite, so that differences of two such logits are."""
+EXCERPT_CHARACTERS = 1000
+"""The longest text that a line of predictions repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,10 @@ class Part:
     """Whether a checkpoint without it is refused."""
 
 
-ENCODER = Part("encoder.", ("encoder.", "discriminator.encoder."))
-"""An encoder; in a checkpoint of a whole ELECTRA, the encoder of the discriminator."""
-
-
 STACK_PARTS: Mapping[str, tuple[Part, ...]] = MappingProxyType(
     {
-        "encoder": (ENCODER,),
+        # In a checkpoint of a whole ELECTRA, the encoder of the discriminator.
+        "encoder": (Part("encoder.", ("encoder.", "discriminator.encoder.")),),
         "decoder": (Part("decoder."),),
         "encoder_decoder": (Part("encoder."), Part("decoder.")),
     }
@@ -64,14 +62,36 @@ STACK_PARTS: Mapping[str, tuple[Part, ...]] = MappingProxyType(
 """By kind of network, the parts below a head on its tokens."""
 
 
-def feature_parts(kind: str) -> tuple[Part, ...]:
-    """The parts of a network below a linear layer on its frozen features, by kind of network."""
-    parts = STACK_PARTS.get(kind, (Part("encoder."),))
-    return tuple(Part(f"features.{part.own}", part.theirs or (part.own,)) for part in parts)
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """How one kind of network scores labels."""
 
+    build: Callable[[Any, int], nn.Module]
+    """(configuration, number of labels) to a network that gives logits of the labels."""
+    parts: tuple[Part, ...]
+    """The parts that start from a checkpoint."""
+    penalty: Callable[[Any], Tensor] | None = None
+    """(network) to a penalty on its weights, a scalar that is added to the loss of an update."""
 
-EVALUATION_BATCH_SIZE = 64
-"""Rows in one forward pass of an evaluation, unless a row takes several sequences."""
+    def on(self, layer: Any, network: NetworkConfig, features: FeatureSettings | None) -> Scorer:
+        """The scorer itself, or, where there are settings of frozen features, a linear layer on them.
+
+        Args:
+            layer: the class of the linear layer, which is made from configuration, number of labels and features.
+        """
+        if features is None:
+            return self
+        parts = STACK_PARTS.get(network.network, (Part("encoder."),))
+        return Scorer(
+            build=lambda config, num_labels: layer(config, num_labels, features),
+            parts=tuple(Part(f"features.{part.own}", part.theirs or (part.own,)) for part in parts),
+            penalty=layer.penalty,
+        )
+
+    def penalised(self, loss: Tensor, model: nn.Module, predictions: Tensor | int) -> Tensor:
+        """A loss that is summed over so many predictions, with the network's penalty."""
+        # An update divides by the number of its predictions, so their penalties add up to one.
+        return loss if self.penalty is None else loss + self.penalty(unwrapped(model)) * predictions
 
 
 class EncodedPart(Protocol):
@@ -116,74 +136,64 @@ class PaddedBatch:
         )
 
 
-class PreparedTask(Protocol):
-    """A task, encoded for a network."""
+class PreparedTask:
+    """A task, encoded for a network. Each form is a class of its own, which is made from a `TaskContext`."""
 
-    @property
-    def train(self) -> EncodedPart:
-        """Rows to train on."""
-        ...
+    train: EncodedPart
+    """Rows to train on."""
+    evaluation: EncodedPart
+    """Rows to evaluate on."""
+    test: EncodedPart | None = None
+    """Rows without right answers, to predict after the training."""
+    parts: tuple[Part, ...]
+    """The parts of the network that start from a checkpoint."""
+    notes: tuple[str, ...] = ()
+    """Sentences about the encoded examples for people, without the full stop."""
+    evaluation_batch_size: int = EVALUATION_BATCH_SIZE
+    """Rows of `evaluation` or `test` in one forward pass of each process."""
 
-    @property
-    def evaluation(self) -> EncodedPart:
-        """Rows to evaluate on."""
-        ...
-
-    @property
-    def test(self) -> EncodedPart | None:
-        """Rows without right answers, to predict after the training; None where there are none."""
-        ...
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The parts of the network that start from a checkpoint."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences about the encoded examples for people, without the full stop; empty in most forms."""
-        ...
-
-    @property
-    def evaluation_batch_size(self) -> int:
-        """Rows of `evaluation` or `test` in one forward pass of each process."""
-        ...
+    def __init__(self, context: TaskContext) -> None:
+        self.config = context.config
+        # A workload checks which networks carry a form.
+        self.network: Any = context.network
+        self.tokenizer = context.tokenizer
+        self.labels = context.data.labels
+        self.examples: Sequence[Any] = context.data.evaluation
+        """The examples of `evaluation`."""
+        self.test_examples: Sequence[Any] = context.data.test
+        """The examples of `test`."""
 
     def build(self) -> nn.Module:
         """Make the network, on the meta device if the caller sets it."""
-        ...
+        raise NotImplementedError
 
     def batch(self, part: Any, rows: np.ndarray) -> PaddedBatch:
         """The rows (int64 [batch]) of `train`, `evaluation` or `test` as tensors in host memory."""
-        ...
+        raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """float32 scalar: the loss in nats, summed over the predictions of the batch."""
-        ...
+        raise NotImplementedError
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """[batch, ...]: predictions for every row, of the same shape in all batches."""
-        ...
+        raise NotImplementedError
 
     def measure(self, outputs: np.ndarray) -> Metrics:
         """The task's metrics, from the outputs of all rows of `evaluation`, in order."""
-        ...
+        return self.config.measure(self.examples, outputs)
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
         """Predictions as files, by names such as `predictions.jsonl`."""
-        ...
+        raise NotImplementedError
 
     def submission(self, outputs: np.ndarray) -> dict[str, bytes]:
         """From the outputs of all rows of `test`, in order: files that a leaderboard takes, by their names there."""
-        ...
+        return self.config.submission(self.test_examples, outputs, self.labels)
 
     def baselines(self) -> dict[str, Metrics]:
         """Metrics of predictions without a network by name, for comparison; empty in most forms."""
-        ...
-
-
-HIDDEN = -1e9
-"""The logit of a class that has no probability; finite, so that differences of two such logits are."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,20 +206,24 @@ class Comparable:
     """float32 [distributions]: how much each counts beside the losses of right answers; 0 where there is none."""
 
 
-class ComparableTask(PreparedTask, Protocol):
+class ComparableTask(PreparedTask):
     """A task whose networks can learn from a teacher."""
 
-    def loss_of(self, model: nn.Module, outputs: Tensor, batch: PaddedBatch) -> Tensor:
-        """`loss`, of outputs that the network gave."""
-        ...
+    def logits(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        """The scores that the network gives."""
+        raise NotImplementedError
 
-    def comparable(self, model: nn.Module, batch: PaddedBatch) -> tuple[Tensor, Comparable]:
-        """The network's outputs as `loss_of` takes them, and as distributions."""
-        ...
+    def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        """`loss_of` the network's logits."""
+        return self.loss_of(model, self.logits(model, batch), batch)
 
+    def loss_of(self, model: nn.Module, logits: Tensor, batch: PaddedBatch) -> Tensor:
+        """`loss`, of `logits` that the network gave."""
+        raise NotImplementedError
 
-EXCERPT_CHARACTERS = 1000
-"""The longest text that a line of predictions repeats."""
+    def comparable(self, logits: Tensor, batch: PaddedBatch) -> Comparable:
+        """`logits` as distributions."""
+        raise NotImplementedError
 
 
 def excerpt(text: str, around: int = 0) -> str:

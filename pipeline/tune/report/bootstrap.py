@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.samples.noise import Noise
 from pipeline.tune.metrics.entities import entities
-from pipeline.tune.metrics.rouge import ROUGE_NAMES
+from pipeline.tune.metrics.texts import ROUGE_NAMES
 from pipeline.tune.report.lines import form_of, rouge_scores, span_scores
 from pipeline.tune.report.scores import Line
 

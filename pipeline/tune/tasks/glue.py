@@ -13,12 +13,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from cluster.artefacts.errors import MissingInputError
-from pipeline.tune.files.evaluation_set import EvaluationSet, Files, NamedText
 from pipeline.tune.files.lines import read_lines, require_file, wrong_line
-from pipeline.tune.files.rows import Row, is_dataset, read_split
+from pipeline.tune.files.rows import is_dataset, read_split
 from pipeline.tune.files.tables import GlueFiles, read_columns
-from pipeline.tune.forms.classification.settings import UNLABELLED, ClassificationTaskConfig, Example
-from pipeline.tune.task import TaskData
+from pipeline.tune.task import EvaluationSet, Files, NamedText, TaskData
+from pipeline.tune.tasks.forms import UNLABELLED, ClassificationTaskConfig, Example
 
 Split = tuple[list[Path], list[Example]]
 """The files of a split, and its examples."""
@@ -65,10 +64,7 @@ class GlueTaskConfig(ClassificationTaskConfig):
     def split(self, stem: str, group: str = "") -> Split:
         """The labelled examples of the file `STEM.tsv`, or of the split of a data set."""
         if is_dataset(self.path):
-            paths, rows = self._hub_split(stem)
-            return paths, [
-                _example(row.name, self._hub_texts(row), self._hub_label(row), group) for row in rows
-            ]
+            return self._hub_split(stem, group, is_test=False)
         path = require_file(self.path / f"{stem}.tsv", self.files.origin, "`path`")
         return [path], [
             _example(name, texts, label, group) for name, texts, label in self.files.read_labelled(path)
@@ -77,60 +73,50 @@ class GlueTaskConfig(ClassificationTaskConfig):
     def test_split(self, stem: str, group: str = "") -> Split:
         """The examples of a test set, named by the numbers that their predictions are submitted under."""
         if is_dataset(self.path):
-            paths, rows = self._hub_split(stem)
-            return paths, [
-                _example(str(row.values.get("idx", number)), self._hub_texts(row), UNLABELLED, group)
-                for number, row in enumerate(rows)
-            ]
+            return self._hub_split(stem, group, is_test=True)
         path = require_file(self.path / f"{stem}.tsv", self.files.origin, "`path`, or leave `submit` out")
         return [path], [
             _example(index, texts, UNLABELLED, group) for index, texts in self.files.read_unlabelled(path)
         ]
 
-    def submission(
-        self, examples: Sequence[Example], outputs: np.ndarray, labels: Sequence[str] = ()
-    ) -> dict[str, bytes]:
-        """`index` and `prediction` of every test example, in a tab-separated file for each test set."""
-        predicted = [self.submitted(value) for value in self.predictions(outputs)]
-        return {
-            file: submission_file(
-                (example.id, value)
-                for example, value in zip(examples, predicted, strict=True)
-                if example.group == group
-            )
-            for group, _, file in self.test_sets
-        }
-
-    def submitted(self, prediction: Any) -> str:
-        """A prediction as the leaderboard takes it: the label as in the official files."""
-        return self.files.labels[int(prediction)]
-
-    def _hub_split(self, stem: str) -> tuple[list[Path], Iterator[Row]]:
-        split = stem.replace("dev", "validation")
+    def _hub_split(self, stem: str, group: str, *, is_test: bool) -> Split:
+        """The examples of a data set's split, whose labels are numbers of `datasets.ClassLabel`, which has the order of
+        our labels, or texts."""
+        split, known = stem.replace("dev", "validation"), self.files.labels
         paths, rows = read_split(self.path, split)
         if not paths:
             raise MissingInputError(
                 f"The data set {self.path} has no split `{split}`.",
                 next_step="save it with all its splits, or name the folder of the official files",
             )
-        return paths, rows
+        examples = []
+        for number, row in enumerate(rows):
+            texts = [row.official_text(column) for column in self.hub_texts or self.files.texts]
+            name, label = row.name, row.values.get("label")
+            if is_test:
+                name, label = str(row.values.get("idx", number)), UNLABELLED
+            elif not isinstance(label, int) or self.files.bounds is not None:
+                label = self.files.label_number(row.path, row.name, str(label))
+            elif not 0 <= label < len(known):
+                problem = f"the label is {label}, not from 0 to {len(known) - 1}; test sets have no labels"
+                raise row.error(problem)
+            examples.append(_example(name, texts, label, group))
+        return paths, examples
 
-    def _hub_texts(self, row: Row) -> list[str]:
-        columns = self.hub_texts or self.files.texts
-        for column in columns:
-            if not isinstance(row.values.get(column), str):
-                raise row.error(f"there is no text `{column}` among {list(row.values)}")
-        return [row.values[column] for column in columns]
+    def submission(
+        self, examples: Sequence[Example], outputs: np.ndarray, labels: Sequence[str] = ()
+    ) -> dict[str, bytes]:
+        """`index` and `prediction` of every test example, in a tab-separated file for each test set."""
+        predicted = zip(examples, map(self.submitted, self.predictions(outputs)), strict=True)
+        rows = [(example.group, (example.id, value)) for example, value in predicted]
+        return {
+            file: submission_file(row for found, row in rows if found == group)
+            for group, _, file in self.test_sets
+        }
 
-    def _hub_label(self, row: Row) -> float:
-        """The label of a row: a number of `datasets.ClassLabel`, which has the order of our labels, or a text."""
-        label = row.values.get("label")
-        if isinstance(label, int) and self.files.bounds is None:
-            if not 0 <= label < len(self.files.labels):
-                known = f"from 0 to {len(self.files.labels) - 1}"
-                raise row.error(f"the label is {label}, not {known}; test sets have no labels")
-            return label
-        return self.files.label_number(row.path, row.name, str(label))
+    def submitted(self, prediction: Any) -> str:
+        """A prediction as the leaderboard takes it: the label as in the official files."""
+        return self.files.labels[int(prediction)]
 
 
 def submission_file(rows: Iterable[tuple[str, str]]) -> bytes:
@@ -271,7 +257,12 @@ class MrpcConfig(GlueTaskConfig):
         if (self.path / f"{stem}.tsv").is_file() or not (self.path / MSR_TRAIN).is_file():
             return super().split(stem, group)
         ids = require_file(self.path / DEV_IDS, f"GLUE's {DEV_IDS} ({self.files.origin})", "`path`")
-        held_out = _pairs_of_ids(ids)
+        held_out = set()
+        for name, line in read_lines(ids):
+            pair = tuple(line.split("\t"))
+            if len(pair) != 2:
+                raise wrong_line(ids, name, f"{len(pair)} columns, 2 are needed")
+            held_out.add(pair)
         columns = (*self.files.texts, "#1 ID", "#2 ID", self.files.label)
         path = self.path / MSR_TRAIN
         examples = [
@@ -280,16 +271,6 @@ class MrpcConfig(GlueTaskConfig):
             if (tuple(pair) in held_out) == (stem == "dev")
         ]
         return [path, ids], examples
-
-
-def _pairs_of_ids(path: Path) -> set[tuple[str, ...]]:
-    pairs = set()
-    for name, line in read_lines(path):
-        pair = tuple(line.split("\t"))
-        if len(pair) != 2:
-            raise wrong_line(path, name, f"{len(pair)} columns, 2 are needed")
-        pairs.add(pair)
-    return pairs
 
 
 _LABEL_AT_END = re.compile(r"\s+[01]$")
@@ -331,7 +312,7 @@ class QqpConfig(GlueTaskConfig):
             "qqp",
             (
                 Files(("glue/QQP/dev*.tsv",), _read_qqp_texts),
-                Files(("glue/QQP/test.tsv",), files.read_test_texts, optional=True),
+                Files(("glue/QQP/test.tsv",), files.read_texts, optional=True),
             ),
             files.origin,
         ),

@@ -1,11 +1,13 @@
 """Tasks of SuperGLUE (Wang et al. 2019b), whose folder holds train.jsonl, val.jsonl and, without labels, test.jsonl.
 
-MultiRC, ReCoRD and RTE, which the leaderboard takes otherwise, are files of their own. Sizes are those of the official
-release.
+MultiRC and ReCoRD are in `superglue_passages.py`. Sizes are those of the official release. RTE has 2,490 training and
+277 evaluation pairs, the same as in GLUE; the diagnostic sets AX-b and AX-g (1,104 and 356 pairs) are answered by a
+network that was trained on it (section 3.3).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,15 +15,23 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from pipeline.tune.files.evaluation_set import EvaluationSet, Files, NamedText, texts_of
 from pipeline.tune.files.lines import json_lines, read_objects, require_file, text_of, wrong_line
-from pipeline.tune.forms.choices.settings import Choices, ChoicesTaskConfig
-from pipeline.tune.forms.classification.settings import (
+from pipeline.tune.task import (
+    EvaluationSet,
+    Files,
+    NamedText,
+    TaskConfig,
+    TaskData,
+    file_input,
+    texts_of,
+)
+from pipeline.tune.tasks.forms import (
     UNLABELLED,
+    Choices,
+    ChoicesTaskConfig,
     ClassificationTaskConfig,
     Example,
 )
-from pipeline.tune.task import TaskConfig, TaskData
 
 TEST_FILE = "test.jsonl"
 """Has no labels, but the numbers of its lines."""
@@ -38,19 +48,9 @@ class SuperGlueFiles:
             f"the contents of {folder}.zip of the SuperGLUE benchmark (super.gluebenchmark.com/tasks)"
         )
 
-    def examples(self, path: Path) -> list[Any]:
-        """The examples of a file.
-
-        Raises:
-            MissingInputError: it is missing.
-            ConfigError: a line is not as the release has it.
-        """
-        return list(self.read(require_file(path, self.origin, "`path`")))
-
     def evaluation_set(self, name: str) -> EvaluationSet:
         """The texts of val.jsonl and, where it is there, of test.jsonl."""
-        read = texts_of(lambda path: ((each.id, each.texts) for each in self.read(path)))
-        folder = f"superglue/{self.folder}"
+        read, folder = texts_of(self.read), f"superglue/{self.folder}"
         files = Files((f"{folder}/val.jsonl",), read), Files((f"{folder}/{TEST_FILE}",), read, optional=True)
         return EvaluationSet(name, files, self.origin)
 
@@ -70,32 +70,40 @@ class SuperGlueTaskConfig(TaskConfig):
         """Read `train.jsonl` and `val.jsonl`, and `test.jsonl` where it is to be predicted."""
         names = ("train.jsonl", "val.jsonl", *((TEST_FILE,) if self.submit else ()))
         paths = [self.path / name for name in names]
-        train, evaluation, *test = map(self.files.examples, paths)
+        train, evaluation, *test = (
+            [*self.files.read(require_file(path, self.files.origin, "`path`"))] for path in paths
+        )
         return TaskData.of_files(train, evaluation, paths, self.labels, *test)
+
+    def submission(
+        self, examples: Sequence[Any], outputs: np.ndarray, labels: Sequence[str] = ()
+    ) -> dict[str, bytes]:
+        """`idx` and `label` of every test example, as super.gluebenchmark.com takes them (its FAQ), in a file for each
+        test set."""
+        files: dict[str, list[dict[str, Any]]] = {}
+        for example, number in zip(examples, self.predictions(outputs).tolist(), strict=True):
+            rows = files.setdefault(f"{example.group or self.files.folder}.jsonl", [])
+            rows.append({"idx": int(example.id), "label": self.submitted(example, number)})
+        return {name: json_lines(rows) for name, rows in files.items()}
+
+    def predictions(self, outputs: np.ndarray) -> np.ndarray:
+        """int64 [examples]: the number of the predicted label or choice."""
+        return outputs.argmax(-1)
+
+    def submitted(self, example: Any, number: int) -> Any:
+        """A prediction as the leaderboard takes it."""
+        return number
 
 
 class SuperGlueLabelsConfig(SuperGlueTaskConfig, ClassificationTaskConfig):
     """Settings of the tasks whose leaderboard takes one label for each line of the test set."""
 
-    submitted: ClassVar[tuple[str, ...]]
+    submitted_labels: ClassVar[tuple[str, ...]]
     """Labels as the leaderboard takes them, in the order of their numbers."""
 
-    def submission(
-        self, examples: Sequence[Example], outputs: np.ndarray, labels: Sequence[str] = ()
-    ) -> dict[str, bytes]:
-        """`idx` and `label` of every test example, as super.gluebenchmark.com takes them (its FAQ)."""
-        predicted = self.predictions(outputs).tolist()
-        return {
-            f"{self.files.folder}.jsonl": submission_file(
-                (example.id, self.submitted[number])
-                for example, number in zip(examples, predicted, strict=True)
-            )
-        }
-
-
-def submission_file(rows: Iterable[tuple[str, Any]]) -> bytes:
-    """JSON lines with `idx`, a number, and `label`."""
-    return json_lines({"idx": int(number), "label": label} for number, label in rows)
+    def submitted(self, example: Example, number: int) -> str:
+        """The label."""
+        return self.submitted_labels[number]
 
 
 def id_in(path: Path, name: str, found: dict[str, Any]) -> str:
@@ -104,8 +112,15 @@ def id_in(path: Path, name: str, found: dict[str, Any]) -> str:
     Raises:
         ConfigError: a line of a test file has no number.
     """
-    if path.name != TEST_FILE:
-        return name
+    return number_in(path, name, found) if path.name == TEST_FILE else name
+
+
+def number_in(path: Path, name: str, found: dict[str, Any]) -> str:
+    """The number of a line.
+
+    Raises:
+        ConfigError: it has none.
+    """
     if not isinstance(found.get("idx"), int):
         raise wrong_line(path, name, f"`idx` is {found.get('idx')!r}, not a number")
     return str(found["idx"])
@@ -155,7 +170,7 @@ class BoolqConfig(SuperGlueLabelsConfig):
 
     labels = ("no", "yes")
     files = SuperGlueFiles("BoolQ", pair_reader("passage", "question", labels))
-    submitted = ("false", "true")
+    submitted_labels = ("false", "true")
     metrics = ("accuracy",)
     evaluation_sets = (files.evaluation_set("boolq"),)
 
@@ -168,7 +183,7 @@ class CbConfig(SuperGlueLabelsConfig):
 
     kind: Literal["cb"] = "cb"
 
-    labels = submitted = ("entailment", "contradiction", "neutral")
+    labels = submitted_labels = ("entailment", "contradiction", "neutral")
     files = SuperGlueFiles("CB", pair_reader("premise", "hypothesis", labels))
     metrics = ("macro_f1", "accuracy")
     evaluation_sets = (files.evaluation_set("cb"),)
@@ -202,39 +217,33 @@ class CopaConfig(SuperGlueTaskConfig, ChoicesTaskConfig):
     metrics = ("accuracy",)
     evaluation_sets = (files.evaluation_set("copa"),)
 
-    def submission(self, examples: Sequence[Choices], outputs: np.ndarray) -> dict[str, bytes]:
-        """The number of the chosen alternative, 0 or 1, for every question of the test set."""
-        chosen = outputs.argmax(-1).tolist()
-        return {"COPA.jsonl": submission_file((each.id, n) for each, n in zip(examples, chosen, strict=True))}
-
 
 _WIC_LABELS = ("different", "same")
 _JOINED = re.compile(r"(?:Word: (.*?)\.\s*)?Sentence 1: (.*?)\s*Sentence 2: (.*)", re.DOTALL)
 
 
-def _read_wic(path: Path) -> Iterator[Example]:
-    """Stream the examples of a file: as SuperGLUE has them, or word and sentences joined in one field `text`."""
+def _wic_lines(path: Path) -> Iterator[tuple[str, dict[str, Any], tuple[str, str, str]]]:
+    """(name, object, (word, both sentences)) of every line: as SuperGLUE has them, or joined in one field `text`."""
     for name, found in read_objects(path):
-        word, first, second = _word_and_sentences(path, name, found)
-        yield Example(
-            id_in(path, name, found), f"{word}: {first}", second, label_in(path, name, found, _WIC_LABELS)
-        )
+        if "text" not in found:
+            first, second = (text_of(path, name, found, key) for key in ("sentence1", "sentence2"))
+            yield name, found, (str(found.get("word", "")), first, second)
+        elif match := _JOINED.search(text_of(path, name, found, "text")):
+            yield name, found, (match[1] or "", match[2], match[3])
+        else:
+            raise wrong_line(path, name, "there are no two sentences in `text`")
+
+
+def _read_wic(path: Path) -> Iterator[Example]:
+    for name, found, (word, first, second) in _wic_lines(path):
+        label = label_in(path, name, found, _WIC_LABELS)
+        yield Example(id_in(path, name, found), f"{word}: {first}", second, label)
 
 
 def _read_wic_sentences(path: Path) -> Iterator[NamedText]:
     """Both sentences of every line, which need no label."""
-    for name, found in read_objects(path):
-        yield from ((name, text) for text in _word_and_sentences(path, name, found)[1:])
-
-
-def _word_and_sentences(path: Path, name: str, found: dict[str, Any]) -> tuple[str, str, str]:
-    if "text" not in found:
-        first, second = (text_of(path, name, found, key) for key in ("sentence1", "sentence2"))
-        return str(found.get("word", "")), first, second
-    match = _JOINED.search(text_of(path, name, found, "text"))
-    if not match:
-        raise wrong_line(path, name, "there are no two sentences in `text`")
-    return match[1] or "", match[2], match[3]
+    for name, _, (_, *sentences) in _wic_lines(path):
+        yield from ((name, text) for text in sentences)
 
 
 class WicConfig(SuperGlueLabelsConfig):
@@ -248,7 +257,7 @@ class WicConfig(SuperGlueLabelsConfig):
 
     labels = _WIC_LABELS
     files = SuperGlueFiles("WiC", _read_wic)
-    submitted = ("false", "true")
+    submitted_labels = ("false", "true")
     metrics = ("accuracy",)
     evaluation_sets = (
         EvaluationSet(
@@ -260,3 +269,43 @@ class WicConfig(SuperGlueLabelsConfig):
             "WiC of the SuperGLUE benchmark",
         ),
     )
+
+
+_RTE_DIAGNOSTICS = {"AX-b": ("sentence1", "sentence2"), "AX-g": ("premise", "hypothesis")}
+"""The columns of the texts, by diagnostic set."""
+
+
+class SuperglueRteConfig(SuperGlueLabelsConfig):
+    """Recognizing Textual Entailment, as JSON lines."""
+
+    kind: Literal["superglue_rte"] = "superglue_rte"
+    ax_b: Path | None = None
+    """AX-b.jsonl, linguistic diagnostics, to be predicted for `submit`."""
+    ax_g: Path | None = None
+    """AX-g.jsonl, gender diagnostics, to be predicted for `submit`."""
+
+    labels = submitted_labels = ("entailment", "not_entailment")
+    files = SuperGlueFiles("RTE", pair_reader("premise", "hypothesis", labels))
+    metrics = ("accuracy",)
+    evaluation_sets = (files.evaluation_set("superglue_rte"),)
+
+    def load(self) -> TaskData[Example]:
+        """Read the files of RTE, and the diagnostic sets that are named.
+
+        Raises:
+            MissingInputError, ConfigError: as for every task of SuperGLUE.
+        """
+        data = super().load()
+        for setting, path in (("ax_b", self.ax_b), ("ax_g", self.ax_g)) if self.submit else ():
+            if path is None:
+                continue
+            name = setting.replace("_", "-").replace("ax", "AX")
+            require_file(path, f"{name}.zip of the SuperGLUE benchmark", f"`{setting}`")
+            examples = []
+            for line, found in read_objects(path):
+                first, second = (text_of(path, line, found, key) for key in _RTE_DIAGNOSTICS[name])
+                examples.append(Example(number_in(path, line, found), first, second, UNLABELLED, name))
+            data = dataclasses.replace(
+                data, test=(*data.test, *examples), inputs=(*data.inputs, file_input(path))
+            )
+        return data

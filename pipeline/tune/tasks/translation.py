@@ -12,8 +12,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from pipeline.tune.files.lines import read_lines, require_file, wrong_file
-from pipeline.tune.forms.generation.settings import GenerationTaskConfig, TextPair
+from pipeline.tune.metrics.texts import translation_metrics
 from pipeline.tune.task import TaskData
+from pipeline.tune.tasks.forms import GenerationTaskConfig, TextPair
 
 
 class TranslationConfig(GenerationTaskConfig):
@@ -71,7 +72,6 @@ class TranslationConfig(GenerationTaskConfig):
 
     def measure(self, pairs: Sequence[TextPair], texts: Sequence[str]) -> dict[str, float]:
         """BLEU and chrF of all texts together."""
-
         return translation_metrics([pair.target for pair in pairs], texts, self.tokenize)[0]
 
     def signatures(self) -> dict[str, str]:
@@ -91,25 +91,3 @@ class TranslationConfig(GenerationTaskConfig):
             for (name, text), (_, translated) in zip(read, written, strict=True)
         )
         return [pair for pair in pairs if pair.source.removeprefix(self.prefix) and pair.target]
-
-
-def translation_metrics(
-    references: Sequence[str], predictions: Sequence[str], tokenize: str = "13a"
-) -> tuple[dict[str, float], dict[str, str]]:
-    """`bleu` and `chrf` of all texts together, in [0, 1], and the signature of each, which must be reported beside it.
-
-    BLEU (Papineni et al. 2002) and chrF (Popović 2015) are those of `sacrebleu` (Post 2018).
-
-    Args:
-        references: one right translation per text.
-        tokenize: how `sacrebleu` cuts texts into words: 13a, intl, char, zh and others.
-    """
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
-
-    scorers = {"bleu": BLEU(tokenize=tokenize), "chrf": CHRF()}
-    scores = {
-        name: scorer.corpus_score(list(predictions), [list(references)]).score / 100
-        for name, scorer in scorers.items()
-    }
-    return scores, {name: str(scorer.get_signature()) for name, scorer in scorers.items()}

@@ -15,10 +15,9 @@ from data_prep.ragged import Ragged
 from models.config import TransformerConfig
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.encoding import EncodedExamples
-from pipeline.tune.forms.classification.task import CLASSIFIERS, ClassificationTask, token_reader
+from pipeline.tune.forms.classification import ClassificationTask, token_reader
 from pipeline.tune.processes import make_accelerator, on_first
 from pipeline.tune.run import finetune
-from pipeline.tune.tasks.glue import Sst2Config
 from pipeline.tune.trainer import evaluate, evaluation_loader
 from pipeline.tune.workload import scores_directory
 from tests.pipeline.tune.conftest import WORDS, Recorder, write_sst2, write_tokenizer
@@ -36,16 +35,22 @@ class Echo(torch.nn.Module):
         return input_ids[:, :1].float()
 
 
+class Rows(ClassificationTask):
+    """Rows that are encoded already."""
+
+    def __init__(self, encoded: EncodedExamples) -> None:
+        self.evaluation = encoded
+        tokenizer: Any = SimpleNamespace(pad_id=0)
+        self.read = token_reader(TransformerConfig(), tokenizer)
+
+
 def gathered(accelerator, count: int) -> int:
     """How many different examples an evaluation of `count` examples returns, each in its place."""
     lengths = 1 + np.arange(count) % 5
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     rows = Ragged(np.repeat(np.arange(count), lengths), offsets)
     encoded = EncodedExamples(rows, None, np.zeros(count, dtype=np.int64))
-    tokenizer: Any = SimpleNamespace(pad_id=0)
-    network, config = TransformerConfig(), Sst2Config(path=Path())
-    read, scorer = token_reader(network, tokenizer), CLASSIFIERS[network.network].scorer
-    task = ClassificationTask(network, encoded, encoded, (), ("a",), config, read, scorer)
+    task = Rows(encoded)
     logits = evaluate(accelerator, Echo(), task, evaluation_loader(accelerator, task))
     assert logits[:, 0].tolist() == list(range(count))
     return len(logits)

@@ -22,8 +22,8 @@ from models.language_models import CausalLanguageModel, MaskedLanguageModel, Seq
 from pipeline.checkpoint.references import resolve_model
 from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export
-from pipeline.tune.forms.classification.settings import Example
 from pipeline.tune.run import finetune
+from pipeline.tune.tasks.forms import Example
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.workload import scores_directory
 from tests.pipeline.tune.conftest import MODEL, Recorder

@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerFast
 
 from models.config import TransformerConfig
 from pipeline.tune.bulk_encoding import MANY_CHARACTERS, Bulk, bulk_of, encode_rows, plainly
-from pipeline.tune.forms.spans.settings import Question
-from pipeline.tune.forms.spans.windows import encode_questions
-from pipeline.tune.tasks.squad import read_questions
+from pipeline.tune.forms.windows import encode_questions
+from pipeline.tune.tasks.forms import Question
+from pipeline.tune.tasks.question_answering import read_questions
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from tests.pipeline.tune.samples import byte_level, wordpiece
 

@@ -14,7 +14,7 @@ from pipeline.tune.evaluation_sets import (
     expand,
 )
 from pipeline.tune.tasks import TASKS
-from pipeline.tune.tasks.rows.base import RowsTaskConfig
+from pipeline.tune.tasks.rows import RowsTaskConfig
 from pipeline.tune.tasks.translation import TranslationConfig
 
 

@@ -16,8 +16,8 @@ from models.language_models import CausalLanguageModel, MaskedLanguageModel, Seq
 from pipeline.checkpoint.references import PretrainedModel
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.export import export
+from pipeline.tune.forms import FORMS
 from pipeline.tune.forms.base import PreparedTask, TaskContext
-from pipeline.tune.forms.registry import FORMS
 from pipeline.tune.run import finetune
 from pipeline.tune.starting import initial_network
 from pipeline.tune.workload import make_workload, scores_directory

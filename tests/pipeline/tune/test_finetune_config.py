@@ -13,8 +13,8 @@ from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import load_config, validate
 from pipeline.tune.config import FinetuneConfig, with_tasks
 from pipeline.tune.config import FinetuneConfig as PublishedConfig
-from pipeline.tune.forms.classification.settings import ClassificationTaskConfig
 from pipeline.tune.tasks import TASKS as PUBLISHED_TASKS
+from pipeline.tune.tasks.forms import ClassificationTaskConfig
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "finetune"
 TASKS = {"reviews": {"kind": "sst2", "path": "SST-2", "training": {"lr": 1e-3}}}

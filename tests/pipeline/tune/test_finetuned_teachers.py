@@ -26,17 +26,15 @@ from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.distillation.task import DistilledTask
 from pipeline.tune.distillation.teacher import Teacher, load_teacher, resolve_teacher
 from pipeline.tune.export import export
+from pipeline.tune.forms import FORMS
 from pipeline.tune.forms.base import TaskContext
-from pipeline.tune.forms.classification.settings import Example
-from pipeline.tune.forms.registry import FORMS
-from pipeline.tune.forms.spans.settings import Answer, Question
-from pipeline.tune.forms.tags.settings import TaggedSentence
 from pipeline.tune.run import finetune
 from pipeline.tune.settings import DistillSettings, TrainingConfig
 from pipeline.tune.task import TaskData
-from pipeline.tune.tasks.conll_ner import ConllNerConfig
-from pipeline.tune.tasks.rows.classification import RowsClassificationConfig, RowsRegressionConfig
-from pipeline.tune.tasks.squad import SquadConfig
+from pipeline.tune.tasks.forms import Answer, Example, Question, TaggedSentence
+from pipeline.tune.tasks.question_answering import SquadConfig
+from pipeline.tune.tasks.rows import RowsClassificationConfig, RowsRegressionConfig
+from pipeline.tune.tasks.tagging import ConllNerConfig
 from pipeline.tune.tokenizer import TextTokenizer
 from pipeline.tune.workload import make_workload, scores_directory
 from tests.pipeline.tune.conftest import MODEL, Recorder, make_checkpoint, write_sst2, write_tokenizer

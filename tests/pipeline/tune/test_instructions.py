@@ -26,15 +26,13 @@ from pipeline.ask.prompting.networks import load_language_model
 from pipeline.ask.prompting.writing import chat_prompt, write
 from pipeline.tune.export import export
 from pipeline.tune.forms.base import TaskContext
-from pipeline.tune.forms.instructions.encoding import ConversationEncoder, PackedConversations
-from pipeline.tune.forms.instructions.settings import Conversation
-from pipeline.tune.forms.instructions.task import InstructionTask
-from pipeline.tune.forms.instructions.template import ChatTemplate, Turn
+from pipeline.tune.forms.conversations import ConversationEncoder, PackedConversations
+from pipeline.tune.forms.instructions import InstructionTask
 from pipeline.tune.learner import make_optimizer
 from pipeline.tune.preview import preview
 from pipeline.tune.run import finetune
 from pipeline.tune.settings import TrainingConfig
-from pipeline.tune.tasks.instructions import InstructionsConfig
+from pipeline.tune.tasks.instructions import ChatTemplate, Conversation, InstructionsConfig, Turn
 from pipeline.tune.tokenizer import TextTokenizer
 from pipeline.tune.workload import scores_directory
 from tests.pipeline.tune.conftest import make_checkpoint
@@ -110,7 +108,7 @@ def task_of(tokenizer, *conversations, network=GPT, length=64, **settings) -> An
     config = InstructionsConfig(train=Path("unread"), **settings)
     data = TaskData(conversations, conversations, (), ())
     training = TrainingConfig(max_length=length)
-    return InstructionTask.prepare(TaskContext(config, data, training, network, tokenizer))
+    return InstructionTask(TaskContext(config, data, training, network, tokenizer))
 
 
 def network_of(task, seed=3, scale=8.0):
@@ -322,7 +320,7 @@ def task_gradients(task, model, rows):
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40))
 def test_packing_keeps_every_conversation_whole_and_once(lengths):
-    from pipeline.tune.forms.instructions.encoding import EncodedConversation
+    from pipeline.tune.forms.conversations import EncodedConversation
 
     numbered = [EncodedConversation(np.full(length, n), ((0, length),)) for n, length in enumerate(lengths)]
     rows = PackedConversations.of(numbered, 50, packed=True)

@@ -25,8 +25,7 @@ from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export
 from pipeline.tune.fit import PUBLISHED
 from pipeline.tune.forms.base import Part, TaskContext
-from pipeline.tune.forms.classification.settings import ClassificationTaskConfig, Example
-from pipeline.tune.forms.classification.task import (
+from pipeline.tune.forms.classification import (
     CLASSIFIERS,
     ClassificationTask,
     token_reader,
@@ -37,6 +36,7 @@ from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.starting import take_parts
 from pipeline.tune.task import TaskData
 from pipeline.tune.tasks import TASKS
+from pipeline.tune.tasks.forms import ClassificationTaskConfig, Example
 from pipeline.tune.tasks.glue import Sst2Config
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.workload import scores_directory
@@ -167,9 +167,7 @@ def test_penalty_of_the_mixture_counts_once_per_update(lexicon):
     tokenizer = TextTokenizer(lexicon)
     examples = tuple(Example(str(n), "bad film", None, n % 2) for n in range(3))
     data = TaskData(examples, examples, ("no", "yes"), ())
-    task = ClassificationTask.prepare(
-        TaskContext(Sst2Config(path=Path()), data, TrainingConfig(), ELMO, tokenizer)
-    )
+    task = ClassificationTask(TaskContext(Sst2Config(path=Path()), data, TrainingConfig(), ELMO, tokenizer))
     model = ElmoClassifier(ELMO, 2, l2=0.5).eval()
     init_weights(model, 1)
     with torch.no_grad():

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from pipeline.tune.forms.choices.settings import Choices
-from pipeline.tune.forms.classification.settings import Example
-from pipeline.tune.forms.tags.settings import TaggedSentence
 from pipeline.tune.metrics import measure
-from pipeline.tune.metrics.rouge import ROUGE_NAMES
-from pipeline.tune.metrics.squad2 import UNANSWERABLE_METRICS
+from pipeline.tune.metrics.squad import UNANSWERABLE_METRICS
+from pipeline.tune.metrics.texts import ROUGE_NAMES
 from pipeline.tune.summary import LEADERBOARD, glue_average
 from pipeline.tune.tasks import TASKS
+from pipeline.tune.tasks.forms import Choices, Example, TaggedSentence
 from pipeline.tune.tasks.translation import TranslationConfig
 
 RANDOM = np.random.Generator(np.random.Philox(key=1))

@@ -73,8 +73,8 @@ def logits_of(directory, seed):
 
 def inputs_of(config, start):
     """The evaluation texts as `transformers` reads them, padded."""
+    from pipeline.tune.forms import FORMS
     from pipeline.tune.forms.base import TaskContext
-    from pipeline.tune.forms.registry import FORMS
 
     workload = make_workload(config, start)
     settings = config.training_of("reviews")

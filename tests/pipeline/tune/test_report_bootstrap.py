@@ -7,9 +7,8 @@ import pytest
 
 from pipeline.tune.metrics import measure
 from pipeline.tune.metrics.entities import entity_metrics
-from pipeline.tune.metrics.rouge import rouge
-from pipeline.tune.metrics.squad import answer_metrics
-from pipeline.tune.metrics.squad2 import unanswerable_metrics
+from pipeline.tune.metrics.squad import answer_metrics, unanswerable_metrics
+from pipeline.tune.metrics.texts import rouge
 from pipeline.tune.report.bootstrap import confidence_interval, resampled, sums_of
 from tests.pipeline.tune.written_scores import label_lines
 

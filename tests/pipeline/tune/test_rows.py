@@ -17,11 +17,10 @@ from cluster.artefacts.errors import ConfigError, MissingInputError
 from pipeline.config.loading import validate
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.files.rows import read_rows
-from pipeline.tune.forms.classification.settings import UNLABELLED
-from pipeline.tune.forms.spans.settings import Answer
 from pipeline.tune.run import finetune
 from pipeline.tune.tasks import TASKS
-from pipeline.tune.tasks.rows.base import RowsTaskConfig
+from pipeline.tune.tasks.forms import UNLABELLED, Answer
+from pipeline.tune.tasks.rows import RowsTaskConfig
 
 WRITERS = ("csv", "jsonl", "parquet")
 

@@ -13,21 +13,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
+from cluster.artefacts.errors import MismatchError
 from models.classifiers import best_spans, span_loss
 from models.config import ElmoConfig, TransformerConfig
 from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
-from pipeline.tune.forms.spans.settings import Answer, Question
-from pipeline.tune.forms.spans.windows import (
+from pipeline.tune.forms.windows import (
     answer_tokens,
     encode_questions,
     own_tokens,
     text_of,
     window_spans,
 )
-from pipeline.tune.metrics.squad import exact_match, f1
+from pipeline.tune.metrics.squad import answer_metrics
 from pipeline.tune.run import finetune
-from pipeline.tune.tasks.squad import SquadConfig, read_questions
+from pipeline.tune.tasks.forms import Answer, Question
+from pipeline.tune.tasks.question_answering import read_questions
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.workload import scores_directory
 from tests.pipeline.tune.conftest import MODEL, make_checkpoint
@@ -52,15 +52,16 @@ def test_scores_of_published_predictions_equal_the_official_ones(corpora: Path):
     right = [[answer.text for answer in question.answers] for question in questions]
     predictions = [published.get(question.id, "") for question in questions]
     assert len(questions) == 10570
-    assert 100 * exact_match(right, predictions) == pytest.approx(67.6348, abs=5e-5)
-    assert 100 * f1(right, predictions) == pytest.approx(76.7556, abs=5e-5)
+    expected = {"exact_match": 0.676348, "f1": 0.767556}
+    assert answer_metrics(right, predictions) == pytest.approx(expected, abs=5e-7)
 
 
 def test_answers_are_compared_without_case_articles_and_punctuation():
-    assert exact_match([["The Eiffel Tower!"]], ["eiffel  tower"]) == 1
-    assert f1([["big red dog"]], ["the red dog ran"]) == pytest.approx(2 * (2 / 3) * (2 / 3) / (4 / 3))
-    assert f1([["the"]], ["a"]) == 0
-    assert f1([["blue", "red dog"]], ["red dog"]) == 1
+    assert answer_metrics([["The Eiffel Tower!"]], ["eiffel  tower"])["exact_match"] == 1
+    two_of_three = 2 * (2 / 3) * (2 / 3) / (4 / 3)
+    assert answer_metrics([["big red dog"]], ["the red dog ran"])["f1"] == pytest.approx(two_of_three)
+    assert answer_metrics([["the"]], ["a"])["f1"] == 0
+    assert answer_metrics([["blue", "red dog"]], ["red dog"])["f1"] == 1
 
 
 @pytest.mark.parametrize("make", [byte_level, wordpiece])
@@ -209,9 +210,8 @@ def test_answers_of_real_questions_are_learnt_by_heart(corpora, tmp_path, make_c
     official = orjson.loads((directory / "answers-squad-pretrained-1.json").read_bytes())
     questions = read_questions(path)
     right = [[answer.text for answer in question.answers] for question in questions]
-    assert (
-        exact_match(right, [official[question.id] for question in questions]) == score.metrics["exact_match"]
-    )
+    measured = answer_metrics(right, [official[question.id] for question in questions])
+    assert measured["exact_match"] == score.metrics["exact_match"]
     lines = (directory / "predictions-squad-pretrained-1.jsonl").read_bytes().splitlines()
     first = orjson.loads(lines[0])
     assert first["prediction"] == first["n_best"][0]["text"] == official[first["id"]]
@@ -251,36 +251,3 @@ def test_window_that_the_question_fills_is_refused(make_config, checkpoint, tmp_
         MismatchError, match=r"longest question .* needs 68.*\n.*tasks.squad.max_query_length"
     ):
         finetune(config, checkpoint)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("{", "is not JSON as SQuAD has it"),
-        ('{"data": [{"paragraphs": [{"context": "ab"}]}]}', "KeyError('qas')"),
-        ('{"data": [{"paragraphs": [{"context": "ab", "qas": [{"id": "7"}]}]}]}', "KeyError('question')"),
-        ('{"data": []}', "There are 0 examples to train on"),
-    ],
-)
-def test_file_of_another_layout_is_refused_by_name(tmp_path, content, said):
-    path = tmp_path / "squad.json"
-    path.write_text(content)
-    with pytest.raises(ConfigError) as raised:
-        SquadConfig(train=path, evaluation=path).load()
-    assert str(path) in str(raised.value)
-    assert said in str(raised.value)
-
-
-def test_answer_that_is_not_where_the_file_says_is_refused(tmp_path):
-    path = tmp_path / "squad.json"
-    answers = [{"text": "b", "answer_start": 0}]
-    entry = {"id": "q7", "question": "?", "answers": answers}
-    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "ab", "qas": [entry]}]}]}))
-    with pytest.raises(ConfigError, match="question q7: the answer 'b' is not at character 0"):
-        SquadConfig(train=path, evaluation=path).load()
-    entry["answers"] = []
-    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "ab", "qas": [entry]}]}]}))
-    with pytest.raises(ConfigError, match="question q7: there is no answer"):
-        SquadConfig(train=path, evaluation=path).load()
-    with pytest.raises(MissingInputError, match=r"absent\.json"):
-        SquadConfig(train=tmp_path / "absent.json", evaluation=path).load()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,38 +13,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
-from models.config import TransformerConfig
+from cluster.artefacts.errors import MismatchError
 from models.language_models import MaskedLanguageModel
-from pipeline.tune.forms.spans.answers import answer_questions
-from pipeline.tune.forms.spans.settings import Answer, Question
-from pipeline.tune.forms.spans.windows import encode_questions
-from pipeline.tune.metrics.squad import answer_metrics
-from pipeline.tune.metrics.squad2 import (
+from pipeline.tune.forms.spans import answer_questions
+from pipeline.tune.forms.windows import encode_questions
+from pipeline.tune.metrics.squad import (
     UNANSWERABLE_METRICS,
+    answer_metrics,
     best_threshold,
     question_scores,
     unanswerable_metrics,
 )
 from pipeline.tune.run import finetune
-from pipeline.tune.tasks.mrqa import MrqaConfig
-from pipeline.tune.tasks.squad import Squad2Config, read_questions
+from pipeline.tune.tasks.forms import Answer, Question
+from pipeline.tune.tasks.question_answering import Squad2Config, read_questions
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.workload import scores_directory
 from tests.pipeline.tune.conftest import MODEL, make_checkpoint
 from tests.pipeline.tune.samples import words_of
-
-BERT = TransformerConfig(
-    vocab_size=1500,
-    num_layers=2,
-    hidden_size=64,
-    num_heads=2,
-    intermediate_size=128,
-    max_positions=160,
-    num_segments=2,
-    dropout=0.0,
-    attention_dropout=0.0,
-)
+from tests.pipeline.tune.test_squad import BERT
 
 
 @pytest.mark.parametrize(
@@ -209,12 +195,6 @@ def test_missing_answers_are_learnt_and_written_as_the_script_reads_them(tmp_pat
     assert "" in [found["text"] for found in n_best]
 
 
-def test_byte_order_mark_and_numbers_as_ids_are_accepted(tmp_path):
-    path = squad2_file(tmp_path / "squad2.json", *QUESTIONS)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b'"q0"', b"7"))
-    assert [each.id for each in read_questions(path, answerable=False)][:2] == ["7", "q1"]
-
-
 def test_decoder_is_refused_because_its_first_token_has_read_nothing(tmp_path, make_config, checkpoint):
     decoder = dataclasses.replace(checkpoint, model=dataclasses.replace(MODEL, network="decoder"))
     config = make_config(tasks={"squad2": {"kind": "squad2", "train": "a.json", "evaluation": "b.json"}})
@@ -236,53 +216,3 @@ def test_real_file_has_as_many_questions_without_an_answer_as_published_for_its_
     assert found["no_answer_f1"] == 1
     first = unanswerable_metrics(right, [(*texts, "")[0] for texts in right], np.zeros(len(questions)))
     assert first["f1"] == 1
-
-
-def mrqa_file(path: Path, *passages: dict) -> Path:
-    lines = [{"header": {"dataset": "NewsQA", "split": "train"}}, *passages]
-    path.write_bytes(gzip.compress(b"".join(orjson.dumps(line) + b"\n" for line in lines)))
-    return path
-
-
-PASSAGE = {
-    "id": "",
-    "context": "[TLE] News [PAR] Two men were held in Paris on Monday.",
-    "qas": [
-        {
-            "qid": "7f1",
-            "question": "Where were they held?",
-            "answers": ["Paris", "in Paris"],
-            "detected_answers": [{"text": "Paris", "char_spans": [[38, 42]], "token_spans": [[9, 9]]}],
-        }
-    ],
-}
-
-
-def test_mrqa_answers_are_at_the_places_of_the_passage_that_were_detected(tmp_path):
-    path = mrqa_file(tmp_path / "NewsQA.jsonl.gz", PASSAGE)
-    data = MrqaConfig(train=path, evaluation=path).load()
-    (question,) = data.train
-    assert question.answers == (Answer("Paris", 38),)
-    assert question.right == ("Paris", "in Paris")
-
-
-def test_damaged_mrqa_files_are_refused_by_line(tmp_path):
-    path = tmp_path / "NewsQA.jsonl.gz"
-    with pytest.raises(MissingInputError, match="MRQA 2019"):
-        MrqaConfig(train=path, evaluation=path).load()
-    entry = PASSAGE["qas"][0]
-    far = {**PASSAGE, "qas": [{**entry, "detected_answers": [{"text": "x", "char_spans": [[38, 90]]}]}]}
-    mrqa_file(path, PASSAGE, far)
-    with pytest.raises(
-        ConfigError, match=r"line 3: .*question 7f1: characters 38 to 90 are not in the passage"
-    ):
-        MrqaConfig(train=path, evaluation=path).load()
-    mrqa_file(path, {"context": "x"})
-    with pytest.raises(ConfigError, match=r"line 2: no passage as MRQA has it: KeyError\('qas'\)"):
-        MrqaConfig(train=path, evaluation=path).load()
-    mrqa_file(path, {**PASSAGE, "qas": [{**entry, "detected_answers": []}]})
-    with pytest.raises(ConfigError, match="question 7f1: there is no answer"):
-        MrqaConfig(train=path, evaluation=path).load()
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ConfigError, match="cannot be read: Compressed file ended"):
-        MrqaConfig(train=path, evaluation=path).load()

@@ -8,19 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.artefacts.errors import ConfigError, MismatchError
+from cluster.artefacts.errors import MismatchError
 from data_prep.tokenizers.word_lexicon import assemble
 from models.elmo.language_model import ElmoLanguageModel
 from models.language_models import CausalLanguageModel
 from pipeline.tune.forms.base import TaskContext
-from pipeline.tune.forms.tags.settings import TaggedSentence
-from pipeline.tune.forms.tags.task import ABSENT, TagsTask, word_tokens
+from pipeline.tune.forms.tags import ABSENT, TagsTask, word_tokens
 from pipeline.tune.metrics.entities import entities, entity_metrics
 from pipeline.tune.run import finetune
 from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.task import TaskData
-from pipeline.tune.tasks.conll_ner import ConllNerConfig
-from pipeline.tune.tasks.conllu_pos import LABELS, ConlluPosConfig
+from pipeline.tune.tasks.forms import TaggedSentence
+from pipeline.tune.tasks.tagging import POS_LABELS, ConllNerConfig
 from pipeline.tune.tokenizer import TextTokenizer
 from tests.pipeline.tune.conftest import MODEL, WORDS, make_checkpoint
 from tests.pipeline.tune.samples import byte_level, wordpiece
@@ -92,93 +91,16 @@ def write(path: Path, content: str) -> Path:
     return path
 
 
-def test_columns_of_conll_2003_are_read_and_turned_into_bio(tmp_path):
-    lines = (
-        "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\nU.N. NNP I-NP I-ORG\nEU NNP I-NP B-ORG\n"
-        "Rome NNP I-NP I-LOC\n"
-    )
-    path = write(tmp_path / "eng.train", lines)
-    data = ConllNerConfig(train=path, evaluation=path, scheme="iob1").load()
-    assert [each.words for each in data.train] == [("EU", "rejects"), ("U.N.", "EU", "Rome")]
-    assert [each.tags for each in data.train] == [("B-ORG", "O"), ("B-ORG", "B-ORG", "B-LOC")]
-    assert data.labels == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
-
-
-@pytest.mark.parametrize(
-    ("scheme", "content", "line", "said"),
-    [
-        ("bio", "a\tO\nEU\tI-ORG\n", 2, "the tag 'I-ORG' of 'EU' may not follow 'O' in the scheme bio"),
-        ("bio", "a\tB-LOC\nEU\tI-ORG\n", 2, "may not follow 'B-LOC'"),
-        ("iob1", "a\tO\nEU\tB-ORG\n", 2, "may not follow 'O' in the scheme iob1"),
-        ("bioes", "a\tB-ORG\nEU\tO\n", 2, "may not follow 'B-ORG' in the scheme bioes"),
-        ("bioes", "a\tO\nEU\tB-ORG\n", 2, "the entity of 'B-ORG' has no end"),
-        ("bio", "a\tO\nEU\tORG\n", 2, "the tag of 'EU' is 'ORG', not one of O, B-TYPE, I-TYPE"),
-        ("bio", "a\tO\nEU\tx\tO\n", 2, "3 columns, 2 as before are needed"),
-        ("bio", "a\nb\n", 1, "1 columns, at least 2 are needed"),
-    ],
-)
-def test_wrong_tags_and_columns_are_named_by_line(tmp_path, scheme, content, line, said):
-    path = write(tmp_path / "train.conll", content)
-    with pytest.raises(ConfigError) as raised:
-        ConllNerConfig(train=path, evaluation=path, scheme=scheme).load()
-    assert f"{path}, line {line}: " in str(raised.value)
-    assert said in str(raised.value)
-
-
-def test_a_file_of_another_scheme_is_told_which_one_to_set(tmp_path):
-    path = write(tmp_path / "eng.train", "EU\tI-ORG\nrejects\tO\n")
-    with pytest.raises(ConfigError) as raised:
-        ConllNerConfig(train=path, evaluation=path).load()
-    assert raised.value.next_step == "set `scheme: iob1`, which this sentence fits"
-
-
 def test_entities_of_a_type_that_training_does_not_have_count_as_missed(tmp_path, tokenizer_path):
     train = write(tmp_path / "train.conll", columns("EU/B-ORG a/O"))
     dev = write(tmp_path / "dev.conll", columns("EU/B-ORG a/O Rome/B-LOC"))
     config = ConllNerConfig(train=train, evaluation=dev)
     context = TaskContext(config, config.load(), TrainingConfig(), MODEL, TextTokenizer(tokenizer_path))
-    task = TagsTask.prepare(context)
+    task = TagsTask(context)
     assert task.labels == ("O", "B-ORG", "I-ORG")
     assert "B-LOC" in task.notes[0]
     measured = task.measure(np.array([[1, 0, 0]]))
     assert (measured["recall"], measured["precision"]) == (0.5, 1.0)
-
-
-def test_conllu_leaves_out_multiword_tokens_and_empty_nodes(tmp_path):
-    lines = "# sent_id = 1\n# text = vámonos al mar\n" + "".join(
-        f"{number}\t{word}\t_\t{tag}\t_\t_\t_\t_\t_\t_\n"
-        for number, word, tag in [
-            ("1-2", "vámonos", "_"),
-            ("1", "vamos", "VERB"),
-            ("2", "nos", "PRON"),
-            ("2.1", "x", "VERB"),
-            ("3", "10 000", "NUM"),
-        ]
-    )
-    path = write(tmp_path / "train.conllu", lines + "\n")
-    data = ConlluPosConfig(train=path, evaluation=path).load()
-    assert [(each.words, each.tags) for each in data.train] == [
-        (("vamos", "nos", "10 000"), ("VERB", "PRON", "NUM"))
-    ]
-    write(path, "1\ta\tb\n")
-    with pytest.raises(ConfigError, match=r"train\.conllu, line 1: 3 columns, 10 are needed"):
-        ConlluPosConfig(train=path, evaluation=path).load()
-    write(path, "1\ta\t_\tNN\t_\t_\t_\t_\t_\t_\n")
-    with pytest.raises(ConfigError, match=r"line 1: the class of 'a' is 'NN', not one of ADJ"):
-        ConlluPosConfig(train=path, evaluation=path).load()
-
-
-@pytest.mark.corpora
-def test_real_files_give_the_published_numbers_of_sentences(corpora):
-    folder = corpora / "wnut17"
-    (dev,), (test,) = (sorted(folder.glob(f"emerging.{part}*")) for part in ("dev", "test"))
-    data = ConllNerConfig(train=dev, evaluation=test).load()
-    assert (len(data.train), len(data.evaluation)) == (1009, 1287)
-    assert sum(len(entities(each.tags)) for each in data.evaluation) == 1079
-    trees = [corpora / "ud-english-ewt" / f"en_ewt-ud-{part}.conllu" for part in ("dev", "test")]
-    data = ConlluPosConfig(train=trees[0], evaluation=trees[1]).load()
-    assert (len(data.train), len(data.evaluation)) == (2001, 2077)
-    assert sum(len(each.words) for each in data.evaluation) == 25_094
 
 
 def write_names(path: Path, count: int) -> Path:
@@ -224,7 +146,7 @@ def prepared(sentences, tokenizer_path, max_length=8) -> TagsTask:
     data = TaskData(sentences, sentences, ("O", "B-PER", "I-PER"), ())
     config = ConllNerConfig(train=Path(), evaluation=Path())
     settings = TrainingConfig(max_length=max_length)
-    return TagsTask.prepare(TaskContext(config, data, settings, MODEL, TextTokenizer(tokenizer_path)))
+    return TagsTask(TaskContext(config, data, settings, MODEL, TextTokenizer(tokenizer_path)))
 
 
 def test_words_that_are_cut_count_as_outside_of_entities(tokenizer_path):
@@ -266,4 +188,4 @@ def test_encoder_decoder_is_refused_for_tags(make_config, checkpoint, tmp_path):
 
 
 def test_universal_classes_are_seventeen():
-    assert len(LABELS) == len(set(LABELS)) == 17
+    assert len(POS_LABELS) == len(set(POS_LABELS)) == 17

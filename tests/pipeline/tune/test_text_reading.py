@@ -13,7 +13,7 @@ from models.classifiers import SequenceClassifier
 from models.config import TransformerConfig
 from pipeline.export.exporting import Source, write_export
 from pipeline.tune.encoding import encode_examples
-from pipeline.tune.forms.classification.settings import Example
+from pipeline.tune.tasks.forms import Example
 from pipeline.tune.text_reading import with_own_padding, with_template
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 

@@ -8,24 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from tokenizers import Tokenizer
 
-from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError
 from models.language_models import SequenceToSequence
 from pipeline.config.loading import validate
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.forms.base import TaskContext
-from pipeline.tune.forms.generation.task import GenerationTask, first_sentences
-from pipeline.tune.metrics.rouge import rouge, sentence_lines
+from pipeline.tune.forms.generation import GenerationTask, first_sentences
+from pipeline.tune.metrics.texts import rouge, sentence_lines, translation_metrics
 from pipeline.tune.run import finetune
 from pipeline.tune.settings import TrainingConfig
-from pipeline.tune.tasks.cnn_dailymail import CnnDailymailConfig
-from pipeline.tune.tasks.translation import TranslationConfig, translation_metrics
+from pipeline.tune.tasks.translation import TranslationConfig
 from pipeline.tune.tokenizer import TextTokenizer
 from pipeline.tune.workload import scores_directory
 from tests.pipeline.tune.conftest import make_checkpoint
@@ -34,21 +31,6 @@ from tests.pipeline.tune.test_xsum import BART
 
 ARTICLE = "(CNN) A man ran. He fell down a hill. A dog saw him. The dog barked at him. It was night."
 HIGHLIGHTS = "A man fell down a hill .\nA dog barked ."
-
-
-def test_articles_are_read_from_json_lines_and_parquet(tmp_path):
-    row = {"id": "f00", "article": f" {ARTICLE}", "highlights": HIGHLIGHTS}
-    (tmp_path / "test.jsonl").write_text(json.dumps(row) + "\n")
-    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "train.parquet")
-    config = CnnDailymailConfig(train=tmp_path / "train.parquet", evaluation=tmp_path / "test.jsonl")
-    data = config.load()
-    assert data.train == data.evaluation
-    assert (data.train[0].id, data.train[0].source) == ("f00", ARTICLE)
-    (tmp_path / "test.jsonl").write_text(json.dumps({"article": ARTICLE}) + "\n")
-    with pytest.raises(
-        ConfigError, match=r"test\.jsonl, line 1: there is no text `highlights` among \['article'\]"
-    ):
-        config.load()
 
 
 def test_first_three_sentences_are_the_baseline():
@@ -102,20 +84,6 @@ def write_parallel(folder: Path, source: str = "ein Film\ngut\n", target: str = 
     return sides | {f"train_{name}": path for name, path in sides.items()}
 
 
-def test_parallel_files_are_read_line_by_line(tmp_path):
-    paths = write_parallel(tmp_path, "ein\u2028Film\r\n\n gut \n", "a film\r\nempty\ngood\n")
-    data = TranslationConfig(**paths, prefix="translate: ").load()
-    assert [(each.source, each.target) for each in data.train] == [
-        ("translate: ein\u2028Film", "a film"),
-        ("translate: gut", "good"),
-    ]
-    write_parallel(tmp_path, "a\nb\n", "a\n")
-    with pytest.raises(ConfigError, match=r"train\.de has 2 lines, but .*train\.en has 1"):
-        TranslationConfig(**paths).load()
-    with pytest.raises(MissingInputError, match=r"absent"):
-        TranslationConfig(**{**paths, "train_source": tmp_path / "absent"}).load()
-
-
 def test_tag_of_the_targets_needs_the_one_of_the_sources(tmp_path):
     task = {"kind": "translation", **write_parallel(tmp_path), "target_language": "en_XX"}
     with pytest.raises(ConfigError, match="target_language needs language"):
@@ -136,7 +104,7 @@ def test_source_ends_with_its_language_and_target_starts_with_its_own(tmp_path):
     config = TranslationConfig(**paths, language="de_DE", target_language="en_XX")
     network = dataclasses.replace(BART, vocab_size=tokenizer.vocab_size)
     settings = TrainingConfig(max_length=16)
-    task = GenerationTask.prepare(TaskContext(config, config.load(), settings, network, tokenizer))
+    task = GenerationTask(TaskContext(config, config.load(), settings, network, tokenizer))
     batch = task.batch(task.train, np.array([0]))
     german, english = tokenizer.id_of("de_DE"), tokenizer.id_of("en_XX")
     assert batch.inputs["input_ids"][0, -2:].tolist() == [2, german]

@@ -10,7 +10,7 @@ import orjson
 import pytest
 import torch
 
-from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MismatchError
 from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.language_models import (
@@ -22,14 +22,13 @@ from models.language_models import (
 from pipeline.config.loading import validate
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.export import load_finetuned
-from pipeline.tune.files.summaries import read_summaries
 from pipeline.tune.forms.base import TaskContext
-from pipeline.tune.forms.generation.task import GenerationTask, first_sentences
-from pipeline.tune.metrics.rouge import rouge
+from pipeline.tune.forms.generation import GenerationTask, first_sentences
+from pipeline.tune.metrics.texts import rouge
 from pipeline.tune.run import finetune
 from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.summary import summarise
-from pipeline.tune.tasks.xsum import COLUMNS, XsumConfig
+from pipeline.tune.tasks.summaries import XsumConfig, read_xsum
 from pipeline.tune.tokenizer import TextTokenizer
 from pipeline.tune.workload import scores_directory
 from tests.pipeline.tune.conftest import make_checkpoint
@@ -51,7 +50,7 @@ BART = TransformerConfig(
 def test_first_sentences_score_what_was_published_for_lead_1(corpora: Path):
     # Narayan et al. 2018, table 4: ROUGE-1, -2 and -L of LEAD are 16.30, 1.60 and 11.95 on all test documents.
     config = XsumConfig(evaluation=corpora / "xsum/test-1000.jsonl")
-    pairs = list(read_summaries(config.evaluation, *COLUMNS))
+    pairs = list(read_xsum(config.evaluation))
     found = config.measure(pairs, first_sentences([config.lead(pair.source) for pair in pairs]))
     published = {"rouge1": 0.1630, "rouge2": 0.0160, "rouge_l": 0.1195}
     assert found == pytest.approx(published, abs=0.002)
@@ -90,24 +89,6 @@ def test_share_splits_the_documents_by_a_hash_of_their_ids(corpora: Path, tmp_pa
     assert set(half.evaluation) <= set(data.evaluation)
 
 
-def test_named_files_are_taken_whole(corpora: Path, tmp_path):
-    path = xsum_sample(corpora, tmp_path / "few.jsonl", 3)
-    data = XsumConfig(evaluation=path, train=corpora / "xsum/test-1000.jsonl").load()
-    assert (len(data.train), len(data.evaluation), len(data.inputs)) == (1000, 3, 2)
-
-
-def test_wrong_files_are_refused_by_name_and_line(tmp_path):
-    path = tmp_path / "x.jsonl"
-    with pytest.raises(MissingInputError, match=r"x\.jsonl"):
-        XsumConfig(evaluation=path).load()
-    path.write_text('{"id": 1, "document": "a", "summary": "b"}\n{"id": 2, "document": "a"}\n')
-    with pytest.raises(ConfigError, match=r"x\.jsonl, line 2: there is no text `summary`"):
-        XsumConfig(evaluation=path).load()
-    path.write_text('{"id": 1, "document": "a", "summary": "b"}\n')
-    with pytest.raises(ConfigError, match="1 examples to train on and 0 to evaluate on in"):
-        XsumConfig(evaluation=path).load()
-
-
 def test_shortest_summary_must_be_below_the_longest():
     task = {"kind": "xsum", "evaluation": "x", "max_target_length": 8, "min_target_length": 8}
     with pytest.raises(ConfigError, match="min_target_length 8 must be below"):
@@ -122,7 +103,7 @@ def prepared(corpora: Path, tmp_path: Path, network: TransformerConfig = BART, *
     config = XsumConfig(evaluation=path, train=path, max_target_length=60, num_beams=2, **changes)
     tokenizer = TextTokenizer(words_of(path.read_text(encoding="utf-8"), tmp_path / "words.json"))
     settings = TrainingConfig(max_length=48)
-    return GenerationTask.prepare(TaskContext(config, config.load(), settings, network, tokenizer))
+    return GenerationTask(TaskContext(config, config.load(), settings, network, tokenizer))
 
 
 def test_decoder_reads_the_summary_shifted_and_predicts_all_of_it(corpora: Path, tmp_path):

@@ -21,7 +21,7 @@ from pipeline.ask.probing.page import page
 from pipeline.ask.probing.run import probe, read_result
 from pipeline.commands.verbs import app
 from pipeline.config.loading import validate
-from pipeline.tune.forms.classification.settings import Example
+from pipeline.tune.tasks.forms import Example
 from tests.pipeline.ask.prompting import networks_of_transformers as theirs
 
 NOWHERE = Path("no-runs")
@@ -110,7 +110,7 @@ def test_pairs_of_words_are_compared_where_they_occur(tmp_path: Path):
 
 
 def test_words_that_the_network_does_not_read_are_left_out(tmp_path: Path):
-    from pipeline.tune.forms.tags.settings import TaggedSentence
+    from pipeline.tune.tasks.forms import TaggedSentence
 
     network = load_features(str(theirs.bert(tmp_path / "model")), NOWHERE)
     long = TaggedSentence("dev-1", ("film",) * 100, ("NOUN",) * 100)

@@ -21,7 +21,7 @@ from pipeline.ask.prompting.run import calibrated, draw_demonstrations, prior, p
 from pipeline.ask.prompting.templates import Template
 from pipeline.commands.verbs import app
 from pipeline.config.loading import validate
-from pipeline.tune.forms.classification.settings import Example
+from pipeline.tune.tasks.forms import Example
 from tests.pipeline.ask.prompting import networks_of_transformers as theirs
 
 NOWHERE = Path("no-runs")

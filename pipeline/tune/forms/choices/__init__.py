@@ -1,1 +1,0 @@
-"""Multiple choice: which of several texts is right."""

@@ -1,0 +1,180 @@
+"""Classification: a label for a text or a pair of texts; with regression, a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cluster.artefacts.errors import MismatchError
+from data_prep.tokenizers.word_lexicon import Lexicon
+from models.classifiers import SequenceClassifier
+from models.config import ElmoConfig, NetworkConfig
+from models.elmo.encoder import read_sentences
+from models.elmo.representations import ElmoClassifier
+from models.features import FeatureClassifier
+from pipeline.tune.batches import pad_rows
+from pipeline.tune.encoding import EncodedExamples, encode_examples
+from pipeline.tune.files.lines import json_lines
+from pipeline.tune.forms.base import (
+    STACK_PARTS,
+    Comparable,
+    ComparableTask,
+    PaddedBatch,
+    Part,
+    Scorer,
+    TaskContext,
+    excerpt,
+)
+from pipeline.tune.tasks.forms import Example
+from pipeline.tune.tokenizer import TextTokenizer, sequence_format, starts_with_padding
+
+Read = Callable[[Any, np.ndarray], dict[str, Tensor]]
+"""(encoded rows, int64 numbers of the rows in a batch) to the arguments of a network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classifier:
+    """How one kind of network classifies."""
+
+    scorer: Scorer
+    """Its networks give [batch, labels] logits."""
+    reader: Callable[[NetworkConfig, TextTokenizer], Read]
+    """Makes the function that turns examples into its arguments."""
+
+
+def token_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
+    """Rows of token ids, padded; where a decoder starts with padding, the ids that it reads, too."""
+    pad_id = tokenizer.pad_id
+    decoder_start = network.network == "encoder_decoder" and starts_with_padding(network)
+
+    def read(part: Any, rows: np.ndarray) -> dict[str, Tensor]:
+        input_ids, present = pad_rows(part.input_ids, rows, pad_id)
+        arrays = {"input_ids": input_ids, "attention_mask": present}
+        if part.segment_ids is not None:
+            arrays["segment_ids"] = pad_rows(part.segment_ids, rows, 0)[0]
+        if decoder_start:
+            arrays["decoder_input_ids"] = np.insert(input_ids[:, :-1], 0, pad_id, axis=1)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    return read
+
+
+def word_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
+    """Words by their characters, as ELMo reads them.
+
+    Raises:
+        MismatchError: the tokenizer is not a word lexicon.
+    """
+    assert isinstance(network, ElmoConfig), "only ELMo reads characters"
+    try:
+        lexicon = Lexicon.read(tokenizer.path.read_text(encoding="utf-8"))
+    except (ValueError, KeyError):
+        raise MismatchError(
+            f"ELMo reads words, but the tokenizer {tokenizer.path} is no word lexicon.",
+            next_step="start from the tokenizer that the network was trained with",
+        ) from None
+
+    def read(part: EncodedExamples, rows: np.ndarray) -> dict[str, Tensor]:
+        sentences = [lexicon.words(part.input_ids[row]) for row in rows]
+        return read_sentences(sentences, network.max_characters)._asdict()
+
+    return read
+
+
+CLASSIFIERS: Mapping[str, Classifier] = MappingProxyType(
+    {
+        "encoder": Classifier(
+            # BERT's classifier starts from the pooler of next-sentence prediction, where there was one.
+            Scorer(
+                SequenceClassifier,
+                (*STACK_PARTS["encoder"], Part("head.dense.", ("pair_head.pooler.",), required=False)),
+            ),
+            token_reader,
+        ),
+        "decoder": Classifier(Scorer(SequenceClassifier, STACK_PARTS["decoder"]), token_reader),
+        "encoder_decoder": Classifier(
+            Scorer(SequenceClassifier, STACK_PARTS["encoder_decoder"]), token_reader
+        ),
+        "elmo": Classifier(Scorer(ElmoClassifier, (Part("encoder."),), ElmoClassifier.penalty), word_reader),
+    }
+)
+"""By kind of network."""
+
+
+class ClassificationTask(ComparableTask):
+    """A task of classification with its encoded examples."""
+
+    def __init__(self, context: TaskContext) -> None:
+        super().__init__(context)
+        data, sequences = context.data, sequence_format(context.network, context.tokenizer)
+        classifier = CLASSIFIERS[context.network.network]
+        label_type, length = np.float32 if self.config.regression else np.int64, context.settings.max_length
+
+        def encode(examples: Sequence[Example]) -> EncodedExamples:
+            return encode_examples(context.tokenizer, sequences, examples, length, label_type)
+
+        self.train, self.evaluation = encode(data.train), encode(data.evaluation)
+        self.test = encode(data.test) if data.test else None
+        self.read = classifier.reader(context.network, context.tokenizer)
+        self.scorer = classifier.scorer.on(FeatureClassifier, context.network, context.settings.features)
+        self.parts = self.scorer.parts
+        labels = self.train.labels
+        if not self.config.regression and len(labels) >= 3 and len(np.unique(labels)) == len(labels):
+            self.notes = (
+                f"each of the {len(labels):,} training examples has a label of its own, from which nothing can be"
+                " learned about others; name the column of labels (columns.label), if this one holds ids",
+            )
+
+    def build(self) -> nn.Module:
+        return self.scorer.build(self.network, max(1, len(self.labels)))
+
+    def batch(self, part: EncodedExamples, rows: np.ndarray) -> PaddedBatch:
+        """Sequences with their labels."""
+        return PaddedBatch(self.read(part, rows), {"labels": torch.from_numpy(part.labels[rows])})
+
+    def logits(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        """float32 [batch, labels] scores; [batch, 1] numbers in a regression."""
+        return model(**batch.inputs).float()
+
+    def loss_of(self, model: nn.Module, logits: Tensor, batch: PaddedBatch) -> Tensor:
+        """Cross-entropy of the labels, or squared error of the numbers, with the network's penalty."""
+        labels = batch.targets["labels"]
+        if self.config.regression:
+            loss = F.mse_loss(logits.squeeze(-1), labels, reduction="sum")
+        else:
+            loss = F.cross_entropy(logits, labels, reduction="sum")
+        return self.scorer.penalised(loss, model, len(labels))
+
+    def comparable(self, logits: Tensor, batch: PaddedBatch) -> Comparable:
+        """A distribution for each text."""
+        return Comparable(logits, logits.new_ones(len(logits)))
+
+    def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        """`logits`."""
+        return self.logits(model, batch)
+
+    def files(self, outputs: np.ndarray) -> dict[str, bytes]:
+        """JSON lines: id, names of the right and of the predicted label, and the score of every label; in a regression,
+        id and both numbers. All with the group, where there is one, and with excerpts of the texts."""
+        lines = []
+        for example, scores in zip(self.examples, outputs, strict=True):
+            if self.config.regression:
+                found = {"label": example.label, "prediction": float(scores[0])}
+            else:
+                right, predicted = (self.labels[int(number)] for number in (example.label, scores.argmax()))
+                found = {"label": right, "prediction": predicted, "logits": scores.tolist()}
+            texts = {
+                "group": example.group,
+                "text": excerpt(example.text_a),
+                "text_b": excerpt(example.text_b or ""),
+            }
+            shown = {name: text for name, text in texts.items() if text}
+            lines.append({"id": example.id, **found, **shown})
+        return {"predictions.jsonl": json_lines(lines)}

@@ -1,1 +1,0 @@
-"""Classification: a label for a text or a pair of texts."""

@@ -1,1 +1,0 @@
-"""Generation: a text for a text."""

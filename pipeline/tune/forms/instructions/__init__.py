@@ -1,1 +1,0 @@
-"""Instruction tuning: the responses of conversations, after the turns before them."""

@@ -1,1 +1,0 @@
-"""Question answering: a span of a passage, read in sliding windows."""

@@ -1,0 +1,251 @@
+"""Tagging: a label for every word of a sentence, predicted at one of its tokens (Devlin et al. 2019, section 5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from data_prep.ragged import Ragged
+from models.classifiers import TokenClassifier
+from models.config import ElmoConfig, NetworkConfig
+from models.elmo.encoder import read_sentences
+from models.elmo.representations import ElmoTagger
+from models.features import FeatureTagger
+from pipeline.tune.batches import pad_rows
+from pipeline.tune.files.lines import json_lines
+from pipeline.tune.forms.base import (
+    STACK_PARTS,
+    Comparable,
+    ComparableTask,
+    Metrics,
+    PaddedBatch,
+    Part,
+    Scorer,
+    TaskContext,
+)
+from pipeline.tune.tasks.forms import TaggedSentence
+from pipeline.tune.tokenizer import TextTokenizer, sequence_format
+
+ABSENT = -1
+"""The position of a word that no token of its sequence stands for, because it was cut or has no characters to read."""
+_IGNORED = -100
+"""The label that F.cross_entropy leaves out."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSentences:
+    """Sentences with the place and the label of each word."""
+
+    input_ids: Ragged
+    """Per sentence its token ids, int64, special tokens included; for ELMo, zeros for its words."""
+    words: tuple[tuple[str, ...], ...]
+    """Per sentence the words that are read."""
+    positions: Ragged
+    """Per sentence and word the position of its token in the sequence, int64; ABSENT where there is none."""
+    labels: Ragged
+    """Per sentence and word the number of its label, int64; -100 for a tag that is no label."""
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [sentences]: tokens of each."""
+        return self.input_ids.lengths
+
+    @property
+    def predictions(self) -> np.ndarray:
+        """int64 [sentences]: words that a label is learnt for."""
+        before = np.cumsum(np.concatenate([[0], self.positions.values != ABSENT]))
+        return np.diff(before[self.positions.offsets])
+
+    @property
+    def longest(self) -> int:
+        """Words of the longest sentence."""
+        return int(self.labels.lengths.max())
+
+
+Tokens = list[tuple[np.ndarray, np.ndarray]]
+"""Per sentence its token ids, special tokens included, and the position of each word's token, ABSENT where there is
+none; both int64."""
+Read = Callable[[EncodedSentences, np.ndarray], dict[str, Tensor]]
+"""(sentences, int64 numbers of the sentences in a batch) to the arguments of a network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tagger:
+    """How one kind of network tags."""
+
+    scorer: Scorer
+    """Its networks give [batch, length, labels] logits."""
+    encode: Callable[[TaskContext, Sequence[TaggedSentence]], Tokens]
+    reader: Callable[[NetworkConfig, TextTokenizer], Read]
+
+
+def _encode_tokens(context: TaskContext, sentences: Sequence[TaggedSentence]) -> Tokens:
+    """Words as tokens; the label is at the first one, as in BERT, or at a decoder's last one, which has read the
+    word."""
+    sequences = sequence_format(context.network, context.tokenizer)
+    side = "last" if context.network.network == "decoder" else "first"
+    found = context.tokenizer.ids_with_offsets([" ".join(sentence.words) for sentence in sentences])
+    rows = []
+    for sentence, (ids, offsets) in zip(sentences, found, strict=True):
+        tokens = word_tokens(sentence.words, offsets, side)
+        kept = min(len(ids), context.settings.max_length - sequences.specials_of_single)
+        row = np.array([*sequences.first, *ids[:kept].tolist(), *sequences.last], dtype=np.int64)
+        inside = (tokens != ABSENT) & (tokens < kept)
+        rows.append((row, np.where(inside, tokens + len(sequences.first), ABSENT)))
+    return rows
+
+
+def _encode_words(context: TaskContext, sentences: Sequence[TaggedSentence]) -> Tokens:
+    """Words as they are, one position each, as ELMo reads them."""
+    longest = context.settings.max_length
+    numbers = [np.arange(len(sentence.words)) for sentence in sentences]
+    return [
+        (np.zeros(min(len(number), longest), dtype=np.int64), np.where(number < longest, number, ABSENT))
+        for number in numbers
+    ]
+
+
+def _token_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
+    """Rows of token ids, padded."""
+
+    def read(part: EncodedSentences, rows: np.ndarray) -> dict[str, Tensor]:
+        input_ids, present = pad_rows(part.input_ids, rows, tokenizer.pad_id)
+        return {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(present)}
+
+    return read
+
+
+def _word_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
+    """Words by their characters."""
+    assert isinstance(network, ElmoConfig), "only ELMo reads characters"
+
+    def read(part: EncodedSentences, rows: np.ndarray) -> dict[str, Tensor]:
+        sentences = [part.words[row][: len(part.input_ids[row])] for row in rows]
+        return read_sentences(sentences, network.max_characters)._asdict()
+
+    return read
+
+
+TAGGERS: Mapping[str, Tagger] = MappingProxyType(
+    {
+        "encoder": Tagger(Scorer(TokenClassifier, STACK_PARTS["encoder"]), _encode_tokens, _token_reader),
+        "decoder": Tagger(Scorer(TokenClassifier, STACK_PARTS["decoder"]), _encode_tokens, _token_reader),
+        "elmo": Tagger(
+            Scorer(ElmoTagger, (Part("encoder."),), ElmoTagger.penalty), _encode_words, _word_reader
+        ),
+    }
+)
+"""By kind of network."""
+
+
+class TagsTask(ComparableTask):
+    """A task of tagging with its encoded sentences."""
+
+    def __init__(self, context: TaskContext) -> None:
+        super().__init__(context)
+        data, tagger = context.data, TAGGERS[context.network.network]
+        numbers = {label: number for number, label in enumerate(data.labels)}
+
+        def encode(sentences: Sequence[TaggedSentence]) -> EncodedSentences:
+            rows, positions = zip(*tagger.encode(context, sentences), strict=True)
+            # Tags that only the evaluation has are no labels: whatever is predicted for them is wrong.
+            labels = [[numbers.get(tag, _IGNORED) for tag in each.tags] for each in sentences]
+            return EncodedSentences(
+                input_ids=Ragged.of(rows),
+                words=tuple(sentence.words for sentence in sentences),
+                positions=Ragged.of(positions),
+                labels=Ragged.of([np.array(each, dtype=np.int64) for each in labels]),
+            )
+
+        self.train, self.evaluation = encode(data.train), encode(data.evaluation)
+        self.read = tagger.reader(context.network, context.tokenizer)
+        self.scorer = tagger.scorer.on(FeatureTagger, context.network, context.settings.features)
+        self.parts = self.scorer.parts
+        if unknown := {tag for each in self.examples for tag in each.tags}.difference(self.labels):
+            named = ", ".join(sorted(unknown))
+            self.notes = (f"no training example has {named} of the evaluation, which count as missed",)
+
+    def build(self) -> nn.Module:
+        return self.scorer.build(self.network, len(self.labels))
+
+    def batch(self, part: EncodedSentences, rows: np.ndarray) -> PaddedBatch:
+        """Sequences with the positions and labels of their words, padded to the longest sentence of all."""
+        shape = (len(rows), part.longest)
+        positions, labels = np.full(shape, ABSENT), np.full(shape, _IGNORED)
+        for number, row in enumerate(rows):
+            places = part.positions[row]
+            positions[number, : len(places)] = places
+            labels[number, : len(places)] = np.where(places == ABSENT, _IGNORED, part.labels[row])
+        targets = {"positions": torch.from_numpy(positions), "labels": torch.from_numpy(labels)}
+        return PaddedBatch(self.read(part, rows), targets)
+
+    def logits(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        """float32 [batch, longest, labels] scores at the words' positions."""
+        logits = model(**batch.inputs).float()
+        places = batch.targets["positions"].clamp(min=0).unsqueeze(-1).expand(-1, -1, logits.shape[-1])
+        return logits.gather(1, places)
+
+    def loss_of(self, model: nn.Module, logits: Tensor, batch: PaddedBatch) -> Tensor:
+        """Cross-entropy of the words' labels, with the network's penalty."""
+        labels = batch.targets["labels"].flatten()
+        loss = F.cross_entropy(logits.flatten(0, 1), labels, reduction="sum", ignore_index=_IGNORED)
+        return self.scorer.penalised(loss, model, (labels != _IGNORED).sum())
+
+    def comparable(self, logits: Tensor, batch: PaddedBatch) -> Comparable:
+        """A distribution for each word, where a token stands for it."""
+        present = (batch.targets["labels"] != _IGNORED).flatten()
+        return Comparable(logits.flatten(0, 1), present.float())
+
+    def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        """int64 [batch, longest]: the number of each word's label; ABSENT where no token stands for a word."""
+        best = self.logits(model, batch).argmax(-1)
+        return best.masked_fill(batch.targets["positions"] == ABSENT, ABSENT)
+
+    def measure(self, outputs: np.ndarray) -> Metrics:
+        """The task's metrics."""
+        return self.config.measure(self.examples, self.tags(outputs))
+
+    def files(self, outputs: np.ndarray) -> dict[str, bytes]:
+        """JSON lines: id, words, right and predicted tags."""
+        lines = [
+            {"id": each.id, "words": each.words, "tags": each.tags, "predictions": predicted}
+            for each, predicted in zip(self.examples, self.tags(outputs), strict=True)
+        ]
+        return {"predictions.jsonl": json_lines(lines)}
+
+    def tags(self, outputs: np.ndarray) -> list[list[str]]:
+        """Per sentence a tag for every word; words that were cut get `config.outside`."""
+        outside = self.config.outside if self.config.outside in self.labels else self.labels[0]
+        return [
+            [
+                outside if number == ABSENT else self.labels[number]
+                for number in row[: len(sentence.words)].tolist()
+            ]
+            for sentence, row in zip(self.examples, outputs, strict=True)
+        ]
+
+
+def word_tokens(words: Sequence[str], offsets: np.ndarray, side: str) -> np.ndarray:
+    """int64 [words]: the first or the last token of each word, by the `side`; ABSENT where a word has none.
+
+    Args:
+        offsets: int64 [tokens, 2], characters of the words joined by spaces; a token may begin with the space.
+    """
+    starts = np.cumsum([0, *(len(word) + 1 for word in words)])[: len(words)]
+    found = np.full(len(words), ABSENT, dtype=np.int64)
+    # A token belongs to the word that its last character is in; one of no characters stands for no word.
+    tokens = np.flatnonzero(offsets[:, 1] > offsets[:, 0])
+    owner = np.searchsorted(starts, offsets[tokens, 1] - 1, "right") - 1
+    order = slice(None, None, -1) if side == "first" else slice(None)
+    # Of several assignments to one place, the last one counts.
+    found[owner[order]] = tokens[order]
+    return found

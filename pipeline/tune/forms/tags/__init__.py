@@ -1,1 +1,0 @@
-"""Tagging: a label for every word of a sentence."""

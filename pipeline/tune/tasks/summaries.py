@@ -1,0 +1,189 @@
+"""Published summaries of news articles.
+
+XSum: what is the article about, in one sentence? (Narayan et al. 2018; Lewis et al. 2020, section 5.3). 204,045
+training, 11,332 validation and 11,334 test documents in the official split.
+
+CNN/DailyMail: what are the highlights of the article? (Hermann et al. 2015; See et al. 2017, version without anonymised
+names; Lewis et al. 2020, section 5.3). 287,113 training, 13,368 validation and 11,490 test articles in the released
+version 3.0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from cluster.artefacts.errors import MissingInputError
+from cluster.artefacts.manifest import InputEntry
+from pipeline.samples.noise import Noise
+from pipeline.tune.files.lines import read_lines, require_file, wrong_file
+from pipeline.tune.files.rows import read_rows
+from pipeline.tune.task import EvaluationSet, Files, TaskData, file_input, folder_input, texts_of
+from pipeline.tune.tasks.forms import GenerationTaskConfig, TextPair
+
+XSUM_ORIGIN = "XSum's documents as JSON lines, CSV or Parquet with id, document and summary"
+PAGE_NOTES = {
+    "Media playback is not supported on this device",
+    "Media playback is unsupported on your device",
+}
+"""Lines of the BBC's pages that stand before the first sentence of many documents."""
+
+
+def _read_pairs(path: Path, text: str, summary: str) -> Iterator[TextPair]:
+    """Stream the pairs of a file of rows with columns of texts and summaries, named by their `id`, where there is one.
+
+    Raises:
+        ConfigError: a row lacks one of them.
+    """
+    for row in read_rows(path):
+        texts = [row.official_text(column).strip() for column in (text, summary)]
+        yield TextPair(str(row.values.get("id", row.name)), *texts)
+
+
+def read_xsum(path: Path) -> Iterator[TextPair]:
+    """Stream the documents of a file of rows with their summaries."""
+    return _read_pairs(path, "document", "summary")
+
+
+class XsumConfig(GenerationTaskConfig):
+    """Extreme summarisation."""
+
+    kind: Literal["xsum"] = "xsum"
+    evaluation: Path
+    """JSON lines, CSV or Parquet with `id`, `document` and `summary` to score on."""
+    train: Path | None = None
+    """The same to learn from; null learns from a share of `evaluation` and scores on the rest of it."""
+    train_share: float = Field(default=0.9, gt=0, lt=1)
+    """Without `train`: the share of the documents to learn from, drawn by a hash of their ids."""
+
+    num_lead = 1
+    metrics = ("rouge1", "rouge2", "rouge_l")
+    evaluation_sets = (
+        EvaluationSet("xsum", (Files(("xsum/test*.jsonl",), texts_of(read_xsum)),), XSUM_ORIGIN),
+    )
+
+    def load(self) -> TaskData[TextPair]:
+        """Read the files, and split a single file into documents to learn from and documents to score on."""
+        paths = [path for path in (self.evaluation, self.train) if path is not None]
+        evaluation, *train = (
+            [*read_xsum(require_file(path, XSUM_ORIGIN, "`train` and `evaluation`"))] for path in paths
+        )
+        if train:
+            return TaskData.of_files(train[0], evaluation, paths[::-1])
+        sides: tuple[list[TextPair], list[TextPair]] = ([], [])
+        for pair in evaluation:
+            is_learnt = float(Noise.of("xsum-split", pair.id).uniform()) < self.train_share
+            sides[not is_learnt].append(pair)
+        return TaskData.of_files(*sides, paths)
+
+    def lead(self, source: str) -> str:
+        """The document without the notes of its web page, which are no sentences of it."""
+        return "\n".join(line for line in source.split("\n") if line.strip() not in PAGE_NOTES)
+
+
+CNN_ORIGIN = (
+    "CNN/DailyMail's articles as CSV, JSON lines or Parquet with id, article and highlights,"
+    " or its .story files"
+)
+_HIGHLIGHT = "@highlight"
+_SENTENCE_ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
+
+
+def read_articles(path: Path) -> Iterator[TextPair]:
+    """Stream the articles of a file of rows with their highlights."""
+    return _read_pairs(path, "article", "highlights")
+
+
+def stories_in(folder: Path) -> list[Path]:
+    """The stories anywhere below a folder, by name."""
+    return sorted(folder.rglob("*.story"), key=lambda path: path.name)
+
+
+def stories_of(addresses: Path, folder: Path) -> list[Path]:
+    """The stories of a file of web addresses, such as all_train.txt of See et al. 2017, which are named by the SHA-1 of
+    their addresses.
+
+    Raises:
+        MissingInputError: a story is not below the folder.
+    """
+    places = {path.stem: path for path in stories_in(folder)}
+    names = [
+        hashlib.sha1(line.strip().encode()).hexdigest() for _, line in read_lines(addresses) if line.strip()
+    ]
+    if missing := [name for name in names if name not in places]:
+        raise MissingInputError(
+            f"{len(missing)} of the {len(names)} stories of {addresses} are not below {folder}, such as"
+            f" {missing[0]}.story.",
+            next_step="unpack the stories of both CNN and DailyMail there, or correct the task's `stories`",
+        )
+    return [places[name] for name in names]
+
+
+def read_stories(paths: Iterable[Path]) -> Iterator[TextPair]:
+    """Stream the articles, in one line each, with the highlights, in a line each, that stand after lines `@highlight`.
+    Sentences without an end get ` .`, as in the released processing of See et al. 2017.
+
+    Raises:
+        ConfigError: a story has no article or no highlight.
+    """
+    for path in paths:
+        lines = [text for _, line in read_lines(path) if (text := line.strip())]
+        ended = (
+            each if each == _HIGHLIGHT or each.endswith(_SENTENCE_ENDS) else f"{each} ." for each in lines
+        )
+        article, *highlights = "\n".join(ended).split(_HIGHLIGHT)
+        texts = [" ".join(article.split("\n")).strip(), "\n".join(each.strip() for each in highlights)]
+        if not all(texts):
+            raise wrong_file(f"{path} has no {'highlight' if texts[0] else 'article'}")
+        yield TextPair(path.stem, *texts)
+
+
+class CnnDailymailConfig(GenerationTaskConfig):
+    """Summarisation by several sentences."""
+
+    kind: Literal["cnn_dailymail"] = "cnn_dailymail"
+    train: Path
+    """Articles to learn from: CSV, JSON lines or Parquet with `id`, `article` and `highlights`; a folder of .story
+    files; or a file of their web addresses, such as all_train.txt, with `stories`."""
+    evaluation: Path
+    """Articles to score on, likewise."""
+    stories: Path | None = None
+    """The folder of the .story files that files of web addresses name."""
+    max_target_length: int = Field(default=142, ge=8)
+    """Tokens of a target with its special tokens; longer ones are cut, in training and in writing."""
+    min_target_length: int = Field(default=56, ge=0)
+    """Tokens of the shortest text that is written."""
+    num_beams: int = Field(default=4, gt=0)
+    """Texts that the search follows at once; 1 always takes the likeliest token."""
+    length_penalty: float = 2.0
+    """Scores of finished texts are divided by their length to this power."""
+
+    num_lead = 3
+    metrics = ("rouge1", "rouge2", "rouge_lsum", "rouge_l")
+    evaluation_sets = (
+        EvaluationSet(
+            "cnn_dailymail",
+            (Files(("cnn_dailymail/test*.parquet", "cnn_dailymail/test*.jsonl"), texts_of(read_articles)),),
+            CNN_ORIGIN,
+        ),
+    )
+
+    def load(self) -> TaskData[TextPair]:
+        """Read both sides."""
+        (train, first), (evaluation, second) = map(self._side, (self.train, self.evaluation))
+        return TaskData.of_files(train, evaluation, [first, second])
+
+    def _side(self, path: Path) -> tuple[list[TextPair], InputEntry]:
+        """The articles that a setting names, and the entry of their files."""
+        if path.is_dir():
+            stories = stories_in(path)
+        else:
+            require_file(path, CNN_ORIGIN, "`train` and `evaluation`")
+            if path.suffix != ".txt" or self.stories is None:
+                return [*read_articles(path)], file_input(path)
+            stories = stories_of(path, self.stories)
+        return [*read_stories(stories)], folder_input(path, stories)

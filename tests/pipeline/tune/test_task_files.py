@@ -1,0 +1,280 @@
+"""Every task reads its official files, and names what is wrong with them by file and line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cluster.artefacts.errors import ConfigError, MissingInputError
+from pipeline.tune.metrics.entities import entities
+from pipeline.tune.tasks import TASKS
+from pipeline.tune.tasks.classification import Sst5Config
+from pipeline.tune.tasks.glue import (
+    ColaConfig,
+    MrpcConfig,
+    QnliConfig,
+    RteConfig,
+    Sst2Config,
+    StsbConfig,
+    WnliConfig,
+)
+from pipeline.tune.tasks.instructions import InstructionsConfig
+from pipeline.tune.tasks.rows import RowsTaskConfig
+from pipeline.tune.tasks.tagging import ConllNerConfig, ConlluPosConfig
+from tests.pipeline.tune.excerpts import (
+    ADDRESS,
+    EXCERPTS,
+    MRQA_PASSAGE,
+    MULTIRC,
+    RACE,
+    RECORD,
+    SQUAD,
+    STORY,
+    SWAG,
+    SWAG_HEAD,
+    objects,
+    task_of,
+    write,
+)
+
+
+@pytest.mark.parametrize("name", EXCERPTS)
+def test_excerpt_of_the_release_gives_its_examples(tmp_path, name):
+    excerpt = EXCERPTS[name]
+    data = task_of(tmp_path, excerpt).load()
+    assert list(data.train) == list(excerpt.train)
+    assert data.evaluation
+    if excerpt.evaluation is not None:
+        assert list(data.evaluation) == list(excerpt.evaluation)
+    if excerpt.labels is not None:
+        assert data.labels == excerpt.labels
+    assert len(data.inputs) >= 2
+    assert all(entry.fingerprint for entry in data.inputs)
+
+
+def test_every_task_on_published_files_has_an_excerpt():
+    published = {
+        kind for kind, task in TASKS.items() if not issubclass(task, RowsTaskConfig | InstructionsConfig)
+    }
+    assert {excerpt.kind for excerpt in EXCERPTS.values()} == published
+
+
+def squad(**changes: Any) -> str:
+    entry = {"id": "q7", "question": "?", "answers": [{"text": "b", "answer_start": 1}]} | changes
+    return json.dumps({"data": [{"paragraphs": [{"context": "ab", "qas": [entry]}]}]})
+
+
+def mrqa(**changes: Any) -> str:
+    return objects({"header": {}}, {**MRQA_PASSAGE, "qas": [{**MRQA_PASSAGE["qas"][0], **changes}]})
+
+
+def conllu(tag: str) -> str:
+    return f"1\ta\t_\t{tag}\t_\t_\t_\t_\t_\t_\n"
+
+
+SST2, STSB = "sentence\tlabel\nfine\t1\n", EXCERPTS["stsb"].files["train.tsv"]
+QQP_HEAD = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+FAR = [{"text": "x", "char_spans": [[28, 90]]}]
+UNLABELLED = {
+    **MULTIRC["passage"],
+    "questions": [{"question": "W", "answers": [{"text": "A", "idx": 0}], "idx": 0}],
+}
+assert isinstance(STSB, str)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "line", "said"),
+    [
+        ("sst2", "train.tsv", SST2 + "no label\n", 3, "1 columns"),
+        ("sst2", "train.tsv", SST2 + "too\tmany\t1\n", 3, "3 columns"),
+        ("sst2", "train.tsv", "sentence\tlabel\nfine\t2\n", 2, "'2', not one of 0, 1"),
+        ("sst2", "train.tsv", SST2 + "\nfine\t1\n", 3, "blank"),
+        ("sst2", "train.tsv", "text\tlabel\nfine\t1\n", 1, "`sentence`"),
+        ("sst2", "train.tsv", b"sentence\tlabel\nfi\xffne\t1\n", 2, "not valid UTF-8"),
+        ("sst2", "dev.tsv", "index\tsentence\n0\tuneasy .\n", 1, "test sets have no labels"),
+        ("stsb", "train.tsv", STSB.replace("3.800", "5.1"), 2, "'5.1', not between 0 and 5"),
+        ("stsb", "train.tsv", STSB.replace("3.800", "high"), 2, "'high', no number"),
+        ("stsb", "train.tsv", STSB.replace("3.800", "nan"), 2, "'nan', not between"),
+        ("qqp", "train.tsv", QQP_HEAD + "1\t2\t3\tWhy?\tHow\n come?\t1\n", 2, "5 columns, 6 are needed"),
+        ("mrpc of Microsoft", "dev_ids.tsv", "21\n", 1, "1 columns, 2 are needed"),
+        ("mnli.jsonl", "multinli_1.0_dev_matched.jsonl",
+            objects({"gold_label": "maybe", "sentence1": "A.", "sentence2": "B."}), 1, "'maybe'"),
+        ("swag", "train.csv", SWAG.replace(",2\n", ",4\n"), 2, "'4'"),
+        ("swag", "train.csv", SWAG + "0,v,1,x,a,b,gold,1,2,3,0\n", 4, "11 values, but 12 columns"),
+        ("swag", "train.csv", SWAG.replace("label", "gold"), 1, "more than once"),
+        ("swag", "train.csv", SWAG.replace("label", "right"), 2, "`label`"),
+        ("swag", "train.csv", SWAG_HEAD + '0,v,1,x,a,b,gold,"1,2,3,4,0\n', 2, "unexpected end of data"),
+        ("boolq", "train.jsonl", objects({"question": "q", "passage": "p", "idx": 0}), 1, "no labels"),
+        ("cb", "train.jsonl", objects({"premise": "A.", "hypothesis": "B."}), 1, "no labels"),
+        ("superglue_rte", "val.jsonl", objects({"premise": "A.", "hypothesis": "B.", "label": "yes"}), 1, "'yes'"),
+        ("wic", "val.jsonl", objects({"sentence1": "A.", "sentence2": "B."}), 1, "no labels"),
+        ("copa", "train.jsonl", objects({"premise": "p", "choice1": "a", "choice2": "b", "question": "why"}),
+            1, "'why', not one of cause, effect"),
+        ("copa", "train.jsonl", objects({"premise": "p", "choice1": "a", "choice2": "b", "question": "cause"}),
+            1, "no labels"),
+        ("multirc", "val.jsonl", objects({"idx": 0, "passage": UNLABELLED}), 1, "no labels"),
+        ("multirc", "val.jsonl", objects({"idx": 0}), 1, "KeyError('passage')"),
+        ("record", "train.jsonl", objects({**RECORD, "qas": [{**RECORD["qas"][0], "answers": []}]}), 1, "no answer"),
+        ("record", "val.jsonl", objects({**RECORD, "qas": [{"query": "@placeholder", "idx": 0}]}), 1, "'answers'"),
+        ("conll_ner", "train", "a O\nEU x O\n", 2, "3 columns, 2 as before are needed"),
+        ("conll_ner", "train", "a\nb\n", 1, "1 columns, at least 2 are needed"),
+        ("conll_ner", "train", "a O\nEU ORG\n", 2, "'ORG', not one of O, B-TYPE, I-TYPE"),
+        ("conll_ner", "train", "a O\nEU B-ORG\n", 2, "may not follow 'O' in the scheme iob1"),
+        ("conllu_pos", "train", "1\ta\tb\n", 1, "3 columns, 10 are needed"),
+        ("conllu_pos", "train", conllu("X") + conllu("NN"), 2, "'NN', not one of ADJ"),
+        ("mrqa", "NewsQA.jsonl", mrqa(detected_answers=FAR), 2, "q1: characters 28 to 90"),
+        ("mrqa", "NewsQA.jsonl", objects({"context": "x"}), 1, "KeyError('qas')"),
+        ("xsum", "test.jsonl", objects({"document": "a", "summary": "b"}, {"document": "a"}), 2, "`summary`"),
+        ("cnn_dailymail.csv", "train.csv", "id,article\n1,a\n", 2, "`highlights`"),
+    ],
+)  # fmt: skip
+def test_wrong_line_is_named(tmp_path, name, file, content, line, said):
+    task = task_of(tmp_path, EXCERPTS[name])
+    write(tmp_path, {file: content})
+    with pytest.raises(ConfigError) as raised:
+        task.load()
+    assert f"{tmp_path / file}, line {line}: " in str(raised.value)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "said"),
+    [
+        ("sst2", "train.tsv", "", "0 examples to train on"),
+        ("race", "dev/high/1.txt", '{"article": "x"}', "KeyError('questions')"),
+        ("race", "dev/high/1.txt", json.dumps(RACE | {"answers": ["A", "E"]}), "not in list"),
+        ("race", "dev/high/1.txt", json.dumps(RACE | {"answers": ["A", "AB"]}), "not in list"),
+        ("race", "dev/high/1.txt", json.dumps(RACE | {"answers": ["A"]}), "shorter"),
+        ("squad", "train", "{", "JSON"),
+        ("squad", "train", json.dumps({"data": [{"paragraphs": [{"context": "ab"}]}]}), "KeyError('qas')"),
+        ("squad", "train", json.dumps(SQUAD).replace("question", "asked"), "KeyError('question')"),
+        ("squad", "train", '{"data": []}', "0 examples to train on"),
+        ("squad", "train", squad(answers=[{"text": "b", "answer_start": 0}]), "q7: the answer 'b' is not at"),
+        ("squad", "train", squad(answers=[]), "q7: there is no answer"),
+        ("mrqa", "NewsQA.jsonl", mrqa(detected_answers=[]), "q1: there is no answer"),
+        ("mrqa", "NewsQA.jsonl.gz", EXCERPTS["mrqa"].files["NewsQA.jsonl.gz"][:-20], "ended"),
+        ("xsum", "train.jsonl", "", "0 examples to train on and 1 to evaluate on"),
+        ("cnn_dailymail", "dailymail/stories/ab.story", STORY.partition("@")[0], "no highlight"),
+        ("cnn_dailymail", "dailymail/stories/ab.story", "@highlight\n\nA dog.\n", "no article"),
+        ("translation", "c.ro", "Un câine.\n", "4 lines"),
+    ],
+)
+def test_wrong_file_is_named(tmp_path, name, file, content, said):
+    task = task_of(tmp_path, EXCERPTS[name])
+    write(tmp_path, {file: content})
+    with pytest.raises(ConfigError) as raised:
+        task.load()
+    assert str(tmp_path / file).removesuffix("/1.txt") in str(raised.value)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("cola", {"path": "absent"}, ("absent/train.tsv", "CoLA.zip of the GLUE benchmark")),
+        ("sst2", {"submit": True}, ("test.tsv", "SST-2.zip", "`submit`")),
+        ("boolq", {"path": "absent"}, ("train.jsonl", "BoolQ.zip of the SuperGLUE benchmark")),
+        ("superglue_rte", {"submit": True}, ("test.jsonl",)),
+        ("snli {}.tsv", {"split": "test"}, ("snli_1.0_test.jsonl",)),
+        ("race", {"split": "test"}, ("test/*/*.txt",)),
+        ("squad", {"train": "absent.json"}, ("absent.json", "SQuAD")),
+        ("mrqa", {"evaluation": "absent"}, ("absent", "MRQA 2019")),
+        ("xsum", {"evaluation": "absent.jsonl"}, ("absent.jsonl",)),
+        ("translation", {"train_source": "absent"}, ("absent",)),
+        ("cnn_dailymail", {"evaluation": "absent"}, ("absent", "CNN/DailyMail")),
+    ],
+)
+def test_missing_file_is_named_with_where_to_get_it(tmp_path, name, settings, said):
+    with pytest.raises(MissingInputError) as raised:
+        task_of(tmp_path, EXCERPTS[name], **settings).load()
+    assert all(part in str(raised.value) for part in said)
+
+
+def test_stories_that_are_missing_are_counted(tmp_path):
+    task = task_of(tmp_path, EXCERPTS["cnn_dailymail"])
+    write(tmp_path, {"all_val.txt": f"{ADDRESS}\n{ADDRESS}?\n"})
+    with pytest.raises(MissingInputError, match=r"1 of the 2 stories of .*all_val\.txt"):
+        task.load()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "content", "line", "said"),
+    [
+        ("bio", "a O\nEU I-ORG\n", 2, "the tag 'I-ORG' of 'EU' may not follow 'O' in the scheme bio"),
+        ("bio", "a B-LOC\nEU I-ORG\n", 2, "may not follow 'B-LOC'"),
+        ("bioes", "a B-ORG\nEU O\n", 2, "may not follow 'B-ORG' in the scheme bioes"),
+        ("bioes", "a O\nEU B-ORG\n", 2, "the entity of 'B-ORG' has no end"),
+    ],
+)
+def test_tags_of_another_scheme_are_named(tmp_path, scheme, content, line, said):
+    task = task_of(tmp_path, EXCERPTS["conll_ner"], scheme=scheme)
+    write(tmp_path, {"train": content})
+    with pytest.raises(ConfigError) as raised:
+        task.load()
+    assert f"{tmp_path / 'train'}, line {line}: " in str(raised.value)
+    assert said in str(raised.value)
+
+
+def test_file_of_another_scheme_is_told_which_one_to_set(tmp_path):
+    with pytest.raises(ConfigError) as raised:
+        task_of(tmp_path, EXCERPTS["conll_ner"], scheme="bio").load()
+    assert "`scheme: iob1`" in raised.value.next_step
+
+
+def test_changed_bytes_change_the_input_fingerprint(tmp_path):
+    task = task_of(tmp_path, EXCERPTS["sst2"])
+    before = task.load().inputs
+    write(tmp_path, {"dev.tsv": SST2})
+    after = task.load().inputs
+    assert before[0].fingerprint == after[0].fingerprint
+    assert before[1].fingerprint != after[1].fingerprint
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize(
+    ("kind", "folder", "num_train", "num_evaluation", "num_test"),
+    [
+        (ColaConfig, "CoLA", 8551, 1043, 1063),
+        (Sst2Config, "SST-2", 67349, 872, 1821),
+        (MrpcConfig, "MRPC", 3667, 408, None),  # one official training pair is missing from this copy
+        (RteConfig, "RTE", 2490, 277, 3000),
+        (WnliConfig, "WNLI", 635, 71, None),
+        (StsbConfig, "STS-B", 5749, 1500, 1379),
+    ],
+)
+def test_real_files_of_glue_give_the_published_numbers(
+    corpora, kind, folder, num_train, num_evaluation, num_test
+):
+    data = kind(path=corpora / "glue" / folder, submit=num_test is not None).load()
+    assert (len(data.train), len(data.evaluation), len(data.test)) == (
+        num_train,
+        num_evaluation,
+        num_test or 0,
+    )
+    assert kind.regression or {example.label for example in data.evaluation} == {0, 1}
+    assert all(example.text_a for example in (*data.train, *data.evaluation))
+    assert len({example.id for example in data.evaluation}) == num_evaluation
+
+
+@pytest.mark.corpora
+def test_other_real_files_give_the_published_numbers(corpora, tmp_path):
+    for name in ("msr_paraphrase_train.txt", "dev_ids.tsv"):
+        (tmp_path / name).symlink_to(corpora / "glue/MRPC" / name)
+    data = MrpcConfig(path=tmp_path).load()
+    assert (len(data.train), len(data.evaluation)) == (3668, 408)
+    assert sum(int(each.label) for each in data.evaluation) == 279
+    assert len(QnliConfig(path=corpora / "glue/QNLI").split("dev")[1]) == 5463
+    # The distribution of the development set (Socher et al. 2013, released data).
+    trees = corpora / "sst5/dev.txt"
+    labels = [each.label for each in Sst5Config(train=trees, evaluation=trees).load().train]
+    assert [labels.count(label) for label in range(5)] == [139, 289, 229, 279, 165]
+    (dev,), (test,) = (sorted((corpora / "wnut17").glob(f"emerging.{part}*")) for part in ("dev", "test"))
+    data = ConllNerConfig(train=dev, evaluation=test).load()
+    assert (len(data.train), len(data.evaluation)) == (1009, 1287)
+    assert sum(len(entities(each.tags)) for each in data.evaluation) == 1079
+    dev, test = (corpora / "ud-english-ewt" / f"en_ewt-ud-{part}.conllu" for part in ("dev", "test"))
+    data = ConlluPosConfig(train=dev, evaluation=test).load()
+    assert (len(data.train), len(data.evaluation)) == (2001, 2077)
+    assert sum(len(each.words) for each in data.evaluation) == 25_094
