@@ -103,7 +103,6 @@ assert isinstance(STSB, str)
             objects({"gold_label": "maybe", "sentence1": "A.", "sentence2": "B."}), 1, "'maybe'"),
         ("swag", "train.csv", SWAG.replace(",2\n", ",4\n"), 2, "'4'"),
         ("swag", "train.csv", SWAG + "0,v,1,x,a,b,gold,1,2,3,0\n", 4, "11 values, but 12 columns"),
-        ("swag", "train.csv", SWAG.replace("label", "gold"), 1, "more than once"),
         ("swag", "train.csv", SWAG.replace("label", "right"), 2, "`label`"),
         ("swag", "train.csv", SWAG_HEAD + '0,v,1,x,a,b,gold,"1,2,3,4,0\n', 2, "unexpected end of data"),
         ("boolq", "train.jsonl", objects({"question": "q", "passage": "p", "idx": 0}), 1, "no labels"),
