@@ -84,7 +84,8 @@ class _Cache:
     def _take(self, found: pa.Table) -> None:
         places = _call("index_in", self._paths, value_set=found["path"])
         then = found["version"].take(places)
-        self.is_known[:] = _flags(_call("equal", then, self._versions))
+        known_versions = _call("equal", then, self._versions).fill_null(False)
+        self.is_known[:] = known_versions.to_numpy(zero_copy_only=False)
         known = found["digest"].take(_call("filter", places, pa.array(self.is_known))).combine_chunks()
         if len(known):
             values = np.frombuffer(known.buffers()[1], dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
@@ -115,10 +116,6 @@ def _column(strings: PackedStrings) -> pa.Array:
     """The strings as an array of bytes, without a copy."""
     buffers = [None, pa.py_buffer(strings.bounds), pa.py_buffer(strings.data)]
     return pa.Array.from_buffers(pa.large_binary(), len(strings), buffers)
-
-
-def _flags(column: pa.ChunkedArray) -> np.ndarray:
-    return column.fill_null(False).to_numpy(zero_copy_only=False)
 
 
 def _hash_pending(inputs: Inputs, pending: np.ndarray, cache: _Cache) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 
@@ -59,8 +60,15 @@ def download(http: Http, files: Sequence[RemoteFile], directory: Path, *, verify
             wanted = [file for file in files if file.name not in there]
             _check_space(directory, wanted)
             missing, failures = _fetch_all(http, wanted, directory, index)
+    if len(failures) == 1:
+        raise failures[0]
     if failures:
-        raise _summary(failures, len(files))
+        problems = "\n".join(f"  {error.problem}" for error in failures)
+        raise DownloadError(
+            f"{len(failures)} of {len(files)} files could not be downloaded:\n{problems}",
+            kept="all other files, and the parts that arrived",
+            next_step=failures[0].next_step,
+        )
     found = tuple(index.entries[file.name] for file in files if file.name not in missing)
     return Downloads(found, len(wanted) - len(missing), tuple(missing))
 
@@ -71,17 +79,31 @@ def _fetch_all(
     """Fetch files, some at a time. Returns (names of missing files, failures), in the order of the files."""
     counter = _Counter()
     outcomes: dict[str, DownloadError | None] = {}
-    pool = ThreadPoolExecutor(http.politeness.connections, thread_name_prefix="download")
+    """By the names of files that did not come: the error, or None where the publisher lacks the file."""
+    connections = http.politeness.connections
+    pool = ThreadPoolExecutor(connections, thread_name_prefix="download")
     try:
         with progress("download", len(files)) as advance:
             waiting = iter(files)
             running: dict[Future[Fetched | None], str] = {}
-            # Not all at once: a crawl has a hundred thousand files, and nothing is gained by queueing them.
-            while _start_some(pool, running, waiting, http, directory, counter):
+            while True:
+                # Not all at once: a crawl has a hundred thousand files, and nothing is gained by queueing them.
+                for file in islice(waiting, connections - len(running)):
+                    running[pool.submit(fetch, http, file, directory, counter.add)] = file.name
+                if not running:
+                    break
                 done, _ = wait(running, timeout=SHOW_INTERVAL_S, return_when=FIRST_COMPLETED)
                 for future in done:
                     name = running.pop(future)
-                    outcomes |= _settle(future, name, index)
+                    try:
+                        fetched = future.result()
+                    except DownloadError as error:
+                        outcomes[name] = error
+                        continue
+                    if fetched is None:
+                        outcomes[name] = None
+                    else:
+                        index.add(fetched)
                 advance(len(done), counter.shown())
     except BaseException:
         http.stop.set()
@@ -92,44 +114,6 @@ def _fetch_all(
     missing = [file.name for file in files if file.name in outcomes and outcomes[file.name] is None]
     failures = [error for file in files if (error := outcomes.get(file.name)) is not None]
     return missing, failures
-
-
-def _start_some(
-    pool: ThreadPoolExecutor,
-    running: dict[Future[Fetched | None], str],
-    waiting: Iterator[RemoteFile],
-    http: Http,
-    directory: Path,
-    counter: _Counter,
-) -> bool:
-    """Keep every connection busy; whether any is."""
-    while len(running) < http.politeness.connections and (file := next(waiting, None)) is not None:
-        running[pool.submit(fetch, http, file, directory, counter.add)] = file.name
-    return bool(running)
-
-
-def _settle(future: Future[Fetched | None], name: str, index: _Index) -> dict[str, DownloadError | None]:
-    """Record what a transfer brought; {name: None or the error} when it brought nothing."""
-    try:
-        fetched = future.result()
-    except DownloadError as error:
-        return {name: error}
-    if fetched is None:
-        return {name: None}
-    index.add(fetched)
-    return {}
-
-
-def _summary(failures: Sequence[DownloadError], num_files: int) -> DownloadError:
-    first = failures[0]
-    if len(failures) == 1:
-        return first
-    problems = "\n".join(f"  {error.problem}" for error in failures)
-    return DownloadError(
-        f"{len(failures)} of {num_files} files could not be downloaded:\n{problems}",
-        kept="all other files, and the parts that arrived",
-        next_step=first.next_step,
-    )
 
 
 def _check_space(directory: Path, files: Iterable[RemoteFile]) -> None:
@@ -165,32 +149,26 @@ class _Index:
                 ) from error
 
     def has(self, file: RemoteFile, verify: bool) -> bool:
-        """Whether the file is there, right as far as anybody knows; one without a record is hashed and recorded."""
+        """Whether the file is there, right as far as anybody knows. One that came before its record is recorded, when a
+        published checksum proves it."""
         path = self._directory / file.name
         if not path.exists():
             return False
-        entry = self.entries.get(file.name)
+        entry, status = self.entries.get(file.name), path.stat()
+        if file.size_bytes not in (None, status.st_size):
+            return False
         if entry is None:
-            return self._adopt(file, path)
+            if not file.checksum or checksum_of(path, file.algorithm) != file.checksum:
+                return False
+            size, time_ns = status.st_size, status.st_mtime_ns
+            self.add(Fetched(file.name, file.url, size, file.algorithm, file.checksum, time_ns))
+            return True
         if file.checksum and file.algorithm == entry.algorithm and file.checksum != entry.checksum:
             return False
-        status = path.stat()
-        if status.st_size != entry.size_bytes or file.size_bytes not in (None, entry.size_bytes):
+        if status.st_size != entry.size_bytes:
             return False
         unchanged = status.st_mtime_ns == entry.mtime_ns and not verify
         return unchanged or checksum_of(path, entry.algorithm) == entry.checksum
-
-    def _adopt(self, file: RemoteFile, path: Path) -> bool:
-        """Record a file that came before its record, when a published checksum proves it."""
-        status = path.stat()
-        if not file.checksum or file.size_bytes not in (None, status.st_size):
-            return False
-        if checksum_of(path, file.algorithm) != file.checksum:
-            return False
-        self.add(
-            Fetched(file.name, file.url, status.st_size, file.algorithm, file.checksum, status.st_mtime_ns)
-        )
-        return True
 
     def add(self, fetched: Fetched) -> None:
         self.entries[fetched.name] = fetched

@@ -88,29 +88,43 @@ class _Transfer:
                     raise
 
     def _receive(self) -> None:
-        start, validator = self._resumable()
-        headers = {"Range": f"bytes={start}-"} if start else {}
-        if start and validator:
-            headers["If-Range"] = validator
+        """Append to the part what the server has after it; all of the file where it has another version by now."""
+        origin = self._read_origin()
+        headers, start = {}, 0
+        # Without a name for its version, only a published checksum will tell whether the rest belongs to the part.
+        if origin is not None and (origin["validator"] or self.file.checksum):
+            start = self._part_bytes()
+            if start:
+                headers = {"Range": f"bytes={start}-"}
+                if origin["validator"]:
+                    headers["If-Range"] = origin["validator"]
         with self.http.open(self.file.url, headers) as response:
             if response.status_code == requests.codes.requested_range_not_satisfiable:
                 self._discard()
                 raise TryAgainError(f"the server has no byte {start} any more")
-            start = self._agree_on_start(response, start)
-            self._check_promise(response)
-            self._append(response, start)
+            start = self._agree_on_start(response, origin, start)
+            promised, published = self._promised_bytes(), self.file.size_bytes
+            if promised is not None and published is not None and promised != published:
+                self._reject(f"the server offers {promised} bytes, {published} are published")
+            chunked = response.headers.get("Transfer-Encoding", "").lower() == "chunked"
+            if promised is None and published is None and not (chunked or self.file.checksum):
+                raise DownloadError(f"{self.file.url}: the server reports neither size nor checksum nor end.")
+            with self.part.open("r+b" if start else "wb") as out:
+                out.seek(start)
+                out.truncate()
+                with connection_errors():
+                    for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
+                        out.write(chunk)
+                        self.on_bytes(len(chunk))
+                        if self.http.stop.is_set():
+                            raise Stopped
 
-    def _resumable(self) -> tuple[int, str]:
-        """(bytes that need not be asked for again, what the server knows that version of the file by)."""
-        origin = self._read_origin()
-        if origin is None or not (origin["validator"] or self.file.checksum):
-            return 0, ""
-        return self._part_bytes(), origin["validator"]
-
-    def _agree_on_start(self, response: requests.Response, asked: int) -> int:
+    def _agree_on_start(self, response: requests.Response, origin: dict | None, asked: int) -> int:
         """The byte that the answer begins with: the one asked for, or 0 after the server changed its mind."""
-        origin = self._read_origin()
-        validator = _validator(response)
+        # What the server knows this version of the file by: a strong ETag, else its date, or nothing.
+        tag = response.headers.get("ETag", "")
+        is_strong = tag and not tag.startswith("W/")
+        validator = tag if is_strong else response.headers.get("Last-Modified", "")
         if response.status_code == requests.codes.partial_content:
             found = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
             same = origin is not None and origin["validator"] == validator
@@ -120,30 +134,9 @@ class _Transfer:
             return asked
         self._discard()
         length = response.headers.get("Content-Length")
-        size = int(length) if length else None
-        self.origin.write_bytes(
-            orjson.dumps({"url": self.file.url, "validator": validator, "size_bytes": size})
-        )
+        stated = {"url": self.file.url, "validator": validator, "size_bytes": int(length) if length else None}
+        self.origin.write_bytes(orjson.dumps(stated))
         return 0
-
-    def _check_promise(self, response: requests.Response) -> None:
-        promised, published = self._promised_bytes(), self.file.size_bytes
-        if promised is not None and published is not None and promised != published:
-            self._reject(f"the server offers {promised} bytes, {published} are published")
-        chunked = response.headers.get("Transfer-Encoding", "").lower() == "chunked"
-        if promised is None and published is None and not (chunked or self.file.checksum):
-            raise DownloadError(f"{self.file.url}: the server reports neither size nor checksum nor end.")
-
-    def _append(self, response: requests.Response, start: int) -> None:
-        with self.part.open("r+b" if start else "wb") as out:
-            out.seek(start)
-            out.truncate()
-            with connection_errors():
-                for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
-                    out.write(chunk)
-                    self.on_bytes(len(chunk))
-                    if self.http.stop.is_set():
-                        raise Stopped
 
     def _finish(self) -> Fetched:
         """Check the complete part and give it its name."""
@@ -228,9 +221,3 @@ def checksum_of(path: Path, algorithm: str) -> str:
     """Hexadecimal hash of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
-
-
-def _validator(response: requests.Response) -> str:
-    """Identity of this version of a file: a strong ETag, else its date; empty if there is neither."""
-    tag = response.headers.get("ETag", "")
-    return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified", "")

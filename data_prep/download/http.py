@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -27,16 +27,12 @@ LONGEST_REQUESTED_WAIT_S = 3600.0
 
 
 class TryAgainError(Exception):
-    """A failure that may pass.
-
-    Args:
-        reason: for the message of the last attempt.
-        wait_s: how long the server asks to wait; None where it does not.
-    """
+    """A failure that may pass."""
 
     def __init__(self, reason: str, wait_s: float | None = None) -> None:
         super().__init__(reason)
         self.wait_s = wait_s
+        """How long the server asks to wait; None where it does not."""
 
 
 class Stopped(Exception):
@@ -88,9 +84,8 @@ class Http:
             GoneError: the server has no such file.
             DownloadError: the server refuses.
         """
-        agent = f"cloze/{version('cloze')}" + (
-            f" ({self.politeness.contact})" if self.politeness.contact else ""
-        )
+        contact = f" ({self.politeness.contact})" if self.politeness.contact else ""
+        agent = f"cloze/{version('cloze')}{contact}"
         # Bytes must arrive as they are stored, or neither sizes nor ranges mean anything.
         asked = {"User-Agent": agent, "Accept-Encoding": "identity"} | dict(headers or {})
         with connection_errors():
@@ -132,9 +127,6 @@ class Http:
 
         most = attempts or self.politeness.attempts
 
-        def is_hopeless(state: tenacity.RetryCallState) -> bool:
-            return state.attempt_number >= most
-
         def log_retry(state: tenacity.RetryCallState) -> None:
             reason = state.outcome.exception() if state.outcome else ""
             message = f"{what}: {reason}; attempt {state.attempt_number + 1} of {most} in {state.upcoming_sleep:.0f} s"
@@ -143,7 +135,7 @@ class Http:
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(TryAgainError),
             wait=self._wait_s,
-            stop=is_hopeless,
+            stop=tenacity.stop_after_attempt(most),
             before_sleep=log_retry,
             sleep=tenacity.sleep_using_event(self.stop),
             reraise=True,
@@ -183,23 +175,17 @@ def _check_status(response: requests.Response) -> None:
     if status < 400 or status == requests.codes.requested_range_not_satisfiable:
         return
     answer = f"{response.url} answers {status} {response.reason}"
-    if status in PASSING_STATUS:
-        wait_s = _requested_wait_s(response.headers.get("Retry-After", ""))
-        if wait_s is None or wait_s <= LONGEST_REQUESTED_WAIT_S:
-            raise TryAgainError(answer, wait_s)
-        raise DownloadError(
-            f"{answer} and asks to wait {wait_s:.0f} s.", next_step="come back after that time"
-        )
     if status in (requests.codes.not_found, requests.codes.gone):
         raise GoneError(answer)
-    raise DownloadError(f"{answer}.", next_step="ask the publisher, or choose a mirror with --base-url")
-
-
-def _requested_wait_s(retry_after: str) -> float | None:
-    """Seconds that a Retry-After header asks for, which may also name a date (RFC 9110, section 10.2.3)."""
-    if retry_after.strip().isdigit():
-        return float(retry_after)
-    try:
-        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
-        return None
+    if status not in PASSING_STATUS:
+        raise DownloadError(f"{answer}.", next_step="ask the publisher, or choose a mirror with --base-url")
+    # Retry-After is a number of seconds or a date (RFC 9110, section 10.2.3).
+    asked, wait_s = response.headers.get("Retry-After", ""), None
+    if asked.strip().isdigit():
+        wait_s = float(asked)
+    else:
+        with suppress(ValueError, TypeError):
+            wait_s = max(0.0, (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds())
+    if wait_s is None or wait_s <= LONGEST_REQUESTED_WAIT_S:
+        raise TryAgainError(answer, wait_s)
+    raise DownloadError(f"{answer} and asks to wait {wait_s:.0f} s.", next_step="come back after that time")

@@ -91,8 +91,10 @@ def list_wikipedia(http: Http, language: str, date: str, base_url: str = WIKIPED
     Raises:
         DownloadError: there is no such dump, it is not finished, or the server fails.
     """
-    wiki = _wiki_name(language)
-    root = f"{base_url.rstrip('/')}/{wiki}"
+    wiki = language.lower().replace("-", "_")
+    if not _WIKI.fullmatch(wiki):
+        raise DownloadError(f"{language!r} is not the code of a Wikipedia, such as `en`.")
+    root = f"{base_url.rstrip('/')}/{wiki if 'wik' in wiki else f'{wiki}wiki'}"
     job = _newest(http, root) if date == _LATEST else _of_date(http, root, date)
     try:
         return [
@@ -108,13 +110,6 @@ def list_wikipedia(http: Http, language: str, date: str, base_url: str = WIKIPED
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise DownloadError(f"The list of {root} is not as it used to be: {error!r}.") from error
-
-
-def _wiki_name(language: str) -> str:
-    name = language.lower().replace("-", "_")
-    if not _WIKI.fullmatch(name):
-        raise DownloadError(f"{language!r} is not the code of a Wikipedia, such as `en`.")
-    return name if "wik" in name else f"{name}wiki"
 
 
 def _newest(http: Http, root: str) -> dict[str, Any]:
@@ -179,7 +174,15 @@ def list_common_crawl(
         DownloadError: there is no such crawl, or the server fails.
     """
     root = base_url.rstrip("/")
-    url = f"{root}/crawl-data/{_folder(crawl)}/{archive}.paths.gz"
+    if news := _NEWS_CRAWL.fullmatch(crawl):
+        folder = f"CC-NEWS/{news['year']}/{news['month']}"
+    elif _MAIN_CRAWL.fullmatch(crawl):
+        folder = crawl
+    else:
+        raise DownloadError(
+            f"{crawl!r} is not the name of a crawl, such as CC-MAIN-2024-10 or CC-NEWS-2024-09."
+        )
+    url = f"{root}/crawl-data/{folder}/{archive}.paths.gz"
     try:
         paths = gzip.decompress(http.get(url)).decode("utf-8").split()
     except GoneError as error:
@@ -190,15 +193,6 @@ def list_common_crawl(
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise DownloadError(f"{url} is no list of files: {error}.") from error
     return [RemoteFile(url=f"{root}/{path}", name=path.rpartition("/")[2]) for path in paths]
-
-
-def _folder(crawl: str) -> str:
-    news = _NEWS_CRAWL.fullmatch(crawl)
-    if news:
-        return f"CC-NEWS/{news['year']}/{news['month']}"
-    if _MAIN_CRAWL.fullmatch(crawl):
-        return crawl
-    raise DownloadError(f"{crawl!r} is not the name of a crawl, such as CC-MAIN-2024-10 or CC-NEWS-2024-09.")
 
 
 # -- Project Gutenberg's books as plain text -----

@@ -115,10 +115,6 @@ class _Zstd:
         return output[:max_length]
 
 
-def _new_xz() -> lzma.LZMADecompressor:
-    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
-
-
 @dataclass(frozen=True, slots=True)
 class Compression:
     """A format of compressed files."""
@@ -143,7 +139,12 @@ _COMPRESSIONS = (
         re.compile(rb"\x1f\x8b\x08[\x00-\x1f](?=[\x00-\xff]{4}[\x00\x02\x04][\x00-\x13\xff])"),
         _Gzip,
     ),
-    Compression("xz", b"\xfd7zXZ\0", re.compile(rb"\xfd7zXZ\x00"), _new_xz),
+    Compression(
+        "xz",
+        b"\xfd7zXZ\0",
+        re.compile(rb"\xfd7zXZ\x00"),
+        lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES),
+    ),
     _ZSTD,
 )
 

@@ -119,7 +119,9 @@ class _Cutter:
             token, start, end = found.group(), self._base + found.start(), self._base + found.end()
             del found  # its hold on the buffer would forbid resizing
             self._scan = end
-            if self._at_line_start and not self._starts_line(start):
+            # At the start of the file and after a gap, where nothing is known of the byte before, a line may start.
+            place = start - self._base
+            if self._at_line_start and place and self._buffer[place - 1] != _NEWLINE:
                 continue
             if self._state is _INSIDE and end - self._start > self._max_bytes:
                 yield self._too_long()
@@ -132,11 +134,6 @@ class _Cutter:
         self.is_done = self._state is _SEEKING and self._scan >= self._limit
         # One byte more than a torn token could need shows whether that token starts a line.
         self._release(self._start if self._state is _INSIDE else self._scan - 1)
-
-    def _starts_line(self, offset: int) -> bool:
-        """True also where nothing is known of the byte before: at the start of the file and after a gap."""
-        position = offset - self._base
-        return position == 0 or self._buffer[position - 1] == _NEWLINE
 
     def gap(self, gap: Gap) -> Iterator[Piece]:
         """Give up the open element, and forget a token that the gap tore."""

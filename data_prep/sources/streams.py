@@ -110,33 +110,22 @@ def read_chunks(
     """
     with open_file(path) as file:
         head = file.read(HEAD_BYTES)
-        compression = compression_of(head)
-        if compression:
+        if compression := compression_of(head):
             streams = decompress_streams(file, compression, start, end)
             chunks = (chunk for stream in streams for chunk in stream.chunks)
-            yield from chunks if start or allow_foreign else _refuse_foreign(chunks)
+            if not start and not allow_foreign and (first := next(chunks, None)) is not None:
+                foreign = None if isinstance(first, Gap) else foreign_format(first[:HEAD_BYTES])
+                yield Gap(0, foreign) if foreign else first
+                if foreign:
+                    return
+            yield from chunks
         elif not allow_foreign and (foreign := foreign_format(head)):
             yield from () if start else (Gap(0, foreign),)
         else:
-            yield from _read_plain(file, start, end, read_bytes)
-
-
-def _refuse_foreign(chunks: Iterator[bytes | Gap]) -> Iterator[bytes | Gap]:
-    """Decompressed chunks, or one gap where they are of a format that no source reads."""
-    first = next(chunks, None)
-    if first is None:
-        return
-    foreign = None if isinstance(first, Gap) else foreign_format(first[:HEAD_BYTES])
-    yield Gap(0, foreign) if foreign else first
-    if not foreign:
-        yield from chunks
-
-
-def _read_plain(file: BinaryIO, start: int, end: int | None, read_bytes: int) -> Iterator[bytes]:
-    file.seek(start)
-    while chunk := file.read(read_bytes if end is None else max(0, min(read_bytes, end - start))):
-        start += len(chunk)
-        yield chunk
+            file.seek(start)
+            while chunk := file.read(read_bytes if end is None else max(0, min(read_bytes, end - start))):
+                start += len(chunk)
+                yield chunk
 
 
 def read_streams(path: str, start: int = 0, end: int | None = None) -> Iterator[CompressedStream]:

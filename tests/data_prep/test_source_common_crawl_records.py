@@ -158,18 +158,6 @@ def test_a_file_cut_anywhere_keeps_all_records_before_the_cut(tmp_path, ending, 
     assert all(0 <= reject.byte_offset <= cut for reject in rejects(results))
 
 
-@pytest.mark.parametrize("ending", COMPRESS)
-@given(data=st.data())
-@settings(suppress_health_check=FIXTURE)
-def test_any_changed_bytes_end_in_documents_and_rejects(tmp_path, ending, data):
-    path = write(tmp_path / f"a.{ending}", [warcinfo(), *(record(http(page(n)), n) for n in range(4))])
-    changed = bytearray(path.read_bytes())
-    for place in data.draw(st.lists(st.integers(0, len(changed) - 1), max_size=5)):
-        changed[place] = data.draw(st.integers(0, 255))
-    path.write_bytes(changed)
-    assert read(path, 300) == read(path)
-
-
 @given(
     st.binary(max_size=400),
     st.sampled_from([b"", b"WARC/1.0\r\n", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"BZh9"]),
@@ -288,16 +276,3 @@ def test_a_line_of_200_megabytes_is_passed_over_in_bounded_memory(tmp_path):
     results, peak = traced(path)
     assert peak < 100 << 20
     assert len(documents(results)) == len(rejects(results)) == 1
-
-
-def test_remote_archives_are_read_in_parts_through_fsspec(tmp_path):
-    import fsspec
-
-    path = write(tmp_path / "a.warc.gz", [warcinfo(), *(record(http(page(n)), n) for n in range(9))])
-    with fsspec.open("memory://crawl/a.warc.gz", "wb") as file:
-        file.write(path.read_bytes())  # type: ignore[reportAttributeAccessIssue]
-    config = config_of(path).model_copy(update={"paths": ("memory://crawl/*.warc.gz",)})
-    (file,) = config.list_files()
-    parts = config.split_file(file, path.stat().st_size, 700)
-    assert len(parts) > 2
-    assert len(documents(d for part in parts for d in config.read(part))) == 9

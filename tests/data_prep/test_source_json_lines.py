@@ -1,15 +1,9 @@
 """JSON lines: fields, parts that begin at any byte, and lines that are broken, endless or damaged."""
 
-import bz2
-import gzip
 import json
 import tracemalloc
-from collections.abc import Callable
 
 import pytest
-import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
@@ -67,31 +61,6 @@ def test_without_an_id_file_and_byte_name_the_document_and_the_bytes_are_the_rec
         start, end = document.meta["byte_start"], document.meta["byte_end"]
         assert document.doc_id == f"json:data.jsonl:{start}"
         assert json.loads(DATA[start:end]) == record
-
-
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, zstandard.ZstdCompressor().compress])
-def test_compressed_files_read_alike_and_whole(tmp_path, pack: Callable[[bytes], bytes]):
-    assert read(tmp_path, pack(DATA)) == read(tmp_path, DATA)
-    (tmp_path / "data.jsonl").write_bytes(pack(DATA))
-    settings = config(tmp_path)
-    (file,) = settings.list_files()
-    assert settings.split_file(file, len(pack(DATA)), 10) == [FilePart(file)]
-
-
-@given(cuts=st.lists(st.integers(1, len(DATA) - 1), max_size=5, unique=True).map(sorted))
-def test_parts_that_begin_at_any_byte_read_together_as_the_file_does(tmp_path_factory, cuts):
-    base = tmp_path_factory.getbasetemp()
-    parts = zip([0, *cuts], [*cuts, None], strict=True)
-    assert [item for start, end in parts for item in read(base, DATA, start, end)] == read(base, DATA)
-
-
-def test_big_plain_files_are_split_evenly(tmp_path):
-    (tmp_path / "data.jsonl").write_bytes(DATA)
-    settings = config(tmp_path)
-    (file,) = settings.list_files()
-    parts = settings.split_file(file, len(DATA), 100)
-    assert len(parts) == round(len(DATA) / 100)
-    assert [item for part in parts for item in settings.read(part)] == read(tmp_path, DATA)
 
 
 @pytest.mark.parametrize(
@@ -153,15 +122,6 @@ def test_an_endless_line_is_skipped_in_bounded_memory(tmp_path):
     assert isinstance(last, Document)
     assert last.meta["byte_start"] == 14 + 40_000_001
     assert peak < 12_000_000
-
-
-def test_a_truncated_gz_file_keeps_its_whole_lines(tmp_path):
-    lines = b"".join(b'{"text": "%d %s"}\n' % (n, str(n * n).encode() * 40) for n in range(3000))
-    *good, bad = read(tmp_path, gzip.compress(lines)[:-2000])
-    assert isinstance(bad, Reject)
-    assert "gzip stream truncated" in bad.reason
-    assert 1000 < len(good) < 3000
-    assert all(isinstance(item, Document) for item in good)
 
 
 @pytest.mark.corpora

@@ -1,13 +1,10 @@
 """Parquet: columns of any text type, parts of row groups, and files that are damaged."""
 
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.shard_records import Reject
@@ -68,13 +65,6 @@ def test_without_an_id_file_and_row_name_the_document(tmp_path):
 def test_every_type_that_holds_text_is_read(tmp_path, kind):
     table = pa.table({"text": pa.array(TEXTS).cast(kind)})
     assert texts(read(write(tmp_path, table))) == TEXTS
-
-
-@given(cuts=st.lists(st.integers(1, 20_000), max_size=5, unique=True).map(sorted))
-def test_parts_that_begin_at_any_byte_read_together_as_the_file_does(tmp_path_factory, cuts):
-    file = write(tmp_path_factory.getbasetemp())
-    parts = zip([0, *cuts], [*cuts, None], strict=True)
-    assert [item for start, end in parts for item in read(file, start, end)] == read(file)
 
 
 def test_splitting_gives_whole_row_groups_of_about_the_size_asked_for(tmp_path):
@@ -172,24 +162,3 @@ def test_a_damaged_row_group_costs_only_itself(tmp_path):
     (bad,) = [item for item in results if isinstance(item, Reject)]
     assert "row group 2 is damaged, from row 16 on" in bad.reason
     assert bad.byte_offset <= middle
-
-
-@given(data=st.data())
-def test_a_changed_byte_never_escapes_as_an_exception(tmp_path_factory, data):
-    base = tmp_path_factory.getbasetemp()
-    file = write(base, compression="snappy")
-    content = bytearray((base / "data.parquet").read_bytes())
-    content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    (base / "data.parquet").write_bytes(content)
-    with suppress(ConfigError):  # a changed name of a column
-        assert len(read(file, title_field="info.title")) <= 60
-
-
-def test_files_are_read_through_fsspec():
-    import fsspec
-
-    with fsspec.open("memory://parquet/a.parquet", "wb") as stored:
-        pq.write_table(TABLE, stored)
-    settings = ParquetConfig(name="pq", paths=("memory://parquet/*.parquet",))
-    (file,) = settings.list_files()
-    assert texts(list(settings.read(FilePart(file)))) == TEXTS

@@ -222,18 +222,6 @@ def test_parts_together_read_as_the_whole_file_does(tmp_path_factory, packing, d
     assert read_in_parts(path, bounds) == read_in_parts(path, [])
 
 
-@pytest.mark.parametrize("packing", ["plain", "multistream"])
-@pytest.mark.parametrize("part_bytes", [40, 1000, 10**9])
-def test_splitting_loses_and_repeats_nothing(tmp_path, packing, part_bytes):
-    path = tmp_path / "dump"
-    path.write_bytes(PACKINGS[packing])
-    config = WikipediaDumpConfig(name="wiki", lang="de", paths=(str(path),))
-    (file,) = config.list_files()
-    parts = config.split_file(file, path.stat().st_size, part_bytes)
-    assert len(parts) == max(1, round(path.stat().st_size / part_bytes))
-    assert [result for part in parts for result in config.read(part)] == read_in_parts(path, [])
-
-
 def test_documents_of_a_multistream_dump_name_their_stream_and_their_bytes_in_it(tmp_path):
     stored = multistream(*MANY)
     path = tmp_path / "dump"

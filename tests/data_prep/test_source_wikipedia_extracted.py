@@ -1,8 +1,5 @@
 """WikiExtractor's files: blocks with exact bytes, and damage that costs one block."""
 
-import bz2
-import gzip
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,9 +25,8 @@ def read(tmp_path, data: bytes, **settings):
     return reading.documents(results), reading.rejects(results)
 
 
-@pytest.mark.parametrize("compress", [bytes, bz2.compress, gzip.compress])
-def test_every_block_is_a_document_without_its_repeated_title(tmp_path, compress):
-    documents, rejects = read(tmp_path, compress(THREE))
+def test_every_block_is_a_document_without_its_repeated_title(tmp_path):
+    documents, rejects = read(tmp_path, THREE)
     assert not rejects
     assert [document.doc_id for document in documents] == ["ko:1", "ko:2", "ko:3"]
     assert documents[1].title == "Title 2"
@@ -113,15 +109,6 @@ def test_parts_together_read_as_the_whole_file_does(tmp_path_factory, stored, da
     config = WikipediaExtractedConfig(name="ko", paths=(str(path),))
     bounds = sorted(data.draw(st.sets(st.integers(1, len(stored)), max_size=6)))
     assert reading.read(config, bounds) == reading.read(config)
-
-
-@pytest.mark.parametrize(("compress", "num_parts"), [(bytes, 9), (bz2.compress, 1), (gzip.compress, 1)])
-def test_plain_files_are_split_and_compressed_ones_are_not(tmp_path, compress, num_parts):
-    path = tmp_path / "wiki_00"
-    path.write_bytes(compress(MANY))
-    config = WikipediaExtractedConfig(name="ko", paths=(str(path),))
-    (file,) = config.list_files()
-    assert len(config.split_file(file, len(MANY), len(MANY) // 9)) == num_parts
 
 
 @given(cut=st.integers(0, len(THREE)))

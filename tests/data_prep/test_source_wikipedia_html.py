@@ -96,15 +96,6 @@ def test_every_article_of_an_archive_knows_its_bytes(tmp_path, pack):
         assert f"wiki:{json.loads(line)['identifier']}" == document.doc_id
 
 
-def test_plain_files_are_shared_out(tmp_path):
-    data = lines(*(record(number) for number in range(40)))
-    documents = read(tmp_path, data, "a.ndjson")
-    assert [document.doc_id for document in documents] == [f"wiki:{number}" for number in range(40)]
-    assert all(
-        data[each.meta["byte_start"] : each.meta["byte_end"] + 1].endswith(b"}\n") for each in documents
-    )
-
-
 def test_lines_that_are_no_articles_are_told_and_cost_only_themselves(tmp_path):
     bad = [b'{"name": "cut', b"[1]", b'{"article_body": {"html": 5}}', b'{"article_body": {"html": "<p>x"}}']
     data = b"\n".join([*bad, b"", lines(record(9))])

@@ -1,0 +1,158 @@
+"""What every source keeps to, whatever its format: parts, packing, cuts, damage and remote files."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.shard_records import Reject
+from data_prep.document import Document
+from data_prep.sources import AnySource, FilePart, Skipped, SourceConfig, SourceFile
+from data_prep.sources.base import LeftOut
+from tests.golden.documents import SETTINGS, write_inputs
+
+FILES = {"hf_datasets": "saved/train.jsonl", "python_docs": "golden_docs/__init__.py"}
+"""The file of sources that do not name it in `paths`."""
+SPLIT = ("common_crawl", "json_lines", "parquet", "wikipedia_dump", "wikipedia_extracted", "wikipedia_html")
+"""Sources whose plain files can be cut, besides the JSON lines and Parquet files of `hf_datasets`."""
+PACKED = ("books_tei", "books_text", "text_files", *SPLIT[1:2], *SPLIT[3:])
+"""Sources that read what any of the usual programs has compressed as a whole."""
+PACKINGS = [bz2.compress, gzip.compress, lzma.compress, zstandard.compress]
+ANY_KIND, ANY_SPLIT, ANY_PACKED = (
+    pytest.mark.parametrize("kind", kinds) for kinds in (SETTINGS, SPLIT, PACKED)
+)
+FIXTURE = [HealthCheck.function_scoped_fixture]
+
+
+class Sample:
+    """A file of some kind, which a test may change, and its source."""
+
+    def __init__(self, kind: str, inputs: Path, copy: Path) -> None:
+        self.config: SourceConfig = TypeAdapter(AnySource).validate_python(
+            {"kind": kind, "name": kind, **SETTINGS[kind]}
+        )
+        name = FILES.get(kind) or SETTINGS[kind]["paths"][0]
+        self.data = (inputs / name).read_bytes()
+        self.file = SourceFile(str(copy), name)
+        self.write(self.data)
+        self.whole = self.read()[0]
+
+    def write(self, data: bytes) -> None:
+        Path(self.file.path).write_bytes(data)
+
+    def read(self, bounds: tuple[int, ...] = ()) -> tuple[list[Document | Reject | Skipped], Counter[str]]:
+        """Everything that the parts between the bounds give in order, and what they left out."""
+        found, left_out = [], Counter[str]()
+        for start, end in zip((0, *bounds), (*bounds, None), strict=True):
+            for item in self.config.read(FilePart(self.file, start, end)):
+                if isinstance(item, LeftOut):
+                    left_out.update(item.counts)
+                else:
+                    found.append(item)
+        return found, left_out
+
+    def split(self, part_bytes: int) -> list[FilePart]:
+        return self.config.split_file(self.file, os.path.getsize(self.file.path), part_bytes)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("inputs") / "inputs")
+
+
+@pytest.fixture
+def sample(kind: str, inputs: Path, tmp_path: Path) -> Sample:
+    return Sample(kind, inputs, tmp_path / "copy")
+
+
+@ANY_KIND
+def test_a_file_gives_documents_that_name_it_and_their_bytes(sample: Sample):
+    documents = [item for item in sample.whole if isinstance(item, Document)]
+    assert documents
+    assert not [item for item in sample.whole if isinstance(item, Reject)]
+    for document in documents:
+        assert (document.uri, document.source) == (sample.file.name, sample.config.name)
+        assert 0 <= document.meta["byte_start"] < document.meta["byte_end"]
+
+
+@ANY_SPLIT
+@given(data=st.data())
+@settings(suppress_health_check=FIXTURE, max_examples=30)
+def test_parts_that_begin_at_any_byte_read_together_as_the_file_does(sample: Sample, data: st.DataObject):
+    stored = bytearray(sample.data)
+    # A Parquet file without a readable footer is never split.
+    if sample.config.kind != "parquet" and data.draw(st.booleans()):
+        stored[data.draw(st.integers(0, len(stored) - 1))] = data.draw(st.integers(0, 255))
+    sample.write(stored)
+    bounds = tuple(sorted(data.draw(st.sets(st.integers(1, len(stored)), max_size=5))))
+    assert sample.read(bounds) == sample.read()
+
+
+@ANY_KIND
+def test_a_file_is_split_evenly_where_its_format_allows_and_is_one_part_otherwise(sample: Sample):
+    parts = sample.split(len(sample.data) // 3)
+    # The Parquet file has one row group.
+    is_split = sample.config.kind in {*SPLIT, "hf_datasets"} - {"parquet"}
+    assert len(parts) == (3 if is_split else 1)
+    assert parts[0].start == 0
+    assert [part.end for part in parts] == [*(part.start for part in parts[1:]), None]
+
+
+@ANY_PACKED
+@pytest.mark.parametrize("pack", PACKINGS)
+def test_a_compressed_file_reads_alike_and_is_one_part(sample: Sample, pack: Callable[[bytes], bytes]):
+    plain = sample.read()
+    sample.write(pack(sample.data))
+    assert sample.read() == plain
+    assert sample.split(10) == [FilePart(sample.file)]
+
+
+@ANY_PACKED
+@pytest.mark.parametrize("pack", PACKINGS)
+@given(share=st.floats(0.2, 0.99))
+@settings(suppress_health_check=FIXTURE, max_examples=10)
+def test_a_truncated_file_keeps_a_prefix_of_its_documents_and_is_one_reject(
+    sample: Sample, pack: Callable[[bytes], bytes], share: float
+):
+    stored = pack(sample.data)
+    sample.write(stored[: int(len(stored) * share)])
+    *kept, last = sample.read()[0]
+    assert isinstance(last, Reject)
+    assert kept == sample.whole[: len(kept)]
+
+
+@ANY_KIND
+@given(data=st.data())
+@settings(suppress_health_check=FIXTURE, max_examples=20)
+def test_a_file_that_is_cut_or_changed_anywhere_is_never_an_exception(sample: Sample, data: st.DataObject):
+    stored = bytearray(sample.data[: data.draw(st.integers(1, len(sample.data)))])
+    for place in data.draw(st.lists(st.integers(0, len(stored) - 1), max_size=3)):
+        stored[place] = data.draw(st.integers(0, 255))
+    sample.write(stored)
+    try:
+        sample.read()
+    except ConfigError:  # the name of a column has changed
+        assert sample.config.kind == "parquet"
+
+
+@ANY_KIND
+def test_files_are_read_through_fsspec_as_from_disk(sample: Sample):
+    address = f"memory://contract/{sample.file.name}"
+    with fsspec.open(address, "wb") as stored:
+        stored.write(sample.data)  # type: ignore[reportAttributeAccessIssue]
+    here = sample.read()
+    sample.file = SourceFile(address, sample.file.name)
+    assert sample.read() == here
