@@ -11,7 +11,7 @@ from pipeline.tune.forms.base import PreparedTask, TaskContext
 from pipeline.tune.forms.choices import ChoicesTask
 from pipeline.tune.forms.classification import ClassificationTask
 from pipeline.tune.forms.generation import GenerationTask
-from pipeline.tune.forms.instructions import InstructionTask
+from pipeline.tune.forms.instructions import instruction_task
 from pipeline.tune.forms.spans import SpanTask
 from pipeline.tune.forms.tags import TagsTask
 
@@ -21,6 +21,6 @@ FORMS: Mapping[str, Callable[[TaskContext], PreparedTask]] = {
     "tags": TagsTask,
     "choices": ChoicesTask,
     "generation": GenerationTask,
-    "instructions": InstructionTask,
+    "instructions": instruction_task,
 }
 """Make a task for a network, by form: the examples are encoded."""

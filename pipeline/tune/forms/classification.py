@@ -157,7 +157,6 @@ class ClassificationTask(ComparableTask):
         return Comparable(logits, logits.new_ones(len(logits)))
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """`logits`."""
         return self.logits(model, batch)
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:

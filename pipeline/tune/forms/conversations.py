@@ -157,9 +157,12 @@ class PackedConversations:
         """
         ids = Ragged.of([each.ids[:length] for each in conversations])
         learned = Ragged.of([each.learned[:length] for each in conversations])
-        rows = (
-            _packed(ids.lengths, length) if packed else Ragged(np.arange(len(ids)), np.arange(len(ids) + 1))
-        )
+        # Per row the numbers of its conversations.
+        rows = Ragged(np.arange(len(ids)), np.arange(len(ids) + 1))
+        if packed:
+            packing = best_fit_decreasing(np.bincount(ids.lengths, minlength=length + 1).astype(np.int64))
+            widest_first = np.argsort(-ids.lengths, kind="stable")
+            rows = Ragged(widest_first[packing.ranks], packing.offsets)
 
         def by_row(values: Ragged) -> Ragged:
             sizes = np.concatenate([[0], np.cumsum(values.lengths[rows.values])])
@@ -175,10 +178,3 @@ class PackedConversations:
             number * width + np.concatenate([[0], np.cumsum(chosen[number])]) for number in range(len(rows))
         ]
         return np.unique(np.concatenate([*starts, [len(rows) * width]])).astype(np.int32)
-
-
-def _packed(lengths: np.ndarray, length: int) -> Ragged:
-    """Per row the numbers of its conversations."""
-    packing = best_fit_decreasing(np.bincount(lengths, minlength=length + 1).astype(np.int64))
-    widest_first = np.argsort(-lengths, kind="stable")
-    return Ragged(widest_first[packing.ranks], packing.offsets)

@@ -7,10 +7,10 @@ everything before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,199 +37,20 @@ from pipeline.tune.forms.base import (
 from pipeline.tune.forms.conversations import ConversationEncoder, PackedConversations
 from pipeline.tune.forms.generation import WRITERS, EncodedPairs, texts_before_end, written_after
 from pipeline.tune.tasks.instructions import Conversation
-from pipeline.tune.tokenizer import generation_format
-
-
-class Reader(Protocol):
-    """How one kind of network reads conversations."""
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The parts that start from a checkpoint."""
-        ...
-
-    def build(self) -> nn.Module: ...
-
-    def rows_to_learn(self, conversations: Sequence[Conversation]) -> tuple[EncodedPart, list[str]]:
-        """Rows to train on, and notes on what was cut."""
-        ...
-
-    def rows_to_score(self, conversations: Sequence[Conversation]) -> tuple[EncodedPart, np.ndarray]:
-        """Rows to evaluate on, and per conversation the number of the row with its last response, int64."""
-        ...
-
-    def batch(self, part: Any, rows: np.ndarray) -> PaddedBatch:
-        """The targets hold `places`, bool [batch, width], true where a token is predicted; and where responses are
-        written, `prompts` with `prompt_mask`."""
-        ...
-
-    def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """float32 scalar in nats, summed over the predicted tokens."""
-        ...
-
-    def losses(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """[predicted] float32 in nats, without a gradient."""
-        ...
-
-    def writer(self, model: nn.Module) -> nn.Module:
-        """The network that `generate` takes."""
-        ...
-
-
-class DecoderReader:
-    """Conversations as a decoder reads them."""
-
-    parts = (Part("", ("",)),)
-
-    def __init__(self, context: TaskContext) -> None:
-        self._context = context
-        self._length = context.settings.max_length
-        self._encoder = ConversationEncoder(context.tokenizer, context.config.template, begins=True)
-
-    def build(self) -> nn.Module:
-        return CausalLanguageModel(self._context.network)  # pyright: ignore[reportArgumentType]
-
-    def rows_to_learn(self, conversations: Sequence[Conversation]) -> tuple[PackedConversations, list[str]]:
-        """Packed rows; conversations without a response before the cut are left out."""
-        encoded = self._encoder.encode(conversations)
-        kept = [each for each in encoded if each.responses[0][0] < self._length]
-        rows = PackedConversations.of(kept, self._length, packed=self._context.config.packed)
-        cut = sum(len(each.ids) > self._length for each in encoded)
-        lost = len(encoded) - len(kept)
-        filled = rows.lengths.sum() / max(1, len(rows) * self._length)
-        return rows, [
-            *_cut(cut, len(encoded), f"longer than max_length={self._length}, and cut at their end"),
-            *_cut(lost, len(encoded), "left out, because no response begins before the cut"),
-            f"{len(kept)} conversations lie in {len(rows)} rows, which are {filled:.1%} full",
-        ]
-
-    def rows_to_score(self, conversations: Sequence[Conversation]) -> tuple[PackedConversations, np.ndarray]:
-        """A row for each conversation, with the prompt of its last response where responses are written."""
-        encoded = self._encoder.encode(conversations)
-        rows = PackedConversations.of(encoded, self._length, packed=False)
-        if self._context.config.write_responses:
-            # Of a long conversation, the turns just before the response.
-            prompts = [each.ids[: each.responses[-1][0]][-self._length :] for each in encoded]
-            rows = replace(rows, prompts=Ragged.of(prompts))
-        return rows, np.arange(len(rows))
-
-    def batch(self, part: PackedConversations, rows: np.ndarray) -> PaddedBatch:
-        """Rows with the boundaries of their conversations."""
-        pad_id = self._context.tokenizer.pad_id
-        input_ids, _ = pad_rows(part.input_ids, rows, pad_id)
-        learned = pad_rows(part.learned, rows, 0)[0].astype(bool)
-        # A token is predicted by the one before it.
-        places = np.roll(learned, -1, axis=1)
-        inputs = {
-            "input_ids": input_ids,
-            "predicted_positions": np.flatnonzero(places),
-            "targets": input_ids[learned],
-            "cu_seqlens": part.boundaries(rows, input_ids.shape[1]),
-        }
-        targets: dict[str, np.ndarray] = {"places": places}
-        if part.prompts is not None:
-            prompts, present = pad_rows(part.prompts, rows, pad_id, left=True)
-            targets |= {"prompts": prompts, "prompt_mask": present}
-        return PaddedBatch.of(inputs, targets)
-
-    def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        return model(**batch.inputs)[0]["clm"]
-
-    def losses(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        return model(**batch.inputs)[1][EACH]
-
-    def writer(self, model: nn.Module) -> nn.Module:
-        return unwrapped(model)
-
-
-class EncoderDecoderReader:
-    """Responses as an encoder-decoder writes them; the encoder reads everything before."""
-
-    parts = (Part("network.", ("",)),)
-
-    def __init__(self, context: TaskContext) -> None:
-        self._context = context
-        self._writer = WRITERS["encoder_decoder"]
-        self._format = generation_format(context.network, context.tokenizer, None)
-        self._encoder = ConversationEncoder(context.tokenizer, context.config.template, begins=False)
-
-    def build(self) -> nn.Module:
-        return self._writer.build(self._context.network)  # pyright: ignore[reportArgumentType]
-
-    def rows_to_learn(self, conversations: Sequence[Conversation]) -> tuple[EncodedPairs, list[str]]:
-        """A row for each response."""
-        pairs = self._encoder.encode_pairs(conversations)
-        limits = self._limits
-        long = [sum(len(pair[side]) > limits[side] for pair in pairs) for side in (0, 1)]
-        return self._rows(pairs), [
-            *_cut(
-                long[0],
-                len(pairs),
-                "after more than max_length tokens, of which the first are cut",
-                "responses",
-            ),
-            *_cut(long[1], len(pairs), "longer than max_response_length, and cut at their end", "responses"),
-        ]
-
-    def rows_to_score(self, conversations: Sequence[Conversation]) -> tuple[EncodedPairs, np.ndarray]:
-        """A row for each response."""
-        counts = [sum(turn.role == "assistant" for turn in each.turns) for each in conversations]
-        return self._rows(self._encoder.encode_pairs(conversations)), np.cumsum(counts) - 1
-
-    def batch(self, part: EncodedPairs, rows: np.ndarray) -> PaddedBatch:
-        """Pairs, with the prompts only where responses are written."""
-        found = self._writer.batch(part, rows, self._context.tokenizer.pad_id, self._format.start)
-        lengths = part.targets.lengths[rows]
-        places = torch.from_numpy(np.arange(lengths.max()) < lengths[:, None])
-        targets = {"places": places, "targets": found.targets["targets"]}
-        if self._context.config.write_responses:
-            targets |= {name: found.targets[name] for name in ("prompts", "prompt_mask")}
-        return PaddedBatch(found.inputs, targets)
-
-    def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        return self.losses(model, batch).sum()
-
-    def losses(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        return F.cross_entropy(model(**batch.inputs).float(), batch.targets["targets"], reduction="none")
-
-    def writer(self, model: nn.Module) -> nn.Module:
-        return unwrapped(model).network  # pyright: ignore[reportReturnType]
-
-    @property
-    def _limits(self) -> tuple[int, int]:
-        """Tokens of a source and of a response, without special tokens."""
-        context, layout = self._context, self._format
-        return (
-            context.settings.max_length - layout.source.specials_of_single,
-            context.config.max_response_length - layout.target.specials_of_single,
-        )
-
-    def _rows(self, pairs: Sequence[tuple[list[int], list[int]]]) -> EncodedPairs:
-        (longest_source, longest_target), layout = self._limits, self._format
-
-        def around(ids: list[int], side: Any) -> np.ndarray:
-            return np.array([*side.first, *ids, *side.last], dtype=np.int64)
-
-        return EncodedPairs(
-            # The end of a source is what the response is to.
-            Ragged.of([around(source[-longest_source:], layout.source) for source, _ in pairs]),
-            Ragged.of([around(target[:longest_target], layout.target) for _, target in pairs]),
-        )
-
-
-def _cut(count: int, total: int, what: str, things: str = "conversations") -> Iterator[str]:
-    if count:
-        yield f"{count} of {total} {things} ({count / total:.1%}) are {what}"
-
-
-READERS: Mapping[str, Callable[[TaskContext], Reader]] = MappingProxyType(
-    {"decoder": DecoderReader, "encoder_decoder": EncoderDecoderReader}
-)
-"""By kind of network."""
+from pipeline.tune.tokenizer import GenerationFormat, generation_format
 
 
 class InstructionTask(PreparedTask):
-    """A task of instruction tuning with its encoded conversations."""
+    """A task of instruction tuning with its encoded conversations; a class for each kind of network.
+
+    The targets of a batch hold `places`, bool [batch, width], true where a token is predicted; and where responses are
+    written, `prompts` with `prompt_mask`.
+    """
+
+    last: np.ndarray
+    """int64 [conversations]: the row of `evaluation` with the last response of each."""
+    begins: ClassVar[bool]
+    """Whether the network reads the token that begins a text before a conversation."""
 
     def __init__(self, context: TaskContext) -> None:
         """
@@ -238,41 +59,51 @@ class InstructionTask(PreparedTask):
             MismatchError: tokenizer and template do not fit together.
         """
         super().__init__(context)
-        self.reader = READERS[context.network.network](context)
-        self.train, notes = self.reader.rows_to_learn(context.data.train)
-        self.evaluation, self.last = self.reader.rows_to_score(context.data.evaluation)
+        self.max_length = context.settings.max_length
+        encoder = ConversationEncoder(context.tokenizer, self.config.template, begins=self.begins)
+        self.train, notes = self.rows_to_learn(encoder, context.data.train)
+        self.evaluation, self.last = self.rows_to_score(encoder, context.data.evaluation)
         if not len(self.train) or not self.evaluation.predictions.any():
             raise ConfigError(
-                f"No response begins within training.max_length={context.settings.max_length} tokens.",
+                f"No response begins within training.max_length={self.max_length} tokens.",
                 next_step="raise training.max_length",
             )
-        self.notes, self.parts = tuple(notes), self.reader.parts
+        self.notes = tuple(notes)
         # Fewer rows where beam search follows several sequences for each.
         self.evaluation_batch_size = max(1, EVALUATION_BATCH_SIZE // self.config.num_beams)
 
-    def build(self) -> nn.Module:
-        return self.reader.build()
+    def rows_to_learn(
+        self, encoder: ConversationEncoder, conversations: Sequence[Conversation]
+    ) -> tuple[EncodedPart, list[str]]:
+        """Rows to train on, and notes on what was cut."""
+        raise NotImplementedError
 
-    def batch(self, part: Any, rows: np.ndarray) -> PaddedBatch:
-        """Rows with the positions and tokens of their responses; where responses are written, with their prompts."""
-        return self.reader.batch(part, rows)
+    def rows_to_score(
+        self, encoder: ConversationEncoder, conversations: Sequence[Conversation]
+    ) -> tuple[EncodedPart, np.ndarray]:
+        """Rows to evaluate on, and `last`."""
+        raise NotImplementedError
 
-    def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """Cross-entropy of the tokens of responses."""
-        return self.reader.loss(model, batch)
+    def losses(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        """[predicted] float32 in nats: the loss of each token."""
+        raise NotImplementedError
+
+    def writer(self, model: nn.Module) -> nn.Module:
+        """The network that `generate` takes."""
+        raise NotImplementedError
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """float64 [batch, 2]: the loss of each row in nats, and its learned tokens. Where responses are written,
         [batch, 2 + max_response_length] with the ids of the written tokens, padded."""
         places = batch.targets["places"]
         each = torch.zeros(places.shape, dtype=torch.float64, device=places.device)
-        each[places] = self.reader.losses(model, batch).double()
+        each[places] = self.losses(model, batch).double()
         found = torch.stack([each.sum(1), places.sum(1).double()], 1)
         if "prompts" not in batch.targets:
             return found
         search = self.config.reading(self.network, self.tokenizer).search
         assert search is not None, "this form writes"
-        written = written_after(self.reader.writer(model), batch, search)
+        written = written_after(self.writer(model), batch, search)
         return torch.cat([found, written.double()], 1)
 
     def measure(self, outputs: np.ndarray) -> Metrics:
@@ -300,3 +131,162 @@ class InstructionTask(PreparedTask):
         special = self.tokenizer.special
         hidden = {special["pad"], special["bos"], special["eos"]}
         return texts_before_end(self.tokenizer, outputs[self.last, 2:].astype(np.int64), hidden)
+
+
+class DecoderInstructions(InstructionTask):
+    """Conversations as a decoder reads them."""
+
+    parts = (Part("", ("",)),)
+    begins = True
+
+    def build(self) -> nn.Module:
+        return CausalLanguageModel(self.network)
+
+    def rows_to_learn(
+        self, encoder: ConversationEncoder, conversations: Sequence[Conversation]
+    ) -> tuple[PackedConversations, list[str]]:
+        """Packed rows; conversations without a response before the cut are left out."""
+        encoded, length = encoder.encode(conversations), self.max_length
+        kept = [each for each in encoded if each.responses[0][0] < length]
+        rows = PackedConversations.of(kept, length, packed=self.config.packed)
+        cut = sum(len(each.ids) > length for each in encoded)
+        lost = len(encoded) - len(kept)
+        filled = rows.lengths.sum() / max(1, len(rows) * length)
+        return rows, [
+            *_cut(cut, len(encoded), f"longer than max_length={length}, and cut at their end"),
+            *_cut(lost, len(encoded), "left out, because no response begins before the cut"),
+            f"{len(kept)} conversations lie in {len(rows)} rows, which are {filled:.1%} full",
+        ]
+
+    def rows_to_score(
+        self, encoder: ConversationEncoder, conversations: Sequence[Conversation]
+    ) -> tuple[PackedConversations, np.ndarray]:
+        """A row for each conversation, with the prompt of its last response where responses are written."""
+        encoded = encoder.encode(conversations)
+        rows = PackedConversations.of(encoded, self.max_length, packed=False)
+        if self.config.write_responses:
+            # Of a long conversation, the turns just before the response.
+            prompts = [each.ids[: each.responses[-1][0]][-self.max_length :] for each in encoded]
+            rows = replace(rows, prompts=Ragged.of(prompts))
+        return rows, np.arange(len(rows))
+
+    def batch(self, part: PackedConversations, rows: np.ndarray) -> PaddedBatch:
+        """Rows with the boundaries of their conversations."""
+        pad_id = self.tokenizer.pad_id
+        input_ids, _ = pad_rows(part.input_ids, rows, pad_id)
+        learned = pad_rows(part.learned, rows, 0)[0].astype(bool)
+        # A token is predicted by the one before it.
+        places = np.roll(learned, -1, axis=1)
+        inputs = {
+            "input_ids": input_ids,
+            "predicted_positions": np.flatnonzero(places),
+            "targets": input_ids[learned],
+            "cu_seqlens": part.boundaries(rows, input_ids.shape[1]),
+        }
+        targets: dict[str, np.ndarray] = {"places": places}
+        if part.prompts is not None:
+            prompts, present = pad_rows(part.prompts, rows, pad_id, left=True)
+            targets |= {"prompts": prompts, "prompt_mask": present}
+        return PaddedBatch.of(inputs, targets)
+
+    def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        return model(**batch.inputs)[0]["clm"]
+
+    def losses(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        return model(**batch.inputs)[1][EACH]
+
+    def writer(self, model: nn.Module) -> nn.Module:
+        return unwrapped(model)
+
+
+class EncoderDecoderInstructions(InstructionTask):
+    """Responses as an encoder-decoder writes them; the encoder reads everything before."""
+
+    parts = (Part("network.", ("",)),)
+    begins = False
+    pairs = WRITERS["encoder_decoder"]
+
+    def build(self) -> nn.Module:
+        return self.pairs.build(self.network)
+
+    @property
+    def format(self) -> GenerationFormat:
+        """The tokens around sources and responses."""
+        return generation_format(self.network, self.tokenizer, None)
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        """Tokens of a source and of a response, without special tokens."""
+        layout = self.format
+        return (
+            self.max_length - layout.source.specials_of_single,
+            self.config.max_response_length - layout.target.specials_of_single,
+        )
+
+    def rows_to_learn(
+        self, encoder: ConversationEncoder, conversations: Sequence[Conversation]
+    ) -> tuple[EncodedPairs, list[str]]:
+        """A row for each response."""
+        pairs = encoder.encode_pairs(conversations)
+        notes = (
+            "after more than max_length tokens, of which the first are cut",
+            "longer than max_response_length, and cut at their end",
+        )
+        found = []
+        for side, (limit, note) in enumerate(zip(self._limits, notes, strict=True)):
+            found += _cut(sum(len(pair[side]) > limit for pair in pairs), len(pairs), note, "responses")
+        return self._rows(pairs), found
+
+    def rows_to_score(
+        self, encoder: ConversationEncoder, conversations: Sequence[Conversation]
+    ) -> tuple[EncodedPairs, np.ndarray]:
+        """A row for each response."""
+        counts = [sum(turn.role == "assistant" for turn in each.turns) for each in conversations]
+        return self._rows(encoder.encode_pairs(conversations)), np.cumsum(counts) - 1
+
+    def batch(self, part: EncodedPairs, rows: np.ndarray) -> PaddedBatch:
+        """Pairs, with the prompts only where responses are written."""
+        found = self.pairs.batch(part, rows, self.tokenizer.pad_id, self.format.start)
+        lengths = part.targets.lengths[rows]
+        places = torch.from_numpy(np.arange(lengths.max()) < lengths[:, None])
+        targets = {"places": places, "targets": found.targets["targets"]}
+        if self.config.write_responses:
+            targets |= {name: found.targets[name] for name in ("prompts", "prompt_mask")}
+        return PaddedBatch(found.inputs, targets)
+
+    def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        return self.losses(model, batch).sum()
+
+    def losses(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        return F.cross_entropy(model(**batch.inputs).float(), batch.targets["targets"], reduction="none")
+
+    def writer(self, model: nn.Module) -> nn.Module:
+        return unwrapped(model).network  # pyright: ignore[reportReturnType]
+
+    def _rows(self, pairs: Sequence[tuple[list[int], list[int]]]) -> EncodedPairs:
+        (longest_source, longest_target), layout = self._limits, self.format
+
+        def around(ids: list[int], side: Any) -> np.ndarray:
+            return np.array([*side.first, *ids, *side.last], dtype=np.int64)
+
+        return EncodedPairs(
+            # The end of a source is what the response is to.
+            Ragged.of([around(source[-longest_source:], layout.source) for source, _ in pairs]),
+            Ragged.of([around(target[:longest_target], layout.target) for _, target in pairs]),
+        )
+
+
+def _cut(count: int, total: int, what: str, things: str = "conversations") -> Iterator[str]:
+    if count:
+        yield f"{count} of {total} {things} ({count / total:.1%}) are {what}"
+
+
+KINDS: Mapping[str, type[InstructionTask]] = MappingProxyType(
+    {"decoder": DecoderInstructions, "encoder_decoder": EncoderDecoderInstructions}
+)
+"""By kind of network."""
+
+
+def instruction_task(context: TaskContext) -> InstructionTask:
+    """The task for the kind of network."""
+    return KINDS[context.network.network](context)

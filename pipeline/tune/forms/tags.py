@@ -17,7 +17,6 @@ from models.config import ElmoConfig, NetworkConfig
 from models.elmo.encoder import read_sentences
 from models.elmo.representations import ElmoTagger
 from models.features import FeatureTagger
-from pipeline.tune.batches import pad_rows
 from pipeline.tune.files.lines import json_lines
 from pipeline.tune.forms.base import (
     STACK_PARTS,
@@ -29,6 +28,7 @@ from pipeline.tune.forms.base import (
     Scorer,
     TaskContext,
 )
+from pipeline.tune.forms.classification import token_reader
 from pipeline.tune.tasks.forms import TaggedSentence
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 
@@ -50,6 +50,8 @@ class EncodedSentences:
     """Per sentence and word the position of its token in the sequence, int64; ABSENT where there is none."""
     labels: Ragged
     """Per sentence and word the number of its label, int64; -100 for a tag that is no label."""
+
+    segment_ids = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -114,16 +116,6 @@ def _encode_words(context: TaskContext, sentences: Sequence[TaggedSentence]) -> 
     ]
 
 
-def _token_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
-    """Rows of token ids, padded."""
-
-    def read(part: EncodedSentences, rows: np.ndarray) -> dict[str, Tensor]:
-        input_ids, present = pad_rows(part.input_ids, rows, tokenizer.pad_id)
-        return {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(present)}
-
-    return read
-
-
 def _word_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
     """Words by their characters."""
     assert isinstance(network, ElmoConfig), "only ELMo reads characters"
@@ -137,8 +129,8 @@ def _word_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
 
 TAGGERS: Mapping[str, Tagger] = MappingProxyType(
     {
-        "encoder": Tagger(Scorer(TokenClassifier, STACK_PARTS["encoder"]), _encode_tokens, _token_reader),
-        "decoder": Tagger(Scorer(TokenClassifier, STACK_PARTS["decoder"]), _encode_tokens, _token_reader),
+        "encoder": Tagger(Scorer(TokenClassifier, STACK_PARTS["encoder"]), _encode_tokens, token_reader),
+        "decoder": Tagger(Scorer(TokenClassifier, STACK_PARTS["decoder"]), _encode_tokens, token_reader),
         "elmo": Tagger(
             Scorer(ElmoTagger, (Part("encoder."),), ElmoTagger.penalty), _encode_words, _word_reader
         ),
@@ -211,7 +203,6 @@ class TagsTask(ComparableTask):
         return best.masked_fill(batch.targets["positions"] == ABSENT, ABSENT)
 
     def measure(self, outputs: np.ndarray) -> Metrics:
-        """The task's metrics."""
         return self.config.measure(self.examples, self.tags(outputs))
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:

@@ -107,7 +107,6 @@ class RaceConfig(ChoicesTaskConfig):
     )
 
     def load(self) -> TaskData[Choices]:
-        """Read the passages of both parts."""
         parts = {split: sorted((self.path / split).glob("*/*.txt")) for split in ("train", self.split)}
         for split, paths in parts.items():
             if not paths:

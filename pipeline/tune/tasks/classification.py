@@ -209,7 +209,6 @@ class SnliConfig(ClassificationTaskConfig):
     )
 
     def load(self) -> TaskData[Example]:
-        """Read both files."""
         paths = []
         for split in ("train", self.split):
             named = [self.path / name for name in _snli_names(split)]
@@ -256,5 +255,4 @@ class Sst5Config(TwoFilesTaskConfig, ClassificationTaskConfig):
     )
 
     def examples(self, path: Path) -> Iterator[Example]:
-        """The sentences of a file of trees."""
         return _read_trees(path)

@@ -12,7 +12,7 @@ domain, BioASQ, DROP, DuoRC, RACE, RelationExtraction and TextbookQA. Passages o
 from __future__ import annotations
 
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +21,7 @@ from pydantic import Field
 
 from pipeline.tune.files.lines import read_objects, wrong_file, wrong_line
 from pipeline.tune.metrics.squad import UNANSWERABLE_METRICS
-from pipeline.tune.task import EvaluationSet, Files, NamedText, TwoFilesTaskConfig
+from pipeline.tune.task import EvaluationSet, Files, NamedText, ReadTexts, TwoFilesTaskConfig
 from pipeline.tune.tasks.forms import Answer, Question, SpanTaskConfig
 
 Passage = tuple[str, str, list[Question]]
@@ -83,25 +83,21 @@ def read_mrqa(path: Path) -> Iterator[Passage]:
         yield name, context, questions
 
 
-def _texts_of(passages: Iterator[Passage]) -> Iterator[NamedText]:
-    """Passages, and questions, named by their ids."""
-    for name, context, questions in passages:
-        yield name, context
-        yield from ((question.id, question.question) for question in questions)
+def _texts_of(read: Callable[[Path], Iterator[Passage]]) -> ReadTexts:
+    """Turn a reader of passages into one of texts: passages, and questions, named by their ids."""
 
+    def read_texts(path: Path) -> Iterator[NamedText]:
+        for name, context, questions in read(path):
+            yield name, context
+            yield from ((question.id, question.question) for question in questions)
 
-def _read_squad_texts(path: Path) -> Iterator[NamedText]:
-    return _texts_of(read_squad(path))
-
-
-def _read_mrqa_texts(path: Path) -> Iterator[NamedText]:
-    return _texts_of(read_mrqa(path))
+    return read_texts
 
 
 def _read_xquad_texts(path: Path) -> Iterator[NamedText]:
     """Like SQuAD; the names begin with the language, because the ids are the same in all of them."""
     language = path.stem.rpartition(".")[2]
-    return ((f"{language}:{name}", text) for name, text in _read_squad_texts(path))
+    return ((f"{language}:{name}", text) for name, text in _texts_of(read_squad)(path))
 
 
 XQUAD = EvaluationSet(
@@ -142,11 +138,10 @@ class SquadConfig(TwoFilesTaskConfig, SpanTaskConfig):
     origin = f"train-v1.1.json and dev-v1.1.json of {SQUAD_ORIGIN}"
     metrics = ("f1", "exact_match")
     evaluation_sets = (
-        EvaluationSet("squad1", (Files(("squad/dev-v1.1*.json",), _read_squad_texts),), SQUAD_ORIGIN),
+        EvaluationSet("squad1", (Files(("squad/dev-v1.1*.json",), _texts_of(read_squad)),), SQUAD_ORIGIN),
     )
 
     def examples(self, path: Path) -> list[Question]:
-        """The questions of a file."""
         return read_questions(path)
 
 
@@ -164,15 +159,13 @@ class Squad2Config(TwoFilesTaskConfig, SpanTaskConfig):
     origin = f"train-v2.0.json and dev-v2.0.json of {SQUAD_ORIGIN}"
     metrics = UNANSWERABLE_METRICS
     evaluation_sets = (
-        EvaluationSet("squad2", (Files(("squad/dev-v2.0*.json",), _read_squad_texts),), SQUAD_ORIGIN),
+        EvaluationSet("squad2", (Files(("squad/dev-v2.0*.json",), _texts_of(read_squad)),), SQUAD_ORIGIN),
     )
 
     def examples(self, path: Path) -> list[Question]:
-        """The questions of a file."""
         return read_questions(path, answerable=False)
 
     def no_answer_threshold(self) -> float | None:
-        """`max_no_answer`."""
         return self.max_no_answer
 
 
@@ -185,7 +178,7 @@ class MrqaConfig(TwoFilesTaskConfig, SpanTaskConfig):
     metrics = ("f1", "exact_match")
     evaluation_sets = (
         EvaluationSet(
-            "mrqa", (Files(("mrqa/dev/*.jsonl.gz", "mrqa/*.jsonl.gz"), _read_mrqa_texts),), MRQA_ORIGIN
+            "mrqa", (Files(("mrqa/dev/*.jsonl.gz", "mrqa/*.jsonl.gz"), _texts_of(read_mrqa)),), MRQA_ORIGIN
         ),
     )
 

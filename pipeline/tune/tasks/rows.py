@@ -115,7 +115,6 @@ class TextRowsConfig(RowsTaskConfig, ClassificationTaskConfig):
     """Rows without labels to predict after the training, in test-predictions.jsonl."""
 
     def load(self) -> TaskData[Example]:
-        """Read the files."""
         data = super().load()
         if self.test is None:
             return data
@@ -123,7 +122,6 @@ class TextRowsConfig(RowsTaskConfig, ClassificationTaskConfig):
         return dataclasses.replace(data, test=test, inputs=(*data.inputs, file_input(self.test)))
 
     def example(self, row: Row, labels: tuple[str, ...]) -> Example:
-        """The texts with the target."""
         return self._example(row, self.target(row, labels))
 
     def target(self, row: Row, labels: tuple[str, ...]) -> float:
@@ -185,7 +183,6 @@ class RowsClassificationConfig(TextRowsConfig):
         return tuple(sorted(found, key=(lambda label: (int(label), label)) if numeric else str))
 
     def target(self, row: Row, labels: tuple[str, ...]) -> float:
-        """The number of the label."""
         label = row.label(self.columns.label)
         if label not in labels:
             more = [f"{len(labels) - MOST_NAMED:,} more"] if len(labels) > MOST_NAMED else []
@@ -295,7 +292,6 @@ class RowsGenerationConfig(RowsTaskConfig, GenerationTaskConfig):
     metrics = ("rouge1", "rouge2", "rouge_l")
 
     def example(self, row: Row, labels: tuple[str, ...]) -> TextPair:
-        """The pair."""
         columns = self.columns
         source, target = row.text("source", columns.source), row.text("target", columns.target)
         return TextPair(row.id(columns.id), source.strip(), target.strip())

@@ -173,7 +173,6 @@ class CnnDailymailConfig(GenerationTaskConfig):
     )
 
     def load(self) -> TaskData[TextPair]:
-        """Read both sides."""
         (train, first), (evaluation, second) = map(self._side, (self.train, self.evaluation))
         return TaskData.of_files(train, evaluation, [first, second])
 

@@ -102,7 +102,6 @@ class SuperGlueLabelsConfig(SuperGlueTaskConfig, ClassificationTaskConfig):
     """Labels as the leaderboard takes them, in the order of their numbers."""
 
     def submitted(self, example: Example, number: int) -> str:
-        """The label."""
         return self.submitted_labels[number]
 
 

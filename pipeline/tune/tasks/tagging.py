@@ -96,7 +96,6 @@ class ConllNerConfig(TwoFilesTaskConfig, TagsTaskConfig):
     )
 
     def examples(self, path: Path) -> Iterator[TaggedSentence]:
-        """The sentences of a file."""
         for found in read_conll(path, self.word_column, self.tag_column):
             check_scheme(path, found, self.scheme)
             names, words, tags = zip(*found, strict=True)
@@ -179,7 +178,6 @@ class ConlluPosConfig(TwoFilesTaskConfig, TagsTaskConfig):
     )
 
     def examples(self, path: Path) -> Iterator[TaggedSentence]:
-        """The sentences of a file."""
         for found in read_parts_of_speech(path):
             for name, word, tag in found:
                 if tag not in POS_LABELS:

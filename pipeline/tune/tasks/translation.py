@@ -60,11 +60,9 @@ class TranslationConfig(GenerationTaskConfig):
 
     @property
     def written_language(self) -> str | None:
-        """`target_language`."""
         return self.target_language
 
     def load(self) -> TaskData[TextPair]:
-        """Read the four files."""
         train = self._pairs(self.train_source, self.train_target)
         evaluation = self._pairs(self.source, self.target)
         paths = [self.train_source, self.train_target, self.source, self.target]

@@ -27,11 +27,12 @@ from pipeline.ask.prompting.writing import chat_prompt, write
 from pipeline.tune.export import export
 from pipeline.tune.forms.base import TaskContext
 from pipeline.tune.forms.conversations import ConversationEncoder, PackedConversations
-from pipeline.tune.forms.instructions import InstructionTask
+from pipeline.tune.forms.instructions import instruction_task
 from pipeline.tune.learner import make_optimizer
 from pipeline.tune.preview import preview
 from pipeline.tune.run import finetune
 from pipeline.tune.settings import TrainingConfig
+from pipeline.tune.task import TaskData
 from pipeline.tune.tasks.instructions import ChatTemplate, Conversation, InstructionsConfig, Turn
 from pipeline.tune.tokenizer import TextTokenizer
 from pipeline.tune.workload import scores_directory
@@ -103,12 +104,10 @@ def conversation(*contents: str, system: str = "") -> Conversation:
 
 
 def task_of(tokenizer, *conversations, network=GPT, length=64, **settings) -> Any:
-    from pipeline.tune.task import TaskData
-
     config = InstructionsConfig(train=Path("unread"), **settings)
     data = TaskData(conversations, conversations, (), ())
     training = TrainingConfig(max_length=length)
-    return InstructionTask(TaskContext(config, data, training, network, tokenizer))
+    return instruction_task(TaskContext(config, data, training, network, tokenizer))
 
 
 def network_of(task, seed=3, scale=8.0):
