@@ -10,7 +10,7 @@ from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, Mis
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.decontaminate.steps import check_evaluation_texts
-from data_prep.filters.chain import FilterChain
+from data_prep.filters import FilterChain
 from data_prep.sources import SourceConfig, SourceFile
 from data_prep.stages.take_down import read_ids
 from data_prep.tokenizers.config import PretrainedTokenizer

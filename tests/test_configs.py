@@ -15,7 +15,7 @@ from cluster.templates import TEMPLATES
 from cluster.templates.render import render
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import DecontaminationConfig
-from data_prep.filters.chain import FilterChain
+from data_prep.filters import FilterChain
 from data_prep.plan import plan_preparation
 from pipeline.ask.probing.config import ProbeConfig
 from pipeline.ask.prompting.config import PromptConfig

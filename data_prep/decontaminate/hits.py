@@ -88,12 +88,17 @@ def find_hits(split: HitsSplit, path: Path) -> ShardResult:
     Memory is bounded by a row group and the shard's largest document.
     """
     index = _load_index(split.index, split.index_fingerprint, split.min_words)
+    selection = load_selection(split.selection)
+    position = 0
     num_hits = num_documents = 0
     with pq.ParquetWriter(str(path), SCHEMA, compression="zstd", write_statistics=False) as writer:
-        for table in _search(split, index):
-            writer.write_table(table)
-            num_hits += table.num_rows
-            num_documents += len(table["row"].unique())
+        for documents in read_selected(split.documents, ("doc_id", "text"), selection.with_whole_texts()):
+            own = selection.take(np.arange(position, position + documents.num_rows))
+            position += documents.num_rows
+            for hits in _search(documents, own, index):
+                writer.write_table(hits)
+                num_hits += hits.num_rows
+                num_documents += len(hits["row"].unique())
     return ShardResult(rows=num_hits, stats={"documents_with_hits": num_documents})
 
 
@@ -105,32 +110,24 @@ def load_hits(path: Path) -> Hits:
     return Hits(columns["row"], doc_ids, columns["ngram"], columns["byte_start"], columns["byte_end"])
 
 
-def _search(split: HitsSplit, index: NgramIndex) -> Iterator[pa.Table]:
-    selection = load_selection(split.selection)
-    position = 0
-    for table in read_selected(split.documents, ("doc_id", "text"), selection.with_whole_texts()):
-        own = selection.take(np.arange(position, position + table.num_rows))
-        position += table.num_rows
-        texts = edit_texts(one_chunk(table["text"]), own).to_pylist()
-        for start, end in _batches(texts):
-            words = split_words(texts[start:end])
-            found = index.find(words)
-            if len(found.words):
-                numbers = words.text_of(found.words) + start
-                ends = words.ends[found.words + found.counts - 1]
-                places = _to_bytes(table["text"], own, numbers, words.places[found.words], ends)
-                doc_ids = one_chunk(table["doc_id"].take(pa.array(numbers))).dictionary_encode()
-                columns = [own.rows[numbers], doc_ids, found.ngrams, *places]
-                yield pa.table(columns, names=SCHEMA.names).cast(SCHEMA)
-
-
-def _batches(texts: list[str]) -> Iterator[tuple[int, int]]:
-    start = size = 0
+def _search(documents: pa.Table, own: Selection, index: NgramIndex) -> Iterator[pa.Table]:
+    """The hits in some documents, as many at a time as make BATCH_CHARACTERS."""
+    texts = edit_texts(one_chunk(documents["text"]), own).to_pylist()
+    first = size = 0
     for number, text in enumerate(texts):
         size += len(text)
-        if size >= BATCH_CHARACTERS or number == len(texts) - 1:
-            yield start, number + 1
-            start, size = number + 1, 0
+        if size < BATCH_CHARACTERS and number < len(texts) - 1:
+            continue
+        words = split_words(texts[first : number + 1])
+        found = index.find(words)
+        if len(found.words):
+            numbers = words.text_of(found.words) + first
+            ends = words.ends[found.words + found.counts - 1]
+            places = _to_bytes(documents["text"], own, numbers, words.places[found.words], ends)
+            doc_ids = one_chunk(documents["doc_id"].take(pa.array(numbers))).dictionary_encode()
+            columns = [own.rows[numbers], doc_ids, found.ngrams, *places]
+            yield pa.table(columns, names=SCHEMA.names).cast(SCHEMA)
+        first, size = number + 1, 0
 
 
 def _to_bytes(
@@ -202,7 +199,9 @@ class Tally:
         kept = set(after.rows.tolist())
         bounds = np.searchsorted(index.occurrences["ngram"], np.arange(len(index.ngrams) + 1))
         tasks, examples = self.texts["task"].to_pylist(), self.texts["example"].to_pylist()
-        for first, last in _same_row(hits.rows):
+        edges = (np.flatnonzero(np.diff(hits.rows)) + 1).tolist()
+        runs = zip([0, *edges], [*edges, len(hits)], strict=True) if len(hits) else ()
+        for first, last in runs:
             row, doc_id = int(hits.rows[first]), hits.doc_ids[first].as_py()
             action = "cut" if row in kept else "dropped"
             overlaps: dict[tuple[str, str], list[Overlap]] = {}
@@ -258,9 +257,3 @@ def most_frequent(index: NgramIndex, counts: np.ndarray) -> list[dict[str, Any]]
     """`text` and `documents` of the n-grams that are in the most documents."""
     order = np.lexsort((np.arange(len(counts)), -counts.astype(np.int64)))[:SHOWN_NGRAMS]
     return [{"text": index.spell(n), "documents": int(counts[n])} for n in order.tolist() if counts[n]]
-
-
-def _same_row(rows: np.ndarray) -> Iterator[tuple[int, int]]:
-    """First and last (exclusive) position of every run of equal rows."""
-    edges = np.flatnonzero(np.diff(rows)) + 1
-    yield from zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True) if len(rows) else ()

@@ -71,7 +71,14 @@ class NgramIndex:
     def build(cls, texts: Sequence[str], ngram: int, min_words: int) -> NgramIndex:
         """Index the n-grams of evaluation texts; `min_words` is at most `ngram`."""
         words = split_words(texts)
-        firsts, counts = _runs(words, ngram, min_words)
+        num_words = words.counts
+        num_runs = np.where(
+            num_words >= ngram, num_words - ngram + 1, (num_words >= min_words).astype(np.int64)
+        )
+        # First word and number of words of every n-gram.
+        within = np.arange(num_runs.sum()) - np.repeat(np.cumsum(num_runs) - num_runs, num_runs)
+        firsts = np.repeat(words.first_words[:-1], num_runs) + within
+        counts = np.repeat(np.minimum(num_words, ngram), num_runs)
         starts, ends = words.starts[firsts], words.starts[firsts + counts]
         sums = prefix_sums(words.codes)
         every = np.zeros(len(firsts), dtype=NGRAM)
@@ -146,15 +153,6 @@ class NgramIndex:
 def num_ngrams(directory: Path) -> int:
     """The number of different n-grams of a saved index, which is not read."""
     return len(np.load(directory / _FILES["ngrams"], mmap_mode="r", allow_pickle=False))
-
-
-def _runs(words: Words, ngram: int, min_words: int) -> tuple[np.ndarray, np.ndarray]:
-    """First word and number of words of every n-gram: ([n] int64, [n] int64)."""
-    counts = words.counts
-    num_runs = np.where(counts >= ngram, counts - ngram + 1, (counts >= min_words).astype(np.int64))
-    within = np.arange(num_runs.sum()) - np.repeat(np.cumsum(num_runs) - num_runs, num_runs)
-    firsts = np.repeat(words.first_words[:-1], num_runs) + within
-    return firsts, np.repeat(np.minimum(counts, ngram), num_runs)
 
 
 def _high_bits(hashes: np.ndarray, size: int) -> np.ndarray:

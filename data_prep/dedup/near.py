@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,7 +180,12 @@ class _ShingleFile:
         path = directory / record_file(shard, num_shards)
         try:
             with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as file:
-                self._batches = list(_arrays(file))
+                batches = [file.get_batch(number).columns for number in range(file.num_record_batches)]
+                # Views of the mapped file: documents, offsets, values.
+                self._batches = [
+                    (documents.to_numpy(), shingles.offsets.to_numpy(), shingles.values.to_numpy())
+                    for documents, shingles in batches
+                ]
         except (OSError, pa.ArrowInvalid) as error:
             if (refused := refusal(error, path)) is not None:
                 raise refused from error
@@ -194,10 +198,3 @@ class _ShingleFile:
         documents, offsets, values = self._batches[int(np.searchsorted(self._firsts, key, side="right")) - 1]
         row = int(np.searchsorted(documents, key))
         return values[offsets[row] : offsets[row + 1]]
-
-
-def _arrays(file: pa.ipc.RecordBatchFileReader) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Per batch: ([n] documents, [n + 1] offsets, values), all of them views of the mapped file."""
-    for number in range(file.num_record_batches):
-        documents, shingles = file.get_batch(number).columns
-        yield documents.to_numpy(), shingles.offsets.to_numpy(), shingles.values.to_numpy()

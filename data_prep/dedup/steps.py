@@ -170,10 +170,10 @@ class Deduplication:
     ) -> Manifest:
         """Make a step with one shard per range of keys of the records of another step."""
         total = count_partitions(records.stats["rows"])
-        directory, written = self.directory(records.kind), tuple(columns.items())
 
         def split(number: int) -> repeats.RepeatsSplit:
-            return repeats.RepeatsSplit(directory, number, total, keys, written)
+            directory = self.directory(records.kind)
+            return repeats.RepeatsSplit(directory, number, total, keys, tuple(columns.items()))
 
         return self._make(name, function, split, record_files(total), [records], {})
 
@@ -207,6 +207,12 @@ class Deduplication:
             settings: the settings that its contents depend on.
             sizes: bytes that each split reads, for the order of the tasks; None if not known.
         """
+
+        def entry(manifest: Manifest) -> InputEntry:
+            is_step = manifest.kind != self.documents.kind
+            uri = self.directory(manifest.kind) if is_step else self.job.out / manifest.kind
+            return InputEntry(kind=manifest.kind, uri=str(uri), fingerprint=manifest.fingerprint)
+
         config, count = {"version": VERSION, **settings}, len(files)
         fingerprints = [each.fingerprint for each in inputs]
         shards = [
@@ -224,13 +230,8 @@ class Deduplication:
             function=function,
             shards=shards,
             config=config,
-            inputs=[self._entry(each) for each in inputs],
+            inputs=[entry(each) for each in inputs],
             finish=lambda directory, records: {},
             replace=True,
             made_with=library_versions(),
         )
-
-    def _entry(self, manifest: Manifest) -> InputEntry:
-        is_step = manifest.kind != self.documents.kind
-        uri = self.directory(manifest.kind) if is_step else self.job.out / manifest.kind
-        return InputEntry(kind=manifest.kind, uri=str(uri), fingerprint=manifest.fingerprint)

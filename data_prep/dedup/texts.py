@@ -39,18 +39,13 @@ class Survivors:
             return load_selection(self.selection)
         rows = np.arange(self.num_documents())
         for directory in self.repeats:
-            rows = _without(rows, directory, self.shard)
+            if (found := read_documents(directory, self.shard)) is not None:
+                rows = np.setdiff1d(rows, rows_of(found["document"]))
         return Selection.whole(rows)
 
     def num_documents(self) -> int:
         """Documents in the shard."""
         return pq.read_metadata(str(self.documents)).num_rows
-
-
-def _without(rows: np.ndarray, repeats: Path, shard: int) -> np.ndarray:
-    """The rows of a document shard that are not among the documents in the directory `repeats`."""
-    found = read_documents(repeats, shard)
-    return rows if found is None else np.setdiff1d(rows, rows_of(found["document"]))
 
 
 def read_texts(documents: Path, selection: Selection) -> Iterator[tuple[np.ndarray, pa.StringArray]]:
@@ -111,7 +106,9 @@ def shingle(texts: pa.StringArray, ngram: int, *, fold_digits: bool = False) -> 
     sums = words.values.copy()
     with np.errstate(over="ignore"):
         for offset in range(1, ngram):
-            own = padded[offset : offset + total] * _multiplier(offset)
+            # An odd factor for each place in an n-gram.
+            factor = mix(np.array([offset], dtype=np.uint64))[0] | np.uint64(1)
+            own = padded[offset : offset + total] * factor
             sums += np.where(following > offset, own, np.uint64(0))
     is_start = (following >= ngram) | (position == 0)
     counts = np.where(lengths >= ngram, lengths - ngram + 1, np.minimum(lengths, 1))
@@ -127,8 +124,3 @@ def hash_words(texts: pa.StringArray, *, fold_digits: bool = False) -> Ragged:
     hashes = np.empty(words.num_words, dtype=np.uint64)
     hash_runs(words.codes, words.starts, hashes)
     return Ragged(mix(hashes), words.first_words)
-
-
-def _multiplier(offset: int) -> np.uint64:
-    """An odd number for each place in an n-gram."""
-    return mix(np.array([offset], dtype=np.uint64))[0] | np.uint64(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -36,7 +36,7 @@ class FilterConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The document goes on; another object than the one that came in when it was changed."""
+    """The document goes on; it is another object than the one that came in when it was changed."""
 
     document: Document
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -59,23 +59,11 @@ class Dropped:
     """The document ends here."""
 
     reason: str
-    """A short snake_case name of the rule that failed, the same for all documents that fail it."""
+    """A short snake_case name of the rule that failed."""
 
 
 Apply = Callable[[Document], Passed | Dropped]
 """A filter at work. A pure function: what it does to a document depends on that document and the settings only."""
-
-
-class Filter(Protocol):
-    """The interface of a filter module."""
-
-    def build(self, config: Any) -> Apply:
-        """Load what the filter needs, once per task, and return it ready to work.
-
-        Raises:
-            MissingInputError: a file that the config names, such as a model, is not there.
-        """
-        ...
 
 
 def require_file(path: Path, key: str) -> Path:
@@ -99,15 +87,3 @@ def file_identity(path: Path | None, key: str) -> str | None:
         MissingInputError: it is not there.
     """
     return None if path is None else hash_file(require_file(path, key))[0]
-
-
-def read_list(path: Path | None, key: str) -> list[str]:
-    """The lines of a UTF-8 text file that hold something; none without a path.
-
-    Raises:
-        MissingInputError: it is not there.
-    """
-    if path is None:
-        return []
-    found = require_file(path, key).read_text(encoding="utf-8").splitlines()
-    return [line.strip() for line in found if line.strip()]

@@ -115,7 +115,11 @@ def build(config: BoilerplateLinesConfig) -> Apply:
                 return "notices"
             if config.copyright and _COPYRIGHT.match(line):
                 return "copyright"
-        return "navigation" if _is_navigation(line, config) else None
+        if not config.min_separators:
+            return None
+        separators = len(_LINK_SEPARATORS.findall(line))
+        is_navigation = len(line.split()) < config.max_link_words * (separators + 1)
+        return "navigation" if separators >= config.min_separators and is_navigation else None
 
     def apply(document: Document) -> Passed | Dropped:
         suspects = screen.lines(document.text)
@@ -128,12 +132,3 @@ def build(config: BoilerplateLinesConfig) -> Apply:
         return Passed.with_text(document, text, **counts) if text.strip() else Dropped("only_boilerplate")
 
     return apply
-
-
-def _is_navigation(line: str, config: BoilerplateLinesConfig) -> bool:
-    if not config.min_separators:
-        return False
-    separators = len(_LINK_SEPARATORS.findall(line))
-    if separators < config.min_separators:
-        return False
-    return len(line.split()) < config.max_link_words * (separators + 1)

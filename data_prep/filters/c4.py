@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from data_prep.document import Document
-from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed, file_identity, read_list
+from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed, file_identity, require_file
 from data_prep.filters.phrases import LineScreen
 from data_prep.text.words import words
 
@@ -68,7 +68,10 @@ def build(config: C4Config) -> Apply:
     Raises:
         MissingInputError: the list of bad words is not there.
     """
-    bad_words = read_list(config.bad_words, "bad_words")
+    bad_words: list[str] = []
+    if config.bad_words is not None:
+        found = require_file(config.bad_words, "bad_words").read_text(encoding="utf-8").splitlines()
+        bad_words = [line for line in found if line.strip()]
     holds_bad_word = _finder(bad_words)
     line_phrases = tuple(phrase.lower() for phrase in config.removed_phrases)
     page_phrases = tuple(phrase.lower() for phrase in config.dropped_phrases)
@@ -85,29 +88,30 @@ def build(config: C4Config) -> Apply:
         return Dropped("bad_word") if holds_bad_word(lowered) else None
 
     def apply(document: Document) -> Passed | Dropped:
-        found = _split(document.text, config)
-        is_suspect = bool(bad_words) or may_hold_phrase(document.text)
-        lowered = "\n".join(found).lower() if is_suspect else ""
-        phrases = [phrase for phrase in line_phrases if phrase in lowered] if is_suspect else []
-        kept = [line for line in found if _is_prose(line, config) and not _holds_any(line, phrases)]
-        dropped = problem(lowered) if is_suspect else None
-        if is_suspect and not dropped and len(kept) < len(found):
-            # What stands together only now that a line between is gone counts too.
-            dropped = problem("\n".join(kept).lower())
-        if not dropped and not _enough_sentences(kept, config.min_sentences):
-            dropped = Dropped("few_sentences")
-        text = "\n".join(kept)
-        return dropped or Passed.with_text(document, text, lines_removed=len(found) - len(kept))
+        found = document.text.splitlines()
+        if config.remove_citations and "[" in document.text:
+            found = (without_citations(line) if "[" in line else line for line in found)
+        found = [line for line in map(str.strip, found) if line]
+        kept = [line for line in found if _is_prose(line, config)]
+        dropped = None
+        if bool(bad_words) or may_hold_phrase(document.text):
+            lowered = "\n".join(found).lower()
+            if phrases := [phrase for phrase in line_phrases if phrase in lowered]:
+                kept = [line for line in kept if not any(phrase in line.lower() for phrase in phrases)]
+            dropped = problem(lowered)
+            if not dropped and len(kept) < len(found):
+                # What stands together only now that a line between is gone counts too.
+                dropped = problem("\n".join(kept).lower())
+        if not dropped and len(kept) < config.min_sentences:
+            # Every line is a sentence at least; in a line, end marks before white space count.
+            ends = (
+                sum(1 for _ in islice(_SENTENCE_END.finditer(line), config.min_sentences)) for line in kept
+            )
+            if sum(max(1, count) for count in ends) < config.min_sentences:
+                dropped = Dropped("few_sentences")
+        return dropped or Passed.with_text(document, "\n".join(kept), lines_removed=len(found) - len(kept))
 
     return apply
-
-
-def _split(text: str, config: C4Config) -> list[str]:
-    """The lines without citations and outer white space, as far as anything is left of them."""
-    found = text.splitlines()
-    if config.remove_citations and "[" in text:
-        found = (without_citations(line) if "[" in line else line for line in found)
-    return [line for line in map(str.strip, found) if line]
 
 
 def _is_prose(line: str, config: C4Config) -> bool:
@@ -117,19 +121,6 @@ def _is_prose(line: str, config: C4Config) -> bool:
     if least and len(line.split(None, least - 1)) < least:
         return False
     return len(line) <= longest or max(map(len, line.split())) <= longest
-
-
-def _holds_any(line: str, phrases: list[str]) -> bool:
-    lowered = line.lower() if phrases else ""
-    return any(phrase in lowered for phrase in phrases)
-
-
-def _enough_sentences(found: list[str], least: int) -> bool:
-    """Every line is a sentence at least; in a line, end marks before white space count."""
-    if len(found) >= least:
-        return True
-    ends = (sum(1 for _ in islice(_SENTENCE_END.finditer(line), least)) for line in found)
-    return sum(max(1, count) for count in ends) >= least
 
 
 def without_citations(line: str) -> str:
@@ -146,16 +137,11 @@ def without_citations(line: str) -> str:
             opened.pop()
         elif piece == "]":
             # What holds this bracket can be no marker any more.
-            done += _flat(opened)
+            done += [part for level in opened for part in ("[", *level)] + [piece]
             opened = []
-            done.append(piece)
         else:
             (opened[-1] if opened else done).append(piece)
-    return "".join([*done, *_flat(opened)])
-
-
-def _flat(opened: Iterable[list[str]]) -> list[str]:
-    return [piece for level in opened for piece in ("[", *level)]
+    return "".join([*done, *(part for level in opened for part in ("[", *level))])
 
 
 def _finder(entries: Iterable[str]) -> Callable[[str], bool]:
@@ -169,12 +155,8 @@ def _finder(entries: Iterable[str]) -> Callable[[str], bool]:
             return False
         found = words(lowered)
         present = frozenset(found)
-        if not single.isdisjoint(present):
-            return True
         candidates = [spelt for first, spelt in longer if first in present]
-        if not candidates:
-            return False
-        spelt_text = f" {' '.join(found)} "
-        return any(spelt in spelt_text for spelt in candidates)
+        spelt_text = f" {' '.join(found)} " if candidates else ""
+        return not single.isdisjoint(present) or any(spelt in spelt_text for spelt in candidates)
 
     return holds

@@ -6,7 +6,6 @@ lines, and counts lines of exactly 30 characters as short.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Literal
 
 import regex
@@ -34,7 +33,8 @@ class FinewebConfig(FilterConfig):
 
 def build(config: FinewebConfig) -> Apply:
     """A filter that only looks."""
-    end_marks = sentence_terminals()
+    # The full stops, question and exclamation marks of all scripts.
+    end_marks = frozenset(filter(regex.compile(r"\p{Sentence_Terminal}").match, map(chr, range(0x20000))))
 
     def apply(document: Document) -> Passed | Dropped:
         found = lines(document.text)
@@ -50,11 +50,3 @@ def build(config: FinewebConfig) -> Apply:
         return Passed(document)
 
     return apply
-
-
-@cache
-def sentence_terminals() -> frozenset[str]:
-    """All characters with the Unicode property Sentence_Terminal: the full stops, question and exclamation marks of
-    all scripts."""
-    is_terminal = regex.compile(r"\p{Sentence_Terminal}").match
-    return frozenset(filter(is_terminal, map(chr, range(0x20000))))

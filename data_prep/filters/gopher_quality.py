@@ -6,7 +6,6 @@ find fewer words with letters, and drop more tables and lists than the appendix 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -55,13 +54,14 @@ def build(config: GopherQualityConfig) -> Apply:
     def apply(document: Document) -> Passed | Dropped:
         text = document.text
         found = word_spans(text)
-        reason = _about_words(found, config) or _about_symbols(text, len(found), config)
-        reason = reason or _about_lines(lines(text), config)
-        if not reason and _letter_words(text) < config.min_letter_words:
-            reason = "few_words_with_letters"
-        if not reason and fewest and found.count_listed(stop_words, fewest) < fewest:
-            reason = "few_stop_words"
-        return Dropped(reason) if reason else Passed(document)
+        if reason := _about_words(found, config) or _about_lines(text, len(found), config):
+            return Dropped(reason)
+        num_runs, with_letter = letter_runs(text)
+        if num_runs and with_letter / num_runs < config.min_letter_words:
+            return Dropped("few_words_with_letters")
+        if fewest and found.count_listed(stop_words, fewest) < fewest:
+            return Dropped("few_stop_words")
+        return Passed(document)
 
     return apply
 
@@ -77,22 +77,15 @@ def _about_words(found: WordSpans, config: GopherQualityConfig) -> str | None:
     return "long_words" if mean > config.max_mean_word_length else None
 
 
-def _about_symbols(text: str, num_words: int, config: GopherQualityConfig) -> str | None:
+def _about_lines(text: str, num_words: int, config: GopherQualityConfig) -> str | None:
     most = config.max_symbol_ratio * num_words
     if text.count("#") > most:
         return "many_hashes"
-    return "many_ellipses" if text.count("...") + text.count("…") > most else None
-
-
-def _about_lines(found: Sequence[str], config: GopherQualityConfig) -> str | None:
+    if text.count("...") + text.count("…") > most:
+        return "many_ellipses"
+    found = lines(text)
     if sum(line.startswith(BULLETS) for line in found) > config.max_bullet_lines * len(found):
         return "bullet_lines"
     if sum(line.endswith(("...", "…")) for line in found) > config.max_ellipsis_lines * len(found):
         return "ellipsis_lines"
     return None
-
-
-def _letter_words(text: str) -> float:
-    """Share of the runs of non-space characters that hold a letter; 1 where there are none."""
-    count, with_letter = letter_runs(text)
-    return with_letter / count if count else 1.0

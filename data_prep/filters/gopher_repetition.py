@@ -20,7 +20,7 @@ from pydantic import Field, field_validator
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.text.words import WordSpans, lines, word_spans
+from data_prep.text.words import lines, word_spans
 
 _BLANK_LINES = regex.compile(r"\n[^\S\n]*+(?:\n[^\S\n]*+)++")
 """Possessive, so that a page of blank lines is read once."""
@@ -73,21 +73,16 @@ def _shares(text: str, config: GopherRepetitionConfig) -> Iterator[tuple[str, fl
     share, characters = duplicates(all_lines)
     yield "duplicate_lines", share, config.duplicate_lines
     yield "duplicate_line_characters", characters / max(size, 1), config.duplicate_line_characters
-    share, characters = duplicates(_paragraphs(text.strip(), len(all_lines)))
+    # Paragraphs lie between blank lines; most texts have none, and as many lines as line breaks and one.
+    text = text.strip()
+    is_one = text.count("\n") + 1 == len(all_lines)
+    share, characters = duplicates([text] if is_one else _BLANK_LINES.split(text))
     yield "duplicate_paragraphs", share, config.duplicate_paragraphs
     yield "duplicate_paragraph_characters", characters / max(size, 1), config.duplicate_paragraph_characters
-    yield from _ngram_shares(word_spans(text), config)
 
-
-def _paragraphs(text: str, num_lines: int) -> list[str]:
-    """Paragraphs between blank lines; most texts have none, and as many lines as line breaks and one."""
-    return [text] if text.count("\n") + 1 == num_lines else _BLANK_LINES.split(text)
-
-
-def _ngram_shares(found: WordSpans, config: GopherRepetitionConfig) -> Iterator[tuple[str, float, float]]:
     from data_prep.text.word_kernel import repeated_characters
 
-    tops, repeats = config.top_ngram_characters, config.duplicate_ngram_characters
+    found, tops, repeats = word_spans(text), config.top_ngram_characters, config.duplicate_ngram_characters
     longest = max([*tops, *repeats], default=1)
     top, repeated = np.zeros((2, longest + 1), np.int64)
     size = max(repeated_characters(found.points, found.places, found.ends, top, repeated), 1)

@@ -119,17 +119,12 @@ def build(config: PiiConfig) -> Apply:
         while text != before:
             before = text
             for name, find, placeholder in finders:
-                text, count = _mask(text, find(text, config), placeholder)
-                counts[name] += count
+                pieces, end = [], 0
+                for start, stop in find(text, config):
+                    pieces += [text[end:start], placeholder]
+                    end = stop
+                counts[name] += len(pieces) // 2
+                text = "".join([*pieces, text[end:]]) if pieces else text
         return Passed.with_text(document, text, **+counts)
 
     return apply
-
-
-def _mask(text: str, spans: Spans, placeholder: str) -> tuple[str, int]:
-    pieces, end, count = [], 0, 0
-    for start, stop in spans:
-        pieces += [text[end:start], placeholder]
-        end = stop
-        count += 1
-    return ("".join([*pieces, text[end:]]), count) if count else (text, 0)

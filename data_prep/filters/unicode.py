@@ -83,7 +83,9 @@ def _repair(text: str) -> str:
 
 
 def _normalise(text: str, config: UnicodeConfig) -> str:
-    odd = _kinds(text)
+    from data_prep.text.character_kernel import kinds_of
+
+    odd = kinds_of(points_of(text), _kind_by_character())
     if config.controls and odd & (_ARE_BREAKS | _ARE_CONTROLS):
         text = _CONTROLS.sub("", _LINE_BREAKS.sub("\n", text))
     if config.invisible and odd & _ARE_INVISIBLE:
@@ -93,13 +95,6 @@ def _normalise(text: str, config: UnicodeConfig) -> str:
     if config.normal_form != "none":
         text = unicodedata.normalize(config.normal_form, text)
     return text
-
-
-def _kinds(text: str) -> int:
-    """Return the kinds of odd characters that a text holds, as bits."""
-    from data_prep.text.character_kernel import kinds_of
-
-    return kinds_of(points_of(text), _kind_by_character())
 
 
 @cache

@@ -20,13 +20,8 @@ from data_prep.sentences.joins import is_sentence_start
 
 NOT_FOR_BLINGFIRE = frozenset(
     [
-        *(
-            "zh",
-            "yue",
-            "wuu",
-            "lzh",
-            "ja",
-        ),  # cuts between a full stop and the quotation mark that closes after it
+        # It cuts between a full stop and the quotation mark that closes after it.
+        *("zh", "yue", "wuu", "lzh", "ja"),
         *("hi", "mr", "ne", "sa", "mai", "bho", "new", "awa", "mag"),  # danda
         *("bn", "as", "bpy", "mni", "pa", "or"),  # danda
         *("my", "shn", "mnw", "am", "ti", "gez", "hy", "hyw", "sat"),  # full stops of their own
@@ -215,21 +210,12 @@ def pieces_of(data: np.ndarray, start: int, end: int, size: int) -> Iterator[tup
         data: [bytes] uint8 UTF-8 text.
     """
     while end - start > 2 * size:
-        full = start + size
-        stop = full + _best_end(data[full : full + size].tobytes())
-        yield start, stop
-        start = stop
+        tail = data[start + size : start + 2 * size].tobytes()
+        length = tail.find(b"\n") + 1 or tail.rfind(b" ") + 1
+        if not length:
+            length = len(tail) - 1
+            while tail[length] & 0xC0 == 0x80:
+                length -= 1
+        yield start, start + size + length
+        start += size + length
     yield start, end
-
-
-def _best_end(tail: bytes) -> int:
-    behind_line = tail.find(b"\n") + 1
-    behind_word = tail.rfind(b" ") + 1
-    return behind_line or behind_word or _last_character(tail)
-
-
-def _last_character(text: bytes) -> int:
-    last = len(text) - 1
-    while text[last] & 0xC0 == 0x80:
-        last -= 1
-    return last

@@ -19,8 +19,7 @@ from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Deferred, Shard, ShardResult
 from data_prep.document import MARK, Document, named_by_place
 from data_prep.documents import DocumentWriter, document_files
-from data_prep.filters import AnyFilter
-from data_prep.filters.chain import FilterChain
+from data_prep.filters import AnyFilter, FilterChain
 from data_prep.layout import DOCUMENTS
 from data_prep.sources.base import FilePart, LeftOut, Skipped, SourceConfig
 from data_prep.workspace import Workspace, library_versions

@@ -2,12 +2,11 @@
 
 The method, in the order in which it is carried out:
 
-1. `page_scan.py` cuts the page, as a parser of HTML has repaired it, into texts and tags, without those that change
+1. `page_blocks.py` cuts the page, as a parser of HTML has repaired it, into texts and tags, without those that change
    nothing.
-2. `page_roles.py` gives elements a role by their tag, their classes and id, and machine-readable marks: an
-   article's text, a detail of it (byline, caption), an aside (navigation, advertisements), by others (comments,
-   related articles), hidden.
-3. `page_blocks.py` makes blocks of text between which lines break, and scores each: its characters of plain text,
+2. It gives elements a role by their tag, their classes and id, and machine-readable marks: an article's text, a detail
+   of it (byline, caption), an aside (navigation, advertisements), by others (comments, related articles), hidden.
+3. It makes blocks of text between which lines break, and scores each: its characters of plain text,
    less a price for every block and twice the characters in links. Plain text counts for the elements around it,
    links and scraps against them (as in Kohlschütter et al. 2010, "Boilerplate Detection using Shallow Text
    Features", section 3, and in the reader modes of browsers).
@@ -249,13 +248,9 @@ def main_content(page: Blocks) -> str | None:
         blocks = _without_scraps(page.take(chosen), page.title)
         if sum(block.plain for block in blocks if block.score > 0) >= least:
             return _render(blocks)
-    return page.text if is_kept.all() and _is_bare(page) else None
-
-
-def _is_bare(page: Blocks) -> bool:
-    """Whether a page is hardly more than its text."""
     size, linked = page.blocks[:, 3:5].sum(axis=0)
-    return page.left_out <= _MAX_LEFT_OUT * len(page.text) and linked <= _MAX_LINKED * size
+    is_bare = page.left_out <= _MAX_LEFT_OUT * len(page.text) and linked <= _MAX_LINKED * size
+    return page.text if is_kept.all() and is_bare else None
 
 
 def _prose_size(blocks: np.ndarray) -> int:
@@ -269,9 +264,12 @@ def _without_scraps(blocks: list[Block], title: str) -> list[Block]:
         first += 1
     while last > first and _is_scrap(blocks[last]):
         last -= 1
-    for _ in range(_MAX_OPENING):
-        if first > 0 and _opens_text(blocks[first - 1], title):
-            first -= 1
+    for before in blocks[:first][: -_MAX_OPENING - 1 : -1]:
+        # The headings of the text's first section.
+        is_heading = before.kind in HEADINGS and before.kind != "h1"
+        if not is_heading or before.text.casefold() in title[:_MAX_TITLE].casefold():
+            break
+        first -= 1
     inner = blocks[first : last + 1]
     kept: list[Block] = []
     is_dropped = False  # the block that follows in the page
@@ -288,15 +286,6 @@ def _without_scraps(blocks: list[Block], title: str) -> list[Block]:
         if not is_dropped:
             kept.append(block)
     return kept[::-1]
-
-
-def _opens_text(block: Block, title: str) -> bool:
-    """Whether a block before the text is a heading of its first section."""
-    return (
-        block.kind in HEADINGS
-        and block.kind != "h1"
-        and block.text.casefold() not in title[:_MAX_TITLE].casefold()
-    )
 
 
 def _is_scrap(block: Block) -> bool:

@@ -1,18 +1,170 @@
-"""An HTML page as blocks of text (paragraphs, headings, list items, table rows) and the elements that hold them."""
+"""An HTML page as blocks of text (paragraphs, headings, list items, table rows) and the elements that hold them, with
+the role that an element has by its tag and names: article, comment, byline, ..."""
 
 from __future__ import annotations
 
 import html as html_escapes
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import IntEnum
 
 import numpy as np
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
-from data_prep.text import names
+from data_prep.text import names, table
 from data_prep.text import page_scan as kernel
 from data_prep.text.page_blocks_kernel import build_blocks
-from data_prep.text.page_roles import ATTRIBUTES, find_roles
+from data_prep.text.page_roles_kernel import ARIA, END_BIT, START_BIT, TRUE, fill_roles
+from data_prep.text.page_roles_kernel import role_of_names as compiled_role_of_names
+
+# -- the roles of elements ------------------------------------------------------------------------------------
+
+
+class Role(IntEnum):
+    """The role of an element's text, as far as tag and names show it."""
+
+    NONE = 0
+    BODY = 1
+    """An article's text, without what stands around it."""
+    DETAIL = 2
+    """Belongs to an article, but not to its text: byline, date, caption, tags, buttons."""
+    ASIDE = 3
+    """Belongs to the site or to other articles: navigation, teasers, advertisements, forms."""
+    OTHERS = 4
+    """By other people or of other articles, often longer than the article: comments, related articles."""
+    HIDDEN = 5
+    """Not shown."""
+
+
+_ATTRIBUTE_NAMES = ("class", "id", "itemprop", "property", "hidden", "aria-hidden", "style", "role")
+"""Attributes that may name a role, in the order of `CLASS` to `ROLE`."""
+TAGS = {
+    "address": Role.DETAIL,
+    "aside": Role.ASIDE,
+    "dialog": Role.ASIDE,
+    "figcaption": Role.DETAIL,
+    "figure": Role.DETAIL,
+    "footer": Role.ASIDE,
+    "form": Role.ASIDE,
+    "header": Role.DETAIL,
+    "nav": Role.ASIDE,
+    "time": Role.DETAIL,
+}
+_LANDMARKS = names("body html main article")
+"""Their names describe the page as a whole, such as `article has-comments`."""
+_ARIA_ROLES = names(
+    "alert alertdialog banner complementary contentinfo dialog menu navigation search toolbar"
+)
+_PROPERTIES = {
+    "articleBody": Role.BODY,
+    "author": Role.DETAIL,
+    "caption": Role.DETAIL,
+    "datePublished": Role.DETAIL,
+    "dateModified": Role.DETAIL,
+    "comment": Role.OTHERS,
+}
+"""schema.org, as microdata or RDFa."""
+
+_BEGINNINGS = {
+    Role.OTHERS: ("related", "recirc", "recommend", "comment"),
+    Role.ASIDE: ("promotion", "subscri", "donat", "advert", "sponsor", "sidebar"),
+    Role.DETAIL: ("byline", "share", "addthis", "social", "pullquote"),
+}
+_STATES = names("has no with without js is category tag wp-image align size type status format overflow")
+"""Beginnings, ahead of a hyphen, of names that mean a state or a subject, such as `has-sidebar`."""
+
+
+def hash_table(values: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """An open table of the hashes (FNV-1a, uint64) of names, and their values with one more bit (int32), both of a
+    power of two."""
+    size = 1 << (4 * len(values)).bit_length()
+    hashes, numbers = np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.int32)
+    for name, value in values.items():
+        hashed = 0xCBF29CE484222325
+        for byte in name.encode():
+            hashed = (hashed ^ byte) * 0x100000001B3 % (1 << 64)
+        place = hashed % size
+        while numbers[place]:
+            place = (place + 1) % size
+        hashes[place], numbers[place] = hashed, value << 1 | 1
+    return hashes, numbers
+
+
+_WORDS: dict[str, int] = defaultdict(int)
+"""Hints that words give, as the compiled loop reads them."""
+for _role, _words in table("page_names").items():
+    for _word in _words.split():
+        _WORDS[_word], _WORDS[_word + "s"] = Role[_role], Role[_role]
+for _role, _starts in _BEGINNINGS.items():
+    for _start in _starts:
+        _WORDS[_start] |= _role << START_BIT
+for _end in ("comment", "comments"):
+    _WORDS[_end] |= END_BIT
+_ATTRIBUTES = hash_table({name: number for number, name in enumerate(_ATTRIBUTE_NAMES)})
+_PAGES = hash_table(dict.fromkeys(_LANDMARKS, 0))
+_MARKS = hash_table(_PROPERTIES | dict.fromkeys(_ARIA_ROLES, ARIA) | {"true": TRUE})
+_NAMES = (*hash_table(_WORDS), *hash_table(dict.fromkeys(_STATES, 0)))
+
+
+def role_of_names(classes: str) -> Role:
+    """The role by an element's classes; of several, the last in the order of `Role`."""
+    data = np.frombuffer(classes.encode("utf-8"), dtype=np.uint8)
+    room = np.empty((len(data) + 1, 2), dtype=np.int64)
+    return Role(compiled_role_of_names(data, 0, len(data), False, *_NAMES, room))
+
+
+# -- what tags do -------------------------------------------------------------------------------------------------
+
+_UNSEEN = names(
+    "applet audio button canvas datalist embed head iframe input map math noscript object option rp rt script select"
+    " style svg template textarea video"
+)
+_CELLS = names("td th")
+_WITHOUT_EFFECT = names(
+    "abbr acronym area b bdi bdo big code data del dfn em font i img ins kbd link mark meta meter nobr output picture"
+    " progress q rb ruby s samp source strike strong sub sup track tt u var wbr"
+)
+"""Inline elements that change how text looks, and not what it is."""
+_INLINE = names("a cite label small span time")
+"""Those that may hold a byline or the like, when they begin a block."""
+KINDS = ("", "p", "li", "tr", "pre", "h1", "h2", "h3", "h4", "h5", "h6")
+"""Kinds of blocks, by their numbers in the compiled loops."""
+_KIND_OF_TAG = {"dt": "li", "dd": "li", "blockquote": "p"} | dict.fromkeys(("table", "ul", "ol", "dl"), "")
+_KIND_OF_TAG |= {kind: kind for kind in KINDS[1:]}
+_BITS = {
+    kernel.TITLE: {"title"},
+    kernel.SUBSTANCE: {"figure", "header"},
+    kernel.HEADER: {"header"},
+    kernel.LANDMARK: {"article", "main"},
+}
+
+
+def _value_of(tag: str) -> int:
+    """The bits of a tag, as the kernel reads them."""
+    kind = _KIND_OF_TAG.get(tag)
+    return (
+        _EFFECTS.get(tag, kernel.BLOCK)
+        | (kernel.INHERITED if kind is None else KINDS.index(kind)) << kernel.KIND_BITS
+        | TAGS.get(tag, Role.NONE) << kernel.ROLE_BITS
+        | sum(bit for bit, tags in _BITS.items() if tag in tags)
+    )
+
+
+_EFFECTS = {
+    **dict.fromkeys(_WITHOUT_EFFECT, kernel.TRANSPARENT),
+    **dict.fromkeys(("script", "style"), kernel.REMOVED),
+    **dict.fromkeys(_UNSEEN - {"script", "style"}, kernel.UNSEEN),
+    **dict.fromkeys(_INLINE, kernel.INLINE),
+    **dict.fromkeys(_CELLS, kernel.CELL),
+    "a": kernel.LINK,
+    "br": kernel.BREAK,
+}
+TAG_TABLE = hash_table(
+    {tag: _value_of(tag) for tag in (*_EFFECTS, *_KIND_OF_TAG, *TAGS, "title", "article", "main")}
+)
+
+# -- blocks --------------------------------------------------------------------------------------------------
 
 MAX_DEPTH = 2000
 """libxml2 cuts a tree at 2,048 elements inside each other, and says nothing."""
@@ -79,7 +231,7 @@ class Blocks:
         """
         text = self.text
         return [
-            Block(text[first:end], kernel.KINDS[kind], size, linked, score)
+            Block(text[first:end], KINDS[kind], size, linked, score)
             for first, end, kind, size, linked, score in self.blocks[chosen].tolist()
         ]
 
@@ -96,48 +248,35 @@ def read_blocks(html: str, max_depth: int) -> Blocks | None:
         return None
     root.getroottree().docinfo.clear()  # a page that says it is XHTML is written otherwise
     markup = etree.tostring(root, encoding="utf-8", xml_declaration=False, with_tail=False)
-    tokens = _scan(markup)
-    what = tokens.values & 7
+    # Tokens; see `scan_markup`.
+    room = 3 * markup.count(b"<")
+    kinds, flags, roles = np.zeros((3, room), dtype=np.int8)
+    values, firsts, ends, others = np.empty((4, room), dtype=np.int32)
+    data, texts = np.frombuffer(markup, dtype=np.uint8), np.empty(len(markup), dtype=np.uint32)
+    columns = (kinds, values, firsts, ends, others, flags, roles)
+    opened = np.empty(_MAX_OPEN, dtype=np.int32)
+    count, title = kernel.scan_markup(data, *TAG_TABLE, *_ATTRIBUTES, PROSE, *columns, opened, texts)
+    if count < 0:
+        raise TooDeepError
+    kinds, values, firsts, ends, others, flags, roles = (column[:count] for column in columns)
+    found = markup[title : markup.index(b"<", title)].decode("utf-8") if title >= 0 else ""
+    title_text = html_escapes.unescape(found.replace("&#xFFFD;", ""))  # a character that XML lacks
+
+    # Roles by names and marks, in place of those by tags.
+    what = values & 7
     is_inline = (what == kernel.INLINE) | (what == kernel.LINK)
-    named = np.flatnonzero(tokens.flags & kernel.HAS_NAMES)
-    keys = find_roles(tokens.data, named, tokens.firsts, tokens.ends, is_inline, tokens.roles)
+    named = np.flatnonzero(flags & kernel.HAS_NAMES)
+    keys = np.zeros(count, dtype=np.int32)
+    fill_roles(data, named, firsts, ends, is_inline, *_PAGES, *_ATTRIBUTES, *_MARKS, *_NAMES, roles, keys)
+
     out = np.empty(len(markup) + 2, dtype=np.uint8)
-    blocks = np.empty((len(keys), 6), dtype=np.int32)
-    elements = np.empty((len(keys), 5), dtype=np.int32)
+    blocks = np.empty((count, 6), dtype=np.int32)
+    elements = np.empty((count, 5), dtype=np.int32)
+    tokens = (texts, kinds, values, firsts, ends, others, flags, roles, keys)
     num_blocks, num_elements, size, left_out = build_blocks(
-        *tokens[2:], keys, _ENDS, _CELL_CHARACTERS, max_depth, out, blocks, elements
+        *tokens, _ENDS, _CELL_CHARACTERS, max_depth, out, blocks, elements
     )
     if num_blocks < 0:
         raise TooDeepError
     text = out[:size].tobytes().decode("utf-8")
-    return Blocks(tokens.title, text, blocks[:num_blocks], elements[:num_elements], left_out)
-
-
-class _Tokens(NamedTuple):
-    """A serialized page in tokens; see `kernel.scan_markup`."""
-
-    title: str
-    data: np.ndarray
-    texts: np.ndarray
-    kinds: np.ndarray
-    values: np.ndarray
-    firsts: np.ndarray
-    ends: np.ndarray
-    others: np.ndarray
-    flags: np.ndarray
-    roles: np.ndarray
-
-
-def _scan(markup: bytes) -> _Tokens:
-    size = 3 * markup.count(b"<")
-    kinds, flags, roles = np.zeros((3, size), dtype=np.int8)
-    values, firsts, ends, others = np.empty((4, size), dtype=np.int32)
-    columns = (kinds, values, firsts, ends, others, flags, roles)
-    data, texts = np.frombuffer(markup, dtype=np.uint8), np.empty(len(markup), dtype=np.uint32)
-    opened = np.empty(_MAX_OPEN, dtype=np.int32)
-    count, title = kernel.scan_markup(data, *kernel.TAG_TABLE, *ATTRIBUTES, PROSE, *columns, opened, texts)
-    if count < 0:
-        raise TooDeepError
-    found = markup[title : markup.index(b"<", title)].decode("utf-8") if title >= 0 else ""
-    title_text = html_escapes.unescape(found.replace("&#xFFFD;", ""))  # a character that XML lacks
-    return _Tokens(title_text, data, texts, *(column[:count] for column in columns))
+    return Blocks(title_text, text, blocks[:num_blocks], elements[:num_elements], left_out)

@@ -1,12 +1,9 @@
-"""An HTML page as tokens: texts, and the beginnings and ends of tags that change something."""
+"""The compiled loops that cut an HTML page into tokens: texts, and the tags that change something."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
-
-from data_prep.text import names
-from data_prep.text.page_roles import TAGS, Role, hash_table
 
 TEXT, START, END = 0, 1, 2
 """Kinds of tokens."""
@@ -297,54 +294,3 @@ def has_many_attributes(data: np.ndarray, limit: int) -> bool:
         if count >= limit:
             return True
     return False
-
-
-# -- what tags do -------------------------------------------------------------------------------------------------
-
-_UNSEEN = names(
-    "applet audio button canvas datalist embed head iframe input map math noscript object option rp rt script select"
-    " style svg template textarea video"
-)
-_CELLS = names("td th")
-_WITHOUT_EFFECT = names(
-    "abbr acronym area b bdi bdo big code data del dfn em font i img ins kbd link mark meta meter nobr output picture"
-    " progress q rb ruby s samp source strike strong sub sup track tt u var wbr"
-)
-"""Inline elements that change how text looks, and not what it is."""
-_INLINE = names("a cite label small span time")
-"""Those that may hold a byline or the like, when they begin a block."""
-KINDS = ("", "p", "li", "tr", "pre", "h1", "h2", "h3", "h4", "h5", "h6")
-"""Kinds of blocks, by their numbers in the """
-_KIND_OF_TAG = {"dt": "li", "dd": "li", "blockquote": "p"} | dict.fromkeys(("table", "ul", "ol", "dl"), "")
-_KIND_OF_TAG |= {kind: kind for kind in KINDS[1:]}
-_BITS = {
-    TITLE: {"title"},
-    SUBSTANCE: {"figure", "header"},
-    HEADER: {"header"},
-    LANDMARK: {"article", "main"},
-}
-
-
-def _value_of(tag: str) -> int:
-    """The bits of a tag, as the kernel reads them."""
-    kind = _KIND_OF_TAG.get(tag)
-    return (
-        _EFFECTS.get(tag, BLOCK)
-        | (INHERITED if kind is None else KINDS.index(kind)) << KIND_BITS
-        | TAGS.get(tag, Role.NONE) << ROLE_BITS
-        | sum(bit for bit, tags in _BITS.items() if tag in tags)
-    )
-
-
-_EFFECTS = {
-    **dict.fromkeys(_WITHOUT_EFFECT, TRANSPARENT),
-    **dict.fromkeys(("script", "style"), REMOVED),
-    **dict.fromkeys(_UNSEEN - {"script", "style"}, UNSEEN),
-    **dict.fromkeys(_INLINE, INLINE),
-    **dict.fromkeys(_CELLS, CELL),
-    "a": LINK,
-    "br": BREAK,
-}
-TAG_TABLE = hash_table(
-    {tag: _value_of(tag) for tag in (*_EFFECTS, *_KIND_OF_TAG, *TAGS, "title", "article", "main")}
-)

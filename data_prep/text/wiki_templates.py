@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 
 from data_prep.text import table
-from data_prep.text.wiki_biography import biography
-from data_prep.text.wiki_dates import DATES, NAMES_THAT_ARE_TEXT, centuries, years
 from data_prep.text.wiki_numbers import (
+    DATES,
     MONEY,
+    NAMES_THAT_ARE_TEXT,
     Values,
+    centuries,
     currency,
     format_number,
     height,
@@ -30,6 +31,7 @@ from data_prep.text.wiki_numbers import (
     unit_of_measure,
     unnamed,
     write_number,
+    years,
 )
 from data_prep.text.wiki_page import Page, Show, magic_word, template_key
 from data_prep.text.wikitext_source import literal
@@ -51,9 +53,14 @@ def shown_by(name: str, page: Page) -> Callable[[Values], str] | None:
     if (word := magic_word(name.strip(), page)) is not None:
         return lambda values: word
     function, colon, argument = name.strip().partition(":")
-    if colon and function.lower() in _FUNCTIONS:
-        return lambda values: format_number(_with_argument(argument, values), page.lang)
-    return None
+    if not colon or function.lower() not in _FUNCTIONS:
+        return None
+
+    def number(values: Values) -> str:
+        moved = {str(int(key) + 1) if key.isdecimal() else key: value for key, value in values.items()}
+        return format_number({"1": argument.strip(), **moved}, page.lang)
+
+    return number
 
 
 @cache
@@ -81,12 +88,6 @@ def _by_pattern(key: str) -> Show | None:
         if found := pattern.fullmatch(key):
             return constant(text(found))
     return None
-
-
-def _with_argument(argument: str, values: Values) -> Values:
-    """Parameters of a parser function, whose first stands after the colon."""
-    moved = {str(int(key) + 1) if key.isdecimal() else key: value for key, value in values.items()}
-    return {"1": argument.strip(), **moved}
 
 
 # -- forms with an argument --------------------------------------------------------------------------------
@@ -266,3 +267,74 @@ _FORMS: Mapping[str, Show] = {
         )
     },
 }
+
+
+# -- biographies ------------------------------------------------------------------------------------------------------
+
+# The Italian Wikipedia's template writes an article's first sentence from its parameters
+# (https://it.wikipedia.org/wiki/Template:Bio). Without it, every fourth article there would begin in mid-air.
+
+_ARTICLE_UNO = re.compile(r"s[^aeiouàèéìòù]|z|gn|ps|pn|x|y|i[aeou]", re.IGNORECASE)
+_VOWEL = re.compile(r"[aeiouàèéìòùh]", re.IGNORECASE)
+_UNKNOWN = frozenset({"", "?"})
+
+
+def biography(values: Values) -> str:
+    """`{{Bio|Nome=Dante|Cognome=Alighieri|...}}`: "Dante Alighieri (Firenze, 1265 – Ravenna, 1321) è stato un ..."."""
+    name = " ".join(filter(None, (values.get(key) for key in ("Titolo", "Nome", "Cognome"))))
+    if values.get("Pseudonimo"):
+        name = f"{values['Pseudonimo']}, pseudonimo di {name}"
+    after = values.get("PostCognome", "")
+    name += after if after.startswith(",") else f" {after}" if after else ""
+    birth, death = _event(values, "Nascita"), _event(values, "Morte")
+    life = f"{birth or '...'} – {death}" if death else birth
+    dates = "; ".join(filter(None, (values.get("PreData"), life)))
+    start = f"{name} ({dates})" if dates else name
+    end = values.get("FineIncipit") or _predicate(values)
+    return f"{start} {end}".strip() + ("" if values.get("Punto") == "no" else ".")
+
+
+def _event(values: Values, kind: str) -> str:
+    place = values.get(f"Luogo{kind}Alt") or values.get(f"Luogo{kind}", "")
+    year = values.get(f"Anno{kind}", "")
+    day = values.get(f"GiornoMese{kind}", "")
+    date = " ".join(part for part in (day, year) if part not in _UNKNOWN)
+    if not date and not place and year != "?":
+        return ""
+    return ", ".join(filter(None, (place, date or ("..." if year == "?" else ""))))
+
+
+def _predicate(values: Values) -> str:
+    """Verb, article, occupations and nationality."""
+    is_woman, is_dead = values.get("Sesso") == "F", bool(values.get("AnnoMorte"))
+    work = _occupations(values)
+    if not work:
+        return ""
+    verb = ("è stata" if is_woman else "è stato") if is_dead else "è"
+    if is_woman:
+        article = "un'" if _VOWEL.match(work) and not work.startswith("h") else "una "
+    else:
+        article = "uno " if _ARTICLE_UNO.match(work) else "un "
+    return f"{verb} {article}{work}"
+
+
+def _occupations(values: Values) -> str:
+    first, second, third, more = (
+        values.get(key, "") for key in ("Attività", "Attività2", "Attività3", "AttivitàAltre")
+    )
+    work = " ".join(filter(None, (values.get("PreAttività") or values.get("Preattività"), first)))
+    if more:
+        named = ", ".join(filter(None, (work, second, third)))
+        work = named + (more if more.startswith(",") else f" {more}")
+    elif third:
+        work = f"{work}, {second} e {third}"
+    elif second:
+        work = f"{work} e {second}"
+    nation = values.get("Nazionalità", "")
+    if values.get("NazionalitàNaturalizzato"):
+        nation = f"{nation} naturalizzato {values['NazionalitàNaturalizzato']}"
+        nation = nation.replace("zzato ", "zzata ") if values.get("Sesso") == "F" else nation
+    after = values.get("PostNazionalità", "")
+    return " ".join(filter(None, (work, nation))) + (
+        after if after.startswith(",") else f" {after}" if after else ""
+    )

@@ -97,7 +97,10 @@ def reduce_markup(wikitext: str, context: Context) -> str:
         name = found.group(1)
         if context.shown_by(name) is not None:
             return found.group()
-        if _is_in_sentence(found):
+        # A template in a sentence stands on one line, which goes on before or after it.
+        source, start, end = found.string, found.start(), found.end()
+        beside = (source[start - 1 : start], source[end : end + 1])
+        if "\n" not in found.group() and any(sign and sign not in _LINE_ENDS for sign in beside):
             context.count_dropped(name)
         return _edge(found)
 
@@ -107,12 +110,6 @@ def reduce_markup(wikitext: str, context: Context) -> str:
         if len(wikitext) == before:
             break
     return _drop_tables(wikitext)
-
-
-def _is_in_sentence(found: re.Match[str]) -> bool:
-    """Whether a template stands on one line, and that line goes on before or after it."""
-    line = (found.string[found.start() - 1 : found.start()], found.string[found.end() : found.end() + 1])
-    return "\n" not in found.group() and any(sign and sign not in _LINE_ENDS for sign in line)
 
 
 def _edge(found: re.Match[str]) -> str:
@@ -169,15 +166,18 @@ def plain_text(
         rendered = _render(code, context)
     except (ParserError, RecursionError, SystemError) as error:
         raise WikitextError(f"its wikitext cannot be parsed: {error}") from error
-    rendered = _show_marks(drop_quotes(rendered), APOSTROPHE, COLON, EDGE, LINE_BREAK, SPACE)
-    text = drop_empty_sections(_tidy(rendered, rules, _BRACKETS - _closers(protected)))
+    rendered = drop_quotes(rendered)
+    for mark in (APOSTROPHE, COLON, EDGE, LINE_BREAK, SPACE):
+        rendered = rendered.replace(mark, SHOWN[mark])
+    # Closing brackets are text where more of their opening ones are protected.
+    pieces = "\n".join(protected)
+    brackets = {
+        bracket
+        for opener, closer in (("[[", "]]"), ("{{", "}}"))
+        for bracket in ((opener,) if pieces.count(opener) > pieces.count(closer) else (opener, closer))
+    }
+    text = drop_empty_sections(_tidy(rendered, rules, brackets))
     return clean_text(put_protected(text, protected))
-
-
-def _show_marks(text: str, *marks: str) -> str:
-    for mark in marks:
-        text = text.replace(mark, SHOWN[mark])
-    return text
 
 
 # -- parsed nodes -------------------------------------------------------------------------------------------
@@ -197,14 +197,6 @@ def _render(code: Any, context: Context) -> str:
     return "".join([EDGE + part if part.startswith("'") and at else part for at, part in enumerate(parts)])
 
 
-def _render_text(node: Any, context: Context) -> str:
-    return node.value
-
-
-def _render_nothing(node: Any, context: Context) -> str:
-    return ""
-
-
 _ENTITY_TEXTS: dict[str, str] = {
     **dict.fromkeys((HEADING, PLACE, *SHOWN), ""),
     "\u00a0": SPACE,
@@ -221,14 +213,6 @@ def _render_entity(node: Any, context: Context) -> str:
     except (ValueError, OverflowError):
         return ""
     return _ENTITY_TEXTS.get(character, character)
-
-
-def _render_argument(node: Any, context: Context) -> str:
-    return "" if node.default is None else _render(node.default, context)
-
-
-def _render_heading(node: Any, context: Context) -> str:
-    return _heading(node.title, node.level, context)
 
 
 def _heading(title: Any, level: int, context: Context) -> str:
@@ -276,14 +260,14 @@ def _render_template(node: Any, context: Context) -> str:
 
 
 _RENDERERS: dict[type, Callable[[Any, Context], str]] = {
-    nodes.Argument: _render_argument,
-    nodes.Comment: _render_nothing,
+    nodes.Argument: lambda node, context: "" if node.default is None else _render(node.default, context),
+    nodes.Comment: lambda node, context: "",
     nodes.ExternalLink: _render_external_link,
-    nodes.Heading: _render_heading,
+    nodes.Heading: lambda node, context: _heading(node.title, node.level, context),
     nodes.HTMLEntity: _render_entity,
     nodes.Tag: _render_tag,
     nodes.Template: _render_template,
-    nodes.Text: _render_text,
+    nodes.Text: lambda node, context: node.value,
     nodes.Wikilink: _render_wikilink,
 }
 
@@ -299,19 +283,6 @@ _STRAY_TAG = re.compile(
 _GLUING = re.compile(r"(?<=\w)(?:\[\[|\{\{)(?=\w)")
 _WORD = re.compile(r"\w")
 _LIST_MARKS = "*#:; \t"
-
-
-_BRACKETS = frozenset({"[[", "]]", "{{", "}}"})
-
-
-def _closers(protected: list[str]) -> set[str]:
-    """The closing brackets whose opening ones are protected: they are text, too."""
-    pieces = "\n".join(protected)
-    return {
-        closer
-        for closer, opener in (("]]", "[["), ("}}", "{{"))
-        if pieces.count(opener) > pieces.count(closer)
-    }
 
 
 def _tidy(text: str, rules: LinkRules, brackets: Iterable[str]) -> str:
@@ -335,7 +306,12 @@ def strip_tags(text: str) -> str:
         text = _STRAY_TAG.sub(_border, text)
     if BLOCK not in text:
         return text
-    return "\n".join([_lines_of_blocks(line) if BLOCK in line else line for line in text.split("\n")])
+    shown: list[str] = []
+    for line in text.split("\n"):
+        pieces = line.split(BLOCK)
+        kept = [piece for piece in pieces if piece.strip(_LIST_MARKS)] if len(pieces) > 1 else pieces
+        shown += kept or [""]
+    return "\n".join(shown)
 
 
 def _border(tag: re.Match[str]) -> str:
@@ -343,10 +319,6 @@ def _border(tag: re.Match[str]) -> str:
     if name in _LINE_TAGS:
         return "\n"
     return "\n\n" if name == "p" else BLOCK if name in _BLOCK_TAGS or name in _HEADING_TAGS else ""
-
-
-def _lines_of_blocks(line: str) -> str:
-    return "\n".join([piece for piece in line.split(BLOCK) if piece.strip(_LIST_MARKS)])
 
 
 def _prose_lines(text: str, rules: LinkRules) -> Iterable[str]:

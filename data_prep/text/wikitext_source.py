@@ -13,6 +13,8 @@ from html.entities import html5, name2codepoint
 from types import MappingProxyType
 from typing import NamedTuple
 
+from data_prep.text import names
+
 HEADING = "\x02"
 """Starts a heading's line, before its level, until empty sections are dropped."""
 PLACE = "\x03"
@@ -57,10 +59,9 @@ def literal(text: str) -> str:
 # -- extension tags: references, formulas, code, galleries ---------------------------------------------------
 
 FORMULAS = frozenset({"math", "chem", "ce"})
-DROPPED_EXTENSIONS = (
-    {"ref", "references", "score", "hiero", "graph", "timeline", "gallery"}
-    | {"imagemap", "mapframe", "maplink", "inputbox", "categorytree", "charinsert", "indicator", "section"}
-    | {"templatedata", "templatestyles", "includeonly"}
+DROPPED_EXTENSIONS = names(
+    "ref references score hiero graph timeline gallery imagemap mapframe maplink inputbox categorytree charinsert"
+    " indicator section templatedata templatestyles includeonly"
 )
 _PLACES = re.compile(f"{PLACE}(\\d+){PLACE}")
 _INNER_NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>", re.IGNORECASE | re.DOTALL)
@@ -125,7 +126,8 @@ def _extension_end(wikitext: str, opener: re.Match[str], name: str, unclosed: se
     """Ends of the content of a tag and of its closing tag."""
     if opener.group().endswith("/>") or name in unclosed:
         return opener.end(), opener.end()
-    closer = _closer(name).search(wikitext, opener.end())
+    pattern = re.compile("-->" if name == "--" else rf"</{name}\s{{0,10}}>", re.IGNORECASE)
+    closer = pattern.search(wikitext, opener.end())
     if closer is None and name == "--":
         return len(wikitext), len(wikitext)
     if closer is None:
@@ -134,24 +136,7 @@ def _extension_end(wikitext: str, opener: re.Match[str], name: str, unclosed: se
     return closer.start(), closer.end()
 
 
-def _closer(name: str) -> re.Pattern[str]:
-    return re.compile("-->" if name == "--" else rf"</{name}\s{{0,10}}>", re.IGNORECASE)
-
-
 # -- what tags show, and whether on lines of their own ---------------------------------------------------------------
-
-
-def _formula(inner: str, opener: str) -> tuple[str, bool]:
-    return f"${' '.join(inner.split())}$", False
-
-
-def _nowiki(inner: str, opener: str) -> tuple[str, bool]:
-    """Markup is text here, entities are still entities."""
-    return _unescaped(inner), False
-
-
-def _preformatted(inner: str, opener: str) -> tuple[str, bool]:
-    return _unescaped(_INNER_NOWIKI.sub(r"\1", inner)).strip("\n"), True
 
 
 def _code(inner: str, opener: str) -> tuple[str, bool]:
@@ -172,9 +157,10 @@ def _unescaped(text: str) -> str:
 
 _SHOWN: Mapping[str, Callable[[str, str], tuple[str, bool]]] = MappingProxyType(
     {
-        **dict.fromkeys(FORMULAS, _formula),
-        "nowiki": _nowiki,
-        "pre": _preformatted,
+        **dict.fromkeys(FORMULAS, lambda inner, opener: (f"${' '.join(inner.split())}$", False)),
+        # Markup is text here, entities are still entities.
+        "nowiki": lambda inner, opener: (_unescaped(inner), False),
+        "pre": lambda inner, opener: (_unescaped(_INNER_NOWIKI.sub(r"\1", inner)).strip("\n"), True),
         "syntaxhighlight": _code,
         "source": _code,
     }
@@ -231,28 +217,9 @@ def _first_variant(conversion: re.Match[str]) -> str:
 
 _SWITCH = re.compile(r"__([^\W\d_]{3,40})__")
 """Behaviour switches such as `__NOTOC__` in any language."""
-_SWITCHES = frozenset(
-    {
-        "notoc",
-        "forcetoc",
-        "toc",
-        "noeditsection",
-        "notitleconvert",
-        "notc",
-        "nocontentconvert",
-        "nocc",
-        "nogallery",
-    }
-    | {
-        "index",
-        "noindex",
-        "hiddencat",
-        "expectunusedcategory",
-        "staticredirect",
-        "newsectionlink",
-        "disambig",
-    }
-    | {"nonewsectionlink", "archivedtalk", "notalk", "noglobal"}
+_SWITCHES = names(
+    "notoc forcetoc toc noeditsection notitleconvert notc nocontentconvert nocc nogallery index noindex hiddencat"
+    " expectunusedcategory staticredirect newsectionlink disambig nonewsectionlink archivedtalk notalk noglobal"
 )
 """Those that work in small letters; others in small letters are words, such as Python's `__init__`."""
 _TRANSCLUSION = re.compile(r"</?(?:noinclude|onlyinclude)\s{0,10}/?>", re.IGNORECASE)
@@ -270,7 +237,7 @@ def prepare_markup(wikitext: str) -> str:
     """The page without switches, marks of transclusion and language conversion; with entities and addresses that the
     parser knows."""
     if "__" in wikitext:
-        wikitext = _SWITCH.sub(_switch, wikitext)
+        wikitext = _SWITCH.sub(lambda found: "" if _is_switch(found.group(1)) else found.group(), wikitext)
     if "include" in wikitext.lower():
         wikitext = _TRANSCLUSION.sub("", wikitext)
     if "&" in wikitext:
@@ -282,9 +249,8 @@ def prepare_markup(wikitext: str) -> str:
     return show_first_variants(wikitext)
 
 
-def _switch(found: re.Match[str]) -> str:
-    name = found.group(1)
-    return found.group() if name.isascii() and name.islower() and name not in _SWITCHES else ""
+def _is_switch(name: str) -> bool:
+    return not (name.isascii() and name.islower()) or name in _SWITCHES
 
 
 def _entity(found: re.Match[str]) -> str:
@@ -314,7 +280,8 @@ def drop_quotes_of_line(line: str) -> str:
     pieces = _RUN.split(line)
     texts, lengths = pieces[0::2], [len(run) for run in pieces[1::2]]
     for number, length in enumerate(lengths):
-        lengths[number] = _markup_length(length)
+        # Of a run, the last apostrophes are markup, and those before them are text.
+        lengths[number] = _BOLD if length == _BOLD + 1 else min(length, _BOTH)
         texts[number] += "'" * (length - lengths[number])
     num_bold = sum(length in (_BOLD, _BOTH) for length in lengths)
     num_italic = sum(length in (_ITALIC, _BOTH) for length in lengths)
@@ -323,11 +290,6 @@ def drop_quotes_of_line(line: str) -> str:
         if bold:
             texts[min(bold, key=lambda number: _rank(texts[number]))] += "'"
     return "".join(texts)
-
-
-def _markup_length(length: int) -> int:
-    """How many apostrophes of a run are markup: the last ones. The apostrophes before them are text."""
-    return _BOLD if length == _BOLD + 1 else min(length, _BOTH)
 
 
 def _rank(before: str) -> int:

@@ -42,7 +42,9 @@ def fit(tokenizer_json: str, lines: Sequence[str]) -> Fit:
     tokenizer = Tokenizer.from_str(tokenizer_json)
     cuts = Ragged.of([np.empty(0, dtype=np.int64)] * len(lines))
     texts = pa.array(lines, pa.string())
-    encoder = _encoder(tokenizer_json, texts, cuts)
+    reference, fast = ReferenceEncoder(tokenizer_json), make_fast_encoder(tokenizer_json)
+    is_fast = fast is not None and agrees_with(fast, reference, texts, cuts)
+    encoder: Encoder = fast if fast is not None and is_fast else reference
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
@@ -64,9 +66,3 @@ def fit(tokenizer_json: str, lines: Sequence[str]) -> Fit:
         encoder=encoder.name,
         encode_mb_per_s=num_bytes / 1e6 / min(seconds),
     )
-
-
-def _encoder(tokenizer_json: str, texts: pa.Array, cuts: Ragged) -> Encoder:
-    reference = ReferenceEncoder(tokenizer_json)
-    fast = make_fast_encoder(tokenizer_json)
-    return fast if fast is not None and agrees_with(fast, reference, texts, cuts) else reference

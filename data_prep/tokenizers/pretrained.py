@@ -42,29 +42,12 @@ class ConversionSplit:
     lowercase: Lowercase
 
 
-def _read_json(files: tuple[Path, ...], lowercase: Lowercase) -> str:
-    return files[0].read_bytes().decode("utf-8")
-
-
-def _read_bpe(files: tuple[Path, ...], lowercase: Lowercase) -> str:
-    return byte_level_bpe.from_files(*files)
-
-
-def _read_vocabulary(files: tuple[Path, ...], lowercase: Lowercase) -> str:
-    return wordpiece.from_file(files[0], lowercase)
-
-
-def _read_sentencepiece(files: tuple[Path, ...], lowercase: Lowercase) -> str:
-    return convert(files[0].read_bytes())
-
-
-Read = Callable[[tuple[Path, ...], Lowercase], str]
-FORMATS: Mapping[str, Read] = MappingProxyType(
+FORMATS: Mapping[str, Callable[[tuple[Path, ...], Lowercase], str]] = MappingProxyType(
     {
-        "tokenizer.json": _read_json,
-        "byte-level BPE": _read_bpe,
-        "WordPiece": _read_vocabulary,
-        "SentencePiece": _read_sentencepiece,
+        "tokenizer.json": lambda files, lowercase: files[0].read_bytes().decode("utf-8"),
+        "byte-level BPE": lambda files, lowercase: byte_level_bpe.from_files(*files),
+        "WordPiece": lambda files, lowercase: wordpiece.from_file(files[0], lowercase),
+        "SentencePiece": lambda files, lowercase: convert(files[0].read_bytes()),
     }
 )
 """Converters to a `tokenizer.json`, by file format."""

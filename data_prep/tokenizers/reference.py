@@ -65,8 +65,8 @@ class ReferenceEncoder:
         encodings = self.tokenizer.encode_batch(strings, add_special_tokens=False)
         ids = [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
         starts = [
-            _sentence_starts(encoding.offsets, _to_characters(strings[number], cuts[number]))
-            for number, encoding in enumerate(encodings)
+            _sentence_starts(encoding.offsets, text, cuts[number])
+            for number, (encoding, text) in enumerate(zip(encodings, strings, strict=True))
         ]
         return Ragged.of(ids), Ragged.of(starts)
 
@@ -122,18 +122,18 @@ def _quote(text: str) -> str:
     return regex.escape(text, special_only=False)
 
 
-def _to_characters(text: str, byte_offsets: np.ndarray) -> np.ndarray:
-    """The character offsets of UTF-8 byte offsets that lie on character boundaries."""
-    if text.isascii() or not len(byte_offsets):
-        return byte_offsets
-    continuation = (np.frombuffer(text.encode("utf-8"), dtype=np.uint8) & 0xC0) == 0x80
-    return byte_offsets - np.concatenate([[0], np.cumsum(continuation)])[byte_offsets]
+def _sentence_starts(offsets: Sequence[tuple[int, int]], text: str, cuts: np.ndarray) -> np.ndarray:
+    """The first token that reaches beyond each cut; sentences that share a token become one.
 
-
-def _sentence_starts(offsets: Sequence[tuple[int, int]], cuts: np.ndarray) -> np.ndarray:
-    """The first token that reaches beyond each cut; sentences that share a token become one."""
+    Args:
+        offsets: [tokens] first and last (exclusive) character of each.
+        cuts: bytes of the text's UTF-8, on boundaries of characters.
+    """
     if not offsets:
         return np.empty(0, dtype=np.int32)
+    if not text.isascii() and len(cuts):
+        continuation = (np.frombuffer(text.encode("utf-8"), dtype=np.uint8) & 0xC0) == 0x80
+        cuts = cuts - np.concatenate([[0], np.cumsum(continuation)])[cuts]
     ends = np.maximum.accumulate(np.array([end for _, end in offsets], dtype=np.int64))
     starts = np.searchsorted(ends, cuts, side="right")
     return np.unique(np.concatenate([[0], starts[starts < len(ends)]])).astype(np.int32)

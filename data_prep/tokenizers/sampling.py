@@ -64,7 +64,8 @@ def write_histogram(split: SampleSplit, path: Path) -> ShardResult:
     """Write how many bytes of kept text fall into each bin, per language: rows of lang, bin, text_bytes."""
     counts: dict[str, np.ndarray] = {}
     for langs, bins, texts in _read(split.documents, split.selection):
-        sizes = _byte_lengths(texts)
+        ends = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
+        sizes = np.diff(ends).astype(np.int64)
         names = langs.to_numpy(zero_copy_only=False)
         for lang in langs.unique().to_pylist():
             own = names == lang
@@ -187,9 +188,3 @@ def _read(documents: Path, selection: Path) -> Iterator[tuple[pa.Array, np.ndarr
         ids, langs, texts = (one_chunk(table[name]) for name in ("doc_id", "lang", "text"))
         bins = (hash_strings(ids, salt=SAMPLING_SALT) >> np.uint64(48)).astype(np.int64)
         yield langs, bins, texts
-
-
-def _byte_lengths(texts: pa.Array) -> np.ndarray:
-    """[n] int64 UTF-8 bytes of each text."""
-    offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return np.diff(offsets).astype(np.int64)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ _REQUIRED_CHARACTERS = "<>/_0123456789ABCDEFabdeiknpstux"
 
 
 def train(texts: Iterable[str], config: SentencePiece) -> str:
-    """Train on texts; returns the `tokenizer.json`. See `train_and_check`."""
+    """Train on texts; returns the `tokenizer.json`."""
     return train_and_check(texts, config)[0]
 
 
@@ -72,7 +72,13 @@ def train_model(texts: Iterable[str], config: SentencePiece, vocab_size: int) ->
     bos, pad, eos, unk, _ = SPECIAL_TOKENS
     try:
         sentencepiece.SentencePieceTrainer.train(  # pyright: ignore[reportAttributeAccessIssue]
-            sentence_iterator=_lines(texts),
+            # A character has at most four bytes.
+            sentence_iterator=(
+                line[start : start + MAX_LINE_BYTES // 4]
+                for text in texts
+                for line in text.split("\n")
+                for start in range(0, len(line), MAX_LINE_BYTES // 4)
+            ),
             model_writer=written,
             model_type=config.model,
             vocab_size=vocab_size,
@@ -113,14 +119,6 @@ def _other_size(error: str, config: SentencePiece, num_appended: int) -> str:
         except ValueError:
             return "train on more text: it has fewer different pieces than the smallest vocabulary"
     return "change `tokenizer.vocab_size`, or train on more text"
-
-
-def _lines(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        for line in text.split("\n"):
-            # A character has at most four bytes.
-            for start in range(0, len(line), MAX_LINE_BYTES // 4):
-                yield line[start : start + MAX_LINE_BYTES // 4]
 
 
 SPACE = "▁"
@@ -316,18 +314,17 @@ def _pre_tokenizer(proto: Any, specials: Sequence[str]) -> Any:
     split = proto.normalizer_spec.remove_extra_whitespaces
     steps: list[Any] = [pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="never", split=split)]
     single = {piece.piece for piece in proto.pieces if piece.type == _NORMAL and len(piece.piece) == 1}
-    if exposed := [name for name in specials if len(name) > 1 and not set(name) <= single]:
-        # Where their letters are no pieces, the worst score cannot keep text from becoming control symbols.
-        names = "|".join(_apart(name, single) for name in exposed)
-        steps.append(pre_tokenizers.Split(Regex(names), "merged_with_previous"))
+    # Where their letters are no pieces, the worst score cannot keep text from becoming control symbols.
+    patterns = []
+    for name in specials:
+        if len(name) > 1 and not set(name) <= single:
+            # Cut inside the name, beside a known letter: unknown ones beside each other are one token.
+            cuts = (k for k in range(1, len(name)) if name[k - 1] in single or name[k] in single)
+            cut = next(cuts, 1)
+            patterns.append(f"{_quote(name[:cut])}(?={_quote(name[cut:])})")
+    if patterns:
+        steps.append(pre_tokenizers.Split(Regex("|".join(patterns)), "merged_with_previous"))
     return pre_tokenizers.Sequence(steps)
-
-
-def _apart(name: str, known: set[str]) -> str:
-    """A pattern that ends inside `name`, beside a known letter: unknown ones beside each other are one token."""
-    cuts = (k for k in range(1, len(name)) if name[k - 1] in known or name[k] in known)
-    cut = next(cuts, 1)
-    return f"{_quote(name[:cut])}(?={_quote(name[cut:])})"
 
 
 def _quote(text: str) -> str:

@@ -6,12 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from data_prep.tokenizers.config import WordPiece
-
-if TYPE_CHECKING:
-    pass
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_WORD_CHARACTERS = 100
@@ -48,7 +45,11 @@ def train(texts: Iterable[str], config: WordPiece) -> str:
     tokenizer.train_from_iterator(kept, trainer=trainer)
     learned = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     entries = [*SPECIAL_TOKENS, *alphabet, *(PREFIX + character for character in alphabet)]
-    entries += [entry for token, _ in learned if (entry := _entry(token))]
+    names = (
+        name.removeprefix(_WORD_START) if name.startswith(_WORD_START) else PREFIX + name
+        for name, _ in learned
+    )
+    entries += filter(None, names)
     return assemble(list(dict.fromkeys(entries))[: config.vocab_size], lowercase)
 
 
@@ -88,16 +89,9 @@ def from_file(path: Path, lowercase: bool | Literal["auto"]) -> str:
         raise ValueError("it has no [UNK]")
     if repeated := [entry for entry, count in Counter(entries).items() if count > 1]:
         raise ValueError(f"it has {repeated[0]!r} more than once")
-    return assemble(entries, _is_lowercase(entries) if lowercase == "auto" else lowercase)
-
-
-def _is_lowercase(entries: Sequence[str]) -> bool:
-    words = (entry for entry in entries if not (entry.startswith("[") and entry.endswith("]")))
-    return not any(word != word.lower() for word in words)
-
-
-def _entry(token: str) -> str:
-    return token.removeprefix(_WORD_START) if token.startswith(_WORD_START) else PREFIX + token
+    words = [entry for entry in entries if not (entry.startswith("[") and entry.endswith("]"))]
+    is_lowercase = all(word == word.lower() for word in words)
+    return assemble(entries, is_lowercase if lowercase == "auto" else lowercase)
 
 
 def _alphabet(texts: Sequence[str], config: WordPiece) -> list[str]:
@@ -108,15 +102,11 @@ def _alphabet(texts: Sequence[str], config: WordPiece) -> list[str]:
         counts.update(normalizer.normalize_str(text))
     found = [(-count, character) for character, count in counts.items() if not character.isspace()]
     ranked = sorted(pair for pair in found if pair[1] != _WORD_START)
-    limit = config.limit_alphabet or max(1000, min(_needed(ranked), config.vocab_size // 4))
+    # As many as make up all but 1 in 10,000 characters of the text.
+    seen = [0, *accumulate(-count for count, _ in ranked)]
+    num_needed = sum(before < 0.9999 * seen[-1] for before in seen[:-1])
+    limit = config.limit_alphabet or max(1000, min(num_needed, config.vocab_size // 4))
     return sorted(character for _, character in ranked[:limit])
-
-
-def _needed(ranked: Sequence[tuple[int, str]]) -> int:
-    """Characters that make up all but 1 in 10,000 of the text, from negative counts in ascending order."""
-    counts = [-count for count, _ in ranked]
-    seen = accumulate(counts)
-    return sum(before < 0.9999 * sum(counts) for before in [0, *seen][: len(counts)])
 
 
 def _normalizer(lowercase: bool):

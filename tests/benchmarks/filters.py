@@ -22,8 +22,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from data_prep.document import Document
-from data_prep.filters import FILTERS, AnyFilter
-from data_prep.filters.chain import FilterChain
+from data_prep.filters import FILTERS, AnyFilter, FilterChain
 from data_prep.sources import FilePart
 from data_prep.sources.base import SourceFile
 from data_prep.sources.records import JsonLinesConfig
@@ -119,7 +118,7 @@ def _beside_datatrove(texts: list[str]) -> Iterator[Comparison]:
     size = sum(len(text.encode()) for text in texts) / 1e6
     for kind, name in PEERS.items():
         peer = getattr(peers, name)()
-        apply = FILTERS[kind].build(next(own for own in web_filters() if own.kind == kind))
+        apply = FILTERS[kind](next(own for own in web_filters() if own.kind == kind))
         yield compare(
             f"{kind} of {len(texts)} English documents (processor time)",
             peer_name("datatrove", f"{name} with plain splitting into words"),

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from data_prep.document import Document
-from data_prep.filters import AnyFilter
-from data_prep.filters.chain import FilterChain
+from data_prep.filters import AnyFilter, FilterChain
 from data_prep.filters.gopher_quality import GopherQualityConfig
 from data_prep.filters.gopher_repetition import GopherRepetitionConfig
 from data_prep.sources import FilePart

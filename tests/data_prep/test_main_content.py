@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from data_prep.text import page_blocks_kernel, page_scan
 from data_prep.text.encodings import decode_html
 from data_prep.text.html import read_page
-from data_prep.text.page_roles import Role, role_of_names
+from data_prep.text.page_blocks import Role, role_of_names
 from tests.benchmarks.article_extraction import read_folder, score
 
 PARAGRAPHS = [

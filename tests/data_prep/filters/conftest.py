@@ -20,7 +20,7 @@ class Bench:
 
     def __init__(self, kind: str, **settings: Any) -> None:
         config = ADAPTER.validate_python({"kind": kind} | settings)
-        self.apply: Apply = FILTERS[config.kind].build(config)
+        self.apply: Apply = FILTERS[config.kind](config)
 
     def outcome(self, text: str, lang: str = "en") -> Passed | Dropped:
         return self.apply(Document("test:1", "test", "file", "Title", lang, text))

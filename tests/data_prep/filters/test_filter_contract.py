@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from data_prep.document import Document
-from data_prep.filters import FILTERS, AnyFilter, Passed
+from data_prep.filters import FILTERS, AnyFilter, FilterChain, Passed
 from data_prep.filters.base import Apply
-from data_prep.filters.chain import FilterChain
 
 SETTINGS: dict[str, dict[str, Any]] = {kind: {} for kind in FILTERS} | {
     "language": {"allowed": ["en", "de"], "min_probability": 0.5},
@@ -134,7 +133,7 @@ TEXTS = st.one_of(
 @cache
 def build(kind: str) -> Apply:
     config = TypeAdapter(AnyFilter).validate_python({"kind": kind} | SETTINGS[kind])
-    return FILTERS[kind].build(config)
+    return FILTERS[kind](config)
 
 
 def document(text: str) -> Document:

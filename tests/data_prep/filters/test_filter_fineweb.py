@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from data_prep.filters.fineweb import sentence_terminals
-
 
 def page(*groups: tuple[str, int]) -> str:
     """Lines, each with its number so that none is a duplicate: `(ending, how many)`."""
@@ -35,6 +33,6 @@ def test_limits_of_the_paper(bench, text: str, reason: str | None):
     assert bench("fineweb").reason(text) == reason
 
 
-def test_sentence_terminals_of_many_scripts_are_known():
-    assert set(".!?。！？।؟።") <= sentence_terminals()
-    assert not set(",;:\"')") & sentence_terminals()
+def test_sentence_terminals_of_many_scripts_are_known(bench):
+    assert {bench("fineweb").reason(page((mark, 100))) for mark in ".!?。！？।؟።"} == {None}
+    assert {bench("fineweb").reason(page((mark, 100))) for mark in ",;:\"')"} == {"unpunctuated_lines"}
