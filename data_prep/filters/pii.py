@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Literal
 
@@ -19,11 +19,10 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, FilterConfig, Passed
+from data_prep.text.personal import Spans
 from data_prep.text.personal.addresses import find_emails, find_ips
 from data_prep.text.personal.numbers import find_cards, find_ibans, find_keys
 from data_prep.text.personal.phones import find_phones
-
-Spans = Iterator[tuple[int, int]]
 
 
 class Placeholders(BaseModel):

@@ -99,7 +99,8 @@ def _headings(paragraphs: Sequence[str]) -> set[int]:
     found.update(named)
     if len(named) < 2:
         roman = list(_counting_up((number, _roman_value(text)) for number, text in short))
-        found.update(roman or _counting_up((number, _digits_value(text)) for number, text in short))
+        digits = ((number, _LONE_DIGITS.fullmatch(text)) for number, text in short)
+        found.update(roman or _counting_up((number, int(each[1]) if each else 0) for number, each in digits))
     return found
 
 
@@ -110,11 +111,6 @@ def _counting_up(candidates: Iterable[tuple[int, int]]) -> Iterator[int]:
     for (number, value), before, after in zip(numbered, [0, *values], [*values[1:], 0], strict=False):
         if (value > 1 and before == value - 1) or (value == 1 and after == 2):
             yield number
-
-
-def _digits_value(text: str) -> int:
-    found = _LONE_DIGITS.fullmatch(text)
-    return int(found.group(1)) if found else 0
 
 
 _ROMAN_DIGITS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}

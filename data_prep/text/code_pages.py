@@ -102,7 +102,8 @@ def best_reading(data: bytes, lang: str) -> Reading | None:
         None where no encoding of the group makes it probable.
     """
     group = group_of(lang)
-    best = max(_readings(data, group, _languages(group, lang)), key=_likelihood)
+    own = {lang: group.alphabets[lang]} if lang in group.alphabets else {}
+    best = max(_readings(data, group, own | group.alphabets), key=_likelihood)
     if group is not WESTERN or (best.lang == lang != "en" and best.is_probable):
         return best if best.is_probable else None
     # English has words of several languages; so every letter may be there, if no language of another group has just
@@ -110,7 +111,8 @@ def best_reading(data: bytes, lang: str) -> Reading | None:
     loose = max(_readings(data, group, {"": "".join(group.alphabets.values())}), key=_likelihood)
     if not loose.is_probable:
         return None
-    if _is_rare(data, loose.encoding):
+    letters = [each for each in _sample(data).decode(loose.encoding, "replace") if each.isalpha()]
+    if sum(not letter.isascii() for letter in letters) <= max(_FEW, _FEW_LETTERS * len(letters)):
         return best if best.is_probable else loose
     others = max((reading.share for reading in other_readings(data, lang)), default=0.0)
     if best.lang != "en" and best.is_probable:
@@ -146,12 +148,6 @@ def advice(data: bytes, lang: str) -> str:
     return f"neither UTF-8 nor text in an encoding of `lang: {lang}`{likely}; name it in `encoding`"
 
 
-def _languages(group: Group, lang: str) -> dict[str, str]:
-    """The alphabets of a group, the language's own first."""
-    own = {lang: group.alphabets[lang]} if lang in group.alphabets else {}
-    return own | group.alphabets
-
-
 def _likelihood(reading: Reading) -> float:
     return round(reading.share, 3)
 
@@ -166,11 +162,6 @@ def _sample(data: bytes) -> bytes:
             if size >= SAMPLE_BYTES:
                 break
     return b"\n".join(lines)
-
-
-def _is_rare(data: bytes, encoding: str) -> bool:
-    letters = [character for character in _sample(data).decode(encoding, "replace") if character.isalpha()]
-    return sum(not letter.isascii() for letter in letters) <= max(_FEW, _FEW_LETTERS * len(letters))
 
 
 def _readings(data: bytes, group: Group, alphabets: dict[str, str]) -> Iterator[Reading]:

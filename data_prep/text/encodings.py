@@ -102,7 +102,10 @@ def decode_text(data: bytes, encoding: str, lang: str) -> str:
         DecodingError: the bytes are no text, or `auto` finds no encoding of `lang` in which they are probable.
     """
     text = _decode(data, encoding, lang).replace("\r\n", "\n")
-    _refuse_binary(text)
+    encoded = text.encode("utf-8", "replace")
+    num_control = len(encoded) - len(encoded.translate(None, _CONTROL))
+    if num_control > _MAX_CONTROL_SHARE * len(text):
+        raise DecodingError(0, f"no text: {num_control} of {len(text)} characters are control characters")
     if encoding == AUTO:
         text = repair_mojibake(text)
     return clean_text(text, keep_chapters=True)
@@ -145,8 +148,11 @@ def decode_html(data: bytes, http_charset: str | None, lang: str = "en") -> str:
     if _has_few_wrong(text):
         return text
     for each in dict.fromkeys((lang, "ko")):  # the guess knows no Korean encoding
-        with suppress(DecodingError):
-            return _undeclared(data, each)
+        if each in _MULTI_BYTE:
+            with suppress(DecodingError):
+                return data.decode(_multi_byte_encoding(data, each, _first_wide(data)), "replace")
+        elif (reading := best_reading(data, each)) is not None:
+            return data.decode(reading.encoding, "replace")
     return text
 
 
@@ -162,20 +168,6 @@ def decode_declared(data: bytes, name: str) -> str | None:
 
 def _has_few_wrong(text: str) -> bool:
     return text.count("\ufffd") <= max(1, _MAX_WRONG_SHARE * len(text))
-
-
-def _undeclared(data: bytes, lang: str) -> str:
-    """A page, mostly markup and no UTF-8, by the likeliest encoding of a language; wrong bytes become U+FFFD.
-
-    Raises:
-        DecodingError: in no encoding of the language it is probable.
-    """
-    if lang in _MULTI_BYTE:
-        return data.decode(_multi_byte_encoding(data, lang, _first_wide(data)), "replace")
-    reading = best_reading(data, lang)
-    if reading is None:
-        raise DecodingError(_first_wide(data), advice(data, lang))
-    return data.decode(reading.encoding, "replace")
 
 
 def utf16_encoding(head: bytes) -> str | None:
@@ -291,13 +283,6 @@ def _errors_read_by(code_page: str) -> str:
     name = f"cloze-read-by-{code_page}"
     codecs.register_error(name, read_by_code_page)
     return name
-
-
-def _refuse_binary(text: str) -> None:
-    encoded = text.encode("utf-8", "replace")
-    num_control = len(encoded) - len(encoded.translate(None, _CONTROL))
-    if num_control > _MAX_CONTROL_SHARE * len(text):
-        raise DecodingError(0, f"no text: {num_control} of {len(text)} characters are control characters")
 
 
 def repair_mojibake(text: str) -> str:

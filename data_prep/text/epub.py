@@ -113,8 +113,11 @@ class Epub:
         path = next((each.get("full-path") for each in container.iter("{*}rootfile")), None)
         if not path:
             raise EpubError("META-INF/container.xml names no package document")
-        if "META-INF/encryption.xml" in self._members and self._is_protected():
-            raise EpubError("its text is encrypted (digital rights management)")
+        if "META-INF/encryption.xml" in self._members:
+            references = self._xml("META-INF/encryption.xml").iter("{*}CipherReference")
+            # Encrypted fonts do no harm.
+            if any(each.get("URI", "").lower().endswith(("html", "htm", "xml")) for each in references):
+                raise EpubError("its text is encrypted (digital rights management)")
         root = self._xml(path)
         return Package(
             title=_first(root, "title"),
@@ -122,11 +125,6 @@ class Epub:
             lang=_first(root, "language"),
             documents=tuple(_reading_order(root, posixpath.dirname(path))),
         )
-
-    def _is_protected(self) -> bool:
-        """Whether more than fonts is encrypted."""
-        references = self._xml("META-INF/encryption.xml").iter("{*}CipherReference")
-        return any(each.get("URI", "").lower().endswith(("html", "htm", "xml")) for each in references)
 
     def _name_of(self, name: str) -> str:
         """The member that readers take for `name`: some books have other capitals, `./`, or `%20` in their zip."""

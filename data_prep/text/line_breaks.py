@@ -98,7 +98,13 @@ def breaks_of(texts: list[str]) -> Breaks:
     pairs = list(itertools.pairwise(texts))
     goes_on = np.array([goes_on_in(line, following) for line, following in pairs], dtype=bool)
     length = np.array([len(line) for line, _ in pairs], dtype=np.int64)
-    first = np.array([1 + _first_word(following) for _, following in pairs], dtype=np.int64)
+    first = np.array(
+        [
+            2 if _UNSPACED_START.match(following) else 1 + len(following.split(" ", 1)[0])
+            for _, following in pairs
+        ],
+        dtype=np.int64,
+    )
     pauses = np.array([not (line[-1].isalnum() or line[-1] in _HYPHENS) for line, _ in pairs], dtype=bool)
     return Breaks(goes_on, pauses, length, length + first)
 
@@ -145,7 +151,7 @@ def wrap_chances(breaks: Breaks, together: np.ndarray) -> np.ndarray:
         return chances
     lengths, reach = np.minimum(breaks.length, _LONG), np.minimum(breaks.reach, _LONG)[together]
     length, goes_on = lengths[together], breaks.goes_on[together]
-    by_rule = _sigmoid(reach - (width_of(length) - UNEVEN))
+    by_rule = 1 / (1 + np.exp(-np.clip(reach - (width_of(length) - UNEVEN), -30, 30)))
     full = by_rule > 0.5
     share = (goes_on[full].sum() + _USUAL_SHARE * _USUAL_WEIGHT) / (full.sum() + _USUAL_WEIGHT)
     by_reach = _estimate(reach, goes_on / share, by_rule, _RULE_WEIGHT, spread=2)
@@ -168,7 +174,10 @@ def are_set(texts: list[str], breaks: Breaks, chances: np.ndarray) -> np.ndarray
     Returns:
         [lines - 1] bool; False in the middle of a sentence.
     """
-    kind = np.array([_surroundings(line, after) for line, after in itertools.pairwise(texts)], dtype=np.int64)
+    kind = np.array(
+        [2 * ends_sentence(line) + (after[0] in _OPENING) for line, after in itertools.pairwise(texts)],
+        dtype=np.int64,
+    )
     unsure = ~breaks.goes_on
     wrapped = chances.copy()
     counts = {True: np.array([6.0, 1.0, 3.0, 0.5]), False: np.array([0.5, 0.3, 5.0, 4.5])}
@@ -193,14 +202,6 @@ def ends_sentence(line: str) -> bool:
     return line.rstrip(_CLOSING)[-1:] in _ENDINGS
 
 
-def _surroundings(line: str, following: str) -> int:
-    return 2 * ends_sentence(line) + (following[0] in _OPENING)
-
-
-def _first_word(line: str) -> int:
-    return 1 if _UNSPACED_START.match(line) else len(line.split(" ", 1)[0])
-
-
 def _estimate(
     classes: np.ndarray, labels: np.ndarray, guess: np.ndarray, weight: float, *, spread: int
 ) -> np.ndarray:
@@ -213,7 +214,3 @@ def _estimate(
         start = (len(window) - size) // 2
         counts, sums = counts[start : start + size], sums[start : start + size]
     return np.clip((sums[classes] + weight * guess) / (counts[classes] + weight), 0.01, 0.99)
-
-
-def _sigmoid(values: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-np.clip(values, -30, 30)))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -60,30 +59,24 @@ def paragraphs_of(text: str, line_wrap: LineWrap) -> list[str]:
             text whether its lines are wrapped, and keeps the lines of verse within their paragraph.
     """
     lines = read_lines(text)
-    return _WRAPS[line_wrap](lines) if lines.texts else []
-
-
-def _join_all(lines: Lines) -> list[str]:
-    lines, breaks = _without_spacing(lines)
-    return _resumed(_wrapped_paragraphs(lines, breaks, lambda start, end: False))
-
-
-def _join_if_wrapped(lines: Lines) -> list[str]:
+    if line_wrap == "kept" or not lines.texts:
+        return lines.texts
     close, breaks = _without_spacing(lines)
+    if line_wrap == "joined":
+        return _resumed(_wrapped_paragraphs(close, breaks, lambda start, end: False))
     together = close.blanks[1:] == 0
     if not come_from_wrapping(breaks, together):
         return _resumed(_kept_paragraphs(lines, breaks))
     is_ended = (wrap_chances(breaks, together) < 0.5) & ~breaks.goes_on
-    return _resumed(
-        _wrapped_paragraphs(
-            close, breaks, lambda start, end: _is_verse(close.texts, breaks, is_ended, start, end)
-        )
-    )
 
+    def is_verse(start: int, end: int) -> bool:
+        """Whether most lines of a paragraph were ended on purpose, as in verse, lists and signatures."""
+        num_ended = np.count_nonzero(is_ended[start : end - 1])
+        if end - start < _LEAST_VERSE or 2 * num_ended < end - start:
+            return False
+        return not _is_narrow_prose(breaks, start, end)
 
-_WRAPS: Mapping[LineWrap, Callable[[Lines], list[str]]] = MappingProxyType(
-    {"auto": _join_if_wrapped, "joined": _join_all, "kept": lambda lines: lines.texts}
-)
+    return _resumed(_wrapped_paragraphs(close, breaks, is_verse))
 
 
 def _without_spacing(lines: Lines) -> tuple[Lines, Breaks]:
@@ -100,9 +93,13 @@ def _wrapped_paragraphs(lines: Lines, breaks: Breaks, is_verse: Callable[[int, i
     num_blank = int(np.count_nonzero(~together))
     ends = ~together & ~_is_torn(lines.texts, breaks)
     is_set = together & are_set(lines.texts, breaks, wrap_chances(breaks, together))
-    if _has_indents(lines, breaks, together, num_blank):
-        deep = lines.indents > _usual_indent(lines.indents)
-        ends |= deep[1:] & (is_set | (lines.indents[1:] > lines.indents[:-1]))
+    deeper = together & (lines.indents[1:] > lines.indents[:-1])
+    num_deeper = np.count_nonzero(deeper)
+    if num_deeper > num_blank and np.count_nonzero(breaks.goes_on[deeper]) < _RARE * num_deeper:
+        # Indents, and not blank lines, mark where paragraphs begin: deeper ones than the least that is no exception.
+        levels, counts = np.unique(lines.indents, return_counts=True)
+        usual = next(iter(levels[counts > _RARE * len(lines.indents)]), levels[counts.argmax()])
+        ends |= (lines.indents > usual)[1:] & (is_set | (lines.indents[1:] > lines.indents[:-1]))
     elif np.count_nonzero(is_set) > num_blank and (not num_blank or come_from_wrapping(breaks, together)):
         ends |= is_set | np.array([is_bare_heading(text) for text in lines.texts[1:]], dtype=bool)
         width = _NARROW * width_of(breaks.length)
@@ -111,19 +108,6 @@ def _wrapped_paragraphs(lines: Lines, breaks: Breaks, is_verse: Callable[[int, i
                 ends[start : end - 1] = False
     for start, end in _blocks(lines.texts, ends):
         yield _lines(lines.texts[start:end]) if is_verse(start, end) else _join(lines.texts[start:end])
-
-
-def _has_indents(lines: Lines, breaks: Breaks, together: np.ndarray, num_blank: int) -> bool:
-    """Whether indents, and not blank lines, mark where paragraphs begin."""
-    deeper = together & (lines.indents[1:] > lines.indents[:-1])
-    count = np.count_nonzero(deeper)
-    return bool(count > num_blank and np.count_nonzero(breaks.goes_on[deeper]) < _RARE * count)
-
-
-def _usual_indent(indents: np.ndarray) -> int:
-    """The least indent that is no exception."""
-    levels, counts = np.unique(indents, return_counts=True)
-    return int(next(iter(levels[counts > _RARE * len(indents)]), levels[counts.argmax()]))
 
 
 def _is_torn(texts: list[str], breaks: Breaks) -> np.ndarray:
@@ -156,12 +140,14 @@ def _kept_paragraphs(lines: Lines, breaks: Breaks) -> Iterator[str]:
 def _is_poem(texts: list[str], blank: np.ndarray) -> bool:
     """Whether a text is verse in stanzas: short lines that begin with capitals, and are no sentences."""
     num_short = sum(len(text) for text in texts if len(text) <= _MAX_VERSE_CHARACTERS)
+    first = [text.lstrip(QUOTES)[:1] for text in texts]
+    cased = [letter for letter in first if letter.isupper() or letter.islower()]
     return (
         len(texts) >= _LEAST_POEM
         and num_short > 0.8 * sum(map(len, texts))
         and int(np.count_nonzero(blank)) * _LONGEST_STANZA > len(texts)
         and sum(map(ends_sentence, texts)) < 0.6 * len(texts)
-        and _has_capitals(texts)
+        and sum(map(str.isupper, cased)) > _CAPITAL_SHARE * len(cased)
     )
 
 
@@ -176,14 +162,6 @@ def _blocks(texts: list[str], ends: np.ndarray) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _is_verse(texts: list[str], breaks: Breaks, is_ended: np.ndarray, start: int, end: int) -> bool:
-    """Whether most lines of a paragraph were ended on purpose, as in verse, lists and signatures."""
-    num_ended = np.count_nonzero(is_ended[start : end - 1])
-    if end - start < _LEAST_VERSE or 2 * num_ended < end - start:
-        return False
-    return not _is_narrow_prose(breaks, start, end)
-
-
 def _is_narrow_prose(breaks: Breaks, start: int, end: int, most: float = math.inf) -> bool:
     """Whether lines fill a column of their own, narrower than some width, and sentences go on from line to line."""
     inside = slice(start, end - 1)
@@ -192,13 +170,6 @@ def _is_narrow_prose(breaks: Breaks, start: int, end: int, most: float = math.in
         width < most
         and breaks.goes_on[inside].mean() + (breaks.reach[inside] > width).mean() >= _LEAST_NARROW
     )
-
-
-def _has_capitals(lines: list[str]) -> bool:
-    """Whether nearly every line begins with a capital."""
-    first = [line.lstrip(QUOTES)[:1] for line in lines]
-    cased = [letter for letter in first if letter.isupper() or letter.islower()]
-    return sum(map(str.isupper, cased)) > _CAPITAL_SHARE * len(cased)
 
 
 def _resumed(paragraphs: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html.entities import html5
 from typing import Any, Literal
@@ -61,7 +61,11 @@ def parse_xml(data: bytes) -> Any:
         decoder = codecs.getincrementaldecoder(utf16)("surrogatepass")
         utf8, encoding = decoder.decode(data).encode("utf-8", "surrogatepass"), "utf-8"
     root = _tree(utf8, encoding, resolve_entities=False)
-    contents = _declared_entities(root)
+    declarations = root.getroottree().docinfo.internalDTD
+    # The document's own entities; None for a file of another kind.
+    contents = (
+        {} if declarations is None else {each.name: each.content for each in declarations.iterentities()}
+    )
     used = {node.name for node in root.iter(etree.Entity)} if contents else set()
     if used.isdisjoint(contents):
         return root
@@ -69,25 +73,14 @@ def parse_xml(data: bytes) -> Any:
         if contents[name] is None:
             raise XmlError(0, f"its entity {name!r} lies in another file, and is not read")
     used.update(*(_REFERENCE.findall(content) for content in contents.values() if content))
-    return _tree(
-        _declaring(used - contents.keys() - _PREDEFINED, utf8), encoding, resolve_entities="internal"
-    )
-
-
-def _declared_entities(root: Any) -> dict[str, str | None]:
-    """The document's own entities, by name; None for a file of another kind."""
-    declarations = root.getroottree().docinfo.internalDTD
-    return {} if declarations is None else {each.name: each.content for each in declarations.iterentities()}
-
-
-def _declaring(names: Iterable[str], utf8: bytes) -> bytes:
-    """A document that declares, ahead of its own entities, what `entity_text` says of others."""
-    declarations = "".join(
+    # Ahead of its own entities, the document declares what `entity_text` says of others.
+    declared = "".join(
         f'<!ENTITY {name} "{"".join(f"&#38;#{ord(character)};" for character in entity_text(name))}">'
-        for name in sorted(names)
+        for name in sorted(used - contents.keys() - _PREDEFINED)
         if name.isascii()
     )
-    return _SUBSET.sub(lambda found: found.group() + declarations.encode(), utf8, count=1)
+    utf8 = _SUBSET.sub(lambda found: found.group() + declared.encode(), utf8, count=1)
+    return _tree(utf8, encoding, resolve_entities="internal")
 
 
 def _tree(utf8: bytes, encoding: str | None, *, resolve_entities: bool | Literal["internal"]) -> Any:
@@ -103,17 +96,13 @@ def _tree(utf8: bytes, encoding: str | None, *, resolve_entities: bool | Literal
     try:
         return etree.fromstring(utf8, parser)
     except etree.XMLSyntaxError as error:
-        line, column = error.position
-        raise XmlError(_offset(utf8, line, column), f"malformed XML: {error.msg}") from None
+        (line, column), start = error.position, 0
+        for _ in range(line - 1):
+            start = utf8.find(b"\n", start) + 1
+        offset = min(len(utf8), start + max(0, column - 1))
+        raise XmlError(offset, f"malformed XML: {error.msg}") from None
     except ValueError as error:
         raise XmlError(0, f"malformed XML: {error}") from None
-
-
-def _offset(data: bytes, line: int, column: int) -> int:
-    start = 0
-    for _ in range(line - 1):
-        start = data.find(b"\n", start) + 1
-    return min(len(data), start + max(0, column - 1))
 
 
 def local_name(element: Any) -> str:

@@ -17,18 +17,13 @@ if TYPE_CHECKING:
 
 
 def train(texts: Iterable[str], config: ByteLevelBPE) -> str:
-    """Train on texts; returns the `tokenizer.json`."""
-    return train_bpe(texts, config.vocab_size, config.min_frequency)
-
-
-def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int) -> str:
     """Train with Hugging Face tokenizers; returns the `tokenizer.json`. The same texts give the same bytes."""
     from tokenizers import pre_tokenizers, trainers
 
     tokenizer = _assemble({}, [])
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
+        vocab_size=config.vocab_size,
+        min_frequency=config.min_frequency,
         special_tokens=_added_tokens(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from data_prep.tokenizers.byte_level_bpe import train, train_bpe
+from data_prep.tokenizers.byte_level_bpe import train
 from data_prep.tokenizers.config import ByteLevelBPE
 from data_prep.tokenizers.pretrained import ConversionSplit, Published, convert_tokenizer, find_tokenizer
 from data_prep.tokenizers.special import SPECIAL_TOKENS, find_special_tokens, vocabulary_size
@@ -22,14 +22,10 @@ def texts():
 
 @pytest.fixture(scope="module")
 def trained():
-    return train_bpe(texts(), 700, 2)
+    return train(texts(), ByteLevelBPE(vocab_size=700))
 
 
 def test_the_same_texts_give_the_same_bytes(trained):
-    assert train_bpe(iter(texts()), 700, 2) == trained
-
-
-def test_text_too_small_for_fast_training_is_trained_by_the_reference(trained):
     assert train(iter(texts()), ByteLevelBPE(vocab_size=700)) == trained
 
 
@@ -63,15 +59,13 @@ def test_a_pretrained_tokenizer_is_copied_byte_for_byte(trained, tmp_path):
 
 def test_unusable_tokenizers_are_refused_with_the_reason(trained, tmp_path):
     path = tmp_path / "tokenizer.json"
-    with pytest.raises(MissingInputError, match=r"tokenizer\.json"):
+    with pytest.raises(MissingInputError):
         find_tokenizer(tmp_path)
-    path.write_text("{}")
-    with pytest.raises(ConfigError, match="cannot be loaded"):
-        copy(path, tmp_path / "copy")
-    path.write_text(trained.replace('"dropout": null', '"dropout": 0.1'))
-    with pytest.raises(ConfigError, match="dropout"):
-        copy(path, tmp_path / "copy")
-    bare = trained.replace("<s>", "<one>").replace("</s>", "<two>")
-    path.write_text(bare)
-    with pytest.raises(ConfigError, match="no bos and no eos"):
-        copy(path, tmp_path / "copy")
+    for contents, reason in (
+        ("{}", "cannot be loaded"),
+        (trained.replace('"dropout": null', '"dropout": 0.1'), "dropout"),
+        (trained.replace("<s>", "<one>").replace("</s>", "<two>"), "no bos and no eos"),
+    ):
+        path.write_text(contents)
+        with pytest.raises(ConfigError, match=reason):
+            copy(path, tmp_path / "copy")

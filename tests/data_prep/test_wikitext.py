@@ -100,33 +100,10 @@ NAMES = [
     "formatnombre:",
     *sorted({*MONEY, *(name for own in _tables().values() for name in own)}),
 ]
-VALUES = [
-    "1",
-    "12345.6",
-    "-5",
-    "nan",
-    "1e400",
-    "x",
-    "''y''",
-    "[[a|b]]",
-    "{{nowrap|z}}",
-    "3=q",
-    "e=3",
-    "x=",
-    "km",
-]
-VALUES += [
-    "",
-    "to",
-    "\n",
-    "<br>",
-    "31.2.1799",
-    "9" * 20,
-    "Nome=A",
-    "Attività=b",
-    "AnnoMorte=?",
-    "<nowiki>|}}</nowiki>",
-]
+WORDS = (
+    "1 12345.6 -5 nan 1e400 x ''y'' [[a|b]] {{nowrap|z}} 3=q e=3 x= km to <br> 31.2.1799 Nome=A Attività=b"
+)
+VALUES = [*WORDS.split(), "AnnoMorte=?", "<nowiki>|}}</nowiki>", "", "\n", "9" * 20]
 
 
 @given(

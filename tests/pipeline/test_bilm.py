@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError, MismatchError
-from data_prep.tokenizers.byte_level_bpe import train_bpe
-from data_prep.tokenizers.config import WordLexicon
+from data_prep.tokenizers import byte_level_bpe
+from data_prep.tokenizers.config import ByteLevelBPE, WordLexicon
 from data_prep.tokenizers.word_lexicon import Lexicon, train
 from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig, spell, spell_sentence
@@ -245,7 +245,8 @@ def test_real_text_keeps_its_words(corpora):
 
 
 def test_tokens_that_are_no_words_are_refused():
-    vocabulary = make_vocabulary(train_bpe(TEXTS, 600, 1), ROLES)
+    trained = byte_level_bpe.train(TEXTS, ByteLevelBPE(vocab_size=600, min_frequency=1))
+    vocabulary = make_vocabulary(trained, ROLES)
     packed = Packed(
         np.zeros((1, 4), np.uint32),
         np.array([0, 4], np.int32),

@@ -9,7 +9,8 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import MissingInputError
-from data_prep.tokenizers.byte_level_bpe import train_bpe
+from data_prep.tokenizers import byte_level_bpe
+from data_prep.tokenizers.config import ByteLevelBPE
 from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS
 from pipeline.commands.verbs import app
 
@@ -21,7 +22,8 @@ def made(tmp_path):
     """A text, a byte-level BPE and a WordPiece vocabulary."""
     (tmp_path / "text.txt").write_text("\n".join(LINES), encoding="utf-8")
     (tmp_path / "bpe").mkdir()
-    (tmp_path / "bpe" / "tokenizer.json").write_text(train_bpe(LINES, 600, 1), encoding="utf-8")
+    trained = byte_level_bpe.train(LINES, ByteLevelBPE(vocab_size=600, min_frequency=1))
+    (tmp_path / "bpe" / "tokenizer.json").write_text(trained, encoding="utf-8")
     (tmp_path / "vocab.txt").write_text(
         "\n".join([*SPECIAL_TOKENS, "the", "city", "and", "river", "na", "##ive"])
     )

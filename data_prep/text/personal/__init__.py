@@ -4,3 +4,7 @@ Spans are (start, end) in characters, ascending, without overlaps. No span split
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+
+Spans = Iterator[tuple[int, int]]

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 
 import regex
 
+from data_prep.text.personal import Spans
+
 MAX_LOCAL_CHARACTERS = 128
 """Looked at before an `@`. RFC 5321 allows 64; return paths that hold another address are longer."""
 MAX_CUE_DISTANCE = 60
@@ -68,8 +70,6 @@ _CUE = regex.compile(r"(?i)mail|contact|write|reach|kontakt|correo|почт|cour
 _SPACED_AT = regex.compile(r"(?<=\w)(?: @ ?|@ )(?=\w)|(?<=[a-z0-9]) AT (?=[a-z0-9])")
 _SPACED_DOMAIN = regex.compile(rf"(?:{_LATIN_LABEL}\.)+[a-z]{{2,24}}+{_END}")
 _PERSON = regex.compile(r"[\w+-]+[._+]\w+\Z")
-
-Spans = Iterator[tuple[int, int]]
 
 
 def find_emails(text: str) -> Spans:

@@ -4,12 +4,12 @@ of services whose keys have a form of their own, as the services publish it for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
 import regex
 
+from data_prep.text.personal import Spans
 from data_prep.text.words import points_of
 
 # -- where digits stand --------------------------------------------------------------------------------------
@@ -84,8 +84,6 @@ _ISSUERS = regex.compile(
     r"|(?:5018|5020|5038|5893|6304|6759|676[1-3])\d{8,15}"  # Maestro
 )
 """Numbers that begin as an issuer's do and are as long."""
-
-Spans = Iterator[tuple[int, int]]
 
 
 def find_ibans(text: str) -> Spans:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import regex
 
+from data_prep.text.personal import Spans
 from data_prep.text.personal.digit_contexts import (
     COUNTED_AFTER,
     NOT_A_PHONE,
@@ -63,8 +64,6 @@ _EXTENSION = regex.compile(
 )
 _DIALLED_PLUS = regex.compile(r"00(?=[1-9])|011(?= [1-9])")
 _BRACKETS = str.maketrans("（）", "()")
-
-Spans = Iterator[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,110 +23,21 @@ SETTINGS: dict[str, dict[str, Any]] = {kind: {} for kind in FILTERS} | {
     "gopher_quality": {"min_words": 0, "min_stop_words": 0},
 }
 """Settings under which small texts reach most rules."""
-ADVERSARIES = [
-    *("a", "a@", "@a.", ".a@", "a@a.a", "1 ", "1.", "1:", "1-", "::", "+1", "(", "-", "AB12", "1.1.1.1 "),
-    *(
-        "2024-01-01 ",
-        "01.02.2003 04:05 ",
-        "+1 ",
-        "0",
-        "a [at] ",
-        "a at b dot ",
-        '"a',
-        '"a"@',
-        "-----BEGIN ",
-    ),
-    *(
-        "[",
-        "]",
-        "[1]",
-        "[[1]",
-        "\n",
-        "\n \n",
-        "a\n",
-        "| ",
-        "... ",
-        "a b ",
-        "© ",
-        "copyright ",
-        "cookies ",
-        "{",
-    ),
-    *("\x00", "é", "Ã", "Ã©", "Ã\x00", "â€™ ", "漢", "ก", "\u200b", "e\u0301", "\u0301"),
-]
+ADVERSARIES = (
+    "a;a@;@a.;.a@;a@a.a;1 ;1.;1:;1-;::;+1;(;-;AB12;1.1.1.1 ;2024-01-01 ;01.02.2003 04:05 ;+1 ;0;a [at] ;"
+    'a at b dot ;"a;"a"@;-----BEGIN ;[;];[1];[[1];\n;\n \n;a\n;| ;... ;a b ;© ;copyright ;cookies ;{;\x00;'
+    "é;Ã;Ã©;Ã\x00;â€™ ;漢;ก;\u200b;e\u0301;\u0301"
+)
 """Repeated, these are the worst that we know for some rule or pattern."""
-PIECES = st.sampled_from(
-    [
-        *(
-            "a",
-            "The end. ",
-            "\n",
-            "\n\n",
-            " ",
-            "\r\n",
-            "\x85",
-            "\x00",
-            "\x9d",
-            "\xa0",
-            "\u200b",
-            "\ufeff",
-            "e\u0301",
-        ),
-        *(
-            "Ã",
-            "Â",
-            "©",
-            "â€™",
-            "Ã\x00",
-            "é",
-            "漢字",
-            "ไทย",
-            "हिन्दी",
-            "|",
-            " | ",
-            "»",
-            "- ",
-            "•",
-            "#",
-            "...",
-            "…",
-            '."',
-        ),
-        *(
-            "[",
-            "]",
-            "1",
-            "edit",
-            "citation needed",
-            "[1]",
-            "{",
-            "lorem ipsum",
-            "javascript",
-            "cookie policy",
-            "©2020",
-        ),
-        *(
-            "x@y.org",
-            "@",
-            ".",
-            "8.8.8.8",
-            "2001:4860:4860::8888",
-            ":",
-            "+1 415-555-2671",
-            "(415) 555-2671",
-            "-",
-        ),
-        *(
-            "DE89 3704 0044 0532 0130 00",
-            "GB82WEST12345698765432",
-            "Read more",
-            "log in",
-            "Home | News | Contact",
-        ),
-    ]
+PIECES = (
+    "a;The end. ;\n;\n\n; ;\r\n;\x85;\x00;\x9d;\xa0;\u200b;\ufeff;e\u0301;Ã;Â;©;â€™;Ã\x00;é;漢字;ไทย;"
+    'हिन्दी;|; | ;»;- ;•;#;...;…;.";[;];1;edit;citation needed;[1];{;lorem ipsum;javascript;'
+    "cookie policy;©2020;x@y.org;@;.;8.8.8.8;2001:4860:4860::8888;:;+1 415-555-2671;(415) 555-2671;-;"
+    "DE89 3704 0044 0532 0130 00;GB82WEST12345698765432;Read more;log in;Home | News | Contact"
 )
 TEXTS = st.one_of(
-    st.lists(PIECES, max_size=25).map("".join), st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+    st.lists(st.sampled_from(PIECES.split(";")), max_size=25).map("".join),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
 )
 
 
@@ -169,7 +80,7 @@ def test_nearly_empty_texts_are_handled(kind: str, text: str):
 def test_time_grows_with_the_length_of_a_text_and_not_with_its_square(kind: str):
     """A pattern that is tried from each of n characters up to the end would take hours for these."""
     apply = build(kind)
-    for piece in ADVERSARIES:
+    for piece in ADVERSARIES.split(";"):
         apply(document(piece * (100_000 // len(piece))))
     for piece in ("word ", "1 ", "a@", "[", "\n"):
         apply(document(piece * (300_000 // len(piece))))

@@ -12,9 +12,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from data_prep.ragged import Ragged
 from data_prep.sentences import cut_sentences
-from data_prep.tokenizers import word_lexicon, wordpiece
-from data_prep.tokenizers.byte_level_bpe import train_bpe
-from data_prep.tokenizers.config import WordLexicon, WordPiece
+from data_prep.tokenizers import byte_level_bpe, word_lexicon, wordpiece
+from data_prep.tokenizers.config import ByteLevelBPE, WordLexicon, WordPiece
 from data_prep.tokenizers.fast import agrees_with, encodes_words_apart, is_byte_level, make_fast_encoder
 from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 from data_prep.tokenizers.reference import ReferenceEncoder, control_names
@@ -66,7 +65,7 @@ def like_llama2() -> str:
 
 
 FAST = {
-    "byte-level BPE": lambda: train_bpe(TEXTS, 700, 1),
+    "byte-level BPE": lambda: byte_level_bpe.train(TEXTS, ByteLevelBPE(vocab_size=700, min_frequency=1)),
     "wordpiece": lambda: wordpiece.train(TEXTS, WordPiece(vocab_size=800)),
     "cased wordpiece": lambda: wordpiece.train(TEXTS, WordPiece(vocab_size=800, lowercase=False)),
     "unigram": lambda: sentencepiece("unigram", "nmt_nfkc"),

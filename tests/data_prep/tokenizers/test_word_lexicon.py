@@ -11,8 +11,8 @@ from hypothesis import given
 from tokenizers import Tokenizer
 
 from data_prep.ragged import Ragged
-from data_prep.tokenizers.byte_level_bpe import train_bpe
-from data_prep.tokenizers.config import WordLexicon
+from data_prep.tokenizers import byte_level_bpe
+from data_prep.tokenizers.config import ByteLevelBPE, WordLexicon
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
 from data_prep.tokenizers.word_lexicon import Lexicon, train
@@ -93,4 +93,4 @@ def test_text_never_becomes_a_special_token(trained, lexicon):
 
 def test_another_tokenizer_is_no_lexicon():
     with pytest.raises(ValueError, match="no word lexicon"):
-        Lexicon.read(train_bpe(TEXTS, 600, 1))
+        Lexicon.read(byte_level_bpe.train(TEXTS, ByteLevelBPE(vocab_size=600)))

@@ -20,46 +20,8 @@ from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
 from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS, train
 from tests.data_prep.tokenizers import adversarial
 
-CASED = [
-    *(
-        *SPECIAL_TOKENS,
-        "The",
-        "the",
-        "na",
-        "##ïve",
-        "##ive",
-        "Word",
-        "word",
-        "İ",
-        "##s",
-        "ß",
-        "Å",
-        "e",
-        "E",
-        "##\u0301",
-    ),
-    *(
-        "1",
-        "##9",
-        "##8",
-        "##4",
-        "日",
-        "本",
-        "語",
-        "!",
-        "'",
-        "s",
-        "$",
-        "5",
-        ".",
-        "0",
-        "##0",
-        "x",
-        "한국어",
-        "한",
-        "##국",
-    ),
-]
+_CASED = "The the na ##ïve ##ive Word word İ ##s ß Å e E ##\u0301 1 ##9 ##8 ##4 日 本 語 ! ' s $ 5 . 0 ##0 x"
+CASED = [*SPECIAL_TOKENS, *_CASED.split(), "한국어", "한", "##국"]
 
 
 @pytest.fixture(scope="module")
