@@ -43,7 +43,7 @@ _COLLAPSED = [
     {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
     {"type": "Prepend", "prepend": SPACE},
 ]
-"""How `sentencepiece_conversion.py` writes that every word begins with one mark, whatever white space is around it."""
+"""How `sentencepiece.py` writes that every word begins with one mark, whatever white space is around it."""
 
 
 class FastEncoder:
