@@ -150,16 +150,15 @@ def without_asides(blocks: np.ndarray, elements: np.ndarray, prose: int) -> np.n
             is_dropped = is_small or body_outside > max(_ENOUGH_BODY, 0.5 * inside)
         if is_dropped:
             for number in range(first, end):
-                is_kept[number] = role == _DETAIL and _is_substance(blocks[number, _KIND], element[_VALUE])
+                # Tables and code in figures, and the headings of sections, are no details.
+                kind = blocks[number, _KIND]
+                is_substance = kind in (_ROW, _PRE) or (
+                    kind >= _FIRST_HEADING and element[_VALUE] & _HEADER != 0
+                )
+                is_kept[number] = role == _DETAIL and is_substance
             left -= inside
             done = end
     return is_kept
-
-
-@njit(cache=True, nogil=True)
-def _is_substance(kind: int, value: int) -> bool:
-    """Tables and code in figures, and the headings of sections, are no details."""
-    return kind in (_ROW, _PRE) or (kind >= _FIRST_HEADING and value & _HEADER != 0)
 
 
 @njit(cache=True, nogil=True)
@@ -279,7 +278,13 @@ def _without_scraps(blocks: list[Block], title: str) -> list[Block]:
         is_dropped = (
             _is_pointer(block)
             or (block.size < _MAX_POINTER and _NOISE.fullmatch(block.text) is not None)
-            or (number < _HEAD_BLOCKS and _is_byline(block))
+            or (
+                number < _HEAD_BLOCKS
+                and block.kind in ("", "p")
+                and block.plain < _SCRAP
+                and block.text[-1] not in SENTENCE_ENDS
+                and _BYLINE.match(block.text) is not None
+            )
             or (is_dropped and is_last and block.kind in HEADINGS)  # the heading of a list of links
             or (is_dropped and block.size < _SCRAP and _POINTER.match(block.text) is not None)
         )
@@ -310,15 +315,6 @@ def _is_pointer(block: Block) -> bool:
         and block.size < _MAX_POINTER
         and block.linked > 0.3 * block.size
         and _POINTER.match(block.text) is not None
-    )
-
-
-def _is_byline(block: Block) -> bool:
-    return (
-        block.kind in ("", "p")
-        and block.plain < _SCRAP
-        and block.text[-1] not in SENTENCE_ENDS
-        and _BYLINE.match(block.text) is not None
     )
 
 

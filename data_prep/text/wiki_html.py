@@ -94,21 +94,17 @@ def _outermost(body: Any) -> Iterator[Any]:
             continue
         stack.append(element.next_element)
         if element.tag in _HEADINGS:
-            yield from _furniture_in(element)
+            # The older parser puts the link to edit a section into its heading.
+            child = element.first_element_child
+            while child is not None:
+                if _is_furniture(child):
+                    yield child
+                child = child.next_element
             yield element
         elif _is_furniture(element):
             yield element
         else:
             stack.append(element.first_element_child)
-
-
-def _furniture_in(heading: Any) -> Iterator[Any]:
-    """Such as the link to edit a section, which the older parser puts into its heading."""
-    child = heading.first_element_child
-    while child is not None:
-        if _is_furniture(child):
-            yield child
-        child = child.next_element
 
 
 def _is_furniture(element: Any) -> bool:

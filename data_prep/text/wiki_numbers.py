@@ -231,6 +231,9 @@ def centuries(before_christ: str) -> Show:
     return show
 
 
+_SPANISH_ERAS = {"a": " a. C.", "d": " d. C."}
+
+
 def spelled_date(year: str, month: str, day: str, lang: str) -> str:
     """Year, month and day, as "3 May 1980" or "3 de mayo de 1980"."""
     if month.isdecimal() and 1 <= int(month) <= 12:
@@ -254,18 +257,6 @@ def age(values: Mapping[str, str], page: Page) -> str:
     return str(then[0] - born[0] - (then[1:] < born[1:]))
 
 
-def age_of_day_first(values: Values, page: Page) -> str:
-    return age({"1": values.get("3", ""), "2": values.get("2", ""), "3": values.get("1", "")}, page)
-
-
-def date(values: Values, page: Page) -> str:
-    return spelled_date(values.get("1", ""), values.get("2", ""), values.get("3", ""), page.lang)
-
-
-def day_first(values: Values, page: Page) -> str:
-    return spelled_date(values.get("3", ""), values.get("2", ""), values.get("1", ""), page.lang)
-
-
 def date_in_french(values: Values, page: Page) -> str:
     """Day, month and year; what follows is the subject to which the year links."""
     day, month, year = (values.get(key, "") for key in "123")
@@ -275,11 +266,8 @@ def date_in_french(values: Values, page: Page) -> str:
 def as_of(values: Values, page: Page) -> str:
     words = "since" if "since" in values else "as of"
     words = words if values.get("lc") else words.capitalize()
-    return values.get("alt") or f"{words} {date(values, page)}".strip()
-
-
-def old_style_date(values: Values, page: Page) -> str:
-    return f"{values.get('1', '')} [O.S. {values.get('3', '')}] {values.get('2', '')}".strip()
+    year, month, day = (values.get(key, "") for key in "123")
+    return values.get("alt") or f"{words} {spelled_date(year, month, day, page.lang)}".strip()
 
 
 def julian_date(values: Values, page: Page) -> str:
@@ -296,32 +284,36 @@ def julian_date(values: Values, page: Page) -> str:
     return f"{day} ({later.day}) {new} {year}" if old == new else f"{day} {old} ({later.day} {new}) {year}"
 
 
-def life(values: Values, page: Page) -> str:
-    """Chinese `{{bd|1879年|3月14日|1955年|4月18日}}`."""
-    born, died = values.get("1", "") + values.get("2", ""), values.get("3", "") + values.get("4", "")
-    return f"（{born}－{died}）"
-
-
-def hour(values: Values, page: Page) -> str:
-    return " ".join(filter(None, (values.get("1", ""), "h", values.get("2", ""))))
-
-
-def siglo(values: Values, page: Page) -> str:
-    """Spanish `{{siglo|V|a}}`; the second parameter says before (`a`) or after Christ."""
-    era = {"a": " a. C.", "d": " d. C."}.get(values.get("2", ""), "")
-    return f"siglo {values.get('1', '')}{era}"
-
-
-def century(values: Values, page: Page) -> str:
-    """French `{{s|XIX|e}}`; with one parameter it is the "do not wrap" of other wikis."""
-    return centuries("")(values, page) if values.get("1") and values.get("2") else values.get("1", "")
-
-
-DATES: tuple[Show, ...] = (
-    *(age, age_of_day_first, date, day_first, date_in_french, as_of, old_style_date, julian_date, life, hour),
-    *(siglo, century),
-)
-"""Forms of `wiki_templates.yaml`, by the names of their functions."""
+DATES: Mapping[str, Show] = {
+    "age": age,
+    "age_of_day_first": lambda values, page: age(
+        {"1": values.get("3", ""), "2": values.get("2", ""), "3": values.get("1", "")}, page
+    ),
+    "date": lambda values, page: spelled_date(
+        values.get("1", ""), values.get("2", ""), values.get("3", ""), page.lang
+    ),
+    "day_first": lambda values, page: spelled_date(
+        values.get("3", ""), values.get("2", ""), values.get("1", ""), page.lang
+    ),
+    "date_in_french": date_in_french,
+    "as_of": as_of,
+    "old_style_date": lambda values, page: (
+        f"{values.get('1', '')} [O.S. {values.get('3', '')}] {values.get('2', '')}".strip()
+    ),
+    "julian_date": julian_date,
+    # Chinese `{{bd|1879年|3月14日|1955年|4月18日}}`.
+    "life": lambda values, page: (
+        f"（{values.get('1', '')}{values.get('2', '')}－{values.get('3', '')}{values.get('4', '')}）"
+    ),
+    "hour": lambda values, page: " ".join(filter(None, (values.get("1", ""), "h", values.get("2", "")))),
+    # Spanish `{{siglo|V|a}}`; the second parameter says before (`a`) or after Christ.
+    "siglo": lambda values, page: f"siglo {values.get('1', '')}{_SPANISH_ERAS.get(values.get('2', ''), '')}",
+    # French `{{s|XIX|e}}`; with one parameter it is the "do not wrap" of other wikis.
+    "century": lambda values, page: (
+        centuries("")(values, page) if values.get("1") and values.get("2") else values.get("1", "")
+    ),
+}
+"""Forms of `wiki_templates.yaml`."""
 
 
 # -- French templates whose name is their text, such as `{{XIXe siècle}}`, `{{IIe}}`, `{{12e}}`, `{{1er mai}}` ---------

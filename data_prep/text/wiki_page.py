@@ -48,10 +48,6 @@ def month_name(month: int, lang: str) -> str:
 _MONTHS: Mapping[str, str] = table("wiki_words")["months"]
 
 
-def _title(page: Page) -> str:
-    return page.title
-
-
 def _time(form: str) -> Callable[[Page], str]:
     return lambda page: "" if page.saved is None else form.format(page.saved)
 
@@ -65,7 +61,7 @@ _TITLES += ("ARTICLEPAGENAME", "SUBJECTPAGENAME")
 _TIMELESS = frozenset({*_TITLES, "SITENAME", "CONTENTLANGUAGE", "CONTENTLANG"})
 _WORDS: Mapping[str, Callable[[Page], str]] = MappingProxyType(
     {
-        **dict.fromkeys(_TITLES, _title),
+        **dict.fromkeys(_TITLES, lambda page: page.title),
         "SITENAME": lambda page: "Wikipedia",
         "CONTENTLANGUAGE": lambda page: page.lang,
         "CONTENTLANG": lambda page: page.lang,

@@ -129,16 +129,6 @@ def law(sign: str) -> Show:
 # -- forms without --------------------------------------------------------------------------------
 
 
-def last(values: Values, page: Page) -> str:
-    """The last unnamed parameter."""
-    return (unnamed(values) or [""])[-1]
-
-
-def on_own_lines(values: Values, page: Page) -> str:
-    """The first parameter, such as a list in columns, between line breaks."""
-    return f"\n{values['1']}\n" if values.get("1") else ""
-
-
 def quotation(values: Values, page: Page) -> str:
     """A quotation on lines of its own."""
     text = parameter("text, Text, texto, testo, texte, quote, citation, 1")(values, page)
@@ -157,10 +147,6 @@ def number_with_unit(values: Values, page: Page) -> str:
     return " ".join([write_number(values.get("1", "").replace(" ", ""), page.lang), *rest])
 
 
-def raised(values: Values, page: Page) -> str:
-    return superscript(values.get("1", "")) if values.get("1") else "e"
-
-
 def fraction(values: Values, page: Page) -> str:
     """`{{frac|1|2}}` is ½, `{{frac|3|1|16}}` 3 1⁄16."""
     numbers = unnamed(values)
@@ -169,18 +155,6 @@ def fraction(values: Values, page: Page) -> str:
     *whole, numerator, denominator = ["1", *numbers][-3 if len(numbers) > 2 else -2 :]
     fraction = f"{numerator}\u2044{denominator}"
     return " ".join([*whole, _VULGAR_FRACTIONS.get(fraction, fraction)])
-
-
-def ship(values: Values, page: Page) -> str:
-    return " ".join(unnamed({**values, "3": "", "4": ""}))
-
-
-def ship_class(values: Values, page: Page) -> str:
-    return f"{values.get('1', '')}-class {values.get('2', '')}".strip()
-
-
-def reading(values: Values, page: Page) -> str:
-    return f"{values.get('1', '')}（{values.get('2', '')}）"
 
 
 def as_written(values: Values, page: Page) -> str:
@@ -204,17 +178,8 @@ def citation_in_text(values: Values, page: Page) -> str:
 
 
 _CHINESE = (("c", "Chinese"), ("s", "simplified Chinese"), ("t", "traditional Chinese"), ("p", "pinyin"))
-
-
-def chinese(values: Values, page: Page) -> str:
-    return "; ".join(f"{label}: {values[key]}" for key, label in _CHINESE if values.get(key))
-
-
-def music(values: Values, page: Page) -> str:
-    return {"flat": "♭", "b": "♭", "sharp": "♯", "#": "♯", "natural": "♮"}.get(values.get("1", ""), "")
-
-
-first, second = parameter("1"), parameter("2")
+_MUSIC = {"flat": "♭", "b": "♭", "sharp": "♯", "#": "♯", "natural": "♮"}
+first = parameter("1")
 _FORMS_OF: Mapping[str, Callable[[str], Show]] = {
     form.__name__: form for form in (constant, parameter, joined, prefixed, wrapped, years, centuries, law)
 }
@@ -226,12 +191,24 @@ def _in_language(write: Callable[[Values, str], str]) -> Show:
 
 
 _FORMS: Mapping[str, Show] = {
+    **DATES,
     "first": first,
-    "second": second,
+    "second": parameter("2"),
+    "last": lambda values, page: (unnamed(values) or [""])[-1],
+    # Such as a list in columns.
+    "on_own_lines": lambda values, page: f"\n{values['1']}\n" if values.get("1") else "",
     "number": lambda values, page: write_number(values.get("1", ""), page.lang),
     "us_patent": lambda values, page: f"U.S. patent {write_number(values.get('1', ''), page.lang)}",
     "power_of_ten": lambda values, page: f"×10{superscript(values.get('1', ''))}",
     "spanish_ordinal": lambda values, page: f"{values.get('1', '')}.{'ª' if values.get('2') == 'a' else 'º'}",
+    "raised": lambda values, page: superscript(values.get("1", "")) if values.get("1") else "e",
+    "ship": lambda values, page: " ".join(unnamed({**values, "3": "", "4": ""})),
+    "ship_class": lambda values, page: f"{values.get('1', '')}-class {values.get('2', '')}".strip(),
+    "reading": lambda values, page: f"{values.get('1', '')}（{values.get('2', '')}）",
+    "chinese": lambda values, page: "; ".join(
+        f"{label}: {values[key]}" for key, label in _CHINESE if values.get(key)
+    ),
+    "music": lambda values, page: _MUSIC.get(values.get("1", ""), ""),
     "biography": lambda values, page: biography(values),
     **{
         write.__name__: _in_language(write)
@@ -248,23 +225,7 @@ _FORMS: Mapping[str, Show] = {
     },
     **{
         show.__name__: show
-        for show in (
-            *DATES,
-            last,
-            on_own_lines,
-            quotation,
-            japanese,
-            number_with_unit,
-            raised,
-            fraction,
-            ship,
-            ship_class,
-            reading,
-            as_written,
-            citation_in_text,
-            chinese,
-            music,
-        )
+        for show in (quotation, japanese, number_with_unit, fraction, as_written, citation_in_text)
     },
 }
 

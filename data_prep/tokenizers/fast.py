@@ -73,7 +73,13 @@ class FastEncoder:
             # Graphemes with white space, which Hugging Face tokenizers looks up as one.
             left_out = rf"(?:\A|\s)\p{{M}}|\r\n|{left_out}"
         self._left_out = regex.compile(left_out or r"(?!)", regex.IGNORECASE)
-        self._blank = "".join(space for space in _SPACES if self._separates(space))
+        # What is white space to the tokenizer.
+        separates = {}
+        for space in _SPACES:
+            texts = [f"a{space}b", "a b", space]
+            found, expected, alone = reference.tokenizer.encode_batch(texts, add_special_tokens=False)
+            separates[space] = found.ids == expected.ids and not alone.ids
+        self._blank = "".join(filter(separates.__getitem__, _SPACES))
         self._characters = np.zeros(0x110000, dtype=np.uint8)
         marks_words = _steps(parts, "normalizer", "normalizers")[-len(_COLLAPSED) :] == _COLLAPSED
         self._lone_mark = reference.tokenizer.token_to_id(SPACE) if marks_words else None
@@ -86,7 +92,12 @@ class FastEncoder:
         strings = texts.to_pylist()
         odd = self._odd(strings)
         if self._token_bytes is None:
-            odd |= ~self._cut_at_spaces(Ragged.of_strings(texts), cuts)
+            # Every cut must lie beside white space of ASCII.
+            text = Ragged.of_strings(texts)
+            blank = np.array([ord(space) for space in self._blank if space.isascii()], dtype=np.uint8)
+            places = text.offsets[cuts.row_of] + cuts.values
+            is_apart = np.isin(text.values[places - 1], blank) | np.isin(text.values[places], blank)
+            odd |= np.bincount(cuts.row_of[~is_apart], minlength=len(text)) > 0
         ours, theirs = np.flatnonzero(~odd), np.flatnonzero(odd)
         encode = self._words if self._token_bytes is None else self._bytes
         found = encode([strings[row] for row in ours], cuts.take(ours))
@@ -141,19 +152,6 @@ class FastEncoder:
         num_odd = np.concatenate([[0], np.cumsum(self._characters[points] == _DIFFERS)])
         odd = num_odd[offsets[1:]] > num_odd[offsets[:-1]]
         return odd | np.array([bool(self._left_out.search(text)) for text in strings], dtype=bool)
-
-    def _separates(self, character: str) -> bool:
-        """Whether a character is white space to the tokenizer."""
-        texts = [f"a{character}b", "a b", character]
-        found, expected, alone = self._reference.tokenizer.encode_batch(texts, add_special_tokens=False)
-        return found.ids == expected.ids and not alone.ids
-
-    def _cut_at_spaces(self, text: Ragged, cuts: Ragged) -> np.ndarray:
-        """[texts] bool: whether every cut of a text lies beside white space of ASCII."""
-        blank = np.array([ord(space) for space in self._blank if space.isascii()], dtype=np.uint8)
-        places = text.offsets[cuts.row_of] + cuts.values
-        is_apart = np.isin(text.values[places - 1], blank) | np.isin(text.values[places], blank)
-        return np.bincount(cuts.row_of[~is_apart], minlength=len(text)) == 0
 
     def _try(self, points: np.ndarray) -> None:
         """Find out whether tokie encodes new characters as the reference does."""

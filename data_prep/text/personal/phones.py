@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING
 
 import regex
@@ -162,24 +162,12 @@ def _candidate(text: str, groups: list[tuple[int, int]]) -> _Candidate | None:
             return None
         start -= len(bracket.group())
     separators = tuple(text[groups[i][1] : groups[i + 1][0]] for i in range(len(groups) - 1))
-    if not _balanced(text[start:stop].translate(_BRACKETS)):
+    written = text[start:stop].translate(_BRACKETS)
+    depths = [*accumulate((sign == "(") - (sign == ")") for sign in written)]
+    if not set(depths) <= {0, 1} or depths[-1]:
         return None
-    return _Candidate(
-        text, start, stop, tuple(_ascii(text[first:last]) for first, last in groups), separators
-    )
-
-
-def _balanced(written: str) -> bool:
-    depth = 0
-    for character in written:
-        depth += (character == "(") - (character == ")")
-        if not 0 <= depth <= 1:
-            return False
-    return depth == 0
-
-
-def _ascii(digits: str) -> str:
-    return digits if digits.isascii() else "".join(str(int(digit)) for digit in digits)
+    digits = tuple("".join(str(int(digit)) for digit in text[first:last]) for first, last in groups)
+    return _Candidate(text, start, stop, digits, separators)
 
 
 def _is_phone(
@@ -334,9 +322,8 @@ def _has_shape(candidate: _Candidate, region: str, cue: bool) -> bool:
     lengths = tuple(map(len, candidate.groups))
     if lengths not in _shapes(region):
         return False
-    trunk, bracketed = candidate.digits.startswith("0"), "(" in candidate.written
     tied = len(lengths) > 2 and set(candidate.separators) in ({"-"}, {"."})
-    shown = cue or trunk or bracketed or tied
+    shown = cue or candidate.digits.startswith("0") or "(" in candidate.written or tied
     return shown and _parsed(candidate.written, region, Leniency.POSSIBLE) is not None
 
 
