@@ -1,17 +1,7 @@
 """A group of training workers on Ray: one actor for each rank, started together and started again together.
 
-How a start of a group ends, and what follows:
-
-    done        every rank returned           nothing more
-    explained   a rank raised a ClozeError    it is raised: a setting, damage, storage, numbers that are not finite
-    moved       it saved, to move             started again, any number of times
-    preempted   a node was taken away         started again, any number of times
-    lost        processes or machines failed  started again, `max_failures` times
-    raised      the program's own exception   started again, `max_errors` times: it comes again, most likely
-    final       a module is missing, or the   WorkersLostError
-                program cannot do it at all
-
-Progress in between renews the counts. The ranks resume by themselves.
+`failures.py` has the table of what follows when a start fails. A ClozeError that a rank raised is raised at once.
+Progress in between renews the counts of restarts; the ranks resume by themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 from cluster.artefacts.errors import ClozeError, PreemptedError, WorkersLostError
@@ -38,15 +27,9 @@ from cluster.elastic import (
     watching_cluster,
     worker_environment,
 )
+from cluster.failures import Failure, Retries, error_of, failure_of
 from cluster.stopping import StopFile
 
-_OF_THE_PROGRAM = (
-    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError),
-    *(NotImplementedError, TypeError, ValueError),
-)
-"""Exceptions of code. A lost peer, a device or a file system raises RuntimeError, OSError or an error of Ray."""
-_FINAL = (ImportError, NotImplementedError)
-"""Exceptions that every start raises again."""
 _LOOPBACK = "127.0.0.1"
 _POLL_S = 1.0
 _GATHER_S = 4.0
@@ -65,51 +48,17 @@ class Rank:
     """CPU threads that this worker may use."""
 
 
-class Ending(StrEnum):
-    """How a start of a group ended that is not the last one, unless a limit is reached."""
-
-    MOVED = "moved"
-    PREEMPTED = "preempted"
-    LOST = "lost"
-    RAISED = "raised"
-    FINAL = "final"
-
-
-@dataclass(frozen=True, slots=True)
-class Restarts:
-    """How often a group is started again, by its ending."""
-
-    max_failures: int
-    """Restarts after workers were lost."""
-    max_errors: int = 1
-    """Restarts after exceptions of the program."""
-
-    def limit(self, ending: Ending) -> float:
-        """The restarts after endings of this class."""
-        limits = {Ending.LOST: self.max_failures, Ending.RAISED: self.max_errors, Ending.FINAL: 0}
-        return limits.get(ending, math.inf)
-
-
 class GroupFailure(Exception):
     """Ranks raised, or were lost."""
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:
-        super().__init__("\n".join(f"rank {rank}: {_described(errors[rank])}" for rank in sorted(errors)))
+        lines = [
+            "\n".join([f"rank {rank}: {type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+            for rank, error in sorted(errors.items())
+        ]
+        super().__init__("\n".join(lines))
         self.errors = dict(errors)
         """By rank, the exception that it raised, or Ray's error if it was lost."""
-
-    @property
-    def ending(self) -> Ending:
-        """The class of the failure."""
-        from ray.exceptions import RayActorError
-
-        errors = self.errors.values()
-        if any(isinstance(error, RayActorError) and error.preempted for error in errors):
-            return Ending.PREEMPTED
-        if any(isinstance(error, _FINAL) for error in errors):
-            return Ending.FINAL
-        of_the_program = all(isinstance(error, _OF_THE_PROGRAM) for error in errors)
-        return Ending.RAISED if of_the_program else Ending.LOST
 
 
 def run_group(
@@ -117,15 +66,15 @@ def run_group(
     argument: Any,
     size: GroupSize,
     *,
-    restarts: Restarts,
+    retries: Retries,
     stop: StopFile,
     next_step: str,
     environment: Mapping[str, str] | None = None,
-    on_end: Callable[[Ending, GroupFailure | str], None] = lambda ending, reason: None,
+    on_end: Callable[[GroupFailure | str], None] = lambda reason: None,
     renews: Callable[[GroupFailure], bool] = lambda failure: False,
     resize_interval_s: float = 60.0,
 ) -> None:
-    """Run `function(argument, rank)` on every worker of a group until all return; see the table above.
+    """Run `function(argument, rank)` on every worker of a group until all return, starting it again after failures.
 
     Every start takes as many workers as `size` and the cluster allow. A group is asked to save and to move when one of
     its nodes is drained, or when it can grow. Needs a connected Ray cluster.
@@ -146,7 +95,7 @@ def run_group(
         WorkersLostError: from the last GroupFailure.
     """
     require_resources(size)
-    spent: Counter[Ending] = Counter()
+    spent: Counter[Failure] = Counter()
     while True:
         try:
             return _run_once(function, argument, size, environment or {}, stop, resize_interval_s)
@@ -154,12 +103,11 @@ def run_group(
             # SIGTERM's reason replaces the reason of a move.
             if not stop.reason.startswith(MOVE):
                 raise
-            on_end(Ending.MOVED, stop.take().removeprefix(MOVE))
+            on_end(stop.take().removeprefix(MOVE))
             continue
         except GroupFailure as error:
             failure = error
-        ending = failure.ending
-        on_end(ending, failure)
+        on_end(failure)
         if stop.reason.startswith(MOVE):
             stop.take()
         elif stop.requested():
@@ -168,8 +116,9 @@ def run_group(
                 kept="all committed checkpoints",
                 next_step=next_step,
             ) from failure
-        limit = restarts.limit(ending)
-        if spent[ending] >= limit:
+        kind = failure_of(failure.errors.values())
+        limit = retries.limit(kind)
+        if spent[kind] >= limit:
             if not (limit and renews(failure)):
                 raise WorkersLostError(
                     f"The workers failed and {spent.total()} restarts did not help: {failure}",
@@ -177,7 +126,7 @@ def run_group(
                     next_step=f"find the cause in the log of the worker, then: {next_step}",
                 ) from failure
             spent.clear()
-        spent[ending] += 1
+        spent[kind] += 1
 
 
 def _run_once(
@@ -275,8 +224,28 @@ class _Worker:
     ) -> None:
         # Before torch is imported, which reads some of it.
         os.environ |= environment
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        if host == _LOOPBACK:
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
         try:
-            self._join(rank, backend)
+            import torch.distributed as dist
+
+            timeout = timedelta(seconds=GROUP_TIMEOUT_S)
+            is_first = rank.rank == 0
+            if not is_first:
+                self._listener.close()
+            store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+                host,
+                port,
+                is_master=is_first,
+                wait_for_workers=False,
+                timeout=timeout,
+                master_listen_fd=self._listener.detach() if is_first else None,
+            )
+            dist.init_process_group(
+                backend, store=store, rank=rank.rank, world_size=rank.world_size, timeout=timeout
+            )
             function(argument, rank)
         except ClozeError as error:
             # Of an error that all ranks raise the driver hears from rank 0 alone, which ends last: it sends the rest of
@@ -286,31 +255,6 @@ class _Worker:
         except Exception as error:
             error.add_note(traceback.format_exc())
             raise
-
-    def _join(self, rank: Rank, backend: str) -> None:
-        """Make this process a member of the process group, whose store rank 0 opens."""
-        import torch.distributed as dist
-
-        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        if host == _LOOPBACK:
-            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-        timeout = timedelta(seconds=GROUP_TIMEOUT_S)
-        if rank.rank == 0:
-            store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-                host,
-                port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timeout,
-                master_listen_fd=self._listener.detach(),
-            )
-        else:
-            self._listener.close()
-            store = dist.TCPStore(host, port, is_master=False, timeout=timeout)  # pyright: ignore[reportPrivateImportUsage]
-        dist.init_process_group(
-            backend, store=store, rank=rank.rank, world_size=rank.world_size, timeout=timeout
-        )
 
 
 def _ranked(seats: Sequence[_Seat]) -> tuple[list[int], dict[str, list[int]]]:
@@ -337,7 +281,7 @@ def _results(calls: Sequence[Any]) -> list[Any]:
     while waiting and time.monotonic() < deadline_s:
         ready, waiting = ray.wait(waiting, timeout=_POLL_S)
         for call in ready:
-            if (error := _error_of(call)) is None:
+            if (error := error_of(call)) is None:
                 continue
             if isinstance(error, ClozeError):
                 raise error
@@ -346,24 +290,6 @@ def _results(calls: Sequence[Any]) -> list[Any]:
     if errors:
         raise GroupFailure(errors)
     return ray.get(list(calls))
-
-
-def _error_of(call: Any) -> BaseException | None:
-    """The exception that a call raised, or Ray's error if its process was lost."""
-    import ray
-    from ray.exceptions import RayError, RayTaskError
-
-    try:
-        ray.get(call)
-    except RayTaskError as error:
-        return error.cause if isinstance(error.cause, Exception) else error
-    except RayError as error:
-        return error
-    return None
-
-
-def _described(error: BaseException) -> str:
-    return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 
 def rank_from_environment() -> Rank:

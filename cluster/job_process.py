@@ -9,14 +9,14 @@ and ends, and this process ends with the command's exit code.
 from __future__ import annotations
 
 import argparse
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 
 from cluster import signals
-from cluster.artefacts.errors import ClozeError, PreemptedError, exit_codes
+from cluster.artefacts.errors import ClozeError, PreemptedError
+from cluster.failures import Retries, failure_of_exit_code
 
 FIRST_PAUSE_S = 15.0
 LONGEST_PAUSE_S = 600.0
@@ -50,35 +50,22 @@ def run_with_retries(command: Sequence[str], retries: int, stop: threading.Event
         retries: how often it is run again after a failure that may pass.
         stop: set when the job is asked to stop.
     """
-    code = _run(command)
-    for attempt in range(retries):
-        if not may_pass(code) or stop.is_set():
+    budget, attempt = Retries(lost=retries), 0
+    while (code := subprocess.run(list(command), check=False).returncode) and not stop.is_set():
+        failure, name = failure_of_exit_code(code)
+        if attempt >= budget.limit(failure):
             break
         pause_s = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
+        attempt += 1
         print(
-            f"exit code {code} ({meaning(code)}): retry {attempt + 1} of {retries} in {pause_s:.0f} s",
+            f"exit code {code} ({name}): retry {attempt} of {retries} in {pause_s:.0f} s",
             file=sys.stderr,
             flush=True,
         )
         if stop.wait(pause_s):
             break
-        code = _run(command)
     # As a shell reports a signal.
     return code if code >= 0 else 128 - code
-
-
-def may_pass(code: int) -> bool:
-    """Whether the same command may succeed later: its error class says so, or a signal from outside ended it."""
-    error = exit_codes().get(code)
-    return code < 0 if error is None else error.may_pass
-
-
-def meaning(code: int) -> str:
-    """The error class of an exit code, or the signal."""
-    if code < 0:
-        return signal.Signals(-code).name
-    error = exit_codes().get(code)
-    return "not documented" if error is None else error.__name__
 
 
 def wait_for(job: str, stop: threading.Event) -> None:
@@ -106,10 +93,6 @@ def wait_for(job: str, stop: threading.Event) -> None:
             kept="nothing was started",
             next_step=f"cloze logs {job}; when its cause is mended, submit both again",
         )
-
-
-def _run(command: Sequence[str]) -> int:
-    return subprocess.run(list(command), check=False).returncode
 
 
 if __name__ == "__main__":

@@ -32,14 +32,12 @@ from cluster.artefacts.shard_records import (
     sum_stats,
 )
 from cluster.artefacts.storage import storage_errors
+from cluster.failures import TASK_RETRIES, result_of
 from cluster.progress import progress
 from cluster.runtime import node_cpus, require_ray, tasks_in_flight
-from cluster.worker_pool import task_result
 
 STATUS_INTERVAL_S = 2.0
 """Seconds without a finished shard after which the status of a running task is shown."""
-TASK_RETRIES = 3
-"""Times that Ray repeats a task whose process or node died."""
 TINY_BYTES = 64 * 1024
 """Input up to which a shard is tiny: a task takes several, as starting one would cost the driver more than their work
 costs a worker."""
@@ -200,7 +198,8 @@ def _run(
                 yield next(iter(running.values()))[0], None
                 continue
             task = running.pop(ready[0])
-            made, error = _result_of(ready[0], _work(task))
+            work = task[0].file if len(task) == 1 else f"{task[0].file} to {task[-1].file}"
+            made, error = _result_of(ready[0], work)
             yield from zip(task, made, strict=False)
             if error is not None:
                 raise error
@@ -220,14 +219,10 @@ def _tasks(pending: Sequence[Shard], window: int) -> list[Sequence[Shard]]:
     return tasks
 
 
-def _work(task: Sequence[Shard]) -> str:
-    return task[0].file if len(task) == 1 else f"{task[0].file} to {task[-1].file}"
-
-
 def _result_of(reference: Any, work: str) -> Any:
-    return task_result(
+    return result_of(
         reference,
-        lost=f"The task for {work} died {TASK_RETRIES + 1} times",
+        f"The task for {work}",
         kept="all finished shards",
         next_step="run the same command again; if it dies at the same place, give tasks more memory",
     )

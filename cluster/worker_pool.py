@@ -6,40 +6,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from cluster.artefacts.errors import ClozeError, PreemptedError, WorkersLostError
+from cluster.artefacts.errors import PreemptedError
+from cluster.failures import TASK_RETRIES, result_of
 
-
-def task_result(reference: Any, *, lost: str, kept: str, next_step: str) -> Any:
-    """The result of a task, or of a call of an actor.
-
-    Args:
-        lost: what died, with how often, for the message; `kept` and `next_step` as in every error.
-
-    Raises:
-        ClozeError: as the task raised it.
-        WorkersLostError: its process died once more than Ray starts it again.
-    """
-    import ray
-    from ray.exceptions import (
-        NodeDiedError,
-        OutOfMemoryError,
-        RayActorError,
-        RayTaskError,
-        WorkerCrashedError,
-    )
-
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        if isinstance(error.cause, ClozeError):
-            raise error.cause from None
-        raise
-    except (WorkerCrashedError, RayActorError, OutOfMemoryError, NodeDiedError) as error:
-        raise WorkersLostError(f"{lost}: {error}", kept=kept, next_step=next_step) from error
-
-
-RESTARTS = 3
-"""Times that a worker whose process died is started again; its item is begun again too."""
 POLL_S = 1.0
 
 Item = TypeVar("Item", bound=Hashable)
@@ -79,16 +48,17 @@ def run_pool(
     Raises:
         PreemptedError: workers were asked to stop, and all have ended their items.
         ClozeError: as a worker raised it; the other workers are stopped.
-        WorkersLostError: a worker died again and again.
+        WorkersLostError: the process of a worker died once more than Ray starts it again; its item is begun anew then.
     """
     import ray
+    from ray.exceptions import RayError
 
     # Ray's own types know no numbers that are not written out.
     remote: Any = ray.remote(  # pyright: ignore[reportCallIssue]
         num_cpus=num_cpus,
         num_gpus=num_gpus,
-        max_restarts=RESTARTS,
-        max_task_retries=RESTARTS,
+        max_restarts=TASK_RETRIES,
+        max_task_retries=TASK_RETRIES,
         max_concurrency=2,
     )(_Actor)
     # By reference, and not for the constructor: Ray would warn on stderr that an actor cannot be restarted without it.
@@ -105,13 +75,17 @@ def run_pool(
             ready, _ = ray.wait(list(running), num_returns=1, timeout=POLL_S)
             if not ready:
                 actor, item = next(iter(running.values()))
-                yield item, None, _progress_of(actor)
+                try:
+                    shown = ray.get(actor.progress.remote(), timeout=POLL_S)
+                except RayError:  # still starting, or being started again
+                    shown = ""
+                yield item, None, shown
                 continue
             actor, item = running.pop(ready[0])
             try:
-                result = task_result(
+                result = result_of(
                     ready[0],
-                    lost=f"The worker of {item} died {RESTARTS + 1} times",
+                    f"The worker of {item}",
                     kept="everything that was finished, and the last saved state of what was not",
                     next_step="run the same command again; if it dies at the same place, give it more memory",
                 )
@@ -146,13 +120,3 @@ class _Actor(Generic[Item, Result]):
 
     def progress(self) -> str:
         return "" if self._worker is None else self._worker.progress()
-
-
-def _progress_of(actor: Any) -> str:
-    import ray
-    from ray.exceptions import RayError
-
-    try:
-        return ray.get(actor.progress.remote(), timeout=POLL_S)
-    except RayError:  # still starting, or being started again
-        return ""

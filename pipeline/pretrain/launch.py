@@ -16,7 +16,8 @@ from cluster.artefacts.places import absolute
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
 from cluster.elastic import GroupSize
-from cluster.group import Ending, GroupFailure, Restarts, run_group
+from cluster.failures import Retries
+from cluster.group import GroupFailure, run_group
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile, stop_on_sigterm
 from pipeline.checkpoint.references import resolve_model
@@ -260,7 +261,7 @@ def _train_group(run: RunDirectory, config: PretrainConfig, watch: StallWatch, s
 
     saved = newest_step()
 
-    def on_end(ending: Ending, reason: GroupFailure | str) -> None:
+    def on_end(reason: GroupFailure | str) -> None:
         if isinstance(reason, GroupFailure):
             record_lost_workers(run, reason, count_oom_kills() - oom_kills)
         else:
@@ -278,7 +279,7 @@ def _train_group(run: RunDirectory, config: PretrainConfig, watch: StallWatch, s
             _run_rank,
             {"run": str(run.path.resolve())},
             GroupSize(largest, cluster.cpus_per_worker, cluster.gpus_per_worker, tuple(smaller)),
-            restarts=Restarts(cluster.max_failures, cluster.max_errors),
+            retries=Retries(cluster.max_failures, cluster.max_errors),
             stop=stop,
             next_step=f"cloze resume {run.typed}",
             environment={**tracking_environment(), **wandb_environment(), **logs.environment()},

@@ -12,7 +12,8 @@ import pytest
 
 from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, WorkersLostError
 from cluster.elastic import GroupSize, worker_environment
-from cluster.group import Ending, GroupFailure, Rank, Restarts, run_group
+from cluster.failures import Failure, Retries, failure_of
+from cluster.group import Rank, run_group
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile
 
@@ -34,7 +35,7 @@ def run(function: Any, directory: Path, workers: int, max_failures: int, max_err
         function,
         argument,
         size,
-        restarts=Restarts(max_failures, max_errors),
+        retries=Retries(max_failures, max_errors),
         stop=StopFile(directory),
         next_step="start it again",
     )
@@ -139,16 +140,16 @@ def test_workers_wait_passively(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("errors", "ending"),
+    ("errors", "failure"),
     [
-        ([RuntimeError("connection reset by peer")], Ending.LOST),
-        ([ValueError("once more")], Ending.RAISED),
-        ([ModuleNotFoundError("No module named 'flash'")], Ending.FINAL),
-        ([RuntimeError("connection reset by peer"), NotImplementedError("no such mix")], Ending.FINAL),
+        ([RuntimeError("connection reset by peer")], Failure.LOST),
+        ([ValueError("once more")], Failure.RAISED),
+        ([ModuleNotFoundError("No module named 'flash'")], Failure.FINAL),
+        ([RuntimeError("connection reset by peer"), NotImplementedError("no such mix")], Failure.FINAL),
     ],
 )
-def test_what_cannot_pass_is_not_tried_again(errors: list[Exception], ending: Ending) -> None:
-    assert GroupFailure(dict(enumerate(errors))).ending is ending
+def test_what_cannot_pass_is_not_tried_again(errors: list[Exception], failure: Failure) -> None:
+    assert failure_of(errors) is failure
 
 
 def raises_an_exception_of_the_program(argument: Mapping[str, Any], rank: Rank) -> None:

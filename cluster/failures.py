@@ -1,0 +1,125 @@
+"""Failures of what a driver runs in other processes: their classes, and what follows from each.
+
+    class       after                                           what follows
+    moved       a group saved, to move                          started again, any number of times
+    preempted   a node was taken away                           started again, any number of times
+    lost        a process, a machine or a service failed        started again, `Retries.lost` times
+    raised      an exception of the program                     started again, `Retries.raised` times: it most likely
+                                                                comes again
+    final       a mistake, damage, a module that is missing     given up
+
+Groups of workers (`group.py`) and jobs (`job_process.py`) start again by themselves. Ray starts tasks and the workers
+of pools again, TASK_RETRIES times after they were lost.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from cluster.artefacts.errors import ClozeError, WorkersLostError, exit_codes
+
+TASK_RETRIES = 3
+"""Times that Ray starts a task, or a worker of a pool, again whose process or node died."""
+_OF_THE_PROGRAM = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError),
+    *(NotImplementedError, TypeError, ValueError),
+)
+"""Exceptions of code. A lost peer, a device or a file system raises RuntimeError, OSError or an error of Ray."""
+_FINAL = (ImportError, NotImplementedError)
+"""Exceptions that every start raises again."""
+
+
+class Failure(StrEnum):
+    """Class of a failure, as in the table above."""
+
+    MOVED = "moved"
+    PREEMPTED = "preempted"
+    LOST = "lost"
+    RAISED = "raised"
+    FINAL = "final"
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often something is started again."""
+
+    lost: int
+    """Restarts after processes, machines or services failed."""
+    raised: int = 0
+    """Restarts after exceptions of the program."""
+
+    def limit(self, failure: Failure) -> float:
+        """The restarts after failures of this class."""
+        limits = {Failure.LOST: self.lost, Failure.RAISED: self.raised, Failure.FINAL: 0}
+        return limits.get(failure, math.inf)
+
+
+def failure_of(errors: Collection[BaseException]) -> Failure:
+    """The class of the errors of a group's ranks; none is a ClozeError."""
+    from ray.exceptions import RayActorError
+
+    if any(isinstance(error, RayActorError) and error.preempted for error in errors):
+        return Failure.PREEMPTED
+    if any(isinstance(error, _FINAL) for error in errors):
+        return Failure.FINAL
+    return Failure.RAISED if all(isinstance(error, _OF_THE_PROGRAM) for error in errors) else Failure.LOST
+
+
+def failure_of_exit_code(code: int) -> tuple[Failure, str]:
+    """The class of a process's failure, and its name: the error class, or the signal of a negative code."""
+    if code < 0:
+        return Failure.LOST, signal.Signals(-code).name
+    if (error := exit_codes().get(code)) is None:
+        return Failure.FINAL, "not documented"
+    return Failure.LOST if error.may_pass else Failure.FINAL, error.__name__
+
+
+def error_of(reference: Any) -> BaseException | None:
+    """The exception that a task or a call of an actor raised, or Ray's error if its process was lost; None if neither
+    happened."""
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        ray.get(reference)
+    except RayTaskError as error:
+        return error.cause if isinstance(error.cause, Exception) else error
+    except RayError as error:
+        return error
+    return None
+
+
+def result_of(reference: Any, who: str, *, kept: str, next_step: str) -> Any:
+    """The result of a task or of a call of an actor, which Ray starts again after their processes died.
+
+    Args:
+        who: the task or the worker; `kept` and `next_step` as in every error.
+
+    Raises:
+        ClozeError: as the task raised it.
+        WorkersLostError: its process died once more than Ray starts it again.
+    """
+    import ray
+    from ray.exceptions import (
+        NodeDiedError,
+        OutOfMemoryError,
+        RayActorError,
+        RayTaskError,
+        WorkerCrashedError,
+    )
+
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, ClozeError):
+            raise error.cause from None
+        raise
+    except (WorkerCrashedError, RayActorError, OutOfMemoryError, NodeDiedError) as error:
+        raise WorkersLostError(
+            f"{who} died {TASK_RETRIES + 1} times: {error}", kept=kept, next_step=next_step
+        ) from error
