@@ -100,7 +100,15 @@ def dashboard_at(address: str) -> str:
     """
     if not address.startswith(("http://", "https://")):
         _require_grpc(address)
-        address = _ask_cluster_for_dashboard(address)
+        from cluster.ray_internals import dashboard_of
+
+        cluster = address
+        # Ray's own look-up may wait for minutes where no cluster answers.
+        with without_address_variables():
+            try:
+                address = within(_LOOKUP_TIMEOUT_S, lambda: dashboard_of(cluster))
+            except Exception as error:
+                raise unreachable(address, error) from error
     require_dashboard(address)
     return address.rstrip("/")
 
@@ -203,17 +211,6 @@ def _require_grpc(address: str) -> None:
             grpc.channel_ready_future(channel).result(timeout=TIMEOUT_S)
         except grpc.FutureTimeoutError:
             raise unreachable(address, f"no answer within {TIMEOUT_S:.0f} s") from None
-
-
-def _ask_cluster_for_dashboard(address: str) -> str:
-    """Ray's own look-up; it may wait for minutes where no cluster answers."""
-    from cluster.ray_internals import dashboard_of
-
-    with without_address_variables():
-        try:
-            return within(_LOOKUP_TIMEOUT_S, lambda: dashboard_of(address))
-        except Exception as error:
-            raise unreachable(address, error) from error
 
 
 def within(timeout_s: float, call: Callable[[], Result]) -> Result:

@@ -105,8 +105,9 @@ def largest_fitting(size: GroupSize, room: int) -> int | None:
 def free_workers(size: GroupSize) -> int:
     """Workers that the free resources of all nodes but drained ones can hold."""
     drained = draining_nodes()
+    needed = {"CPU": size.cpus_per_worker, "GPU": size.gpus_per_worker}
     return sum(
-        _workers_in(resources, size)
+        min(int(resources.get(name, 0) // count) for name, count in needed.items() if count)
         for node, resources in free_resources_by_node().items()
         if node not in drained
     )
@@ -119,9 +120,12 @@ def reason_to_move(size: GroupSize, running: Mapping[str, int], *, grows: bool) 
         running: by node, the workers of the group.
         grows: whether room for more workers is a reason.
     """
+    import ray
+
     drained = draining_nodes()
     if leaving := sorted(node for node in running if node in drained):
-        return f"{MOVE}{', '.join(_address(node) for node in leaving)} is drained"
+        addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in ray.nodes()}
+        return f"{MOVE}{', '.join(addresses.get(node, node) for node in leaving)} is drained"
     workers = sum(running.values())
     if not (grows and size.smaller):
         return None
@@ -151,15 +155,3 @@ def watching_cluster(
 
     with repeated(look, _POLL_S, name="cluster-watch"):
         yield
-
-
-def _workers_in(resources: Mapping[str, float], size: GroupSize) -> int:
-    """Workers that these resources can hold."""
-    needed = {"CPU": size.cpus_per_worker, "GPU": size.gpus_per_worker}
-    return min(int(resources.get(name, 0) // count) for name, count in needed.items() if count)
-
-
-def _address(node: str) -> str:
-    import ray
-
-    return next((each["NodeManagerAddress"] for each in ray.nodes() if each["NodeID"] == node), node)

@@ -1,17 +1,45 @@
-"""The load of machines, and the load of a Ray cluster's nodes as its dashboard knows it."""
+"""The memory of this machine, and the load of a Ray cluster's nodes as its dashboard knows it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cluster.connecting import TIMEOUT_S
+import psutil
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _MIB = 1 << 20
+_CGROUP = Path("/sys/fs/cgroup")
+"""Of control groups, version 2."""
+
+
+class Memory(NamedTuple):
+    """Bytes."""
+
+    total: int
+    available: int
+
+
+def memory() -> Memory:
+    """Memory in all, and what could be had now."""
+    machine = psutil.virtual_memory()
+    limit, used = _bytes("memory.max"), _bytes("memory.current")
+    if limit is not None and limit < machine.total:
+        return Memory(limit, max(0, limit - (used or 0)))
+    return Memory(machine.total, machine.available)
+
+
+def _bytes(name: str) -> int | None:
+    """A number of this container's memory controller; None where there is no limit."""
+    try:
+        text = (_CGROUP / name).read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +77,7 @@ def read_nodes(client: JobSubmissionClient) -> list[NodeLoad]:
     Raises:
         ClusterUnreachableError: the dashboard does not answer.
     """
+    from cluster.connecting import TIMEOUT_S
     from cluster.jobs import answering
     from cluster.ray_internals import node_summaries
 

@@ -46,26 +46,18 @@ def cluster_watched() -> Iterator[None]:
         yield
         return
     over = threading.Event()
-    if (node := _process_of(socket)) is not None:
-        _start("ray-node", _watch_node, node, over)
-    _start("ray-head", _watch_head, ray.get_runtime_context().gcs_address, over)
+    watches: list[tuple[Callable[..., None], object]] = [(_watch_head, ray.get_runtime_context().gcs_address)]
+    for process in psutil.process_iter(["name"]):
+        with suppress(psutil.Error, OSError):
+            if process.info["name"] == _NODE_PROCESS and any(socket in word for word in process.cmdline()):
+                watches.append((_watch_node, os.pidfd_open(process.pid)))
+                break
+    for watch, subject in watches:
+        threading.Thread(target=watch, args=(subject, over), name=watch.__name__, daemon=True).start()
     try:
         yield
     finally:
         over.set()
-
-
-def _process_of(socket: str) -> int | None:
-    """A file descriptor of the node process of this machine that listens there."""
-    for process in psutil.process_iter(["name"]):
-        with suppress(psutil.Error, OSError):
-            if process.info["name"] == _NODE_PROCESS and any(socket in word for word in process.cmdline()):
-                return os.pidfd_open(process.pid)
-    return None
-
-
-def _start(name: str, watch: Callable[..., None], *arguments: object) -> None:
-    threading.Thread(target=watch, args=arguments, name=name, daemon=True).start()
 
 
 def _watch_node(descriptor: int, over: threading.Event) -> None:

@@ -78,8 +78,14 @@ def ray_runtime(
         if target and target != "local":
             target = named_exactly(target)
             announce(f"connecting to the Ray cluster at {target}")
+            own_directory: dict[str, Any] = {}
+            if START_DIRECTORY_VARIABLE not in os.environ:
+                # Workers start in this process's directory, so that relative paths mean the same there.
+                hook = f"{enter_start_directory.__module__}.{enter_start_directory.__name__}"
+                variables = {START_DIRECTORY_VARIABLE: os.getcwd()}
+                own_directory["runtime_env"] = {"env_vars": variables, "worker_process_setup_hook": hook}
             with own_signal_handlers(), loopback_only() if _is_closed(target) else nullcontext():
-                connect_to_cluster(target, **(quiet | _same_directory() | options))
+                connect_to_cluster(target, **(quiet | own_directory | options))
             held.callback(shut_down)
         else:
             local = {
@@ -181,15 +187,6 @@ def _start_here(options: dict[str, Any]) -> None:
             f"Ray did not come up on this machine in {_ATTEMPTS} attempts: {error}",
             next_step="see what else keeps the machine busy (`uptime`), then type the same command again",
         ) from error
-
-
-def _same_directory() -> dict[str, Any]:
-    """Options that let workers start in this process's directory, so that relative paths mean the same there."""
-    if START_DIRECTORY_VARIABLE in os.environ:
-        return {}
-    hook = f"{enter_start_directory.__module__}.{enter_start_directory.__name__}"
-    variables = {START_DIRECTORY_VARIABLE: os.getcwd()}
-    return {"runtime_env": {"env_vars": variables, "worker_process_setup_hook": hook}}
 
 
 def tasks_in_flight() -> int:

@@ -81,7 +81,11 @@ def build_sharded_artefact(
     workspace = artefact.prepare(condition)
     if condition.same:
         # What is repaired has to come out as it was; `conclude` checks that.
-        shards = [_as_recorded(workspace, shard) for shard in shards]
+        recorded = [SHARD_RECORDS.read(workspace, shard.file) for shard in shards]
+        shards = [
+            shard if record is None else replace_fields(shard, identity=record.identity)
+            for shard, record in zip(shards, recorded, strict=True)
+        ]
     records = map_shards(
         function,
         shards,
@@ -111,11 +115,6 @@ def _remove_foreign(staging: Path, shards: Collection[str]) -> None:
 
 def _relative(directory: Path, path: str) -> str:
     return path.removeprefix(os.path.join(directory, "")).replace(os.sep, "/")
-
-
-def _as_recorded(directory: Path, shard: Shard) -> Shard:
-    record = SHARD_RECORDS.read(directory, shard.file)
-    return shard if record is None else replace_fields(shard, identity=record.identity)
 
 
 def _entries(directory: Path, records: Sequence[ShardRecord]) -> list[FileEntry]:

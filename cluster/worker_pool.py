@@ -76,7 +76,7 @@ def run_pool(
             if not ready:
                 actor, item = next(iter(running.values()))
                 try:
-                    shown = ray.get(actor.progress.remote(), timeout=POLL_S)
+                    shown: str = ray.get(actor.progress.remote(), timeout=POLL_S)
                 except RayError:  # still starting, or being started again
                     shown = ""
                 yield item, None, shown

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.templates import TEMPLATES
-from cluster.templates.render import render
+from cluster.templates.base import render
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.filters import FilterChain

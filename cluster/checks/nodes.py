@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ClozeError
-from cluster.checks.check import Check, Status
-from cluster.checks.exchange import ExchangeRank
-from cluster.checks.node_probe import NodeFacts, NodeProbe, versions
-from cluster.preflight import Places
+from cluster.checks import Places
+from cluster.checks.machine import Check, Status
+from cluster.checks.probes import ExchangeRank, NodeFacts, NodeProbe, versions
 
 _ANSWER_S = 120.0
 """Longest wait for a node to start a process and to answer."""
@@ -71,7 +70,11 @@ def check_nodes(address: str, places: Places, *, num_nodes: int | None = None) -
 
     with ray_runtime(address):
         reports = [] if num_nodes is None else _missing(num_nodes)
-        nodes = list(_start_probes())
+        nodes = []
+        for node in _alive():
+            report = NodeReport(f"{node['NodeManagerHostname']} ({node['NodeID'][:6]})")
+            probe = _on_node(NodeProbe, node["NodeID"])
+            nodes.append(_Node(report, node["NodeID"], node["Resources"].get("GPU", 0), probe))
         answering = _with_facts(nodes, places)
         _compare_versions(answering)
         for node, _ in answering:
@@ -99,13 +102,6 @@ def _alive() -> list[Mapping[str, Any]]:
 
     nodes = [node for node in ray.nodes() if node["Alive"]]
     return sorted(nodes, key=lambda node: (node["NodeManagerHostname"], node["NodeID"]))
-
-
-def _start_probes() -> Iterator[_Node]:
-    for node in _alive():
-        report = NodeReport(f"{node['NodeManagerHostname']} ({node['NodeID'][:6]})")
-        probe = _on_node(NodeProbe, node["NodeID"])
-        yield _Node(report, node["NodeID"], node["Resources"].get("GPU", 0), probe)
 
 
 def _on_node(actor: type, node_id: str, *, num_gpus: int = 0) -> Any:

@@ -10,8 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ClusterUnreachableError
-from cluster.checks.check import Check
-from cluster.checks.hardware import existing_place
+from cluster.checks.machine import Check, existing_place
 from cluster.connecting import host_and_port, http_get, require_dashboard, tcp_answers
 from cluster.local_cluster import STOP_COMMAND, find_local_cluster
 

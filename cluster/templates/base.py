@@ -1,15 +1,27 @@
-"""The parts of settings that several kinds of clusters share: texts that cannot break out of the files they go into."""
+"""The base of all kinds of clusters: texts that cannot break out of the files they go into, and rendering, which quotes
+every value for its file."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from cluster.artefacts.credentials import has_credentials
+from cluster.artefacts.errors import ConfigError, StorageError
+from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.storage import storage_errors
+
+NEXT = "NEXT.md"
+"""The rendered file with the commands to type next."""
+SETTINGS = "settings.yaml"
+"""The settings, from which the same files are rendered again."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$")]
 """A DNS label with room for suffixes: lower-case letters, digits and hyphens, 40 characters at most."""
@@ -92,3 +104,70 @@ class ClusterTemplate(Settings):
     def values(self) -> dict[str, Any]:
         """The names that templates know: `s` are these settings."""
         return {"s": self}
+
+
+def render(settings: ClusterTemplate) -> dict[str, str]:
+    """The contents of all files by name, the same for the same settings."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    def rendered(name: str) -> str:
+        environment = Environment(
+            loader=FileSystemLoader(Path(__file__).parent / settings.folder),
+            # Applied to the value of every expression, so that no template can forget to quote.
+            finalize=QUOTING.get(Path(name).suffix, for_shell),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        return environment.get_template(f"{name}.j2").render(settings.values())
+
+    return {name: rendered(name) for name in (*settings.files(), NEXT)}
+
+
+def write(directory: Path, files: Mapping[str, str], *, replace: bool) -> None:
+    """Write rendered files; scripts can be executed.
+
+    Args:
+        replace: whether files that differ are replaced.
+
+    Raises:
+        ConfigError: a file with other contents is there.
+        StorageError: the file system refuses.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"{directory} is a file.", next_step="name a directory with --out")
+    changed = dict(files)
+    for name, text in files.items():
+        with suppress(OSError, UnicodeDecodeError):
+            if (directory / name).read_text(encoding="utf-8") == text:
+                del changed[name]
+    if kept := [name for name in changed if (directory / name).exists() and not replace]:
+        raise ConfigError(
+            f"{directory} has other versions of {', '.join(kept)}.",
+            next_step="add --replace to render them again, or name another directory with --out",
+        )
+    try:
+        with storage_errors(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            for name, text in changed.items():
+                write_durably(directory / name, text.encode())
+                (directory / name).chmod(0o755 if text.startswith("#!") else 0o644)
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write {directory}: {error.strerror}.", next_step="name another directory with --out"
+        ) from error
+
+
+def for_yaml(value: Any) -> str:
+    """A value as YAML writes it in one line: JSON, which is YAML too."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def for_shell(value: Any) -> str:
+    """A value as one word of a shell command; nothing for an empty list, and all words of a longer one."""
+    return shlex.join(map(str, value)) if isinstance(value, list | tuple) else shlex.quote(str(value))
+
+
+QUOTING: Mapping[str, Callable[[Any], str]] = {".yaml": for_yaml}
+"""How values are quoted, by the suffix of the file; shell scripts and pages of commands otherwise."""

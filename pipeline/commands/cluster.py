@@ -37,7 +37,7 @@ def render(
     replace: Annotated[bool, typer.Option("--replace", help="Replace files that differ.")] = False,
 ) -> None:
     """Write the files of a cluster, and print the commands that bring it up; nothing is started."""
-    from cluster.templates.render import NEXT, SETTINGS, render, write
+    from cluster.templates.base import NEXT, SETTINGS, render, write
     from pipeline.config.cluster_templates import load_template
     from pipeline.config.loading import to_yaml
 

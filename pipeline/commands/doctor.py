@@ -10,9 +10,9 @@ import typer
 from pipeline.commands.output import Json, RunsDir, print_json, print_table
 
 if TYPE_CHECKING:
-    from cluster.checks.check import Check
+    from cluster.checks import Places
+    from cluster.checks.machine import Check
     from cluster.checks.nodes import NodeReport
-    from cluster.preflight import Places
 
 
 def doctor(
@@ -39,8 +39,8 @@ def doctor(
     import os
     from dataclasses import asdict
 
+    from cluster.checks import Places, run_checks
     from cluster.connecting import await_head, named_address
-    from cluster.preflight import Places, run_checks
 
     places = Places(
         runs_dir=runs_dir,
@@ -71,7 +71,7 @@ def doctor(
 def _look_at_nodes(places: Places, num_nodes: int | None) -> tuple[list[Check], list[NodeReport]]:
     """Reports about all nodes of the cluster, or a check that says why there are none."""
     from cluster.artefacts.errors import ClusterUnreachableError
-    from cluster.checks.check import Check
+    from cluster.checks.machine import Check
     from cluster.checks.nodes import check_nodes
 
     address = places.ray_address

@@ -181,7 +181,7 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
         import torch
 
         from models.weights import count_parameters
-        from pipeline.engine.network import prepare_network
+        from pipeline.engine.device import prepare_network
         from pipeline.objectives import build_model
 
         outside = resolve_references(config.objective, resolve_model)

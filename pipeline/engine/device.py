@@ -1,16 +1,28 @@
-"""Whether a process trains on a GPU: decided in one place, so that DeepSpeed, torch and our own tensors agree."""
+"""How a process computes: on a GPU or not, decided in one place, so that DeepSpeed, torch and our own tensors agree;
+deterministically or not; attention kernel, recomputation of activations, compilation."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils import deterministic
 
 from cluster.artefacts.errors import ConfigError
+from models.config import NetworkConfig
+from models.transformer import Choice, Transformer, choose_backend, use_backend
+from pipeline.run.config import PretrainConfig
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_WORKSPACES = (":4096:8", ":16:8")
+"""Workspaces with which cuBLAS is deterministic (cuBLAS documentation, "Results reproducibility")."""
+_REFUSAL = "does not have a deterministic implementation"
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def trains_on_cuda() -> bool:
@@ -20,12 +32,6 @@ def trains_on_cuda() -> bool:
     DS_ACCELERATOR=cpu in their environment, which keeps DeepSpeed off the GPUs too.
     """
     return torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu"
-
-
-_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-_WORKSPACES = (":4096:8", ":16:8")
-"""Workspaces with which cuBLAS is deterministic (cuBLAS documentation, "Results reproducibility")."""
-_REFUSAL = "does not have a deterministic implementation"
 
 
 @contextmanager
@@ -58,3 +64,32 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(algorithms)
         settings.fill_uninitialized_memory = filled
+
+
+def prepare_network(
+    model: nn.Module, shape: NetworkConfig, config: PretrainConfig, device: torch.device
+) -> Choice:
+    """Set the attention kernel, recomputation and compilation of a network. Returns the kernel chosen, and why.
+
+    Raises:
+        ConfigError: the configured kernel cannot work on this device, or there is no compiler to compile with.
+    """
+    compute = config.compute
+    if compute.compile and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        raise ConfigError(
+            "compute.compile needs a C++ compiler, and this machine has none.",
+            next_step="install g++ (apt-get install g++), or set compute.compile=false",
+        )
+    try:
+        choice = choose_backend(
+            shape, compute.attention_backend, device=device, dtype=_DTYPES[config.precision]
+        )
+    except ValueError as error:
+        raise ConfigError(str(error), next_step="set compute.attention_backend=auto") from None
+    use_backend(model, choice)
+    for module in model.modules():
+        if isinstance(module, Transformer):
+            module.gradient_checkpointing = compute.gradient_checkpointing
+    if compute.compile:
+        model.compile()
+    return choice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cluster.memory import memory
+from cluster.node_load import memory
 from pipeline.engine.gpus import CPU, Gpu, find_gpu
 from pipeline.plan.choices import Machines, Option, cheapest, chosen_option, options, sharding_of
 from pipeline.plan.duration import Duration, duration_of

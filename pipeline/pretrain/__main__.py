@@ -79,7 +79,6 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     from cluster.collectives import GROUP_TIMEOUT_S, from_rank_zero
     from cluster.stopping import stop_on_sigterm
     from pipeline.engine.device import trains_on_cuda
-    from pipeline.pretrain.lost_workers import memory_explained
     from pipeline.pretrain.stall_watch import watching
     from pipeline.run.lifecycle import record_end, record_failure, replay
     from pipeline.run.state import has_made_updates
@@ -107,12 +106,11 @@ def _train(run: RunDirectory, rank: Rank) -> None:
                 clears=first,
                 nothing_to_save=lambda: not has_made_updates(run),
             ),
-            memory_explained(run, rank.rank),
             watching(run, without_driver=True) if first else nullcontext(),
         ):
             from pipeline.pretrain.step import run_rank
 
-            run_rank({"run": str(run.path)}, rank)
+            run_rank(run.path, rank)
     except ClozeError as error:
         if first or not error.everywhere:
             record_failure(run, error)

@@ -19,13 +19,12 @@ from cluster.collectives import from_rank_zero, gathered, while_others_wait
 from cluster.group import Rank
 from cluster.stopping import StopFile
 from models.initialization import init_weights
-from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, TrainerState, read_trainer_state, step_of
+from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, read_trainer_state, step_of
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import CheckpointStore, newest_good, store_of
 from pipeline.engine.deepspeed.engine import Engine
-from pipeline.engine.device import trains_on_cuda
+from pipeline.engine.device import prepare_network, trains_on_cuda
 from pipeline.engine.interface import EngineSettings
-from pipeline.engine.network import prepare_network
 from pipeline.objectives import OBJECTIVES
 from pipeline.pretrain.batches import HostBatch, host_batch
 from pipeline.pretrain.evaluation import Evaluation
@@ -50,15 +49,6 @@ from pipeline.samples.packed import Packed
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """A checkpoint to go on from."""
-
-    directory: Path
-    """On this machine."""
-    state: TrainerState
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
     """A run that belongs to this group: no earlier group adds a checkpoint or a line to its log any more."""
 
@@ -69,35 +59,35 @@ class Claim:
     """On rank 0: the token by which the run was taken over from all earlier groups."""
     store: CheckpointStore
 
-    def find_start(self) -> Start | None:
-        """The newest good checkpoint, verified by rank 0; None before the first. All ranks must call it.
+    def find_start(self) -> Path | None:
+        """The newest good checkpoint, verified by rank 0, on this machine; None before the first. All ranks call it.
 
         Raises:
             CorruptCheckpointError: there are checkpoints and none verifies.
             StorageError: the store cannot be read.
         """
         rank, store = self.rank, self.store
-        step = from_rank_zero(while_others_wait(self._newest_step if rank.rank == 0 else None))
+
+        def newest_step() -> int | None:
+            try:
+                path, messages = newest_good(store)
+            except StorageError as error:
+                raise StorageError(
+                    error.problem,
+                    kept="the run and its checkpoints",
+                    next_step=f"when they can be read again: cloze resume {self.run.typed}",
+                ) from error
+            require_not_lost(self.run, path)
+            for message in messages:
+                self.run.record_event(Event.CHECKPOINT_SET_ASIDE, message=message)
+            return None if path is None else step_of(path)
+
+        step = from_rank_zero(while_others_wait(newest_step if rank.rank == 0 else None))
         if step is None:
             return None
-        directory = store.local(step)
         copies = store.copies and rank.local_rank == 0 and rank.rank != 0
         while_others_wait((lambda: store.fetch(step)) if copies else None)
-        return Start(directory, read_trainer_state(directory))
-
-    def _newest_step(self) -> int | None:
-        try:
-            path, messages = newest_good(self.store)
-        except StorageError as error:
-            raise StorageError(
-                error.problem,
-                kept="the run and its checkpoints",
-                next_step=f"when they can be read again: cloze resume {self.run.typed}",
-            ) from error
-        require_not_lost(self.run, path)
-        for message in messages:
-            self.run.record_event(Event.CHECKPOINT_SET_ASIDE, message=message)
-        return None if path is None else step_of(path)
+        return store.local(step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +122,14 @@ class Parts:
         logs.bind(step=self.counters.step)
         self.heartbeat.beat(self.counters.step, part)
 
-    def restore(self, start: Start) -> None:
-        """Restore the engine, the counters and the loss window from a checkpoint."""
-        self.counters = Counters.of(start.state, self.claim.config.metric)
+    def restore(self, start: Path) -> None:
+        """Restore the engine, the counters and the loss window from the directory of a checkpoint."""
+        state = read_trainer_state(start)
+        self.counters = Counters.of(state, self.claim.config.metric)
         # At the checkpoint's step: heartbeats count the updates since the first one.
         self.beat("loading")
-        self.engine.restore(start.directory / DEEPSPEED_DIRECTORY)
-        self.spikes.restore(start.state.losses)
+        self.engine.restore(start / DEEPSPEED_DIRECTORY)
+        self.spikes.restore(state.losses)
 
 
 def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: ExitStack) -> tuple[Parts, bool]:
@@ -159,7 +150,7 @@ def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: Exit
     fence = Fence(run) if is_first else None
     claim = Claim(run, config, rank, fence, store_of(run, config))
     start = claim.find_start()
-    first_step = 0 if start is None else start.state.step
+    first_step = 0 if start is None else step_of(start)
     reporter = closed_by(
         ending,
         Reporter(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cluster.collectives import summed
 from cluster.group import Rank
@@ -89,6 +88,7 @@ class Evaluation:
             samples = sorted_by_length(dataset, samples, self._lengths)
         batches = np.split(samples, self._cuts)
         counts = dict.fromkeys(self._weights, 0.0)
+        # [terms, 3]: the products l l, l n and n n, added up over micro-batches.
         squares = torch.zeros((len(self._weights), 3), dtype=torch.float64, device=engine.device)
         for turn in range(-(-len(batches) // rank.world_size)):
             beat()
@@ -100,26 +100,22 @@ class Evaluation:
             losses, correct = engine(**batch.on(engine.device))
             if number == read:
                 totals.add(losses, correct, batch.sources_on(engine.device))
-                squares += _squares(losses, batch.counts, self._weights)
+                # Of the micro-batch's summed loss l and its predictions n.
+                sums = torch.stack([losses[term].double() for term in self._weights])
+                numbers = sums.new_tensor([batch.counts[term] for term in self._weights])
+                squares += torch.stack([sums * sums, sums * numbers, numbers * numbers], dim=-1)
                 counts = {term: counts[term] + batch.counts[term] for term in counts}
         own = torch.cat([totals.sums, squares.flatten()])
-        sums, all_counts = summed(own, list(counts.values()))
+        everywhere, all_counts = summed(own, list(counts.values()))
         counts = dict(zip(counts, all_counts, strict=True))
-        products = np.reshape(sums[len(totals.sums) :], squares.shape)
-        means = totals.means(sums[: len(totals.sums)], counts)
+        products = np.reshape(everywhere[len(totals.sums) :], squares.shape)
+        means = totals.means(everywhere[: len(totals.sums)], counts)
         if len(batches) < 2:
             return means
         return means | {
             f"{term}/loss_standard_error": standard_error(means[f"{term}/loss"], count, len(batches), row)
             for (term, count), row in zip(counts.items(), products, strict=True)
         }
-
-
-def _squares(losses: Mapping[str, Tensor], counts: Mapping[str, float], terms: Iterable[str]) -> Tensor:
-    """[terms, 3] float64: of a micro-batch's summed loss l and its predictions n, the products l l, l n and n n."""
-    sums = torch.stack([losses[term].double() for term in terms])
-    numbers = sums.new_tensor([counts[term] for term in terms])
-    return torch.stack([sums * sums, sums * numbers, numbers * numbers], dim=-1)
 
 
 def standard_error(mean: float, count: float, groups: int, products: Sequence[float]) -> float:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
 
 from cluster import logs, signals
 from cluster.artefacts.credentials import tracking_environment
@@ -17,7 +16,7 @@ from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
 from cluster.elastic import GroupSize
 from cluster.failures import Retries
-from cluster.group import GroupFailure, run_group
+from cluster.group import GroupFailure, Rank, run_group
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile, stop_on_sigterm
 from pipeline.checkpoint.references import resolve_model
@@ -27,7 +26,6 @@ from pipeline.objectives.base import pin_references
 from pipeline.pretrain.lost_workers import (
     count_oom_kills,
     explain_killed_worker,
-    memory_explained,
     record_lost_workers,
     require_room,
 )
@@ -277,7 +275,7 @@ def _train_group(run: RunDirectory, config: PretrainConfig, watch: StallWatch, s
     try:
         run_group(
             _run_rank,
-            {"run": str(run.path.resolve())},
+            run.path.resolve(),
             GroupSize(largest, cluster.cpus_per_worker, cluster.gpus_per_worker, tuple(smaller)),
             retries=Retries(cluster.max_failures, cluster.max_errors),
             stop=stop,
@@ -297,11 +295,10 @@ def _train_group(run: RunDirectory, config: PretrainConfig, watch: StallWatch, s
         raise
 
 
-def _run_rank(argument: Any, rank: Any) -> None:
+def _run_rank(directory: Path, rank: Rank) -> None:
     # Imported in the worker: the driver starts it without DeepSpeed and the network.
     from pipeline.pretrain.step import run_rank
 
     logs.start()
-    logs.bind(run=Path(argument["run"]).name, rank=rank.rank)
-    with memory_explained(RunDirectory(Path(argument["run"])), rank.rank):
-        run_rank(argument, rank)
+    logs.bind(run=directory.name, rank=rank.rank)
+    run_rank(directory, rank)

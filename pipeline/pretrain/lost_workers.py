@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cluster.artefacts.errors import OutOfMemoryError
 from cluster.group import GroupFailure
-from cluster.memory import memory
+from cluster.node_load import memory
 from models.config import NetworkConfig, TransformerConfig
 from pipeline.engine.gpus import GPUS
 from pipeline.run.config import PretrainConfig

@@ -11,9 +11,10 @@ The trainer marks the parts. Collectives (`gloo:`, `nccl:`) run inside of them, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.autograd.profiler import record_function
@@ -30,10 +31,6 @@ _STEP, _PART = "cloze.step", "cloze.part "
 _INACTIVE = nullcontext()
 
 
-class _Record(Protocol):
-    def __call__(self, event: Event, **details: Any) -> None: ...
-
-
 class StepProfiler:
     """Profiles the configured steps of a rank; does nothing, at next to no cost, in all others."""
 
@@ -42,7 +39,7 @@ class StepProfiler:
         config: ProfileConfig | None,
         directory: Path,
         rank: int,
-        record: _Record = lambda event, **details: None,
+        record: Callable[..., object] = lambda event, **details: None,
     ) -> None:
         """
         Args:
@@ -87,12 +84,17 @@ class StepProfiler:
         self._steps = []
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            _write(self._directory / name, measured)
+            measured.export_chrome_trace(str(self._directory / f"{name}.json"))
+            longest = "cuda_time_total" if trains_on_cuda() else "cpu_time_total"
+            table = measured.key_averages().table(sort_by=longest, row_limit=-1)
+            write_durably(self._directory / f"{name}.txt", table.encode())
         except (OSError, RuntimeError) as error:
             # A profile is a diagnostic: failing to write it must not end a run.
-            self._report(Event.PROFILE_FAILED, message=str(error)[:2000])
-            return
-        self._report(Event.PROFILED, table=str(self._directory / f"{name}.txt"))
+            event, details = Event.PROFILE_FAILED, {"message": str(error)[:2000]}
+        else:
+            event, details = Event.PROFILED, {"table": str(self._directory / f"{name}.txt")}
+        if self._rank == 0:
+            self._record(event, **details)
 
     def _end_step(self) -> None:
         if self._step is not None:
@@ -101,14 +103,3 @@ class StepProfiler:
                 torch.cuda.synchronize()
             self._step.__exit__(None, None, None)
             self._step = None
-
-    def _report(self, event: Event, **details: Any) -> None:
-        if self._rank == 0:
-            self._record(event, **details)
-
-
-def _write(stem: Path, measured: profile) -> None:
-    measured.export_chrome_trace(f"{stem}.json")
-    longest = "cuda_time_total" if trains_on_cuda() else "cpu_time_total"
-    table = measured.key_averages().table(sort_by=longest, row_limit=-1)
-    write_durably(stem.with_name(f"{stem.name}.txt"), table.encode())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from cluster.artefacts.errors import ClozeError, StorageError, TakenOverError
+from cluster.artefacts.errors import StorageError, TakenOverError
 from cluster.collectives import from_rank_zero
 from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import TrainerState, evaluated
@@ -56,18 +56,10 @@ class Counters:
         Args:
             metric: the metric that decides from now on; by another than the checkpoint's, no best value is known yet.
         """
-        same = state.metric == metric
-        return cls(
-            step=state.step,
-            samples=state.samples,
-            tokens=state.tokens,
-            predicted_tokens=state.predicted_tokens,
-            elapsed_s=state.elapsed_s,
-            held_out=dict(state.held_out),
-            best=state.best if same else None,
-            evaluations_since_best=state.evaluations_since_best if same else 0,
-            skipped_updates=state.skipped_updates,
-        )
+        counters = cls(**{each.name: getattr(state, each.name) for each in fields(cls)})
+        if state.metric != metric:
+            counters.best, counters.evaluations_since_best = None, 0
+        return counters
 
     def add_evaluation(self, metrics: Mapping[str, float], metric: str, min_improvement: float) -> None:
         """Count an evaluation.
@@ -133,13 +125,10 @@ class RunCheckpoints:
             while_waiting=while_waiting,
             before_publishing=fence.require if fence is not None else lambda: None,
         )
+        self.attempt = self._saver.attempt
+        """Names this start of the run's processes."""
         if rank.rank == 0:
             self._catch_up()
-
-    @property
-    def attempt(self) -> str:
-        """Names this start of the run's processes."""
-        return self._saver.attempt
 
     @property
     def newest_place(self) -> str | None:
@@ -151,7 +140,23 @@ class RunCheckpoints:
         """Copy the state, and have it written while training goes on."""
         # The log up to the checkpoint's step must survive a power failure, too.
         self._reporter.sync()
-        self._saver.save(engine, self._state(counters, spikes))
+        config, info = self._config, self._run.info
+        state = TrainerState(
+            **asdict(counters),
+            world_size=self._rank.world_size,
+            zero_stage=config.zero.stage,
+            data_fingerprint=self._inputs.data_fingerprint,
+            store_fingerprints=[store.fingerprint for store in self._inputs.stores],
+            identity=identity_of(config),
+            metric=config.metric,
+            run_id=info.run_id,
+            run_name=info.name,
+            losses=spikes.window.losses,
+            skipped_data=list(spikes.skipped.steps),
+            allowed_changes=self._allowed_changes,
+            attempt=self.attempt,
+        )
+        self._saver.save(engine, state)
 
     def wait(self) -> None:
         """Return when nothing is being written any more."""
@@ -161,36 +166,41 @@ class RunCheckpoints:
     def log_saves(self) -> bool:
         """Log the outcomes of saves; returns, on rank 0, whether too many in a row failed."""
         for outcome in self._saver.finished():
-            if isinstance(outcome, Committed):
-                self._failed.clear()
-                self._log_commit(outcome)
-            else:
+            if not isinstance(outcome, Committed):
                 self._failed.append(outcome.error)
                 message = outcome.error.problem[:2000]
                 self._reporter.history(Event.CHECKPOINT_FAILED, step=outcome.step, message=message)
+                continue
+            self._failed.clear()
+            self._committed = outcome.step
+            self._forget_all_but(outcome.kept, outcome.step)
+            self._log(outcome.step, outcome.place, outcome.fingerprint, outcome.held_out, outcome.best)
+            if outcome.warning:
+                self._reporter.history(Event.RETENTION_FAILED, step=outcome.step, message=outcome.warning)
+            times = {"checkpoint_waited_s": outcome.waited_s, "checkpoint_s": outcome.seconds}
+            size = {"checkpoint_bytes": outcome.size_bytes}
+            self._reporter.write(LogKind.SAVING, outcome.step, times | size)
         return len(self._failed) >= MAX_FAILED_SAVES
 
     def require_saved(self, step: int) -> None:
-        """Raise, on all ranks, unless the checkpoint of a step is there.
+        """Wait for the checkpoint of a step, and raise, on all ranks, unless it is there.
 
         Raises:
             TakenOverError: another group has taken the run over, and this one may not publish.
             StorageError: the checkpoint could not be saved.
         """
-        if (error := from_rank_zero(self._why_not_saved(step) if self._rank.rank == 0 else None)) is not None:
-            raise error
-
-    def _why_not_saved(self, step: int) -> ClozeError | None:
-        """On rank 0: the error of a checkpoint that is not there."""
+        self.wait()
+        error: StorageError | TakenOverError | None = None
         # A checkpoint that was committed and moved away since counts, too.
-        if step == self._committed or step in self._store.steps():
-            return None
-        try:
-            if self._fence is not None:
-                self._fence.require()
-        except TakenOverError as error:
-            return error
-        return self.failure()
+        if self._rank.rank == 0 and step != self._committed and step not in self._store.steps():
+            error = self.failure()
+            try:
+                if self._fence is not None:
+                    self._fence.require()
+            except TakenOverError as lost:
+                error = lost
+        if (error := from_rank_zero(error)) is not None:
+            raise error
 
     def failure(self) -> StorageError:
         """The error of a run whose checkpoints cannot be saved."""
@@ -199,33 +209,6 @@ class RunCheckpoints:
             f"The last checkpoints of {self._run.path.name} could not be saved: {why}",
             kept="the checkpoints before them",
             next_step=f"make room, or give permission, then: cloze resume {self._run.typed}",
-        )
-
-    def _state(self, counters: Counters, spikes: SpikeGuard) -> TrainerState:
-        """The state of training now, besides weights and optimizer."""
-        config, info = self._config, self._run.info
-        return TrainerState(
-            step=counters.step,
-            samples=counters.samples,
-            predicted_tokens=counters.predicted_tokens,
-            world_size=self._rank.world_size,
-            zero_stage=config.zero.stage,
-            data_fingerprint=self._inputs.data_fingerprint,
-            store_fingerprints=[store.fingerprint for store in self._inputs.stores],
-            identity=identity_of(config),
-            held_out=counters.held_out,
-            metric=config.metric,
-            run_id=info.run_id,
-            run_name=info.name,
-            elapsed_s=counters.elapsed_s,
-            tokens=counters.tokens,
-            best=counters.best,
-            evaluations_since_best=counters.evaluations_since_best,
-            skipped_updates=counters.skipped_updates,
-            losses=spikes.window.losses,
-            skipped_data=list(spikes.skipped.steps),
-            allowed_changes=self._allowed_changes,
-            attempt=self.attempt,
         )
 
     def _catch_up(self) -> None:
@@ -239,15 +222,6 @@ class RunCheckpoints:
             _, held_out = evaluated(manifest.stats)
             is_best = best_step(self._store) == step
             self._log(step, self._store.place(step), manifest.fingerprint, held_out, is_best)
-
-    def _log_commit(self, saved: Committed) -> None:
-        self._committed = saved.step
-        self._forget_all_but(saved.kept, saved.step)
-        self._log(saved.step, saved.place, saved.fingerprint, saved.held_out, saved.best)
-        if saved.warning:
-            self._reporter.history(Event.RETENTION_FAILED, step=saved.step, message=saved.warning)
-        times = {"checkpoint_waited_s": saved.waited_s, "checkpoint_s": saved.seconds}
-        self._reporter.write(LogKind.SAVING, saved.step, times | {"checkpoint_bytes": saved.size_bytes})
 
     def _forget_all_but(self, steps: Collection[int], newest: int) -> None:
         """Log that checkpoints were deleted, so that tracking deletes them too. Those newer than `newest` were set

@@ -83,7 +83,12 @@ class StallWatch:
         Args:
             now: monotonic seconds.
         """
-        self._take_in(now)
+        for beat in read_heartbeats(self._run):
+            before = self._seen.get(beat.rank)
+            if before is not None and _key(before[0]) != _key(beat):
+                self._replaced.append((before[0], now))
+            if before is None or before[0] != beat:
+                self._seen[beat.rank] = beat, now
         late = {
             rank: (beat, now - since)
             for rank, (beat, since) in self._seen.items()
@@ -92,7 +97,12 @@ class StallWatch:
         alive = {rank: pair for rank, pair in late.items() if _state_of(pair[0]) != "gone"}
         try:
             if alive:
-                self._name(*min(alive.values(), key=_how_far), silent=sorted(late))
+                # A stopped process is behind all others, then the lowest step, then the longest silence.
+                behind = min(
+                    alive.values(),
+                    key=lambda pair: (_state_of(pair[0]) != psutil.STATUS_STOPPED, pair[0].step, -pair[1]),
+                )
+                self._name(*behind, silent=sorted(late))
         finally:
             for beat, silent_s in alive.values():
                 if silent_s > _KILLED_AFTER * beat.timeout_s + _KILL_DELAY_S:
@@ -111,14 +121,6 @@ class StallWatch:
     def last_of(self, beats: Sequence[Beat]) -> Stall | None:
         """The last stall, if it ended the attempt that left these heartbeats behind: a rank gave no sign after it."""
         return next((one for one in reversed(self.stalls) if one.beat in beats), None)
-
-    def _take_in(self, now: float) -> None:
-        for beat in read_heartbeats(self._run):
-            before = self._seen.get(beat.rank)
-            if before is not None and _key(before[0]) != _key(beat):
-                self._replaced.append((before[0], now))
-            if before is None or before[0] != beat:
-                self._seen[beat.rank] = beat, now
 
     def _name(self, beat: Beat, silent_s: float, silent: Sequence[int]) -> None:
         if _key(beat) in self._named:
@@ -193,12 +195,6 @@ def stalled(run: RunDirectory, num_restarts: int, stall: Stall, stacks: Sequence
         kept="all committed checkpoints",
         next_step=f"look after that machine, then: cloze resume {run.typed}",
     )
-
-
-def _how_far(late: tuple[Beat, float]) -> tuple[bool, int, float]:
-    """Sorts the rank that is behind first: a stopped process, then the lowest step, then the longest silence."""
-    beat, silent_s = late
-    return _state_of(beat) != psutil.STATUS_STOPPED, beat.step, -silent_s
 
 
 def _state_of(beat: Beat) -> str:

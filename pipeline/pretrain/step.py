@@ -11,17 +11,19 @@ import math
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from cluster.artefacts.errors import PreemptedError
 from cluster.collectives import from_rank_zero, summed
 from cluster.group import Rank
+from pipeline.checkpoint.checkpoint import step_of
 from pipeline.engine.device import deterministic_algorithms, trains_on_cuda
 from pipeline.engine.interface import Update
 from pipeline.pretrain.assembly import Parts, assemble, seed_dropout
 from pipeline.pretrain.batches import HostBatch, Totals
+from pipeline.pretrain.lost_workers import memory_explained
 from pipeline.pretrain.measure import StepClock
 from pipeline.pretrain.ownership import taken_over
 from pipeline.pretrain.schedule import Schedule
@@ -72,7 +74,7 @@ class Trainer:
                 self._save()
         while not self._is_over():
             self._train_until_rollback()
-        self._require_saved()
+        self._parts.checkpoints.require_saved(self._parts.counters.step)
 
     def _train_until_rollback(self) -> None:
         """Make one update after another, to the end of the run or until a loss spike rolls it back."""
@@ -107,8 +109,7 @@ class Trainer:
                     values["loss_scale"] = update.loss_scale
                 with profiler.part("logging"):
                     parts.measurements.report(parts.counters.step, step, values, clock.end_step())
-                self._evaluate_and_save()
-                self._stop_if_asked(known)
+                self._evaluate_and_save(known)
 
     def _forward_and_backward(self, step: Step[HostBatch], counts: Mapping[str, float]) -> Totals:
         """Add up the gradients of this rank's micro-batches."""
@@ -140,9 +141,14 @@ class Trainer:
         # Other ranks than 0 add nothing but zeros.
         own = [0.0] * 4
         if fence is not None:
+            passed_s = parts.counters.elapsed_s + self._clock.since_last()
+            # An update that is repeated takes the time that was logged, because the learning rate of a run with a time
+            # budget depends on it.
+            recorded = None if following is None else parts.reporter.recorded(following.update + 1)
+            elapsed_s = passed_s if recorded is None else recorded["elapsed_s"]
             saving_fails = parts.checkpoints.log_saves()
             flags = parts.stop_file.requested(), saving_fails, fence.is_lost(now=saving_fails)
-            own = [self._elapsed_s(following), *map(float, flags)]
+            own = [elapsed_s, *map(float, flags)]
         with parts.profiler.part("exchange"):
             sums, others = summed(totals.sums, [*counts, *own])
         elapsed_s, stop, saving_fails, is_lost = others[len(counts) :]
@@ -153,13 +159,6 @@ class Trainer:
         shared = dict(zip(parts.data.weights, others, strict=False))
         return Exchange(sums, shared, elapsed_s, bool(stop), bool(saving_fails))
 
-    def _elapsed_s(self, following: Step[HostBatch] | None) -> float:
-        """Seconds of training before the next update. One that is repeated takes what was logged, because the learning
-        rate of a run with a time budget depends on it."""
-        passed_s = self._parts.counters.elapsed_s + self._clock.since_last()
-        recorded = None if following is None else self._parts.reporter.recorded(following.update + 1)
-        return passed_s if recorded is None else recorded["elapsed_s"]
-
     def _rolls_back(self, step: Step[HostBatch], loss: float) -> bool:
         """Whether the loss is a spike; the run is then rolled back to its last checkpoint, and leaves the step's data
         out."""
@@ -169,10 +168,10 @@ class Trainer:
             return False
         parts.checkpoints.wait()
         start = parts.claim.find_start()
-        parts.spikes.leave_out(spike, None if start is None else start.directory)
+        parts.spikes.leave_out(spike, start)
         assert start is not None
         details = spike.model_dump(mode="json")
-        parts.reporter.event(LogKind.SPIKE, step.update + 1, **details, back_to=start.state.step)
+        parts.reporter.event(LogKind.SPIKE, step.update + 1, **details, back_to=step_of(start))
         self._engine.update(0.0, discard=True)
         parts.restore(start)
         return True
@@ -204,14 +203,30 @@ class Trainer:
     def _totals(self) -> Totals:
         return Totals(self._parts.data.weights, self._parts.data.inputs.source_names, self._engine.device)
 
-    def _evaluate_and_save(self) -> None:
-        """Evaluate and save, if either is due after this update."""
-        step, last = self._parts.counters.step, self._is_over()
+    def _evaluate_and_save(self, known: Exchange) -> None:
+        """Evaluate and save, where either is due after this update; save and end, when the run was asked to."""
+        parts, run, step = self._parts, self._parts.claim.run, self._parts.counters.step
+        last = self._is_over()
         if last or step % self._config.evaluation.every_steps == 0:
             self._evaluate()
             last = self._is_over()
-        if last or step % self._config.checkpoint.every_steps == 0:
+        is_due = last or step % self._config.checkpoint.every_steps == 0
+        if is_due:
             self._save()
+        if known.saving_fails:
+            raise parts.checkpoints.failure()
+        if not known.stop or last:
+            return
+        if not is_due:
+            self._save()
+        parts.checkpoints.require_saved(step)
+        reason = parts.stop_file.reason
+        parts.reporter.history(Event.PREEMPTED, step=step, reason=reason)
+        raise PreemptedError(
+            f"{run.path.name} stopped at step {step}, as asked: {reason or 'a request in its directory'}.",
+            kept=f"the checkpoint of step {step}; nothing has to be computed again",
+            next_step=f"cloze resume {run.typed}",
+        )
 
     def _evaluate(self) -> None:
         parts, config = self._parts, self._config
@@ -225,11 +240,6 @@ class Trainer:
         self._parts.beat("saving")
         self._parts.checkpoints.save(self._engine, self._parts.counters, self._parts.spikes)
 
-    def _require_saved(self) -> None:
-        """Wait for the checkpoint of this step, and raise unless it is there."""
-        self._parts.checkpoints.wait()
-        self._parts.checkpoints.require_saved(self._parts.counters.step)
-
     def _is_over(self) -> bool:
         """Whether the run has made its last update: by its steps, its budget, or its patience without improvement."""
         patience, counters = self._config.evaluation.patience, self._parts.counters
@@ -237,33 +247,19 @@ class Trainer:
             return True
         return self._schedule.is_over(counters.step, counters.elapsed_s)
 
-    def _stop_if_asked(self, known: Exchange) -> None:
-        """Save and end, when the run was asked to; or end, when it cannot be saved."""
-        parts, run, step = self._parts, self._parts.claim.run, self._parts.counters.step
-        if known.saving_fails:
-            raise parts.checkpoints.failure()
-        if not known.stop or self._is_over():
-            return
-        if step % self._config.checkpoint.every_steps != 0:
-            self._save()
-        self._require_saved()
-        reason = parts.stop_file.reason
-        parts.reporter.history(Event.PREEMPTED, step=step, reason=reason)
-        raise PreemptedError(
-            f"{run.path.name} stopped at step {step}, as asked: {reason or 'a request in its directory'}.",
-            kept=f"the checkpoint of step {step}; nothing has to be computed again",
-            next_step=f"cloze resume {run.typed}",
-        )
 
-
-def run_rank(argument: Mapping[str, Any], rank: Rank) -> None:
-    """Body of every worker; `argument` holds `run`, its directory."""
+def run_rank(directory: Path, rank: Rank) -> None:
+    """Body of every worker: train the run in a directory as far as it goes."""
     torch.set_num_threads(rank.num_threads)
-    run = RunDirectory(Path(argument["run"]))
+    run = RunDirectory(directory)
     if trains_on_cuda():
         # Before the first exchange, which takes the current device.
         torch.cuda.set_device(rank.local_rank)
     config = from_rank_zero(run.config() if rank.rank == 0 else None)
-    with deterministic_algorithms(config.compute.deterministic), ExitStack() as ending:
+    with (
+        memory_explained(run, rank.rank),
+        deterministic_algorithms(config.compute.deterministic),
+        ExitStack() as ending,
+    ):
         parts, is_resumed = assemble(run, config, rank, ending)
         Trainer(parts).train(is_resumed=is_resumed)

@@ -11,7 +11,7 @@ import numpy as np
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import hash_json
-from cluster.memory import memory
+from cluster.node_load import memory
 from data_prep.token_store import TokenStore
 from pipeline.samples.index_cache import EpochPrefetch, IndexCache, Summary
 from pipeline.samples.mixture import Cutter, IndexMaker, Mixture, Part, Split, StoreShare

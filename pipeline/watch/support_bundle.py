@@ -164,8 +164,8 @@ def _versions() -> dict[str, Any]:
 
 
 def _checks(runs_dir: Path) -> list[Any]:
+    from cluster.checks import Places, run_checks
     from cluster.connecting import named_address
-    from cluster.preflight import Places, run_checks
 
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     return run_checks(Places(runs_dir, None, named_address(None), uri))

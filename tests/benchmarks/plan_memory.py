@@ -296,7 +296,7 @@ def network_and_batch(case: Case) -> tuple[Any, dict[str, Any]]:
 
     from models.initialization import init_weights
     from pipeline.checkpoint.references import resolve_model
-    from pipeline.engine.network import prepare_network
+    from pipeline.engine.device import prepare_network
     from pipeline.objectives import build_model
     from pipeline.objectives.base import resolve_references
     from pipeline.plan.example import example_batch, reader_of

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from cluster.checks import Places
 from cluster.checks import nodes as node_checks
-from cluster.checks.check import Check
-from cluster.checks.node_probe import NodeProbe
+from cluster.checks.machine import Check
 from cluster.checks.nodes import NodeReport, check_nodes
-from cluster.preflight import Places
+from cluster.checks.probes import NodeProbe
 from cluster.runtime import ray_runtime
 
 

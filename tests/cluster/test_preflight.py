@@ -10,10 +10,9 @@ import psutil
 import pytest
 from packaging.requirements import Requirement
 
-from cluster import memory
-from cluster.checks import hardware, services, software
+from cluster import node_load
+from cluster.checks import Places, machine, run_checks, services
 from cluster.local_cluster import STATE_VARIABLE
-from cluster.preflight import Places, run_checks
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +52,7 @@ def test_check_that_breaks_is_a_finding_and_does_not_end_the_others(tmp_path, mo
     def broken() -> None:
         raise OSError("no such device")
 
-    monkeypatch.setattr(hardware, "check_memory", broken)
+    monkeypatch.setattr(machine, "check_memory", broken)
     checks = {check.name: check for check in run_checks(Places(tmp_path, None, None, None))}
     assert checks["memory"].status == "warn"
     assert "no such device" in checks["memory"].found
@@ -61,32 +60,32 @@ def test_check_that_breaks_is_a_finding_and_does_not_end_the_others(tmp_path, mo
 
 
 def test_missing_and_old_packages_are_named_with_what_is_needed():
-    check = software.check_packages([Requirement("no-such-package"), Requirement("numpy>=999")])
+    check = machine.check_packages([Requirement("no-such-package"), Requirement("numpy>=999")])
     assert check.status == "fail"
     assert "no-such-package is missing" in check.found
     assert "needs >=999" in check.found
-    assert software.check_packages([Requirement("numpy>=1")]).status == "ok"
+    assert machine.check_packages([Requirement("numpy>=1")]).status == "ok"
 
 
 def test_declared_packages_are_all_here():
-    assert software.check_packages().status == "ok"
+    assert machine.check_packages().status == "ok"
 
 
 def test_few_open_files_and_little_space_are_warned_of(tmp_path, monkeypatch):
-    monkeypatch.setattr(hardware.resource, "getrlimit", lambda _: (1024, 1024))
-    assert hardware.check_open_files().status == "warn"
-    usage = hardware.shutil.disk_usage(tmp_path)._replace(free=64 * 1024**2)
-    monkeypatch.setattr(hardware.shutil, "disk_usage", lambda _: usage)
-    assert hardware.check_disk("runs disk", tmp_path / "not" / "yet" / "there").status == "fail"
-    assert hardware.check_shared_memory(tmp_path).status == "warn"
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (1024, 1024))
+    assert machine.check_open_files().status == "warn"
+    usage = machine.shutil.disk_usage(tmp_path)._replace(free=64 * 1024**2)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage)
+    assert machine.check_disk("runs disk", tmp_path / "not" / "yet" / "there").status == "fail"
+    assert machine.check_shared_memory(tmp_path).status == "warn"
 
 
 def test_directory_that_cannot_commit_fails(tmp_path, monkeypatch):
     def refuse(*_) -> None:
         raise PermissionError("read-only file system")
 
-    monkeypatch.setattr(hardware.os, "replace", refuse)
-    check = hardware.check_durable_writes(tmp_path)
+    monkeypatch.setattr(machine.os, "replace", refuse)
+    check = machine.check_durable_writes(tmp_path)
     assert (check.status, list(tmp_path.iterdir())) == ("fail", [])
     assert "read-only" in check.found
 
@@ -116,15 +115,15 @@ def test_ray_is_checked_if_there_is_an_address(http_server):
 
 def test_memory_counts_the_limit_of_the_container(monkeypatch):
     limits = {"memory.max": 2 * 1024**3, "memory.current": 1024**3}
-    monkeypatch.setattr(memory, "_bytes", limits.get)
-    check = hardware.check_memory()
+    monkeypatch.setattr(node_load, "_bytes", limits.get)
+    check = machine.check_memory()
     assert check.status == "warn"
     assert check.found == "1.0 GiB available of 2.0 GiB"
     limits["memory.current"] = 3 * 1024**3
-    assert memory.memory() == (2 * 1024**3, 0)
+    assert node_load.memory() == (2 * 1024**3, 0)
 
 
 @pytest.mark.parametrize("limit", [None, 1 << 60])
 def test_memory_without_a_limit_below_it_is_the_machine_s(monkeypatch, limit):
-    monkeypatch.setattr(memory, "_bytes", {"memory.max": limit, "memory.current": 1}.get)
-    assert memory.memory().total == psutil.virtual_memory().total
+    monkeypatch.setattr(node_load, "_bytes", {"memory.max": limit, "memory.current": 1}.get)
+    assert node_load.memory().total == psutil.virtual_memory().total

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.templates import TEMPLATES
-from cluster.templates.base import ClusterTemplate
-from cluster.templates.render import render
+from cluster.templates.base import ClusterTemplate, render
 from pipeline.config.cluster_templates import load_template
 from tests.cluster.custom_resources import object_misfits, pod_templates
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
-    # capture.py, masters.py, engine.py, restoring.py
+    # masters.py, engine.py, live_state.py
     "deepspeed.runtime.engine:DeepSpeedEngine": (
         "checkpoint_engine",
         "allreduce_gradients",

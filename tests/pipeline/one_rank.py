@@ -39,7 +39,7 @@ def main() -> None:
     rank = Rank(rank=0, world_size=1, local_rank=0, num_threads=1)
     for path in sys.argv[1:]:
         try:
-            run_rank({"run": str(Path(path))}, rank)
+            run_rank(Path(path), rank)
             print("END ended", flush=True)
         except ClozeError as error:
             print("END", type(error).__name__, flush=True)

@@ -26,7 +26,7 @@ def main() -> None:
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        run_rank({"run": str(Path(run))}, Rank(rank=0, world_size=1, local_rank=0, num_threads=1))
+        run_rank(Path(run), Rank(rank=0, world_size=1, local_rank=0, num_threads=1))
         told: dict[str, object] = {"error": None}
     except Exception as error:
         notes = getattr(error, "__notes__", [])

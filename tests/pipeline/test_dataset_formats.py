@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cluster.artefacts.errors import ConfigError
-from cluster.memory import Memory
+from cluster.node_load import Memory
 from data_prep.token_store import TokenStore
 from pipeline.samples import dataset as dataset_module
 from pipeline.samples import mixture, shuffle

@@ -10,7 +10,7 @@ import torch
 
 from cluster.artefacts.errors import ConfigError
 from models.config import TransformerConfig
-from pipeline.engine.network import prepare_network
+from pipeline.engine.device import prepare_network
 from tests.pipeline.ranks import make_config
 
 

@@ -82,13 +82,6 @@ def test_a_rate_falls_to_its_final_share_over_a_number_of_tokens_and_stays():
     assert set(values[110:]) == {values[110]}
 
 
-def test_inverse_square_root_stays_constant_first():
-    """T5: 1 / sqrt(max(step, k))."""
-    values = rates(make(kind="inverse_sqrt", constant_steps=25))
-    assert values[:26] == [1.0] * 26
-    assert values[99] == pytest.approx((25 / 99) ** 0.5)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -103,29 +96,29 @@ def test_settings_of_another_schedule_are_refused(wrong: dict):
         make(**wrong)
 
 
-def test_linear_falls_by_the_same_amount_every_step():
-    assert rates(make(kind="linear"))[50] == pytest.approx(1 - 50 / 100)
-
-
-def test_polynomial_of_power_two_is_a_quarter_at_half_the_way():
-    assert make(100, kind="polynomial", power=2).learning_rate(50) == pytest.approx(0.25)
-
-
-def test_warmup_stable_decay_stays_and_falls_in_its_last_share():
-    values = rates(make(kind="wsd", decay_share=0.2))
-    assert values[:81] == pytest.approx([1.0] * 81)
-    assert values[90] == pytest.approx(0.5)
-    assert values[99] == pytest.approx(0.05)
-
-
-def test_constant_stays():
-    assert set(rates(make(kind="constant"))) == {1.0}
-
-
-def test_inverse_square_root_halves_when_the_steps_are_four_times_as_many():
-    schedule = make(10**6, kind="inverse_sqrt", warmup_steps=100)
-    found = [schedule.learning_rate(step) for step in (100, 400, 1600, 40_000)]
-    assert found == pytest.approx([1.0, 0.5, 0.25, 0.05])
+@pytest.mark.parametrize(
+    ("steps", "schedule", "expected"),
+    [
+        (100, {"kind": "linear"}, {50: 0.5}),
+        (100, {"kind": "polynomial", "power": 2}, {50: 0.25}),
+        (100, {"kind": "wsd", "decay_share": 0.2}, dict.fromkeys(range(81), 1.0) | {90: 0.5, 99: 0.05}),
+        (100, {"kind": "constant"}, dict.fromkeys(range(100), 1.0)),
+        # T5: 1 / sqrt(max(step, k)).
+        (
+            100,
+            {"kind": "inverse_sqrt", "constant_steps": 25},
+            dict.fromkeys(range(26), 1.0) | {99: (25 / 99) ** 0.5},
+        ),
+        (
+            10**6,
+            {"kind": "inverse_sqrt", "warmup_steps": 100},
+            {100: 1.0, 400: 0.5, 1600: 0.25, 40_000: 0.05},
+        ),
+    ],
+)
+def test_each_shape_has_its_formula(steps: int, schedule: dict, expected: dict[int, float]):
+    made = make(steps, **schedule)
+    assert {step: made.learning_rate(step) for step in expected} == pytest.approx(expected)
 
 
 def test_warm_up_in_tokens_counts_small_batches_for_what_they_are():
@@ -138,28 +131,25 @@ def test_warm_up_in_tokens_counts_small_batches_for_what_they_are():
     assert set(found[15:]) == {1.0}
 
 
-def test_a_token_budget_gives_the_steps():
-    schedule = make(None, budget={"tokens": 1990}, kind="linear")
-    assert not schedule.is_over(49, 0.0)
-    assert schedule.is_over(50, 0.0)
-    assert schedule.learning_rate(49) == pytest.approx(1 / 50)
-
-
-def test_a_time_budget_lowers_the_rate_with_the_time_and_ends_the_run():
-    schedule = make(None, budget="1h", kind="linear")
-    assert schedule.learning_rate(10, 1800.0) == pytest.approx(0.5)
-    assert not schedule.is_over(10, 3599.0)
-    assert schedule.is_over(10, 3600.0)
-
-
-def test_the_steps_end_a_run_before_its_time():
-    schedule = make(100, budget="1h", kind="linear")
-    assert schedule.learning_rate(98, 10.0) == pytest.approx(2 / 100)
-    assert schedule.is_over(100, 10.0)
-
-
-def test_a_slow_machine_makes_the_least_number_of_updates_whatever_the_time():
-    schedule = make(None, budget={"time_s": 3600, "min_steps": 200}, kind="linear")
-    assert schedule.learning_rate(50, 7200.0) == pytest.approx(0.75)
-    assert not schedule.is_over(199, 1e6)
-    assert schedule.is_over(200, 1e6)
+@pytest.mark.parametrize(
+    ("steps", "budget", "at", "rate", "last", "over"),
+    [
+        (None, {"tokens": 1990}, (49, 0.0), 1 / 50, (49, 0.0), (50, 0.0)),
+        (None, "1h", (10, 1800.0), 0.5, (10, 3599.0), (10, 3600.0)),
+        (100, "1h", (98, 10.0), 2 / 100, (99, 10.0), (100, 10.0)),
+        # A slow machine makes the least number of updates, whatever the time.
+        (None, {"time_s": 3600, "min_steps": 200}, (50, 7200.0), 0.75, (199, 1e6), (200, 1e6)),
+    ],
+)
+def test_budgets_lower_the_rate_and_end_the_run(
+    steps: int | None,
+    budget: object,
+    at: tuple[int, float],
+    rate: float,
+    last: tuple[int, float],
+    over: tuple[int, float],
+):
+    schedule = make(steps, budget=budget, kind="linear")
+    assert schedule.learning_rate(*at) == pytest.approx(rate)
+    assert not schedule.is_over(*last)
+    assert schedule.is_over(*over)

@@ -199,25 +199,38 @@ class KubeRay(ClusterTemplate):
 
     def values(self) -> dict[str, Any]:
         own = {} if self.workers.gpus else {"DS_ACCELERATOR": "cpu"}
+        # On a node's own disk the cache is bounded by the disk, as anywhere else.
+        own |= {"CLOZE_CACHE": "/cache"} if self.workers.cache_directory else self.workers.cache
         names = {"app.kubernetes.io/instance": self.name, "app.kubernetes.io/part-of": "cloze"}
+        spot = dict([SPOT_LABELS[self.workers.spot]]) if self.workers.spot else {}
+        workers = self.workers.replicas
+        if self.drain == "never":
+            budgets = [("head", 1), ("worker", workers)]
+        else:
+            budgets = [("worker", workers - 1)] if workers > 1 else []
+        tracking = [("mlflow", ["head", "worker"], 5000), ("postgres", ["mlflow"], 5432)]
+        state = [("redis", ["head"], 6379)]
+        guarded = (tracking if self._has_server else []) + (state if self.fault_tolerant_head else [])
         return super().values() | {
             "ray_version": version("ray"),
             "instance": names,
             "labels": {part: names | {"app.kubernetes.io/component": part} for part in _PARTS},
             # The head has no GPU, and DeepSpeed would look for one.
             "head_env": self._environment({"DS_ACCELERATOR": "cpu"} | self.head.cache),
-            "worker_env": self._environment(own | self._worker_cache()),
+            "worker_env": self._environment(own),
             "claim": self.storage.claim or f"{self.name}-shared",
             "end_s": self.grace_s + LEAVE_S,
-            "budgets": self._budgets(),
-            "node_selector": self._node_selector(),
+            # Parts with a PodDisruptionBudget, and the pods of each that no drain may take.
+            "budgets": budgets,
+            "node_selector": dict(sorted((self.workers.node_selector | spot).items())),
             "tolerations": self._tolerations(),
             "runtime_env": orjson.dumps(self._runtime_env(), option=orjson.OPT_SORT_KEYS).decode(),
             "secrets": self._secrets(),
             "server": self._server,
             "ray_labels": names | ({"kueue.x-k8s.io/queue-name": self.queue.name} if self.queue else {}),
             "mlflow_command": self._mlflow_command(),
-            "guarded": self._guarded(),
+            # Services with a NetworkPolicy: the parts that may connect, and the port.
+            "guarded": guarded,
         }
 
     def _environment(self, own: dict[str, str]) -> dict[str, str]:
@@ -228,14 +241,6 @@ class KubeRay(ClusterTemplate):
         # Kubernetes would put other variables in the place of $(NAME).
         given = {name: value.replace("$", "$$") for name, value in self.env.items()}
         return dict(sorted((fixed | own | given).items()))
-
-    def _worker_cache(self) -> dict[str, str]:
-        # On a node's own disk the cache is bounded by the disk, as anywhere else.
-        return {"CLOZE_CACHE": "/cache"} if self.workers.cache_directory else self.workers.cache
-
-    def _node_selector(self) -> dict[str, str]:
-        spot = dict([SPOT_LABELS[self.workers.spot]]) if self.workers.spot else {}
-        return dict(sorted((self.workers.node_selector | spot).items()))
 
     def _tolerations(self) -> list[dict[str, str]]:
         tolerations = []
@@ -281,19 +286,6 @@ class KubeRay(ClusterTemplate):
             # More workers have a supervisor, which kills those that take 5 s to start.
             *("--workers", "1"),
         ]
-
-    def _budgets(self) -> list[tuple[str, int]]:
-        """Parts with a PodDisruptionBudget, and the pods of each that no drain may take."""
-        workers = self.workers.replicas
-        if self.drain == "never":
-            return [("head", 1), ("worker", workers)]
-        return [("worker", workers - 1)] if workers > 1 else []
-
-    def _guarded(self) -> list[tuple[str, list[str], int]]:
-        """Services with a NetworkPolicy: the parts that may connect, and the port."""
-        tracking = [("mlflow", ["head", "worker"], 5000), ("postgres", ["mlflow"], 5432)]
-        state = [("redis", ["head"], 6379)]
-        return (tracking if self._has_server else []) + (state if self.fault_tolerant_head else [])
 
     @property
     def _has_server(self) -> bool:

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from cluster.group import Rank
-from pipeline.engine.deepspeed.capture import capture
 from pipeline.engine.deepspeed.configuration import initialize, require_hardware
+from pipeline.engine.deepspeed.live_state import capture, fill, gather, restore
 from pipeline.engine.deepspeed.masters import clear_padding, has_whole_gradients, own_masters
-from pipeline.engine.deepspeed.restoring import fill, gather, restore
 from pipeline.engine.deepspeed.saved_state import SavedState
 from pipeline.engine.interface import Captured, EngineSettings, ParameterSlice, Update, WholeState
 

@@ -137,12 +137,21 @@ class SavedState:
         return places
 
     def _read(self, rank: int) -> Iterator[SavedMaster]:
-        state = self._states(rank)
-        weights = self._weights(rank)
+        """The masters of a rank in order; their state is empty before the first update."""
+        if self.stage:
+            in_stage_3, optimizer = self.stage == 3, self._optimizer(rank)
+            weights = optimizer["fp32_flat_groups" if in_stage_3 else "single_partition_of_fp32_groups"]
+            states = optimizer["optimizer_state_dict" if in_stage_3 else "base_optimizer_state"]["state"]
+        else:
+            optimizer, states = self.model["optimizer"], self._plain_optimizer["state"]
+            if "fp32_groups" in optimizer:
+                weights = [tensor for group in optimizer["fp32_groups"] for tensor in group]
+            else:
+                weights = [self.model["module"][name] for ((name, _),) in self.rows]
         for number, row in enumerate(self.rows):
             own = extents_of(row, self.stage, self.world_size, rank)
             size = max((extent.offset + extent.size for extent in own), default=0)
-            master = SavedMaster(weights[number].view(-1), state.get(number, {}))
+            master = SavedMaster(weights[number].view(-1), states.get(number, {}))
             for key, value in {"its weights": master.weights, **master.state}.items():
                 sharded = is_sharded(key, value)
                 if not (value.numel() >= size if sharded else isinstance(value, Tensor | int | float)):
@@ -150,23 +159,6 @@ class SavedState:
                         self._directory, f"master {number} of rank {rank} needs {size} numbers of {key}"
                     )
             yield master
-
-    def _weights(self, rank: int) -> list[Tensor]:
-        if self.stage:
-            return self._optimizer(rank)[
-                "fp32_flat_groups" if self.stage == 3 else "single_partition_of_fp32_groups"
-            ]
-        optimizer = self.model["optimizer"]
-        if "fp32_groups" in optimizer:
-            return [tensor for group in optimizer["fp32_groups"] for tensor in group]
-        return [self.model["module"][name] for ((name, _),) in self.rows]
-
-    def _states(self, rank: int) -> dict[int, dict[str, Any]]:
-        """The optimizer state by index of the master; empty before the first update."""
-        if not self.stage:
-            return self._plain_optimizer["state"]
-        key = "optimizer_state_dict" if self.stage == 3 else "base_optimizer_state"
-        return self._optimizer(rank)[key]["state"]
 
     @property
     def _plain_optimizer(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Checks of hardware and limits: CPUs, memory, GPUs, open files, and disks with durable writes."""
+"""Checks of this machine: Python and packages, CPUs, memory, GPUs, open files, disks with durable writes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,94 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
 
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.storage import commit, open_artefact
-from cluster.checks.check import GIB, Check, Status
-from cluster.memory import memory
+from cluster.node_load import memory
 
+Status = Literal["ok", "warn", "fail"]
+GIB = 1024**3
+_MIN_PYTHON = (3, 11)
 _MIN_FREE_GIB: dict[Status, float] = {"fail": 1.0, "warn": 20.0}
 _MIN_MEMORY_GIB = 4.0
 _MIN_SHARED_MEMORY_GIB = 0.6
 """The object store of a local Ray cluster takes 0.5 GiB of /dev/shm."""
 _MIN_OPEN_FILES = 4096
 _GPU_TIMEOUT_S = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check of this machine."""
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+    """The command to type or the change to make; empty if the check passed."""
+
+
+def check_python() -> Check:
+    """The interpreter's version."""
+    found = ".".join(map(str, sys.version_info[:3])) + f" ({sys.executable})"
+    if sys.version_info >= _MIN_PYTHON:
+        return Check("python", "ok", found)
+    needed = ".".join(map(str, _MIN_PYTHON))
+    return Check(
+        "python", "fail", found, f"install Python {needed} or newer and make a new environment with it"
+    )
+
+
+def check_packages(requirements: list[Requirement] | None = None) -> Check:
+    """Installed versions against the declared requirements (by default cloze's own); nothing is imported."""
+    needed = _declared_requirements() if requirements is None else requirements
+    if not needed:
+        return Check("packages", "warn", "no declared requirements were found", "pip install cloze")
+    wrong: list[str] = []
+    for requirement in needed:
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            wrong.append(f"{requirement.name} is missing")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            wrong.append(f"{requirement.name} is {version}, needs {requirement.specifier}")
+    if wrong:
+        return Check("packages", "fail", "; ".join(wrong), f"{sys.executable} -m pip install --upgrade cloze")
+    main = []
+    for name in ("torch", "ray", "deepspeed"):
+        with suppress(metadata.PackageNotFoundError):
+            main.append(f"{name} {metadata.version(name)}")
+    shown = f"; {', '.join(main)}" if main else ""
+    return Check("packages", "ok", f"all {len(needed)} as declared{shown}")
+
+
+def _declared_requirements() -> list[Requirement]:
+    """From `pyproject.toml` beside the packages (a clone, a submitted job), else from the installed cloze."""
+    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    if project.is_file():
+        lines = tomllib.loads(project.read_text())["project"]["dependencies"]
+    else:
+        try:
+            lines = metadata.requires("cloze") or []
+        except metadata.PackageNotFoundError:
+            lines = []
+    try:
+        return [
+            requirement for requirement in map(Requirement, lines) if "extra" not in str(requirement.marker)
+        ]
+    except InvalidRequirement as error:
+        raise ValueError(str(error)) from error
 
 
 def check_cpus() -> Check:

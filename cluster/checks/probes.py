@@ -1,4 +1,4 @@
-"""A check of the cluster on one node; each method runs in an actor there."""
+"""Actors that check a cluster on its nodes: a probe of one node, and the ranks of an all-reduce between two."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import hashlib
 import os
 import platform
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import IO
@@ -17,13 +19,16 @@ from typing import IO
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import commit, open_artefact
-from cluster.checks.check import Check
-from cluster.checks.hardware import existing_place
-from cluster.preflight import Places, check_machine
+from cluster.checks import Places, check_machine
+from cluster.checks.machine import Check, existing_place
 
 _PACKAGES = ("ray", "torch", "deepspeed", "mlflow")
 _CODE = ("cluster", "data_prep", "models", "pipeline")
 _POLL_S = 0.2
+_NUMBERS = 4 * 1024**2
+"""float32 numbers of an exchange: 16 MiB, about a bucket of gradients."""
+_REPEATS = 5
+_EXCHANGE_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +140,58 @@ def _wait_for(directory: Path, holds: Callable[[], bool], timeout_s: float) -> f
         if time.monotonic() - began > timeout_s:
             return None
         time.sleep(_POLL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The result of an exchange between two ranks."""
+
+    backend: str
+    correct: bool
+    gib_per_s: float
+    """Bytes that were summed, per second; between two ranks each sends and receives as many."""
+
+
+class ExchangeRank:
+    """One of two ranks."""
+
+    def address(self) -> tuple[str, int]:
+        """Address of this node, as the other one reaches it, and a free port."""
+        import ray
+
+        with socket.create_server(("", 0)) as server:
+            return ray.util.get_node_ip_address(), server.getsockname()[1]
+
+    def exchange(self, rank: int, host: str, port: int, backend: str) -> Exchange:
+        """Sum numbers with the other rank a few times.
+
+        Raises:
+            RuntimeError: the other rank cannot be reached, or the sum fails.
+        """
+        import torch
+        import torch.distributed as dist
+
+        device = torch.device("cuda" if backend == "nccl" else "cpu")
+        place = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        dist.init_process_group(
+            backend,
+            init_method=place,
+            rank=rank,
+            world_size=2,
+            timeout=timedelta(seconds=_EXCHANGE_TIMEOUT_S),
+        )
+        try:
+            numbers = torch.arange(_NUMBERS, dtype=torch.float32, device=device) % 1024
+            expected, seconds = 3 * numbers, []
+            correct = True
+            for _ in range(_REPEATS):
+                mine = (rank + 1) * numbers
+                dist.barrier()
+                began = time.perf_counter()
+                dist.all_reduce(mine)
+                # Reading a value waits for the GPU.
+                correct &= bool((mine == expected).all().item())
+                seconds.append(time.perf_counter() - began)
+        finally:
+            dist.destroy_process_group()
+        return Exchange(backend, correct, _NUMBERS * 4 / min(seconds) / 1024**3)

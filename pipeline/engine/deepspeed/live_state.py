@@ -1,19 +1,22 @@
 """Weights and optimizer state in and out of a live engine, whatever number of ranks in whatever ZeRO stage holds them.
 
-`restore` serves a resumption, another number of ranks, and a rollback within the same process; `gather` and `fill` give
-and take whole tensors. Tensors are overwritten, not replaced, so that references to them, inside DeepSpeed or outside,
-stay valid.
+`capture` lets DeepSpeed's `save_checkpoint` run into memory instead of files. `restore` serves a resumption, another
+number of ranks, and a rollback within the same process; `gather` and `fill` give and take whole tensors. Tensors are
+overwritten, not replaced, so that references to them, inside DeepSpeed or outside, stay valid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from deepspeed.runtime.checkpoint_engine import CheckpointCommitInfo
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
+from torch import Tensor
 
 from cluster.artefacts.errors import ResumeRefusedError
 from pipeline.engine.deepspeed.masters import (
@@ -25,10 +28,79 @@ from pipeline.engine.deepspeed.masters import (
     shared_numbers,
 )
 from pipeline.engine.deepspeed.saved_state import SavedMaster, SavedState
-from pipeline.engine.interface import WEIGHTS, WholeState
+from pipeline.engine.interface import WEIGHTS, Captured, WholeState
 
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 """What a DeepSpeedEngine counts and writes into its checkpoints."""
+_NOWHERE, _TAG = "nowhere", "state"
+"""The directory that DeepSpeed is asked to save to; nothing is written there."""
+
+
+class _CapturingEngine(CheckpointEngine):
+    """Receives the state that DeepSpeed's own checkpoint engine would write to files."""
+
+    def __init__(self, copy: Callable[[Any], Any], skipped: Collection[str]) -> None:
+        """
+        Args:
+            skipped: names of the network's weights of which only type and shape are kept.
+        """
+        super().__init__()
+        self._copy, self._skipped = copy, skipped
+        self.captured = Captured()
+
+    def create(self, info: CheckpointCommitInfo) -> None:
+        """Nothing needs preparing."""
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Directories are made where the files are written."""
+
+    def save(self, state_dict: Any, path: str) -> None:
+        """Copy the contents of the file `path`."""
+        try:
+            if self._skipped and state_dict.get("module"):
+                module = {
+                    name: torch.empty_like(value, device="meta") if name in self._skipped else value
+                    for name, value in state_dict["module"].items()
+                }
+                state_dict = state_dict | {"module": module}
+            name = Path(path).relative_to(Path(_NOWHERE, _TAG)).as_posix()
+            self.captured.files[name] = self._copy(state_dict)
+        except Exception as error:
+            self.captured.error = error
+
+    def load(self, path: str, map_location: Any = None) -> Any:
+        """Only saves are captured."""
+        raise NotImplementedError(path)
+
+    def commit(self, info: CheckpointCommitInfo) -> bool:
+        """The files are committed when all ranks have written theirs."""
+        return True
+
+
+def capture(engine: Any, copy: Callable[[Any], Any]) -> Captured:
+    """As `Engine.capture`.
+
+    Args:
+        engine: a DeepSpeedEngine.
+    """
+    optimizer, stage = engine.optimizer, engine.zero_optimization_stage()
+    # A restore reads these weights from the optimizer's float32 masters, and every other reader from the weights' own
+    # file. In stage 3 DeepSpeed itself leaves them out.
+    skipped: Collection[str] = ()
+    if stage in (1, 2) or (stage == 0 and hasattr(optimizer, "fp32_groups")):
+        weights = engine.module.named_parameters(remove_duplicate=False)
+        skipped = {name for name, one in weights if one.requires_grad}
+    capturing = _CapturingEngine(copy, skipped)
+    own = engine.checkpoint_engine
+    engine.checkpoint_engine = capturing
+    # A script that consolidates weights, which model.safetensors makes needless; it would be written at once.
+    engine._copy_recovery_script = lambda save_path: None
+    try:
+        engine.save_checkpoint(_NOWHERE, tag=_TAG, save_latest=False)
+    finally:
+        engine.checkpoint_engine = own
+        del engine._copy_recovery_script
+    return capturing.captured
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +134,22 @@ def restore(engine: Any, saved: SavedState, *, leave_out: Collection[str] = ()) 
     """
     masters = own_masters(engine)
     with saved.errors():
-        _require_all(engine.module, masters, saved)
+        known = {name: size for row in saved.rows for name, size in row}
+        own = {name: getattr(one, "ds_numel", one.numel()) for name, one in engine.module.named_parameters()}
+        if other := sorted(name for name, size in own.items() if known.get(name, size) != size):
+            raise ResumeRefusedError(
+                f"Parameter {other[0]} has {known[other[0]]} elements in the checkpoint and {own[other[0]]} in the"
+                f" network ({len(other)} parameters differ in size).",
+                kept="the checkpoint, unchanged",
+                next_step="resume with the network that the run was saved with",
+            )
+        missing = sorted({extent.name for master in masters for extent in master.extents} - known.keys())
+        if missing:
+            raise ResumeRefusedError(
+                f"The checkpoint lacks {len(missing)} parameters of the network, such as {missing[0]}.",
+                kept="the checkpoint, unchanged",
+                next_step="resume with the settings that the run was saved with",
+            )
         for master in masters:
             _restore_master(master, engine.optimizer, saved, leave_out)
         _restore_loss_scale(engine.optimizer, saved)
@@ -87,25 +174,6 @@ def publish_masters(engine: Any) -> None:
             for extent in master.extents:
                 values = master.weights.view(-1).narrow(0, extent.offset, extent.size)
                 parameters[extent.name].view(-1).copy_(values)
-
-
-def _require_all(network: nn.Module, masters: list[Master], saved: SavedState) -> None:
-    known = {name: size for row in saved.rows for name, size in row}
-    own = {name: getattr(one, "ds_numel", one.numel()) for name, one in network.named_parameters()}
-    if other := sorted(name for name, size in own.items() if known.get(name, size) != size):
-        raise ResumeRefusedError(
-            f"Parameter {other[0]} has {known[other[0]]} elements in the checkpoint and {own[other[0]]} in the network"
-            f" ({len(other)} parameters differ in size).",
-            kept="the checkpoint, unchanged",
-            next_step="resume with the network that the run was saved with",
-        )
-    missing = sorted({extent.name for master in masters for extent in master.extents} - known.keys())
-    if missing:
-        raise ResumeRefusedError(
-            f"The checkpoint lacks {len(missing)} parameters of the network, such as {missing[0]}.",
-            kept="the checkpoint, unchanged",
-            next_step="resume with the settings that the run was saved with",
-        )
 
 
 def _restore_master(master: Master, optimizer: Any, saved: SavedState, leave_out: Collection[str]) -> None:
@@ -171,7 +239,11 @@ def gather(engine: Any, *, to_all: bool, with_state: bool) -> WholeState:
         engine: a DeepSpeedEngine.
     """
     masters = own_masters(engine)
-    keys = [WEIGHTS, *(_keys(masters) if with_state else ())]
+    keys = [WEIGHTS]
+    if with_state:
+        # The tensors with one element per weight have the same names on all ranks.
+        states = [item for master in masters for item in master.state.items()]
+        keys += sorted({key for key, value in states if is_sharded(key, value)})
     numbers = shared_numbers(master.state for master in masters) if with_state else {}
     found: WholeState = {}
     for name, parameter in engine.module.named_parameters():
@@ -219,23 +291,14 @@ def _gathered(
     """One tensor of a parameter, flat and in host memory; None on ranks that do not get it."""
     device = engine.device
     whole = torch.zeros(size, dtype=torch.float32, device=device)
-    for extent, values in _shares(masters, name, key):
-        share = values.detach().view(-1).narrow(0, extent.offset, extent.size)
-        whole.narrow(0, extent.start, extent.size).copy_(share)
+    for master in masters:
+        values = master.weights if key == WEIGHTS else master.state.get(key)
+        for extent in master.extents:
+            if extent.name == name and values is not None:
+                share = values.detach().view(-1).narrow(0, extent.offset, extent.size)
+                whole.narrow(0, extent.start, extent.size).copy_(share)
     if engine.zero_optimization_stage() and dist.get_world_size() > 1:
         # Each element is on one rank, and zeros are on the others. Added as integers, its bits stay the same.
         bits = whole.view(torch.int32)
         dist.all_reduce(bits) if to_all else dist.reduce(bits, 0)
     return whole.cpu() if to_all or dist.get_rank() == 0 else None
-
-
-def _shares(masters: list[Master], name: str, key: str) -> Iterator[tuple[Any, Tensor]]:
-    for master in masters:
-        for extent in master.extents:
-            if extent.name == name and (key == WEIGHTS or key in master.state):
-                yield extent, master.weights if key == WEIGHTS else master.state[key]
-
-
-def _keys(masters: list[Master]) -> list[str]:
-    """Names of the state tensors with one element per weight; the same on all ranks."""
-    return sorted({key for one in masters for key, value in one.state.items() if is_sharded(key, value)})
