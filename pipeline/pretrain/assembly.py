@@ -1,5 +1,5 @@
-"""The parts of a rank's attempt at a run. Each step of the assembly takes what the step before it returned: a run is
-claimed, which finds the checkpoint to start from; then its log is opened, then its data, then the network."""
+"""The parts of a rank's attempt at a run, made in order: the run is taken over, and the checkpoint to start from is
+found; then its log is opened, then its data, then the network."""
 
 from __future__ import annotations
 
@@ -48,65 +48,21 @@ from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A run that belongs to this group: no earlier group adds a checkpoint or a line to its log any more."""
+@dataclass(slots=True)
+class Parts:
+    """The parts that a rank trains with."""
 
     run: RunDirectory
     config: PretrainConfig
     rank: Rank
     fence: Fence | None
-    """On rank 0: the token by which the run was taken over from all earlier groups."""
+    """On rank 0: the token by which this group took the run over; earlier groups write nothing any more."""
     store: CheckpointStore
-
-    def find_start(self) -> Path | None:
-        """The newest good checkpoint, verified by rank 0, on this machine; None before the first. All ranks call it.
-
-        Raises:
-            CorruptCheckpointError: there are checkpoints and none verifies.
-            StorageError: the store cannot be read.
-        """
-        rank, store = self.rank, self.store
-
-        def newest_step() -> int | None:
-            try:
-                path, messages = newest_good(store)
-            except StorageError as error:
-                raise StorageError(
-                    error.problem,
-                    kept="the run and its checkpoints",
-                    next_step=f"when they can be read again: cloze resume {self.run.typed}",
-                ) from error
-            require_not_lost(self.run, path)
-            for message in messages:
-                self.run.record_event(Event.CHECKPOINT_SET_ASIDE, message=message)
-            return None if path is None else step_of(path)
-
-        step = from_rank_zero(while_others_wait(newest_step if rank.rank == 0 else None))
-        if step is None:
-            return None
-        copies = store.copies and rank.local_rank == 0 and rank.rank != 0
-        while_others_wait((lambda: store.fetch(step)) if copies else None)
-        return store.local(step)
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """The samples of a run, opened where training goes on."""
-
     inputs: Inputs
     loader: StepLoader[HostBatch]
     evaluation: Evaluation
     weights: Mapping[str, float]
     """By loss term, its weight in the loss."""
-
-
-@dataclass(slots=True)
-class Parts:
-    """The parts that a rank trains with."""
-
-    claim: Claim
-    data: Data
     engine: Engine
     heartbeat: Heartbeat
     reporter: Reporter
@@ -125,11 +81,41 @@ class Parts:
     def restore(self, start: Path) -> None:
         """Restore the engine, the counters and the loss window from the directory of a checkpoint."""
         state = read_trainer_state(start)
-        self.counters = Counters.of(state, self.claim.config.metric)
+        self.counters = Counters.of(state, self.config.metric)
         # At the checkpoint's step: heartbeats count the updates since the first one.
         self.beat("loading")
         self.engine.restore(start / DEEPSPEED_DIRECTORY)
         self.spikes.restore(state.losses)
+
+
+def find_start(run: RunDirectory, rank: Rank, store: CheckpointStore) -> Path | None:
+    """The newest good checkpoint, verified by rank 0, on this machine; None before the first. All ranks call it.
+
+    Raises:
+        CorruptCheckpointError: there are checkpoints and none verifies.
+        StorageError: the store cannot be read.
+    """
+
+    def newest_step() -> int | None:
+        try:
+            path, messages = newest_good(store)
+        except StorageError as error:
+            raise StorageError(
+                error.problem,
+                kept="the run and its checkpoints",
+                next_step=f"when they can be read again: cloze resume {run.typed}",
+            ) from error
+        require_not_lost(run, path)
+        for message in messages:
+            run.record_event(Event.CHECKPOINT_SET_ASIDE, message=message)
+        return None if path is None else step_of(path)
+
+    step = from_rank_zero(while_others_wait(newest_step if rank.rank == 0 else None))
+    if step is None:
+        return None
+    copies = store.copies and rank.local_rank == 0 and rank.rank != 0
+    while_others_wait((lambda: store.fetch(step)) if copies else None)
+    return store.local(step)
 
 
 def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: ExitStack) -> tuple[Parts, bool]:
@@ -148,8 +134,8 @@ def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: Exit
     is_first = rank.rank == 0
     heartbeat = closed_by(ending, Heartbeat(run, rank.rank, config.guards.stall_timeout_s))
     fence = Fence(run) if is_first else None
-    claim = Claim(run, config, rank, fence, store_of(run, config))
-    start = claim.find_start()
+    store = store_of(run, config)
+    start = find_start(run, rank, store)
     first_step = 0 if start is None else step_of(start)
     reporter = closed_by(
         ending,
@@ -165,10 +151,10 @@ def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: Exit
     closed_by(ending, heartbeat)
     spikes = SpikeGuard(run, config, writes=is_first)
     cache = IndexCache(run.index_cache, writes=True, report=run.record_event)
-    data = _open_data(claim, cache, first_data_step=spikes.skipped.data_step(first_step))
-    model = data.inputs.build_model()
+    inputs, loader, evaluation = _open_data(config, rank, cache, spikes.skipped.data_step(first_step))
+    model = inputs.build_model()
     init_weights(model, config.seed)
-    attention = prepare_network(model, data.inputs.model, config, device_of(rank))
+    attention = prepare_network(model, inputs.model, config, device_of(rank))
     engine = Engine(model, EngineSettings.of(config), rank)
     # The indices of epochs that the run has left.
     cache.evict_unused()
@@ -176,16 +162,23 @@ def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: Exit
         run,
         config,
         rank,
-        claim.store,
-        data.inputs,
+        store,
+        inputs,
         reporter,
         while_waiting=lambda: parts.beat("saving"),
         fence=fence,
     )
     workers = gathered({"rank": rank.rank, **describe(engine.device)})
     parts = Parts(
-        claim,
-        data,
+        run,
+        config,
+        rank,
+        fence,
+        store,
+        inputs,
+        loader,
+        evaluation,
+        evaluation.weights,
         engine,
         heartbeat,
         reporter,
@@ -193,7 +186,7 @@ def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: Exit
         spikes,
         Counters(),
         checkpoints,
-        Measurements(run, config, rank, engine.device, data.inputs.build_model, workers, reporter),
+        Measurements(run, config, rank, engine.device, inputs.build_model, workers, reporter),
         closed_by(ending, StepProfiler(config.profile, run.profile, rank.rank, reporter.history)),
     )
     if start is not None:
@@ -207,20 +200,18 @@ def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: Exit
         attention=attention._asdict(),
         workers=workers,
         attempt=checkpoints.attempt,
-        store_fingerprints=[store.fingerprint for store in data.inputs.stores],
+        store_fingerprints=[store.fingerprint for store in inputs.stores],
         commit=created_by().commit,
         environment=environment(),
     )
     return parts, start is not None
 
 
-def _open_data(claim: Claim, cache: IndexCache, *, first_data_step: int) -> Data:
-    """Open the data.
-
-    Args:
-        first_data_step: the global batch that will be read first; the index of its epoch is made in the background.
-    """
-    config, rank, device = claim.config, claim.rank, device_of(claim.rank)
+def _open_data(
+    config: PretrainConfig, rank: Rank, cache: IndexCache, first_data_step: int
+) -> tuple[Inputs, StepLoader[HostBatch], Evaluation]:
+    """Open the data; the index of the epoch of `first_data_step`, the first global batch, is made in the background."""
+    device = device_of(rank)
     inputs = open_inputs(config, verify=False, resolve=resolve_model, cache=cache)
 
     def prepare(packed: Packed, noise: Noise) -> HostBatch:
@@ -251,8 +242,7 @@ def _open_data(claim: Claim, cache: IndexCache, *, first_data_step: int) -> Data
         lengths=inputs.lengths(noise),
         before_batch=lambda number: seed_dropout(config.seed, 0, number),
     )
-    weights = {name: term.weight for name, term in terms.items()}
-    return Data(inputs, loader, evaluation, weights)
+    return inputs, loader, evaluation
 
 
 def require_even_share(config: PretrainConfig, world_size: int) -> None:

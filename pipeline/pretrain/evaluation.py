@@ -47,7 +47,8 @@ class Evaluation:
         self._held_out = held_out
         self._prepare = prepare
         self._terms = terms
-        self._weights = {name: term.weight for name, term in terms.items()}
+        self.weights = {name: term.weight for name, term in terms.items()}
+        """By loss term, its weight in the loss."""
         self._sources = sources
         self._samples = np.arange(samples)
         self._cuts = range(micro_batch_size, samples, micro_batch_size)
@@ -68,7 +69,7 @@ class Evaluation:
         found = {}
         for source, dataset in self._held_out.items():
             names = () if source else self._sources
-            totals = Totals(self._weights, names, engine.device)
+            totals = Totals(self.weights, names, engine.device)
             metrics = self._mean(engine, dataset, totals, rank, beat)
             metrics = with_perplexities(metrics, self._terms)
             found |= {f"{name}/{source}": value for name, value in metrics.items()} if source else metrics
@@ -87,9 +88,9 @@ class Evaluation:
         if self._lengths is not None:
             samples = sorted_by_length(dataset, samples, self._lengths)
         batches = np.split(samples, self._cuts)
-        counts = dict.fromkeys(self._weights, 0.0)
+        counts = dict.fromkeys(self.weights, 0.0)
         # [terms, 3]: the products l l, l n and n n, added up over micro-batches.
-        squares = torch.zeros((len(self._weights), 3), dtype=torch.float64, device=engine.device)
+        squares = torch.zeros((len(self.weights), 3), dtype=torch.float64, device=engine.device)
         for turn in range(-(-len(batches) // rank.world_size)):
             beat()
             number = turn * rank.world_size + rank.rank
@@ -101,8 +102,8 @@ class Evaluation:
             if number == read:
                 totals.add(losses, correct, batch.sources_on(engine.device))
                 # Of the micro-batch's summed loss l and its predictions n.
-                sums = torch.stack([losses[term].double() for term in self._weights])
-                numbers = sums.new_tensor([batch.counts[term] for term in self._weights])
+                sums = torch.stack([losses[term].double() for term in self.weights])
+                numbers = sums.new_tensor([batch.counts[term] for term in self.weights])
                 squares += torch.stack([sums * sums, sums * numbers, numbers * numbers], dim=-1)
                 counts = {term: counts[term] + batch.counts[term] for term in counts}
         own = torch.cat([totals.sums, squares.flatten()])

@@ -48,10 +48,7 @@ def begin(
     submission_id: str | None = None,
     created: Callable[[RunDirectory], None] | None = None,
 ) -> RunDirectory:
-    """Create a run and train it to its end.
-
-    Args:
-        created: called as soon as there is a run.
+    """Create a run and train it to its end; `created` is called as soon as there is a run.
 
     Raises:
         ClozeError: as `create_run` and `execute`.

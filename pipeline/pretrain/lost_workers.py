@@ -42,7 +42,6 @@ def record_lost_workers(run: RunDirectory, failure: GroupFailure, oom_kills: int
     """Record the workers that died, before the group is started again.
 
     Args:
-        failure: the errors of the group's ranks.
         oom_kills: processes that the kernel of this machine has ended for memory since the driver began.
     """
     known = {worker.get("pid") for event in run.events(Event.WORKERS_LOST) for worker in event["workers"]}

@@ -93,11 +93,8 @@ class MachineMetrics:
 
 
 def by_host(samples: Iterable[tuple[str, Mapping[str, float]] | None]) -> dict[str, float]:
-    """The log line `system`, from the samples of all ranks: `HOST/cpu_utilization_percentage` and the like.
-
-    Args:
-        samples: of every rank; None from those that watch no machine.
-    """
+    """The log line `system`, such as `HOST/cpu_utilization_percentage`, from the samples of all ranks; None from ranks
+    that watch no machine."""
     return {
         f"{host}/{name}": value
         for host, sample in (each for each in samples if each is not None)

@@ -98,11 +98,7 @@ class Measurements:
         workers: Sequence[dict[str, Any]],
         reporter: Reporter,
     ) -> None:
-        """
-        Args:
-            build: makes the network that is trained.
-            workers: by rank, where it runs.
-        """
+        """`build` makes the network that is trained; `workers` has, by rank, where it runs."""
         self._config, self._rank, self._workers, self._reporter = config, rank, workers, reporter
         self._device = device
         self._busy_s: list[float] = []
@@ -125,12 +121,7 @@ class Measurements:
     def report(
         self, number: int, step: Step[HostBatch], values: Mapping[str, float], spent: StepClock
     ) -> None:
-        """Log a step.
-
-        Args:
-            number: of the step in the log; 1 is the first.
-            values: what it computed.
-        """
+        """Log step `number` (1 is the first) with the values that it computed."""
         self._busy_s.append(spent.busy_s)
         if self._rank.rank == 0:
             samples = self._config.batch_plan.samples_at(step.data_step)
@@ -169,23 +160,14 @@ class SampleFlops:
     """
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
-        """
-        Args:
-            build: makes the network that is trained; called where tensors have no storage, so that no size is too
-                large, once for every length.
-        """
+        """`build` makes the network that is trained; called once for every length, where tensors have no storage."""
         self._build = build
         self._counted: dict[int, float] = {}
         self.per_sample = 0.0
         """Of the samples that were counted last; 0 before the first, and where the network cannot be counted."""
 
     def count(self, length: int, samples: int, inputs: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        """Count a micro-batch.
-
-        Args:
-            length: of its rows.
-            inputs: gives the arguments of the network's forward pass; called for the first of a length alone.
-        """
+        """Count a micro-batch of rows of a length; `inputs` gives the network's arguments, once for a length."""
         if length not in self._counted:
             self._counted[length] = 0.0
             # Networks read and refuse what they like; a figure for the log must not end a run.
@@ -279,11 +261,7 @@ class Comparison(NamedTuple):
         }
 
     def event(self, workers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Details of the event `straggler` in the run's history.
-
-        Args:
-            workers: by rank, where it runs, as the event `started` has it.
-        """
+        """Details of the event `straggler`; `workers` as in the event `started`."""
         slow = [
             {**workers[rank], "p50_s": round(self.p50_s[rank], 6), "p90_s": round(self.p90_s[rank], 6)}
             for rank in self.stragglers

@@ -51,11 +51,7 @@ class Counters:
 
     @classmethod
     def of(cls, state: TrainerState, metric: str) -> Counters:
-        """The counters that a checkpoint holds.
-
-        Args:
-            metric: the metric that decides from now on; by another than the checkpoint's, no best value is known yet.
-        """
+        """The counters of a checkpoint; by another deciding metric than its own, no best value is known yet."""
         counters = cls(**{each.name: getattr(state, each.name) for each in fields(cls)})
         if state.metric != metric:
             counters.best, counters.evaluations_since_best = None, 0
@@ -66,9 +62,6 @@ class Counters:
 
         A value that is not finite is never the best, and counts as an evaluation without improvement, also before the
         first finite one: a network that only gives NaN runs out of patience like one that learns nothing.
-
-        Args:
-            metric: the metric that decides.
         """
         self.held_out = {name: value for name, value in metrics.items() if math.isfinite(value)}
         value = self.held_out.get(metric)

@@ -33,12 +33,7 @@ class LossWindow:
     """The last losses of a run, and how far a new one lies above them."""
 
     def __init__(self, size: int, threshold: float | None, losses: Iterable[float] = ()) -> None:
-        """
-        Args:
-            size: losses that a new one is compared with.
-            threshold: score at which a loss is a spike; None never calls one a spike.
-            losses: the window of a run that is resumed, oldest first.
-        """
+        """A loss is a spike from the score `threshold` on, never with None; `losses` of a resumed run, oldest first."""
         self._threshold = threshold
         self._losses: deque[float] = deque(losses, maxlen=size)
 
@@ -80,10 +75,7 @@ class SpikeGuard:
     """Compares every loss with the last ones; all ranks have one, and decide alike because their losses are equal."""
 
     def __init__(self, run: RunDirectory, config: PretrainConfig, *, writes: bool) -> None:
-        """Read what the run leaves out already.
-
-        Args:
-            writes: whether this is rank 0, which reads and writes the ledger for all.
+        """Read what the run leaves out already; the rank that `writes`, rank 0, does so for all.
 
         Raises:
             CorruptArtefactError: the ledger of left-out data is damaged.
@@ -114,9 +106,6 @@ class SpikeGuard:
 
     def leave_out(self, spike: SkippedStep, checkpoint: Path | None) -> None:
         """Leave the global batch of a spike out from now on; it is on disk when any rank returns.
-
-        Args:
-            checkpoint: the checkpoint that the run is rolled back to; None before the first.
 
         Raises:
             LossSpikeError: there is no checkpoint, or `guards.max_rollbacks` is spent.

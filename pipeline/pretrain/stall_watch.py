@@ -78,11 +78,8 @@ class StallWatch:
         """All that happened, in order."""
 
     def look(self, now: float) -> None:
-        """Read the heartbeats; name the rank that is behind, kill stalled processes that did not end themselves.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """Read the heartbeats at `now`, in monotonic seconds; name the rank that is behind, and kill stalled processes
+        that did not end themselves."""
         for beat in read_heartbeats(self._run):
             before = self._seen.get(beat.rank)
             if before is not None and _key(before[0]) != _key(beat):
@@ -183,11 +180,7 @@ def _end_rank_zero(run: RunDirectory, stall: Stall) -> None:
 
 
 def stalled(run: RunDirectory, num_restarts: int, stall: Stall, stacks: Sequence[Path]) -> StalledError:
-    """The error of a run that stood still after all restarts, if it has any.
-
-    Args:
-        stacks: files of stacks that were written.
-    """
+    """The error of a run that stood still after all restarts, if it has any; `stacks` are files that were written."""
     shown = f"; the stacks are in {', '.join(map(str, stacks))}" if stacks else ""
     spent = f", and {num_restarts} restarts are spent" if num_restarts else ""
     return StalledError(

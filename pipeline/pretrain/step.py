@@ -21,7 +21,7 @@ from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import step_of
 from pipeline.engine.device import deterministic_algorithms, trains_on_cuda
 from pipeline.engine.interface import Update
-from pipeline.pretrain.assembly import Parts, assemble, seed_dropout
+from pipeline.pretrain.assembly import Parts, assemble, find_start, seed_dropout
 from pipeline.pretrain.batches import HostBatch, Totals
 from pipeline.pretrain.lost_workers import memory_explained
 from pipeline.pretrain.measure import StepClock
@@ -53,7 +53,7 @@ class Trainer:
     """One rank of one attempt at a run."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts, self._config, self._engine = parts, parts.claim.config, parts.engine
+        self._parts, self._config, self._engine = parts, parts.config, parts.engine
         self._schedule = Schedule(self._config)
         self._clock = StepClock(parts.engine.device)
 
@@ -81,7 +81,7 @@ class Trainer:
         parts, clock, profiler = self._parts, self._clock, self._parts.profiler
         clock.since_last()
         first, last = parts.counters.step, self._config.num_steps
-        with closing(parts.data.loader.steps(first, last, parts.spikes.skipped.data_step)) as steps:
+        with closing(parts.loader.steps(first, last, parts.spikes.skipped.data_step)) as steps:
             parts.beat("data")
             following: Step[HostBatch] | None = next(steps)
             known = self._exchange(self._totals(), following)
@@ -100,7 +100,7 @@ class Trainer:
                     return
                 rate = self._schedule.learning_rate(step.update, elapsed_s)
                 update = self._update(step, metrics["loss"], rate)
-                predicted = int(counts[next(iter(parts.data.weights))])
+                predicted = int(counts[next(iter(parts.weights))])
                 parts.counters.predicted_tokens += predicted
                 parts.counters.elapsed_s = known.elapsed_s
                 values = metrics | {"lr": rate, "elapsed_s": known.elapsed_s, "grad_norm": update.grad_norm}
@@ -117,8 +117,8 @@ class Trainer:
         # The engine averages over ranks and knows nothing of tokens: these scales turn its average of sums into the
         # sum over the global batch divided by the predictions of each term.
         scales = {
-            term: weight * parts.claim.rank.world_size / max(counts[term], 1.0)
-            for term, weight in parts.data.weights.items()
+            term: weight * parts.rank.world_size / max(counts[term], 1.0)
+            for term, weight in parts.weights.items()
         }
         totals = self._totals()
         for batch in step.micro_batches:
@@ -134,10 +134,10 @@ class Trainer:
 
     def _exchange(self, totals: Totals, following: Step[HostBatch] | None) -> Exchange:
         """Exchange this step's losses, the next batch's predictions and rank 0's numbers, in one all-reduce."""
-        parts, fence = self._parts, self._parts.claim.fence
+        parts, fence = self._parts, self._parts.fence
         parts.beat("exchange")
         batches = [] if following is None else following.micro_batches
-        counts = [float(sum(batch.data.counts[term] for batch in batches)) for term in parts.data.weights]
+        counts = [float(sum(batch.data.counts[term] for batch in batches)) for term in parts.weights]
         # Other ranks than 0 add nothing but zeros.
         own = [0.0] * 4
         if fence is not None:
@@ -155,8 +155,8 @@ class Trainer:
         if is_lost:
             if fence is not None:
                 fence.require()
-            raise taken_over(parts.claim.run)
-        shared = dict(zip(parts.data.weights, others, strict=False))
+            raise taken_over(parts.run)
+        shared = dict(zip(parts.weights, others, strict=False))
         return Exchange(sums, shared, elapsed_s, bool(stop), bool(saving_fails))
 
     def _rolls_back(self, step: Step[HostBatch], loss: float) -> bool:
@@ -167,7 +167,7 @@ class Trainer:
         if spike is None:
             return False
         parts.checkpoints.wait()
-        start = parts.claim.find_start()
+        start = find_start(parts.run, parts.rank, parts.store)
         parts.spikes.leave_out(spike, start)
         assert start is not None
         details = spike.model_dump(mode="json")
@@ -197,15 +197,15 @@ class Trainer:
             if (number := counters.skipped_updates) > config.guards.max_skipped_updates:
                 skipped = [*map(parts.spikes.skipped.data_step, range(counters.step - number, counters.step))]
                 checkpoint = from_rank_zero(parts.checkpoints.newest_place)
-                raise not_finite(parts.claim.run, config, step.update, skipped, checkpoint)
+                raise not_finite(parts.run, config, step.update, skipped, checkpoint)
         return update
 
     def _totals(self) -> Totals:
-        return Totals(self._parts.data.weights, self._parts.data.inputs.source_names, self._engine.device)
+        return Totals(self._parts.weights, self._parts.inputs.source_names, self._engine.device)
 
     def _evaluate_and_save(self, known: Exchange) -> None:
         """Evaluate and save, where either is due after this update; save and end, when the run was asked to."""
-        parts, run, step = self._parts, self._parts.claim.run, self._parts.counters.step
+        parts, run, step = self._parts, self._parts.run, self._parts.counters.step
         last = self._is_over()
         if last or step % self._config.evaluation.every_steps == 0:
             self._evaluate()
@@ -230,9 +230,7 @@ class Trainer:
 
     def _evaluate(self) -> None:
         parts, config = self._parts, self._config
-        metrics = parts.data.evaluation.measure(
-            parts.engine, parts.claim.rank, lambda: parts.beat("evaluation")
-        )
+        metrics = parts.evaluation.measure(parts.engine, parts.rank, lambda: parts.beat("evaluation"))
         parts.counters.add_evaluation(metrics, config.metric, config.evaluation.min_improvement)
         parts.reporter.write(LogKind.HELD_OUT, parts.counters.step, metrics)
 

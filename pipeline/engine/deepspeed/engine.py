@@ -27,14 +27,10 @@ class Engine:
     """
 
     def __init__(self, model: nn.Module, settings: EngineSettings, rank: Rank) -> None:
-        """Give a rank's network to DeepSpeed. All ranks must call it.
-
-        Args:
-            model: with its initial weights, the same on every rank.
+        """Give a rank's network to DeepSpeed, with the same initial weights on every rank. All ranks must call it.
 
         Raises:
-            ConfigError: the precision or the optimizer cannot work on this machine, or its DeepSpeed is of a version
-                that was not tested.
+            ConfigError: the precision or the optimizer cannot work here, or this version of DeepSpeed was not tested.
         """
         require_hardware(settings)
         self._optimizer = settings.optimizer.make(model)
@@ -210,11 +206,7 @@ class Engine:
 
 
 def clear_gradients(engine: Any) -> None:
-    """Drop all gradients since the last update, as DeepSpeed itself does after an overflow.
-
-    Args:
-        engine: a DeepSpeedEngine.
-    """
+    """Drop all gradients of a DeepSpeedEngine since the last update, as it does itself after an overflow."""
     stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
     engine.zero_grad()
     if stage == 1 and has_whole_gradients(optimizer):

@@ -78,11 +78,7 @@ class _CapturingEngine(CheckpointEngine):
 
 
 def capture(engine: Any, copy: Callable[[Any], Any]) -> Captured:
-    """As `Engine.capture`.
-
-    Args:
-        engine: a DeepSpeedEngine.
-    """
+    """As `Engine.capture`, of a DeepSpeedEngine."""
     optimizer, stage = engine.optimizer, engine.zero_optimization_stage()
     # A restore reads these weights from the optimizer's float32 masters, and every other reader from the weights' own
     # file. In stage 3 DeepSpeed itself leaves them out.
@@ -122,16 +118,8 @@ class _Transfer:
 
 @torch.no_grad()
 def restore(engine: Any, saved: SavedState, *, leave_out: Collection[str] = ()) -> None:
-    """Restore weights, optimizer state and loss scale. All ranks must call it.
-
-    Args:
-        engine: a DeepSpeedEngine without gradients.
-        leave_out: keys of the optimizer's state not to restore.
-
-    Raises:
-        ResumeRefusedError: the parameters of checkpoint and network differ.
-        CorruptCheckpointError: the files were not written by DeepSpeed.
-    """
+    """As `Engine.restore`, of a DeepSpeedEngine without gradients, without the keys `leave_out` of the optimizer's
+    state."""
     masters = own_masters(engine)
     with saved.errors():
         known = {name: size for row in saved.rows for name, size in row}
@@ -233,11 +221,7 @@ def _restore_loss_scale(optimizer: Any, saved: SavedState) -> None:
 
 @torch.no_grad()
 def gather(engine: Any, *, to_all: bool, with_state: bool) -> WholeState:
-    """As `Engine.gather`.
-
-    Args:
-        engine: a DeepSpeedEngine.
-    """
+    """As `Engine.gather`, of a DeepSpeedEngine."""
     masters = own_masters(engine)
     keys = [WEIGHTS]
     if with_state:
@@ -261,11 +245,7 @@ def gather(engine: Any, *, to_all: bool, with_state: bool) -> WholeState:
 
 @torch.no_grad()
 def fill(engine: Any, whole: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """As `Engine.fill`.
-
-    Args:
-        engine: a DeepSpeedEngine without gradients.
-    """
+    """As `Engine.fill`, of a DeepSpeedEngine without gradients."""
     for master in own_masters(engine):
         state = engine.optimizer.state[master.weights]
         state.clear()

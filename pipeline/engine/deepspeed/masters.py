@@ -60,13 +60,8 @@ def extents_of(sizes: Sizes, stage: int, world_size: int, rank: int) -> tuple[Ex
 
 
 def own_masters(engine: Any) -> list[Master]:
-    """The masters of this rank, in the order of the optimizer's groups.
-
-    Tensors are live: the next update changes them.
-
-    Args:
-        engine: a DeepSpeedEngine.
-    """
+    """The masters of this rank of a DeepSpeedEngine, in the order of the optimizer's groups; the next update changes
+    their tensors."""
     optimizer, stage = engine.optimizer, engine.zero_optimization_stage()
     if stage == 0:
         return list(_whole_masters(optimizer))
@@ -97,13 +92,10 @@ def has_whole_gradients(optimizer: Any) -> bool:
 
 
 def clear_padding(engine: Any) -> None:
-    """Zero the elements of this rank's masters that belong to no parameter.
+    """Zero the elements of this rank's masters of a DeepSpeedEngine that belong to no parameter.
 
     ZeRO-3 cuts every parameter into equal parts, and DeepSpeed leaves uninitialized memory at the end of the last one.
     Checkpoints hold it, and the same training must give the same checkpoint.
-
-    Args:
-        engine: a DeepSpeedEngine.
     """
     for master in own_masters(engine):
         flat, end = master.weights.detach().view(-1), 0
