@@ -12,33 +12,13 @@ from pipeline.run.settings import ScheduleConfig
 Shape = Callable[[float, ScheduleConfig], float]
 
 
-def _linear(progress: float, schedule: ScheduleConfig) -> float:
-    return 1.0 - progress
-
-
-def _cosine(progress: float, schedule: ScheduleConfig) -> float:
-    # (1 + cos(pi progress)) / 2, without its cancellation near the end.
-    return math.cos(math.pi / 2 * progress) ** 2
-
-
-def _polynomial(progress: float, schedule: ScheduleConfig) -> float:
-    return (1.0 - progress) ** schedule.power
-
-
-def _constant(progress: float, schedule: ScheduleConfig) -> float:
-    return 1.0
-
-
-def _warmup_stable_decay(progress: float, schedule: ScheduleConfig) -> float:
-    return min(1.0, (1.0 - progress) / schedule.decay_share)
-
-
 SHAPES: Mapping[str, Shape] = {
-    "linear": _linear,
-    "cosine": _cosine,
-    "polynomial": _polynomial,
-    "constant": _constant,
-    "wsd": _warmup_stable_decay,
+    "linear": lambda progress, schedule: 1.0 - progress,
+    # (1 + cos(pi progress)) / 2, without its cancellation near the end.
+    "cosine": lambda progress, schedule: math.cos(math.pi / 2 * progress) ** 2,
+    "polynomial": lambda progress, schedule: (1.0 - progress) ** schedule.power,
+    "constant": lambda progress, schedule: 1.0,
+    "wsd": lambda progress, schedule: min(1.0, (1.0 - progress) / schedule.decay_share),
 }
 """By `schedule.kind`: the learning rate as a share of its peak, from the progress of the decay (0 at the end of the
 warm-up, 1 after the last update)."""

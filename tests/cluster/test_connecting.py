@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,18 +11,15 @@ from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.connecting import connect_to_cluster
 
 
-def test_an_address_where_nothing_listens_is_refused():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(ClusterUnreachableError, match=f"No Ray cluster answers at {address}"):
-            connect_to_cluster(address)
-
-
-def test_a_port_that_speaks_something_else_is_no_cluster():
+@pytest.mark.parametrize("speaks", [False, True], ids=["nothing listens", "speaks something else"])
+def test_an_address_without_a_cluster_is_refused(speaks: bool):
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        if speaks:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        else:
+            server.socket.close()
         address = f"127.0.0.1:{server.server_port}"
         with pytest.raises(ClusterUnreachableError, match=f"No Ray cluster answers at {address}"):
             connect_to_cluster(address)
-        server.shutdown()
+        if speaks:
+            server.shutdown()

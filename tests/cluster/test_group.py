@@ -157,12 +157,6 @@ def raises_an_exception_of_the_program(argument: Mapping[str, Any], rank: Rank) 
     raise KeyError("a column that no file has")
 
 
-def test_an_exception_of_the_program_has_a_budget_of_its_own(tmp_path: Path):
-    with pytest.raises(WorkersLostError, match="1 restarts did not help"):
-        run(raises_an_exception_of_the_program, tmp_path, workers=1, max_failures=9, max_errors=1)
-    assert (tmp_path / "starts").read_text() == "xx"
-
-
 def test_what_one_rank_says_ends_the_group_while_the_others_wait_for_it(tmp_path: Path):
     with pytest.raises(StorageError, match="the disk of rank 1 is full") as caught:
         run(disk_full_on_rank_one, tmp_path, workers=2, max_failures=2)
@@ -196,13 +190,20 @@ def test_ctrl_c_ends_the_group_as_it_ends_other_work(tmp_path: Path):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_workers_that_die_are_started_again_and_given_up_at_last(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("make", "max_failures", "max_errors"),
+    [
+        (lambda starts: dies, 1, 0),
+        # While they are handed the function.
+        (DiesOnArrival, 1, 0),
+        # An exception of the program has a budget of its own.
+        (lambda starts: raises_an_exception_of_the_program, 9, 1),
+    ],
+    ids=["dies", "dies on arrival", "raises"],
+)
+def test_failures_are_tried_again_as_often_as_their_class_allows(
+    make: Any, max_failures: int, max_errors: int, tmp_path: Path
+):
     with pytest.raises(WorkersLostError, match="1 restarts did not help"):
-        run(dies, tmp_path, workers=1, max_failures=1)
-    assert (tmp_path / "starts").read_text() == "xx"
-
-
-def test_workers_that_die_while_they_are_handed_the_function_are_started_again_too(tmp_path: Path):
-    with pytest.raises(WorkersLostError, match="1 restarts did not help"):
-        run(DiesOnArrival(tmp_path / "starts"), tmp_path, workers=1, max_failures=1)
+        run(make(tmp_path / "starts"), tmp_path, 1, max_failures, max_errors)
     assert (tmp_path / "starts").read_text() == "xx"

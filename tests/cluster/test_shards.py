@@ -23,7 +23,7 @@ from cluster.artefacts.errors import (
     TooManyRejectsError,
     WorkersLostError,
 )
-from cluster.artefacts.manifest import InputEntry
+from cluster.artefacts.manifest import InputEntry, read_manifest
 from cluster.artefacts.shard_records import (
     LOG_NAME,
     SHARD_RECORDS,
@@ -323,24 +323,16 @@ def test_a_refusal_says_which_kind_of_input_took_the_place_of_which(tmp_path):
         build(tmp_path / "a", make(["x"]), inputs=[InputEntry(kind="other", uri="u", fingerprint="g")])
 
 
-def test_a_damaged_manifest_costs_no_shard(tmp_path):
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_text("{")], ids=["lost", "damaged"])
+def test_a_manifest_that_is_gone_or_damaged_costs_no_shard(tmp_path, spoil):
     first = build(tmp_path / "a", make(["x", "yy"]))
     before = inodes(tmp_path / "a")
-    (tmp_path / "a" / "manifest.json").write_text("{")
-    assert build(tmp_path / "a", make(["x", "yy"])).fingerprint == first.fingerprint
-    after = inodes(tmp_path / "a")
-    changed = {name for name in before if after[name] != before[name]}
-    assert changed - {"sidecar"} == {"manifest.json"}
-
-
-def test_a_lost_manifest_costs_no_shard(tmp_path):
-    first = build(tmp_path / "a", make(["x", "yy"]))
-    before = inodes(tmp_path / "a")
-    (tmp_path / "a" / "manifest.json").unlink()
+    spoil(tmp_path / "a" / "manifest.json")
     assert build(tmp_path / "a", make(["x", "yy"])).fingerprint == first.fingerprint
     after = inodes(tmp_path / "a")
     assert {name for name in before if after[name] != before[name]} <= {"manifest.json", "sidecar"}
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert read_manifest(tmp_path / "a").fingerprint == first.fingerprint
 
 
 def test_a_damaged_manifest_and_the_only_shard_are_made_again(tmp_path):

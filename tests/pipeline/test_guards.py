@@ -39,7 +39,7 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.log.lines import LogKind, read_metrics
 from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
-from pipeline.run.state import process_of, read_heartbeats
+from pipeline.run.state import read_heartbeats
 from pipeline.run.submission import prepare
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run, start_ranks
@@ -278,11 +278,3 @@ def test_the_end_names_checkpoints_wherever_they_are_and_the_run_as_it_can_be_ty
         assert str(tmp_path / "kept/elsewhere/step-00000004") in capsys.readouterr().out
     train._show_end(run, as_json=False)
     assert f"cloze checkpoints {run.path} " in capsys.readouterr().out
-
-
-def test_a_process_that_ended_is_no_process_of_a_beat(run: RunDirectory):
-    process = start_beating(run)
-    process.kill()
-    process.wait()
-    (beat,) = read_heartbeats(run)
-    assert process_of(beat) is None
