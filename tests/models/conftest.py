@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from models.config import TransformerConfig
+from models.elmo.config import ElmoConfig
 
 
 @pytest.fixture(scope="session")
@@ -54,3 +55,16 @@ def learn(
         torch.stack([weight * losses[term] for term, weight in weights.items()]).sum().backward()
         optimizer.step()
     return compute()
+
+
+def tiny_elmo(**overrides: Any) -> ElmoConfig:
+    """A small biLM; keyword arguments override fields."""
+    fields = {
+        "vocab_size": 30,
+        "max_characters": 12,
+        "character_size": 4,
+        "filters": ((1, 5), (3, 8)),
+        "projection_size": 6,
+        "cell_size": 10,
+    }
+    return ElmoConfig(**fields | overrides)

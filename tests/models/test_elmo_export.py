@@ -14,23 +14,16 @@ from safetensors.torch import load_file, save_file
 
 from data_prep.tokenizers.config import WordLexicon
 from data_prep.tokenizers.word_lexicon import train
-from models.elmo.config import ElmoConfig
 from models.elmo.encoder import read_sentences
 from models.elmo.export import Elmo, load_elmo, save_elmo
 from models.elmo.language_model import ElmoLanguageModel
 from models.initialization import init_weights
+from tests.models.conftest import tiny_elmo
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "models" / "elmo" / "README.md"
 LEXICON = train(["The river bank was muddy.", "She robbed a bank"], WordLexicon(vocab_size=1024))
-CONFIG = ElmoConfig(
-    vocab_size=600,
-    max_characters=12,
-    character_size=4,
-    filters=((1, 5), (3, 8)),
-    projection_size=6,
-    cell_size=10,
-)
+CONFIG = tiny_elmo(vocab_size=600)
 SENTENCES = [["The", "river", "bank"], ["Unbekanntes", "ganz", "langes", "Wort"]]
 
 

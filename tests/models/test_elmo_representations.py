@@ -11,21 +11,13 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from torch import nn
 
-from models.elmo.config import ElmoConfig
 from models.elmo.encoder import pad_sentences, read_sentences
 from models.elmo.language_model import ElmoLanguageModel
 from models.elmo.representations import ElmoClassifier, ElmoRepresentations, ScalarMix
 from models.initialization import init_weights
+from tests.models.conftest import tiny_elmo
 
-CONFIG = ElmoConfig(
-    vocab_size=30,
-    max_characters=12,
-    character_size=4,
-    filters=((1, 5), (3, 8)),
-    num_highway_layers=1,
-    projection_size=6,
-    cell_size=10,
-)
+CONFIG = tiny_elmo(num_highway_layers=1)
 SENTENCES = [["a", "short", "one"], ["word"], ["this", "one", "is", "longer"]]
 RAGGED = st.lists(st.lists(st.text(min_size=1, max_size=8), max_size=6), min_size=1, max_size=5)
 

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.elmo.config import ElmoConfig
 from models.elmo.encoder import read_sentences
 from models.elmo.language_model import ElmoLanguageModel, choose_candidates, sampled_cross_entropy
 from models.initialization import init_weights
 from models.losses import EACH
+from tests.models.conftest import tiny_elmo
 
 WORDS, WIDTH, PREDICTED = 400, 12, 30
 
@@ -74,15 +74,7 @@ def test_target_that_was_drawn_does_not_count_twice(problem: tuple[Tensor, ...])
 
 
 def test_evaluation_is_over_all_words_whatever_was_drawn():
-    config = ElmoConfig(
-        vocab_size=50,
-        filters=((2, 6),),
-        projection_size=8,
-        cell_size=8,
-        max_characters=10,
-        character_size=4,
-        dropout=0,
-    )
+    config = tiny_elmo(vocab_size=50, max_characters=10, dropout=0.0)
     model = ElmoLanguageModel(config)
     init_weights(model, 1)
     batch = {
@@ -112,15 +104,7 @@ def test_evaluation_is_over_all_words_whatever_was_drawn():
 
 
 def test_network_loss_is_the_cross_entropy_of_its_logits():
-    config = ElmoConfig(
-        vocab_size=20,
-        filters=((1, 3),),
-        projection_size=4,
-        cell_size=5,
-        max_characters=8,
-        character_size=4,
-        dropout=0,
-    )
+    config = tiny_elmo(vocab_size=20, max_characters=8, dropout=0.0)
     model = ElmoLanguageModel(config)
     init_weights(model, 2)
     inputs = read_sentences([["x", "y"], ["z"]], 8)

@@ -14,7 +14,6 @@ from models.classifiers import (
     SpanClassifier,
     TokenClassifier,
 )
-from models.elmo.config import ElmoConfig
 from models.elmo.encoder import read_sentences
 from models.elmo.representations import ElmoTagger
 from models.features import FeatureClassifier, FeatureSettings, FeatureTagger, hidden_states
@@ -22,6 +21,7 @@ from models.initialization import init_weights
 from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from models.stacks import read_text, shifted_right
 from models.weights import check_tensors, count_parameters
+from tests.models.conftest import tiny_elmo
 from tests.models.hf_oracle import export_of, padding, some_tokens
 
 NETWORKS = {
@@ -90,9 +90,7 @@ def test_networks_refuse_what_they_have_not(built, small_config):
         TokenClassifier(small_config(), 0)
 
 
-ELMO = ElmoConfig(
-    character_size=4, filters=((1, 4), (2, 8)), num_highway_layers=1, projection_size=6, cell_size=10
-)
+ELMO = tiny_elmo(vocab_size=None, num_highway_layers=1)
 SENTENCES = [["The", "cat", "sat"], ["No"]]
 
 
