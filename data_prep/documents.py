@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import orjson
@@ -68,7 +67,8 @@ class DocumentWriter:
         described = (document.doc_id, document.source, document.uri, document.title, document.lang)
         _utf8_bytes("".join(described))
         size = _utf8_bytes(document.text)
-        self._rows.append((*described, document.text, _dump_meta(document.meta)))
+        meta = orjson.dumps(document.meta, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS).decode()
+        self._rows.append((*described, document.text, meta))
         self._pending_bytes += size
         self.num_documents += 1
         self.text_bytes += size
@@ -100,10 +100,6 @@ def _utf8_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 
-def _dump_meta(meta: dict[str, Any]) -> str:
-    return orjson.dumps(meta, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS).decode()
-
-
 def read_row_groups(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, pa.Table]]:
     """(first row number, table) of every row group of a shard, in order."""
     with pq.ParquetFile(str(path)) as file:
@@ -126,14 +122,25 @@ def read_selected(path: Path, columns: Iterable[str], selection: Selection) -> I
             count = file.metadata.row_group(number).num_rows
             own = selection.between(first, first + count)
             if len(own):
-                repeats = (
-                    np.isin(own.rows, own.repeated_ids) if "doc_id" in columns else np.empty(0, dtype=bool)
-                )
-                place = ("uri", "meta") if repeats.any() else ()
+                repeats = np.flatnonzero(np.isin(own.rows, own.repeated_ids)) if "doc_id" in columns else ()
+                place = ("uri", "meta") if len(repeats) else ()
                 table = file.read_row_group(number, columns=list(dict.fromkeys((*columns, *place))))
-                table = _select(table, own, first)
-                yield _name_by_place(table, repeats).select(columns) if place else table
+                if len(own) < table.num_rows:
+                    table = table.take(pa.array(own.rows - first))
+                if len(own.spans) and "text" in columns:
+                    table = _with_column(table, "text", edit_texts(one_chunk(table["text"]), own))
+                if len(repeats):
+                    names = table["doc_id"].to_pylist()
+                    for row in map(int, repeats):
+                        uri, meta = table["uri"][row].as_py(), orjson.loads(table["meta"][row].as_py())
+                        names[row] = named_by_place(names[row], uri, meta)
+                    table = _with_column(table, "doc_id", pa.array(names, type=pa.string())).select(columns)
+                yield table
             first += count
+
+
+def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.column_names.index(name), name, values)
 
 
 def read_values(path: Path, column: str) -> list[str]:
@@ -154,25 +161,6 @@ def text_bytes_by(labels: pa.Array, texts: pa.Array) -> dict[str, int]:
     encoded = labels.dictionary_encode()
     totals = np.bincount(encoded.indices.to_numpy(), weights=np.diff(offsets))
     return {name: int(total) for name, total in zip(encoded.dictionary.to_pylist(), totals, strict=True)}
-
-
-def _select(table: pa.Table, selection: Selection, first: int) -> pa.Table:
-    if len(selection) < table.num_rows:
-        table = table.take(pa.array(selection.rows - first))
-    if len(selection.spans) and "text" in table.column_names:
-        place = table.column_names.index("text")
-        texts = edit_texts(one_chunk(table["text"]), selection)
-        table = table.set_column(place, "text", texts)
-    return table
-
-
-def _name_by_place(table: pa.Table, repeats: np.ndarray) -> pa.Table:
-    names = table["doc_id"].to_pylist()
-    for number in np.flatnonzero(repeats).tolist():
-        uri, meta = table["uri"][number].as_py(), orjson.loads(table["meta"][number].as_py())
-        names[number] = named_by_place(names[number], uri, meta)
-    place = table.column_names.index("doc_id")
-    return table.set_column(place, "doc_id", pa.array(names, type=pa.string()))
 
 
 class DocumentStore:

@@ -20,10 +20,6 @@ from data_prep.layout import REPAIR, shard_file
 _SCHEMA = pa.schema([("row", pa.uint32()), ("removed", pa.list_(pa.uint32())), ("repeats_id", pa.bool_())])
 
 
-def _no_rows() -> np.ndarray:
-    return np.empty(0, dtype=np.int64)
-
-
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The kept rows of one document shard, and the parts of their texts that are removed."""
@@ -35,7 +31,7 @@ class Selection:
     spans: np.ndarray
     """[spans, 2] int64 half-open ranges of UTF-8 bytes, row by row, ascending and disjoint within a row. They lie
     on character boundaries and refer to the text as the document shard holds it."""
-    repeated_ids: np.ndarray = field(default_factory=_no_rows)
+    repeated_ids: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """[repeated] int64 ascending rows whose id an earlier document of the corpus has; they are named by their place."""
 
     @classmethod

@@ -76,13 +76,10 @@ def write_token_shard(
             num_tokens += len(batch.input_ids.values)
             written = True
         if not written:
-            writer.write_batch(_record_batch(_no_documents(), names, codes, dtype, schema))
+            no_strings, no_rows = pa.array([], type=pa.string()), Ragged.of([])
+            nothing = EncodedBatch(no_strings, no_strings, no_rows, no_rows)
+            writer.write_batch(_record_batch(nothing, names, codes, dtype, schema))
     return num_tokens
-
-
-def _no_documents() -> EncodedBatch:
-    nothing = pa.array([], type=pa.string())
-    return EncodedBatch(nothing, nothing, Ragged.of([]), Ragged.of([]))
 
 
 def _record_batch(

@@ -60,14 +60,6 @@ def test_highly_compressible_data_comes_in_bounded_chunks(tmp_path, compress):
     assert max(sizes) <= 1 << 20
 
 
-def test_uris_are_read_through_fsspec():
-    import fsspec
-
-    with fsspec.open("memory://streams/a.bz2", "wb") as file:
-        file.write(bz2.compress(b"over the network"))
-    assert b"".join(read_chunks("memory://streams/a.bz2")) == b"over the network"
-
-
 def test_a_file_that_vanished_is_a_missing_input(tmp_path):
     with pytest.raises(MissingInputError, match="gone"):
         list(read_chunks(str(tmp_path / "gone.bz2")))

@@ -1,8 +1,6 @@
 """WikiExtractor's files: blocks with exact bytes, and damage that costs one block."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
 from tests.data_prep import reading
@@ -94,31 +92,6 @@ def test_text_outside_of_blocks_is_rejected_at_its_offset(tmp_path):
     documents, rejects = read(tmp_path, b"\nstray" + b"\n" + THREE)
     assert len(documents) == 3
     assert [reject.byte_offset for reject in rejects] == [1]
-
-
-MANY = "".join(block(n, f"Body of {n}. <doc id=x> </doc>\n" * (n % 5)) for n in range(1, 30)).encode()
-
-
-@pytest.mark.parametrize(
-    "stored", [MANY, MANY[:-30], MANY.replace(b"</doc>\n", b"</doc>\nstray\n", 9), b"no block\n" * 99]
-)
-@given(data=st.data())
-def test_parts_together_read_as_the_whole_file_does(tmp_path_factory, stored, data):
-    path = tmp_path_factory.mktemp("parts") / "wiki_00"
-    path.write_bytes(stored)
-    config = WikipediaExtractedConfig(name="ko", paths=(str(path),))
-    bounds = sorted(data.draw(st.sets(st.integers(1, len(stored)), max_size=6)))
-    assert reading.read(config, bounds) == reading.read(config)
-
-
-@given(cut=st.integers(0, len(THREE)))
-def test_a_cut_anywhere_never_raises_and_keeps_a_prefix(tmp_path_factory, cut):
-    documents, rejects = read(tmp_path_factory.mktemp("cut"), THREE[:cut])
-    assert [document.doc_id for document in documents] == ["ko:1", "ko:2", "ko:3"][: len(documents)]
-    assert len(rejects) <= 1
-    assert (
-        rejects or THREE[:cut].rstrip() in (b"", THREE.rstrip()) or THREE[:cut].rstrip().endswith(b"</doc>")
-    )
 
 
 def test_the_address_of_an_article_tells_its_language(tmp_path):
