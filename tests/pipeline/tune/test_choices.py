@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from models.initialization import init_weights
-from pipeline.tune.forms.base import TaskContext
+from pipeline.tune.forms.base import EXCERPT_CHARACTERS, TaskContext, excerpt
 from pipeline.tune.forms.choices import ChoicesTask
 from pipeline.tune.run import finetune
 from pipeline.tune.settings import TrainingConfig
@@ -99,3 +99,18 @@ def test_questions_with_fewer_choices_are_scored_as_by_themselves(tokenizer_path
     lines = [json.loads(line) for line in task.files(together.numpy())["predictions.jsonl"].splitlines()]
     assert [len(line["scores"]) for line in lines] == [2, 3]
     assert [len(line["choices"]) for line in lines] == [2, 3]
+
+
+@pytest.mark.parametrize("length", [0, 10, EXCERPT_CHARACTERS])
+def test_a_text_that_fits_is_repeated_whole(length: int):
+    text = "é" * length
+    assert excerpt(text, around=length) == text
+
+
+@pytest.mark.parametrize("around", [0, 1500, 2999, 4000])
+def test_of_a_long_text_the_part_around_a_character_is_repeated(around: int):
+    text = "".join(chr(0x4E00 + number) for number in range(3000))
+    found = excerpt(text, around)
+    assert len(found) == EXCERPT_CHARACTERS
+    assert found in text
+    assert text[min(around, 2999)] in found

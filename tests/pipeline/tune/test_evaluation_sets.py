@@ -83,85 +83,57 @@ def test_settings_for_other_machines_name_the_folder_in_full(tmp_path, monkeypat
     assert DecontaminationConfig().located().data is None
 
 
-def test_pairs_give_both_texts_of_dev_and_test_and_name_their_file(tmp_path):
-    write(tmp_path, "glue/RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb \tentailment\n")
-    write(tmp_path, "glue/RTE/test.tsv", "index\tsentence1\tsentence2\n0\tc\td\n")
-    found = list(evaluation_texts(DecontaminationConfig(tasks=("rte",), data=tmp_path)))
-    assert [(t.example, t.text) for t in found] == [
-        ("dev-2", "a"),
-        ("dev-2", "b"),
-        ("test-2", "c"),
-        ("test-2", "d"),
-    ]
-    assert found[-1].file == (tmp_path / "glue/RTE/test.tsv").resolve()
+QQP = "1\t2\t3\tWhy?\tWhat about jlpt5? 0\n4\t5\t6\tHow?\tWhen 1\t1\n"
+MRPC = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t5\t6\tA .\tB .\r\n"
+CONLLU = (
+    "# sent_id = w-1\n# text = From the AP.\n1\tFrom\tfrom\n\n# sent_id = w-2\n# text = Yes\n1\tYes\tyes\n"
+)
+PASSAGE = {"context": "Kontext.", "qas": [{"id": "q1", "question": "Was?", "answers": []}]}
+SQUAD = json.dumps({"data": [{"title": "T", "paragraphs": [PASSAGE]}]})
+BANK = {"label": 1, "text": "Word: bank. Sentence 1: The bank . Sentence 2: A bank of snow ."}
+WIC = f'{json.dumps(BANK)}\n{{"word": "bank", "sentence1": "x", "sentence2": "y"}}\n'
 
 
-def test_byte_order_marks_and_windows_line_ends_are_accepted(tmp_path):
-    head = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
-    write(tmp_path, "glue/MRPC/dev.tsv", b"\xef\xbb\xbf" + f"{head}\r\n1\t5\t6\tA .\tB .\r\n".encode())
-    assert texts_of(tmp_path, "mrpc") == [("mrpc", "dev-2", "A ."), ("mrpc", "dev-2", "B .")]
-
-
-def test_cola_has_no_header_in_dev_and_one_in_test(tmp_path):
-    write(tmp_path, "glue/CoLA/dev.tsv", "gj04\t1\t\tThey left.\ngj04\t0\t*\tThem left.\n")
-    write(tmp_path, "glue/CoLA/test.tsv", "index\tsentence\n0\tWe stayed.\n")
-    assert [text for *_, text in texts_of(tmp_path, "cola")] == ["They left.", "Them left.", "We stayed."]
-
-
-@pytest.mark.parametrize("head", ["", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"])
-def test_qqp_with_or_without_header_and_with_a_label_glued_to_the_question(tmp_path, head):
-    write(
-        tmp_path, "glue/QQP/dev.tsv", head + "1\t2\t3\tWhy?\tWhat about jlpt5? 0\n4\t5\t6\tHow?\tWhen 1\t1\n"
-    )
-    expected = ["Why?", "What about jlpt5?", "How?", "When 1"]
-    assert [text for *_, text in texts_of(tmp_path, "qqp")] == expected
-
-
-def test_mnli_is_read_from_official_columns_and_from_json_lines(tmp_path):
-    record = {"premise": "p", "hypothesis": "h", "label": "neutral"}
-    write(tmp_path, "glue/MNLI/dev_matched.jsonl", json.dumps(record) + "\n")
-    assert texts_of(tmp_path, "mnli") == [("mnli", "dev_matched-1", "p"), ("mnli", "dev_matched-1", "h")]
-    write(
-        tmp_path,
-        "glue/MNLI/dev_mismatched.tsv",
-        "index\tgenre\tsentence1\tsentence2\tgold_label\n0\tx\tq\ti\tn\n",
-    )
-    assert [text for *_, text in texts_of(tmp_path, "mnli")] == ["q", "i"]
-
-
-def test_squad_gives_contexts_and_questions_and_xquad_their_languages(tmp_path):
-    paragraph = {"context": "Kontext.", "qas": [{"id": "q1", "question": "Was?", "answers": []}]}
-    content = json.dumps({"data": [{"title": "T", "paragraphs": [paragraph]}]})
-    write(tmp_path, "squad/dev-v1.1.json", content)
-    write(tmp_path, "xquad/xquad.de.json", content)
-    assert texts_of(tmp_path, "squad1") == [("squad1", "T#0", "Kontext."), ("squad1", "q1", "Was?")]
-    assert [example for _, example, _ in texts_of(tmp_path, "xquad")] == ["de:T#0", "de:q1"]
-
-
-def test_xsum_and_wic_give_all_texts_of_an_example(tmp_path):
-    write(tmp_path, "xsum/test.jsonl", json.dumps({"document": "d\ne", "summary": "s", "id": "7"}) + "\n")
-    assert texts_of(tmp_path, "xsum") == [("xsum", "7", "d\ne"), ("xsum", "7", "s")]
-    joined = {"label": 1, "text": "Word: bank. Sentence 1: The bank . Sentence 2: A bank of snow ."}
-    apart = {"word": "bank", "sentence1": "x", "sentence2": "y"}
-    write(tmp_path, "wic/val.jsonl", f"{json.dumps(joined)}\n{json.dumps(apart)}\n")
-    assert [text for *_, text in texts_of(tmp_path, "wic")] == ["The bank .", "A bank of snow .", "x", "y"]
-
-
-def test_sentences_of_annotated_words(tmp_path):
-    write(tmp_path, "wnut17/emerging.dev.conll", "Soldier\tO\nkilled\tO\n\nPolice\tO\nlast\tO")
-    write(tmp_path, "wnut17/emerging.test.annotated", "\t\nA\tO\n\t\n\n")
-    assert texts_of(tmp_path, "wnut17") == [
-        ("wnut17", "emerging.dev-1", "Soldier killed"),
-        ("wnut17", "emerging.dev-4", "Police last"),
-        ("wnut17", "emerging.test-2", "A"),
-    ]
-    conllu = "# sent_id = w-1\n# text = From the AP.\n1\tFrom\tfrom\n\n# sent_id = w-2\n# text = Yes\n1\tYes\tyes\n"
-    write(tmp_path, "ud-english-ewt/en_ewt-ud-dev.conllu", conllu)
-    write(tmp_path, "ud-english-ewt/en_ewt-ud-test.conllu", "")
-    assert [t[1:] for t in texts_of(tmp_path, "ud-english-ewt")] == [("w-1", "From the AP."), ("w-2", "Yes")]
-    write(tmp_path, "sst5/dev.txt", "(3 (2 It) (4 (2 -LRB-) (2 's)))\n")
-    write(tmp_path, "sst5/test.txt", "")
-    assert texts_of(tmp_path, "sst5") == [("sst5", "dev-1", "It ( 's")]
+@pytest.mark.parametrize(
+    ("name", "files", "expected"),
+    [
+        ("rte", {"glue/RTE/dev.tsv": "index\tsentence1\tsentence2\tlabel\n0\ta\tb \tentailment\n",
+            "glue/RTE/test.tsv": "index\tsentence1\tsentence2\n0\tc\td\n"},
+            [("dev-2", "a"), ("dev-2", "b"), ("test-2", "c"), ("test-2", "d")]),
+        ("mrpc", {"glue/MRPC/dev.tsv": MRPC}, [("dev-2", "A ."), ("dev-2", "B .")]),
+        # Only the test file of CoLA has a header.
+        ("cola", {"glue/CoLA/dev.tsv": "gj04\t1\t\tThey left.\ngj04\t0\t*\tThem left.\n",
+            "glue/CoLA/test.tsv": "index\tsentence\n0\tWe stayed.\n"},
+            [("dev-1", "They left."), ("dev-2", "Them left."), ("test-2", "We stayed.")]),
+        # QQP may have a header, and a label glued to the question.
+        ("qqp", {"glue/QQP/dev.tsv": QQP},
+            [("dev-1", "Why?"), ("dev-1", "What about jlpt5?"), ("dev-2", "How?"), ("dev-2", "When 1")]),
+        ("qqp", {"glue/QQP/dev.tsv": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n" + QQP},
+            [("dev-2", "Why?"), ("dev-2", "What about jlpt5?"), ("dev-3", "How?"), ("dev-3", "When 1")]),
+        ("mnli", {"glue/MNLI/dev_matched.jsonl": '{"premise": "p", "hypothesis": "h", "label": "neutral"}\n'},
+            [("dev_matched-1", "p"), ("dev_matched-1", "h")]),
+        ("mnli", {"glue/MNLI/dev_mismatched.tsv": "index\tgenre\tsentence1\tsentence2\tgold_label\n0\tx\tq\ti\tn\n",
+            "glue/MNLI/dev_matched.jsonl": "{}"}, [("dev_mismatched-2", "q"), ("dev_mismatched-2", "i")]),
+        ("squad1", {"squad/dev-v1.1.json": SQUAD}, [("T#0", "Kontext."), ("q1", "Was?")]),
+        ("xquad", {"xquad/xquad.de.json": SQUAD}, [("de:T#0", "Kontext."), ("de:q1", "Was?")]),
+        ("xsum", {"xsum/test.jsonl": '{"document": "d\\ne", "summary": "s", "id": "7"}\n'},
+            [("7", "d\ne"), ("7", "s")]),
+        ("wic", {"wic/val.jsonl": WIC},
+            [("val-1", "The bank ."), ("val-1", "A bank of snow ."), ("val-2", "x"), ("val-2", "y")]),
+        ("wnut17", {"wnut17/emerging.dev.conll": "Soldier\tO\nkilled\tO\n\nPolice\tO\nlast\tO",
+            "wnut17/emerging.test.annotated": "\t\nA\tO\n\t\n\n"},
+            [("emerging.dev-1", "Soldier killed"), ("emerging.dev-4", "Police last"), ("emerging.test-2", "A")]),
+        ("ud-english-ewt", {"ud-english-ewt/en_ewt-ud-dev.conllu": CONLLU,
+            "ud-english-ewt/en_ewt-ud-test.conllu": ""}, [("w-1", "From the AP."), ("w-2", "Yes")]),
+        ("sst5", {"sst5/dev.txt": "(3 (2 It) (4 (2 -LRB-) (2 's)))\n", "sst5/test.txt": ""}, [("dev-1", "It ( 's")]),
+    ],
+)  # fmt: skip
+def test_all_texts_of_an_example_are_read(tmp_path, name, files, expected):
+    for file, content in files.items():
+        write(tmp_path, file, content)
+    found = list(evaluation_texts(DecontaminationConfig(tasks=(name,), data=tmp_path)))
+    assert [(text.task, text.example, text.text) for text in found] == [(name, *each) for each in expected]
+    assert {text.file.relative_to(tmp_path.resolve()).as_posix() for text in found} <= files.keys()
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,18 @@
-"""XSum: the split, ROUGE and Lead-1, what is learnt and written, and a whole training."""
+"""Summaries and translations: Lead-N, ROUGE, BLEU and chrF, what is learnt and written, and whole trainings."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
 import torch
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from models.config import TransformerConfig
@@ -24,16 +28,19 @@ from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.export import load_finetuned
 from pipeline.tune.forms.base import TaskContext
 from pipeline.tune.forms.generation import GenerationTask, first_sentences
-from pipeline.tune.metrics.texts import rouge
+from pipeline.tune.metrics.texts import rouge, sentence_lines, translation_metrics
 from pipeline.tune.run import finetune
 from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.summary import summarise
 from pipeline.tune.tasks.summaries import XsumConfig, read_xsum
+from pipeline.tune.tasks.translation import TranslationConfig
 from pipeline.tune.tokenizer import TextTokenizer
 from pipeline.tune.workload import scores_directory
 from tests.pipeline.tune.conftest import make_checkpoint
 from tests.pipeline.tune.samples import words_of, xsum_sample
 
+ARTICLE = "(CNN) A man ran. He fell down a hill. A dog saw him. The dog barked at him. It was night."
+HIGHLIGHTS = "A man fell down a hill .\nA dog barked ."
 BART = TransformerConfig(
     network="encoder_decoder",
     vocab_size=1000,
@@ -45,6 +52,46 @@ BART = TransformerConfig(
     dropout=0.0,
     attention_dropout=0.0,
 )
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "expected"),
+    [
+        ("One thing. Another one.", 1, "One thing."),
+        ("A headline\nA text.", 1, "A headline"),
+        ("Only this", 1, "Only this"),
+        ("Größe in Köln. Ein Satz.", 1, "Größe in Köln."),
+        (ARTICLE, 3, "(CNN) A man ran.\nHe fell down a hill.\nA dog saw him."),
+        ("", 3, ""),
+        ("One.", 3, "One."),
+    ],
+)
+def test_first_sentences_end_at_a_line_end_or_where_the_next_begins(text, count, expected):
+    assert first_sentences(["Before. That.", text], count)[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("right", "written", "expected"),
+    [
+        # Four words in common (the, cat, on, mat) of six; one pair of neighbours of five; the four are in order.
+        (
+            "the cat sat on the mat",
+            "the cat lay on a mat",
+            {"rouge1": 4 / 6, "rouge2": 1 / 5, "rouge_l": 4 / 6, "rouge_lsum": 4 / 6},
+        ),
+        ("running dogs", "runs dog", {"rouge1": 1}),
+        # Each line is looked for in all of the summary; of the nine words, the six of the first line are in order.
+        (HIGHLIGHTS, "A dog barked . A man fell down a hill .", {"rouge_lsum": 1, "rouge_l": 6 / 9}),
+    ],
+)
+def test_rouge_by_hand(right, written, expected):
+    found = rouge([right], [written])
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_sentences_of_one_line_get_a_line_each():
+    swapped = "A dog barked . A man fell down a hill ."
+    assert sentence_lines([swapped, HIGHLIGHTS]) == ["A dog barked .\nA man fell down a hill .", HIGHLIGHTS]
 
 
 def test_first_sentences_score_what_was_published_for_lead_1(corpora: Path):
@@ -62,18 +109,6 @@ def test_notes_of_the_web_page_are_no_first_sentence():
     assert first_sentences([config.lead(document)]) == ["The match ended."]
     inside = "He said Media playback is not supported on this device\nB."
     assert config.lead(inside) == inside
-
-
-def test_rouge_by_hand():
-    found = rouge(["the cat sat on the mat"], ["the cat lay on a mat"])
-    # Four words in common (the, cat, on, mat) of six; one pair of neighbours of five; the four are in order.
-    assert found == pytest.approx({"rouge1": 4 / 6, "rouge2": 1 / 5, "rouge_l": 4 / 6, "rouge_lsum": 4 / 6})
-    assert rouge(["running dogs"], ["runs dog"])["rouge1"] == 1
-
-
-def test_first_sentence_ends_at_a_line_end_or_where_the_next_begins():
-    texts = ["One thing. Another one.", "A headline\nA text.", "Only this", "Größe in Köln. Ein Satz."]
-    assert first_sentences(texts) == ["One thing.", "A headline", "Only this", "Größe in Köln."]
 
 
 def test_share_splits_the_documents_by_a_hash_of_their_ids(corpora: Path, tmp_path):
@@ -252,3 +287,100 @@ def test_summary_longer_than_the_positions_is_refused(make_config, corpora, tmp_
     config = make_config(tasks={"xsum": {"kind": "xsum", "evaluation": path, "max_target_length": 32}})
     with pytest.raises(MismatchError, match=r"only 32 positions.\n.*tasks.xsum.max_target_length=31"):
         finetune(config, checkpoint)
+
+
+def test_summaries_of_several_sentences_are_trained_with_lead_3_beside_them(tmp_path, make_config, recorder):
+    path = tmp_path / "train.jsonl"
+    rows = [
+        {"id": n, "article": f"{word} {ARTICLE}", "highlights": f"{word} fell."}
+        for n, word in enumerate("xyz")
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokenizer = words_of(path.read_text(), tmp_path / "words.json")
+    checkpoint = make_checkpoint(tmp_path / "bart", tokenizer, network=SequenceToSequence(BART))
+    task = {"kind": "cnn_dailymail", "train": path, "evaluation": path, "num_beams": 1}
+    config = make_config(
+        tasks={"cnn": {**task, "max_target_length": 12, "min_target_length": 1}},
+        training={"epochs": 1, "batch_size": 3, "max_length": 48},
+        seeds=[1],
+    )
+    (score,) = finetune(config, checkpoint, track=recorder)
+    assert set(score.metrics) == {"rouge1", "rouge2", "rouge_lsum", "rouge_l"}
+    assert score.baselines["lead-3"].keys() == score.metrics.keys()
+
+
+def test_bleu_and_chrf_are_those_of_sacrebleu_with_their_signatures():
+    references, texts = ["The cat sat on the mat.", "It rains."], ["The cat sat on a mat.", "It rained."]
+    found, signatures = translation_metrics(references, texts)
+    assert found["bleu"] == BLEU().corpus_score(texts, [references]).score / 100
+    assert found["chrf"] == CHRF().corpus_score(texts, [references]).score / 100
+    assert 0 < found["bleu"] < found["chrf"] < 1
+    assert signatures["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert signatures["chrf"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|")
+
+
+def write_parallel(folder: Path, source: str = "ein Film\ngut\n", target: str = "a film\ngood\n") -> dict:
+    (folder / "train.de").write_text(source, encoding="utf-8")
+    (folder / "train.en").write_text(target, encoding="utf-8")
+    sides = {"source": folder / "train.de", "target": folder / "train.en"}
+    return sides | {f"train_{name}": path for name, path in sides.items()}
+
+
+def test_tag_of_the_targets_needs_the_one_of_the_sources(tmp_path):
+    task = {"kind": "translation", **write_parallel(tmp_path), "target_language": "en_XX"}
+    with pytest.raises(ConfigError, match="target_language needs language"):
+        validate(FinetuneConfig, {"tasks": {"wmt": task}}, "here")
+
+
+def with_tags(path: Path) -> Path:
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.add_special_tokens(["de_DE", "en_XX"])
+    tokenizer.save(str(path))
+    return path
+
+
+def test_source_ends_with_its_language_and_target_starts_with_its_own(tmp_path):
+    paths = write_parallel(tmp_path)
+    path = with_tags(words_of("ein Film gut a film good", tmp_path / "words.json"))
+    tokenizer = TextTokenizer(path)
+    config = TranslationConfig(**paths, language="de_DE", target_language="en_XX")
+    network = dataclasses.replace(BART, vocab_size=tokenizer.vocab_size)
+    settings = TrainingConfig(max_length=16)
+    task = GenerationTask(TaskContext(config, config.load(), settings, network, tokenizer))
+    batch = task.batch(task.train, np.array([0]))
+    german, english = tokenizer.id_of("de_DE"), tokenizer.id_of("en_XX")
+    assert batch.inputs["input_ids"][0, -2:].tolist() == [2, german]
+    assert int(batch.inputs["decoder_input_ids"][0, 0]) == english
+
+
+def test_translations_are_learnt_by_heart_and_their_signatures_kept(tmp_path, make_config, recorder):
+    source = [
+        "der Hund lief heute",
+        "eine Katze schlief dort",
+        "wir sahen kein Haus",
+        "sie fand mein altes Buch",
+    ]
+    target = [
+        "the dog ran today",
+        "one cat was asleep there",
+        "we did not see any house",
+        "she found my old book",
+    ]
+    paths = write_parallel(tmp_path, *("\n".join(lines) + "\n" for lines in (source, target)))
+    tokenizer = with_tags(words_of(" ".join([*source, *target]), tmp_path / "words.json"))
+    checkpoint = make_checkpoint(tmp_path / "mbart", tokenizer, network=SequenceToSequence(BART))
+    tags = {"language": "de_DE", "target_language": "en_XX"}
+    config = make_config(
+        tasks={"wmt": {"kind": "translation", "num_beams": 2, "max_target_length": 12, **tags, **paths}},
+        training={"epochs": 60, "batch_size": 4, "lr": 5e-3, "max_length": 16, "scored": "last_epoch"},
+        seeds=[1],
+    )
+    (score,) = finetune(config, checkpoint, track=recorder)
+    assert score.main_metric == "bleu"
+    assert score.metrics["bleu"] > 0.9
+    assert score.metrics["chrf"] > 0.9
+    assert score.baselines == {}
+    kept = orjson.loads(
+        (scores_directory(config, checkpoint) / "signatures-wmt-pretrained-1.json").read_bytes()
+    )
+    assert kept["bleu"].startswith("nrefs:1|case:mixed|")
