@@ -240,18 +240,21 @@ STEPS = (
 )
 
 
+def assert_made_again(job, documents, fingerprint, step, damage):
+    """After damage to a step, the same artefact comes back, and no other step is made again."""
+    shutil.rmtree(job.out / "dedup")
+    damage(job.out / "work" / step)
+    before = times(job.out / "work")
+    with without_ray():
+        assert deduplicate(job, documents).fingerprint == fingerprint
+    after = times(job.out / "work")
+    assert {name.partition("/")[0] for name in after if after[name] != before.get(name)} == {step}
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_that_is_damaged_or_lost_is_made_again_and_no_other(prepared, step):
-    job, documents, fingerprint = prepared
     for damage in (flip_a_byte, shutil.rmtree):
-        shutil.rmtree(job.out / "dedup")
-        damage(job.out / "work" / step)
-        before = times(job.out / "work")
-        with without_ray():
-            assert deduplicate(job, documents).fingerprint == fingerprint
-        after = times(job.out / "work")
-        changed = {name.partition("/")[0] for name in after if after[name] != before.get(name)}
-        assert changed == {step}
+        assert_made_again(*prepared, step, damage)
 
 
 def flip_a_byte(directory):
@@ -300,13 +303,7 @@ def test_a_run_that_died_between_steps_goes_on_and_ends_the_same(
 def test_a_step_of_the_verification_that_is_damaged_is_made_again_and_no_other(tmp_path, step):
     fingerprint = dedup(tmp_path / "out", split(TEXTS, [30, 31]), VERIFIED).fingerprint
     job = workspace(tmp_path / "out", 3, VERIFIED)
-    shutil.rmtree(job.out / "dedup")
-    flip_a_byte(job.out / "work" / step)
-    before = times(job.out / "work")
-    with without_ray():
-        assert deduplicate(job, read_manifest(job.out / "documents")).fingerprint == fingerprint
-    after = times(job.out / "work")
-    assert {name.partition("/")[0] for name in after if after[name] != before.get(name)} == {step}
+    assert_made_again(job, read_manifest(job.out / "documents"), fingerprint, step, flip_a_byte)
 
 
 def test_other_settings_replace_the_work_of_earlier_ones(prepared):
