@@ -1,4 +1,4 @@
-"""`cloze configs`: the configurations that come with cloze."""
+"""`cloze configs`, `cloze schema` and `cloze cluster render`: configurations that come with cloze, and all settings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pipeline.commands import output
 from pipeline.commands.output import Json
-from pipeline.commands.output import show as answer
 
 configs_app = typer.Typer(
     help="The configurations that come with cloze: list, show, copy.", no_args_is_help=True
@@ -32,7 +32,7 @@ def list_configs(
             f"There is no folder {folder} of configurations.", next_step=f"one of {', '.join(folders)}"
         )
     rows = [{"name": one.name, "about": one.about} for one in found if folder in (None, one.path.parent.name)]
-    if answer(rows, "configurations", as_json=as_json, columns=("name", "about")):
+    if output.show(rows, "configurations", as_json=as_json, columns=("name", "about")):
         typer.echo(
             "Next: cloze pretrain NAME --dry-run   |   cloze configs show NAME   |   cloze configs copy NAME DIR"
         )
@@ -56,3 +56,93 @@ def copy(
     from pipeline.config.shipped import copy_shipped
 
     typer.echo(str(copy_shipped(name, directory, replace=replace)))
+
+
+_KIND_HELP = (
+    "`data`, `pretrain`, `finetune`, `prompt`, `probe`, `road`, `ladder`, a kind of `cloze cluster render`; after a dot"
+    " a part: `data.filters.pii`, `pretrain.optimizer`."
+)
+
+
+def schema(
+    kind: Annotated[str | None, typer.Argument(help=_KIND_HELP, show_default=False)] = None,
+    json_schema: Annotated[
+        bool, typer.Option("--json-schema", help="Print a JSON Schema for editors.")
+    ] = False,
+) -> None:
+    """Print every setting with its type, default, unit and meaning."""
+    from cluster.artefacts.errors import ConfigError
+    from pipeline.config import reference as config_reference
+    from pipeline.config.problems import nearest
+
+    if kind is None:
+        rows = [[name, (config_reference.reference(name)[0]).meaning] for name in config_reference.KINDS]
+        output.print_table(
+            "kinds of YAML files; `cloze schema KIND` prints the settings of one", ("kind", ""), rows
+        )
+        return
+    name, _, part = kind.partition(".")
+    if name not in config_reference.KINDS:
+        near = nearest(name, config_reference.KINDS)
+        hint = f"did you mean {near}? " if near else ""
+        raise ConfigError(
+            f"There is no kind {name} of YAML files.",
+            next_step=f"{hint}There are {', '.join(config_reference.KINDS)}",
+        )
+    if json_schema:
+        output.print_json(config_reference.json_schema(name))
+        return
+    sections = config_reference.reference(name)
+    chosen = [each for each in sections if not part or each.key == part or each.key.startswith(f"{part}.")]
+    if not chosen:
+        keys = [each.key for each in sections if each.key]
+        near = nearest(part, keys)
+        hint = f"did you mean {name}.{near}? " if near else ""
+        raise ConfigError(
+            f"{name} files have no settings below {part}.", next_step=f"{hint}There are {', '.join(keys)}"
+        )
+    for section in chosen:
+        rows = [[each.name, each.type, each.default, each.meaning] for each in section.settings]
+        title = f"{name}.{section.key}".rstrip(".") + f": {section.meaning}"
+        output.print_table(title, ("setting", "type", "default", "meaning"), rows)
+
+
+cluster_app = typer.Typer(
+    help="Get a Ray cluster: on Kubernetes, Slurm, cloud machines, plain hosts.", no_args_is_help=True
+)
+
+
+@cluster_app.callback()
+def _group() -> None:
+    """Keep `render` a verb of its own, though it is the only one."""
+
+
+@cluster_app.command()
+def render(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="kuberay, slurm, ray-up or ssh, with the settings of `cloze configs show cluster/KIND`; or a YAML"
+            " file that has `kind`.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Directory for the files.", show_default=False)],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="A setting that wins over the file: a.b=c; repeatable.", show_default=False
+        ),
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace files that differ.")] = False,
+) -> None:
+    """Write the files of a cluster, and print the commands that bring it up; nothing is started."""
+    from cluster.templates.base import NEXT, SETTINGS, render, write
+    from pipeline.config.cluster_templates import load_template
+    from pipeline.config.loading import to_yaml
+
+    chosen = load_template(kind, tuple(settings or ()))
+    files = {**render(chosen), SETTINGS: to_yaml(chosen)}
+    write(out, files, replace=replace)
+    typer.echo("\n".join(f"written: {out / name}" for name in files), err=True)
+    typer.echo(files[NEXT], nl=False)

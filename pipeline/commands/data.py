@@ -1,15 +1,15 @@
-"""`cloze data download|prepare|verify|stats|inspect`."""
+"""`cloze data`: download, prepare, verify, list rejects, describe and search token stores."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.commands.data_tables import print_plan, print_stats
-from pipeline.commands.download import download
-from pipeline.commands.find import find
 from pipeline.commands.inspect import inspect
 from pipeline.commands.output import (
     Address,
@@ -20,18 +20,22 @@ from pipeline.commands.output import (
     LogFormat,
     Overrides,
     Replace,
+    RunsDir,
     Workers,
     print_json,
+    print_mapping,
+    print_table,
     require_place,
     show,
+    shown,
     warn_of_damage,
     write_page,
 )
 
+if TYPE_CHECKING:
+    from pipeline.inspect.exposure import RunExposure
+
 data_app = typer.Typer(help="Make, check and look at token stores.", no_args_is_help=True)
-data_app.command()(download)
-data_app.command()(inspect)
-data_app.command()(find)
 
 Store = Annotated[
     str,
@@ -41,11 +45,6 @@ Store = Annotated[
 ]
 
 
-_DUPLICATES = ("duplicates", "paragraph_duplicates", "near_duplicates")
-"""Counts of dropped documents, by the method that dropped them."""
-
-
-@data_app.command()
 def prepare(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -77,11 +76,12 @@ def prepare(
         prepared = run_preparation(
             settings, replace=replace, evaluation_texts=evaluation_texts, inputs=inputs
         )
+    dropped = ("duplicates", "paragraph_duplicates", "near_duplicates")
     summary = {
         "tokens": str(prepared.token_store),
         "fingerprint": prepared.fingerprint,
         "documents": prepared.tokens.stats["rows"],
-        **{key: prepared.dedup.stats[key] for key in _DUPLICATES if prepared.dedup.stats[key]},
+        **{key: prepared.dedup.stats[key] for key in dropped if prepared.dedup.stats[key]},
         "num_tokens": prepared.tokens.stats["tokens"],
         "vocab_size": prepared.tokens.config["vocab_size"],
         "rejects": prepared.documents.stats["rejects"],
@@ -94,7 +94,6 @@ def prepare(
         typer.echo(f"\nNext: cloze data stats {settings.out}   |   cloze data inspect {prepared.token_store}")
 
 
-@data_app.command()
 def verify(store: Store, as_json: Json = False) -> None:
     """Hash every file of a preparation (of `work/` and the shards' records too) or of one artefact; exit code 20
     when one is damaged. Logs of speeds carry no hash."""
@@ -106,7 +105,6 @@ def verify(store: Store, as_json: Json = False) -> None:
     show(verified, f"{store}: every file verifies", as_json=as_json, columns=columns)
 
 
-@data_app.command()
 def rejects(
     store: Annotated[
         Path, typer.Argument(help="Directory of a preparation (its `out`).", show_default=False)
@@ -124,7 +122,6 @@ def rejects(
         typer.echo("nothing was rejected")
 
 
-@data_app.command()
 def stats(
     store: Store,
     html: Html = None,
@@ -147,3 +144,176 @@ def stats(
         print_json(found)
     else:
         print_stats(found)
+
+
+class Publisher(StrEnum):
+    """Publishers of corpora."""
+
+    wikipedia = "wikipedia"
+    commoncrawl = "commoncrawl"
+    gutenberg = "gutenberg"
+
+
+class Archive(StrEnum):
+    """Kinds of Common Crawl's files."""
+
+    warc = "warc"
+    wet = "wet"
+
+
+_WHAT = "Wikipedia, Gutenberg: a language, such as en. Common Crawl: CC-MAIN-YYYY-WW or CC-NEWS-YYYY-MM."
+_SHOWN_FILES = 20
+
+
+def download(
+    publisher: Annotated[Publisher, typer.Argument(help="Who publishes it.", show_default=False)],
+    what: Annotated[str, typer.Argument(help=_WHAT, show_default=False)],
+    out: Annotated[Path, typer.Option(help="Directory for the files.")],
+    date: Annotated[str, typer.Option(help="Wikipedia: YYYYMMDD, or the newest finished dump.")] = "latest",
+    archive: Annotated[
+        Archive, typer.Option(help="Common Crawl: pages as they were sent, or their plain text.")
+    ] = Archive.warc,
+    match: Annotated[str, typer.Option(help="Shell pattern that the names of files must match.")] = "*",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first files of the list.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="A mirror in place of the usual server.")] = None,
+    contact: Annotated[str, typer.Option(help="Mail address or page by which its operators reach you.")] = "",
+    connections: Annotated[int, typer.Option(min=1, max=8, help="Files fetched at the same time.")] = 2,
+    attempts: Annotated[int, typer.Option(min=1, help="Attempts that may fail, for each file.")] = 20,
+    verify: Annotated[bool, typer.Option("--verify", help="Hash the files that are there already.")] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    log_format: LogFormat = None,
+) -> None:
+    """Fetch a corpus from its publisher. The same command continues, or confirms the files that are there."""
+    from data_prep.download.directory import download as fetch_all
+    from data_prep.download.http import Http, Politeness
+    from data_prep.download.publishers import choose, list_files
+
+    http = Http(Politeness(contact=contact, connections=connections, attempts=attempts))
+    listed = list_files(http, publisher.value, what, base_url, date=date, archive=archive.value)
+    files = choose(listed, match, limit)
+    if dry_run:
+        if as_json:
+            print_json([asdict(file) for file in files])
+            return
+        rows = [[file.name, file.size_bytes, file.algorithm] for file in files[:_SHOWN_FILES]]
+        title = f"{publisher.value} {what}: what would be fetched"
+        print_table(title, ("file", "bytes", "checksum"), rows)
+        if len(files) > _SHOWN_FILES:
+            typer.echo(f"... and {len(files) - _SHOWN_FILES:,} more")
+        known = [file.size_bytes for file in files if file.size_bytes is not None]
+        total = f"{sum(known):,} bytes" if len(known) == len(files) else "sizes are not published"
+        typer.echo(f"{len(files):,} files, {total}")
+        return
+    found = fetch_all(http, files, out, verify=verify)
+    if as_json:
+        print_json(asdict(found))
+        return
+    summary = {
+        "files": len(found.files),
+        "bytes": sum(file.size_bytes for file in found.files),
+        "of them fetched now": found.num_fetched,
+    }
+    if found.missing:
+        summary["listed but not there"] = len(found.missing)
+    print_mapping(f"{publisher.value} {what} in {out}", summary)
+
+
+def find(
+    stores: Annotated[list[str], typer.Argument(help="Token stores, or preparations: directories or URIs.")],
+    ids: Annotated[list[str] | None, typer.Option("--id", help="Id of a document; repeatable.")] = None,
+    uris: Annotated[
+        list[str] | None, typer.Option("--uri", help="Source file, as documents name it; repeatable.")
+    ] = None,
+    texts: Annotated[
+        list[str] | None,
+        typer.Option("--text", help="A part of the text, in upper or lower case; repeatable."),
+    ] = None,
+    list_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--add-to", dir_okay=False, help="Add their ids to this list, for the setting `takedown`."
+        ),
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+    scores_dir: Annotated[Path, typer.Option(help="Directory that holds scores.")] = Path("finetuned"),
+    as_json: Json = False,
+) -> None:
+    """Find documents by id, source file or text; and the runs that read them, at which steps, and what came of these.
+
+    Steps are exact and found without making a sample again. Exit code 23 when no document fits.
+    """
+    from cluster.artefacts.errors import ReferenceNotFoundError
+    from cluster.artefacts.places import as_place
+    from data_prep.finding import Wanted, find_numbers
+    from data_prep.token_store import TokenStore
+    from pipeline.inspect.exposure import exposure_of
+    from pipeline.inspect.lineage import find_documents
+    from pipeline.run.directory import list_runs
+
+    wanted = Wanted(tuple(ids or ()), tuple(uris or ()), tuple(texts or ()))
+    if wanted == Wanted():
+        raise typer.BadParameter("name documents by --id, --uri or --text")
+    opened = [TokenStore.open(as_place(place), verify=False) for place in stores]
+    warn_of_damage(opened)
+    found = [(store, *find_numbers(store, wanted)) for store in opened]
+    documents = [
+        asdict(place)
+        | {
+            "tokens": int(store.lengths[number]),
+            "store": store.place,
+            "fingerprint": store.fingerprint,
+            "number": number,
+        }
+        for store, numbers, _ in found
+        for (_, number), place in find_documents([store], [(0, one) for one in numbers.tolist()]).items()
+    ]
+    copies = [{"store": store.place, **asdict(copy)} for store, _, own in found for copy in own]
+    if not documents and not copies:
+        raise ReferenceNotFoundError(f"No document of {', '.join(stores)} fits.")
+    if list_file is not None:
+        with list_file.open("a", encoding="utf-8") as stream:
+            stream.writelines(f"{doc_id}\n" for doc_id in sorted({row["doc_id"] for row in documents}))
+    by_store = {store.fingerprint: numbers for store, numbers, _ in found if len(numbers)}
+    runs = [exposure_of(run, by_store, scores_dir) for run in (list_runs(runs_dir) if by_store else ())]
+    runs = [run for run in runs if run.documents or run.problem]
+    if as_json:
+        print_json({"documents": documents, "copies": copies, "runs": [asdict(run) for run in runs]})
+        return
+    columns = ("doc_id", "title", "uri", "tokens", "store", "number")
+    show(documents, f"{len(documents)} documents", as_json=False, columns=columns)
+    if copies:
+        title, columns = (
+            "read from the sources, and not among the tokens",
+            ("doc_id", "title", "uri", "store"),
+        )
+        show(copies, title, as_json=False, columns=columns)
+    if not runs:
+        typer.echo("no run has read any of them")
+        return
+    _show_exposure(runs, {(row["fingerprint"], row["number"]): row["doc_id"] for row in documents})
+
+
+def _show_exposure(runs: list[RunExposure], ids: dict[tuple[str, int], str]) -> None:
+    rows = [
+        [run.run, ids[one.store, one.number], one.first_step, one.last_step, one.num_updates, run.steps]
+        for run in runs
+        for one in run.documents
+    ]
+    print_table(
+        "updates that read them", ("run", "doc_id", "first step", "last step", "updates", "of steps"), rows
+    )
+    for run in runs:
+        if run.problem:
+            typer.echo(f"{run.run}: {run.problem}")
+        if run.documents:
+            clean = "none" if run.clean_checkpoint is None else f"{run.run}@{run.clean_checkpoint}"
+            typer.echo(f"{run.run}: newest checkpoint from before: {clean}")
+            for what in ("checkpoints", "models", "scores"):
+                typer.echo(
+                    f"  {what} that depend on them: {shown(', '.join(map(str, getattr(run, what))) or 'none')}"
+                )
+
+
+for verb in (download, inspect, find, prepare, verify, rejects, stats):
+    data_app.command()(verb)

@@ -1,11 +1,11 @@
-"""`cloze finetune`: from a checkpoint to scores, and what scores hold."""
+"""`cloze finetune`: from a checkpoint to scores."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,15 +21,15 @@ from pipeline.commands.output import (
     RunsDirOfConfig,
     print_json,
     print_mapping,
-    print_table,
     require_place,
+    show,
     write_page,
 )
+from pipeline.commands.scores import show_scores, show_teachers
 
 if TYPE_CHECKING:
     from pipeline.tune.config import FinetuneConfig
     from pipeline.tune.preview import Preview
-    from pipeline.tune.scores import Score
 
 
 class _TrainsByDefault(TyperGroup):
@@ -89,13 +89,7 @@ def run(
     from pipeline.tune.reference import resolve_start
 
     require_place(html)
-    given = {
-        "kind": task,
-        "path": path,
-        "train": train,
-        "evaluation": evaluation,
-        "columns": _columns(columns),
-    }
+    given = {"kind": task, "path": path, "train": train, "evaluation": evaluation, "columns": columns}
     settings = _settings(config, list(overrides or ()), given, runs_dir)
     pretrained = resolve_start(reference, settings.runs_dir)
     if dry_run:
@@ -106,10 +100,11 @@ def run(
     from pipeline.tune.run import finetune
     from pipeline.tune.workload import scores_directory
 
-    on_page = partial(write_page, html) if html is not None and _is_first() else None
+    prints = os.environ.get("RANK", "0") == "0"
+    on_page = partial(write_page, html) if html is not None and prints else None
     scores = finetune(settings, pretrained, replace=replace, on_page=on_page)
     directory = scores_directory(settings, pretrained)
-    if not _is_first():
+    if not prints:
         return
     if as_json:
         print_json(
@@ -121,71 +116,14 @@ def run(
     typer.echo(f"\nscores: {directory}\nNext: cloze finetune show {directory} --errors 20 --html scores.html")
 
 
-def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Print mean and standard deviation over seeds, of a search the best choice, and how the numbers came about.
-
-    Args:
-        kinds: of the tasks, by their names; where all of GLUE is among them, its average is printed.
-    """
-    from pipeline.tune.summary import glue_averages, protocol, summarise
-
-    rows = summarise(scores)
-    searched = any(row.choice for row in rows)
-    cells = [
-        [
-            row.task,
-            row.reference or "random weights",
-            *([", ".join(f"{name} {value:g}" for name, value in row.choice.items())] if searched else []),
-            row.num_seeds or "",
-            ", ".join(f"{name} {_shown(name, row.mean[name], row.std[name])}" for name in row.mean),
-        ]
-        for row in rows
-    ]
-    headings = ["task", "from", *(["settings"] if searched else []), "seeds", "mean ± standard deviation"]
-    print_table("scores, shares in percent", headings, cells)
-    typer.echo(protocol(scores))
-    for start, average in glue_averages(rows, kinds).items():
-        typer.echo(f"GLUE's average from {start}, on the development sets: {percent(average, None)}")
-
-
-def percent(mean: float, std: float | None) -> str:
-    """Mean and standard deviation in percent, such as `56.3 ± 1.2`."""
-    return f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
-
-
-def show_teachers(directory: Path) -> None:
-    """Print teachers beside their students, where trainings had teachers."""
-    from pipeline.tune.report.page import distilled_rows
-    from pipeline.tune.report.scores import ScoresDirectory
-
-    rows = [
-        (
-            row.training,
-            row.role,
-            row.parameters,
-            f"{row.size_bytes / 2**20:.1f} MiB",
-            "" if row.examples_per_second is None else f"{row.examples_per_second:,.0f}",
-            f"{row.metric} {_shown(row.metric, row.score, None)}",
-            "" if row.kept is None else f"{row.kept:.1%}",
-        )
-        for row in distilled_rows(ScoresDirectory.open(directory))
-    ]
-    if rows:
-        headings = ("training", "network", "parameters", "weights", "examples/s", "score", "of the teacher's")
-        print_table("teachers and students", headings, rows)
-
-
-def _shown(metric: str, mean: float, std: float | None) -> str:
-    """Mean and standard deviation of a metric in its unit."""
-    from pipeline.tune.summary import shown
-
-    return shown(metric, mean) + ("" if std is None else f" ± {shown(metric, std)}")
-
-
 def _settings(
     config: Path | None, overrides: list[str], given: dict[str, Any], runs_dir: Path | None
 ) -> FinetuneConfig:
-    """The configuration of a file, or of one task that the options describe."""
+    """The configuration of a file, or of one task that the options describe.
+
+    Args:
+        given: the options; `columns` as they are typed, `text=premise,label=gold`.
+    """
     from cluster.artefacts.errors import ConfigError
     from pipeline.config.loading import load_config, validate, with_overrides
     from pipeline.tune.config import FinetuneConfig
@@ -195,10 +133,18 @@ def _settings(
     if runs_dir is not None:
         overrides.append(f"runs_dir={runs_dir}")
     described = {name: value for name, value in given.items() if value is not None}
+    if (columns := described.get("columns")) is not None:
+        pairs = [pair.partition("=") for pair in columns.split(",")]
+        if any(not sign or not name or not column for name, sign, column in pairs):
+            raise ConfigError(
+                f"--columns {columns} cannot be read.", next_step="write it as text=COLUMN,label=COLUMN"
+            )
+        described["columns"] = {name.strip(): column.strip() for name, _, column in pairs}
     if config is not None:
         if described:
+            options = ["--task" if name == "kind" else f"--{name}" for name in described]
             raise ConfigError(
-                f"{config} describes the tasks, and so do {_options(described)}.",
+                f"{config} describes the tasks, and so do {' and '.join(options)}.",
                 next_step="leave out one of them, or change the file's settings with tasks.NAME.KEY=VALUE",
             )
         return load_config(FinetuneConfig, config, overrides)
@@ -215,29 +161,9 @@ def _settings(
     return validate(FinetuneConfig, plain, "the command line")
 
 
-def _options(described: dict[str, Any]) -> str:
-    return " and ".join("--task" if name == "kind" else f"--{name}" for name in described)
-
-
-def _columns(text: str | None) -> dict[str, str] | None:
-    """`text=premise,label=gold` as a mapping."""
-    from cluster.artefacts.errors import ConfigError
-
-    if text is None:
-        return None
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    if any(not sign or not name or not column for name, sign, column in pairs):
-        raise ConfigError(
-            f"--columns {text} cannot be read.", next_step="write it as text=COLUMN,label=COLUMN"
-        )
-    return {name.strip(): column.strip() for name, _, column in pairs}
-
-
 def _show_preview(found: Preview, as_json: bool) -> None:
-    import dataclasses
-
     if as_json:
-        print_json(dataclasses.asdict(found) | {"seconds": found.seconds})
+        print_json(asdict(found) | {"seconds": found.seconds})
         return
     print_mapping(
         "what would be trained",
@@ -248,33 +174,20 @@ def _show_preview(found: Preview, as_json: bool) -> None:
             "time, one training after another": _duration(found.seconds),
         },
     )
-    headings = (
-        "task",
-        "kind",
-        "train",
-        "evaluation",
-        "test",
-        "tokens",
-        "full length",
-        "trained",
-        "trainings",
-        "updates",
-        "time",
-    )
     rows = [
-        (
-            task.task,
-            task.kind,
-            task.train_examples,
-            task.evaluation_examples,
-            task.test_examples,
-            task.tokens,
-            f"{task.full_share:.1%}",
-            task.trained_parameters,
-            task.trainings,
-            task.updates,
-            _duration(task.seconds),
-        )
+        {
+            "task": task.task,
+            "kind": task.kind,
+            "train": task.train_examples,
+            "evaluation": task.evaluation_examples,
+            "test": task.test_examples,
+            "tokens": task.tokens,
+            "full length": f"{task.full_share:.1%}",
+            "trained": task.trained_parameters,
+            "trainings": task.trainings,
+            "updates": task.updates,
+            "time": _duration(task.seconds),
+        }
         for task in found.tasks
     ]
     informative = {
@@ -283,8 +196,8 @@ def _show_preview(found: Preview, as_json: bool) -> None:
         "trained": any(task.trained_parameters != found.parameters for task in found.tasks),
     }
     # Columns with nothing to say are left out, so that the table fits into a narrow terminal.
-    kept = [number for number, heading in enumerate(headings) if informative.get(heading, True)]
-    print_table("tasks", [headings[i] for i in kept], [[row[i] for i in kept] for row in rows])
+    columns = [heading for heading in rows[0] if informative.get(heading, True)]
+    show(rows, "tasks", as_json=False, columns=columns)
     for task in found.tasks:
         for note in task.notes:
             typer.echo(f"{task.task}: {note}.")
@@ -295,10 +208,3 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _is_first() -> bool:
-    """Whether this is the process of a launch that prints."""
-    import os
-
-    return os.environ.get("RANK", "0") == "0"

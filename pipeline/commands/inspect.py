@@ -24,8 +24,7 @@ from pipeline.commands.output import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pipeline.inspect.sample import InspectedPiece, LocatedSlice
-    from pipeline.inspect.step import DocumentUse, InspectedStep
+    from pipeline.inspect.sample import InspectedPiece
 
 _MAX_SHOWN_DOCUMENTS = 60
 """Documents of a batch listed on a terminal; `--json` has all."""
@@ -98,7 +97,7 @@ def inspect(
     warn_of_damage(inputs.stores)
     pieces = inspect_sample(inputs, sample)
     if as_json:
-        print_json([_piece_as_dict(piece) for piece in pieces])
+        print_json([piece.as_dict() for piece in pieces])
         return
     console = _console()
     count = "1 piece" if len(pieces) == 1 else f"{len(pieces)} pieces"
@@ -131,85 +130,37 @@ def _show_step(
         rebuilt = rebuild_data_step(run, data_step, overrides)
     warn_of_damage(rebuilt.inputs.stores)
     found = inspect_step(rebuilt, micro_batch)
-    facts = _step_as_dict(found)
+    facts = found.facts()
     if as_json:
-        print_json(facts | _contents_as_dict(found, texts))
+        print_json(facts | found.contents(texts=texts))
         return
     spike = rebuilt.spike
     fate = "" if spike is None else f": its loss of {shown(spike.loss)} was a spike, and its data is left out"
     typer.echo(f"{rebuilt.run.path.name}, step {rebuilt.step}{fate}")
     for line in described(facts):
         typer.echo(f"  {line}")
-    columns = ("document", "title", "source", "uri", "bytes", "tokens", "samples")
+    rows = []
+    for use in found.documents[:_MAX_SHOWN_DOCUMENTS]:
+        own = use.document
+        place = f"{shown(own.byte_start)}-{shown(own.byte_end)}" if own.uri else "-"
+        samples = ", ".join(map(str, use.samples[:4])) + (", ..." if len(use.samples) > 4 else "")
+        rows.append([own.doc_id, own.title or "-", own.source, own.uri or "-", place, use.tokens, samples])
     chosen = "" if micro_batch is None else f" of micro-batch {micro_batch}"
     print_table(
         f"{len(found.documents)} documents{chosen}, the ones with the most tokens first",
-        columns,
-        [_use_row(use) for use in found.documents[:_MAX_SHOWN_DOCUMENTS]],
+        ("document", "title", "source", "uri", "bytes", "tokens", "samples"),
+        rows,
     )
     if len(found.documents) > _MAX_SHOWN_DOCUMENTS:
         typer.echo(f"... and {len(found.documents) - _MAX_SHOWN_DOCUMENTS} more (--json lists all)")
-    if texts:
-        _print_texts(found)
-    else:
+    if not texts:
         typer.echo("\nTheir texts, and what was predicted: the same command with --texts")
-
-
-def _print_texts(found: InspectedStep) -> None:
+        return
     console = _console()
     for one, pieces in found.texts():
         owner = f"micro-batch {one.micro_batch} (rank {one.rank})"
         console.rule(f"sample {one.sample}, {owner}", characters="=", align="left")
         _print_pieces(console, pieces)
-
-
-def _use_row(use: DocumentUse) -> list[Any]:
-    document = use.document
-    place = f"{shown(document.byte_start)}-{shown(document.byte_end)}" if document.uri else "-"
-    samples = ", ".join(map(str, use.samples[:4])) + (", ..." if len(use.samples) > 4 else "")
-    title = document.title or "-"
-    return [document.doc_id, title, document.source, document.uri or "-", place, use.tokens, samples]
-
-
-def _step_as_dict(found: InspectedStep) -> dict[str, Any]:
-    """Settings that decided about the batch."""
-    from pipeline.inspect.run_lineage import attempt_facts
-
-    rebuilt = found.rebuilt
-    config, first = rebuilt.config, rebuilt.inputs.phases[rebuilt.phase][0]
-    phase = config.phases[rebuilt.phase]
-    return {
-        "run": rebuilt.run.path.name,
-        "step": rebuilt.step,
-        "of_steps": config.num_steps,
-        "metrics": rebuilt.metrics,
-        "data_step": rebuilt.data_step,
-        "left_out": None if rebuilt.spike is None else rebuilt.spike.model_dump(mode="json"),
-        "left_out_before": [entry.model_dump(mode="json") for entry in rebuilt.skipped],
-        "phase": {
-            "number": rebuilt.phase,
-            "first_step": first + 1,
-            "sequence_length": config.length_of(phase),
-            "weights": phase.weights,
-        },
-        "objective": config.objective.kind,
-        "num_samples": config.batch_plan.samples_at(rebuilt.data_step),
-        "num_micro_batches": rebuilt.num_micro_batches,
-        "world_size": rebuilt.world_size,
-        "attempts": [
-            {name: value for name, value in own.items() if name != "environment"}
-            for own in attempt_facts(rebuilt.attempts)
-        ],
-    }
-
-
-def _contents_as_dict(found: InspectedStep, texts: bool) -> dict[str, Any]:
-    samples = [asdict(one) for one in found.samples]
-    if texts:
-        for own, (_, pieces) in zip(samples, found.texts(), strict=True):
-            own["pieces"] = [_piece_as_dict(piece) for piece in pieces]
-    documents = [asdict(use) for use in found.documents]
-    return {"samples": samples, "documents": [use.pop("document") | use for use in documents]}
 
 
 def _console() -> Console:
@@ -219,36 +170,20 @@ def _console() -> Console:
 
 
 def _print_pieces(console: Console, pieces: list[InspectedPiece]) -> None:
+    from rich.text import Text
+
     for piece in pieces:
         for one in piece.slices:
-            _print_slice(console, one)
+            console.rule(Text(visible(f"{one.title or one.doc_id}  ({one.source})")), align="left")
+            place = f"{one.uri} bytes {shown(one.byte_start)}-{shown(one.byte_end)}"
+            known = place if one.uri else "(its document is not beside the tokens)"
+            first, last = one.tokens
+            print_text(console, f"{one.doc_id}  {known}  tokens {first}-{last}")
         print_text(console, piece.plain())
         print_text(console, f"reads:   {piece.read}")
         print_text(console, f"target:  {piece.target}")
         if piece.relation:
             print_text(console, f"pair:    {piece.relation}")
-
-
-def _print_slice(console: Console, one: LocatedSlice) -> None:
-    from rich.text import Text
-
-    place = f"{one.uri} bytes {shown(one.byte_start)}-{shown(one.byte_end)}"
-    console.rule(Text(visible(f"{one.title or one.doc_id}  ({one.source})")), align="left")
-    known = place if one.uri else "(its document is not beside the tokens)"
-    first, last = one.tokens
-    print_text(console, f"{one.doc_id}  {known}  tokens {first}-{last}")
-
-
-def _piece_as_dict(piece: InspectedPiece) -> dict[str, Any]:
-    return {
-        "slices": [asdict(one) for one in piece.slices],
-        "original": piece.original,
-        "read": piece.read,
-        "target": piece.target,
-        "text": piece.plain(),
-        "cells": [asdict(cell) for cell in piece.cells],
-        "relation": piece.relation or None,
-    }
 
 
 def _pretrain_config(name: str, overrides: tuple[str, ...], objective: str | None) -> Any:
@@ -291,24 +226,21 @@ def _show_document(name: str, number: int, as_json: bool) -> None:
     document = found.document
     facts = {"tokens": int(store.lengths[number]), "sentences": len(found.sentences)}
     if as_json:
-        print_json(asdict(document) | facts | {key: getattr(found, key) for key in _TRACED})
+        # Its tokens would be longer than its text.
+        traced = ("source_path", "source_text", "removed")
+        print_json(asdict(document) | facts | {key: getattr(found, key) for key in traced})
         return
     place = {"bytes": f"{document.meta.get('byte_start')}-{document.meta.get('byte_end')}"}
     names = ("doc_id", "title", "source", "uri", "lang")
     facts |= {"source file": found.source_path or "not known"}
     print_mapping(f"document {number}", {name: getattr(document, name) for name in names} | place | facts)
-    _print_part("in the source file", found.source_text or "(the source file cannot be read any more)")
-    _print_part("text", document.text)
-    for removed in found.removed:
-        _print_part("removed from it", removed)
-    _print_part("tokens, a line for each sentence", "\n".join("|".join(each) for each in found.sentences))
-
-
-_TRACED = ("source_path", "source_text", "removed")
-"""Keys of a document's origin in `--json`; its tokens would be longer than its text."""
-
-
-def _print_part(title: str, text: str) -> None:
+    parts = [
+        ("in the source file", found.source_text or "(the source file cannot be read any more)"),
+        ("text", document.text),
+        *(("removed from it", removed) for removed in found.removed),
+        ("tokens, a line for each sentence", "\n".join("|".join(each) for each in found.sentences)),
+    ]
     console = _console()
-    console.rule(title, align="left")
-    print_text(console, text)
+    for title, text in parts:
+        console.rule(title, align="left")
+        print_text(console, text)

@@ -94,7 +94,11 @@ def show(
     Returns:
         Whether people read it, who may get more.
     """
-    value = [_plain(row) for row in value] if isinstance(value, list) else _plain(value)
+
+    def plain(one: Any) -> Any:
+        return asdict(one) if is_dataclass(one) and not isinstance(one, type) else one
+
+    value = [plain(row) for row in value] if isinstance(value, list) else plain(value)
     if as_json:
         print_json(value)
     elif isinstance(value, Mapping):
@@ -103,10 +107,6 @@ def show(
         headings = [*columns.values()] if isinstance(columns, Mapping) else columns
         print_table(title, headings, [[row[key] for key in columns] for row in value], copied)
     return not as_json
-
-
-def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def print_json(value: Any) -> None:
@@ -131,8 +131,14 @@ def print_table(
         copied: columns whose cells are not folded, so that they can be copied, as far as the terminal is wide enough.
     """
     title, columns = visible(title), [*map(visible, columns)]
+    cells = [[shown(cell) for cell in row] for row in rows]
+    num_columns = len(columns) or (len(rows[0]) if rows else 0)
+    numeric = [
+        bool(rows) and all(isinstance(row[number], int | float | None) for row in rows)
+        for number in range(num_columns)
+    ]
     if columns and len(rows) > MOST_FRAMED:
-        _print_lines(title, columns, rows)
+        _print_lines(title, columns, cells, numeric)
         return
     from rich.console import Console
     from rich.table import Table
@@ -142,58 +148,40 @@ def print_table(
     widest = min(max(map(len, title.split()), default=0), 120)
     table = Table(title=title, title_justify="left", show_header=bool(columns), min_width=widest)
     console = Console(width=None if sys.stdout.isatty() else 120)
-    whole = _columns_stay_whole(columns, rows, console.width)
-    taken = sum(
-        max([len(column), *(len(shown(row[number])) for row in rows)])
-        if column in copied
-        else SMALLEST_COLUMN
-        for number, column in enumerate(columns)
-    )
-    kept = copied if taken + 3 * len(columns) + 1 <= console.width else ()
-    for number, column in enumerate(columns or [""] * len(rows[0] if rows else ())):
-        numeric = _is_numeric(rows, number)
-        narrower = all(len(shown(row[number])) < len(column) for row in rows)
-        heading = column.replace(" ", "\n") if whole and narrower else column
-        justify = "right" if numeric else "left"
-        table.add_column(
-            heading, justify=justify, overflow="fold", no_wrap=(whole and numeric) or column in kept
-        )
-    for row in rows:
+    borders = 3 * len(columns) + 1
+    widths = [max((len(row[number]) for row in cells), default=0) for number in range(len(columns))]
+    wanted = [max(len(column), width) for column, width in zip(columns, widths, strict=True)]
+    words = [max(map(len, column.split()), default=0) for column in columns]
+    least = [max(word, numeric[place] * widths[place]) for place, word in enumerate(words)]
+    # Too wide as it is, but it fits with a word of its headings in each line and digits unbroken.
+    whole = sum(least) + borders <= console.width < sum(wanted) + borders
+    taken = [wanted[place] if name in copied else SMALLEST_COLUMN for place, name in enumerate(columns)]
+    kept = copied if sum(taken) + borders <= console.width else ()
+    for number, column in enumerate(columns or [""] * num_columns):
+        heading = column.replace(" ", "\n") if whole and widths[number] < len(column) else column
+        no_wrap = (whole and numeric[number]) or column in kept
+        justify = "right" if numeric[number] else "left"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=no_wrap)
+    for row in cells:
         # Brackets are part of texts, such as [MASK], and never markup.
-        table.add_row(*(Text(shown(cell)) for cell in row))
+        table.add_row(*map(Text, row))
     console.print(table)
 
 
-def _print_lines(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def _print_lines(
+    title: str, columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]
+) -> None:
     """Every row as one line, however long: a frame around ten thousand rows takes ten seconds, and is searched with
     other tools anyway."""
-    numeric = [_is_numeric(rows, number) for number in range(len(columns))]
-    lines = [list(columns), *([" ".join(shown(cell).splitlines()) for cell in row] for row in rows)]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    out = sys.stdout
-    out.write(title + "\n")
+    lines = [columns, *([" ".join(cell.splitlines()) for cell in row] for row in cells)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sys.stdout.write(title + "\n")
     for line in lines:
-        cells = [
+        padded = [
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
         ]
-        out.write("  ".join(cells).rstrip() + "\n")
-
-
-def _is_numeric(rows: Sequence[Sequence[Any]], column: int) -> bool:
-    return bool(rows) and all(isinstance(row[column], int | float | None) for row in rows)
-
-
-def _columns_stay_whole(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> bool:
-    """Whether a table is too wide as it is, but fits with a word of its headings in each line and digits unbroken."""
-    cells = [[shown(row[number]) for row in rows] for number in range(len(columns))]
-    least = [
-        max([*map(len, column.split()), *(map(len, below) if _is_numeric(rows, number) else ())], default=0)
-        for number, (column, below) in enumerate(zip(columns, cells, strict=True))
-    ]
-    wanted = [max(map(len, [column, *below])) for column, below in zip(columns, cells, strict=True)]
-    borders = 3 * len(columns) + 1
-    return sum(least) + borders <= width < sum(wanted) + borders
+        sys.stdout.write("  ".join(padded).rstrip() + "\n")
 
 
 def print_mapping(title: str, values: Mapping[str, Any]) -> None:

@@ -1,27 +1,28 @@
-"""Paths and URIs among the arguments of verbs; `cloze push` and `cloze pull`."""
+"""Artefacts between places and under signatures: `cloze push`, `pull`, `keys` and `sign`; paths that must be local."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from pipeline.commands.output import Json, LogFormat, show
 
-if TYPE_CHECKING:
-    from cluster.publication import Copied
-
 _Uri = Annotated[
     str, typer.Argument(help="An fsspec URI, such as s3://bucket/corpus.", metavar="URI", show_default=False)
 ]
-_Again = Annotated[
-    bool, typer.Option("--again", help="Write files that are there too, after damage in the store.")
-]
 _Other = Annotated[bool, typer.Option("--replace", help="Replace other artefacts that are there.")]
+_COLUMNS = {
+    "kind": "kind",
+    "files": "files",
+    "size_bytes": "bytes",
+    "copied_bytes": "copied now",
+    "fingerprint": "fingerprint",
+    "place": "place",
+}
 
 
 class LocalPaths(TyperGroup):
@@ -35,18 +36,16 @@ class LocalPaths(TyperGroup):
 def _refuse_uris(command: Any) -> None:
     for inner in getattr(command, "commands", {}).values():
         _refuse_uris(inner)
-    if command.callback is not None:
-        command.callback = _checked(command.callback)
+    if (callback := command.callback) is None:
+        return
 
-
-def _checked(callback: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(callback)
     def call(**values: Any) -> Any:
         if any(isinstance(value, Path | list) for value in values.values()):
             _require_local(values)
         return callback(**values)
 
-    return call
+    command.callback = call
 
 
 def _require_local(values: dict[str, Any]) -> None:
@@ -69,7 +68,9 @@ def push(
     ],
     uri: _Uri,
     replace: _Other = False,
-    again: _Again = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Write files that are there too, after damage in the store.")
+    ] = False,
     as_json: Json = False,
     log_format: LogFormat = None,
 ) -> None:
@@ -101,13 +102,10 @@ def push(
         logs.say(f"not copied, because unfinished: {', '.join(unfinished)}", "warning")
     names = [path.relative_to(directory).as_posix() for path in found]
     places = [target if name == "." else f"{target}/{name}" for name in names]
-    _show(
-        [
-            push_one(path, place, replace=replace, again=again)
-            for path, place in zip(found, places, strict=True)
-        ],
-        as_json,
-    )
+    copied = [
+        push_one(path, place, replace=replace, again=again) for path, place in zip(found, places, strict=True)
+    ]
+    show(copied, "artefacts", as_json=as_json, columns=_COLUMNS, copied=("place",))
 
 
 def pull(
@@ -141,7 +139,7 @@ def pull(
             pull_one(f"{source}/{name}".rstrip("/"), target, replace=replace)
             for name, target in zip(names, targets, strict=True)
         ]
-    _show(found, as_json)
+    show(found, "artefacts", as_json=as_json, columns=_COLUMNS, copied=("place",))
 
 
 def _uri(text: str) -> str:
@@ -157,10 +155,43 @@ def _uri(text: str) -> str:
     return place
 
 
-def _show(found: list[Copied], as_json: bool) -> None:
-    headings = {"size_bytes": "bytes", "copied_bytes": "copied now"}
-    columns = {
-        key: headings.get(key, key)
-        for key in ("kind", "files", "size_bytes", "copied_bytes", "fingerprint", "place")
-    }
-    show(found, "artefacts", as_json=as_json, columns=columns, copied=("place",))
+def keys(
+    name: Annotated[str, typer.Argument(help="Name of the key, such as the name of the cluster.")],
+    out: Annotated[Path, typer.Option(help="Directory for both files.")] = Path("keys"),
+) -> None:
+    """Make a pair of keys (Ed25519): a private one to sign with, a public one for those who trust it."""
+    from cluster.artefacts.signatures import KEY_VARIABLE, TRUST_VARIABLE, make_keys
+    from cluster.artefacts.storage import storage_errors
+
+    with storage_errors(out):
+        private, public = make_keys(out, name)
+    typer.echo(f"private key: {private}  (keep it secret)\npublic key:  {public}")
+    typer.echo(
+        f"\nTo sign everything that is committed here: export {KEY_VARIABLE}={private.resolve()}"
+        f"\nTo read signed artefacts only: copy {public.name} into a directory, and export {TRUST_VARIABLE}=DIRECTORY"
+    )
+
+
+def sign(
+    places: Annotated[
+        list[Path], typer.Argument(help="Directories of artefacts: a store, a checkpoint, an export.")
+    ],
+) -> None:
+    """Sign artefacts that are there already, with the key that CLOZE_SIGNING_KEY names. Their fingerprints stay."""
+    from cluster.artefacts.errors import ConfigError
+    from cluster.artefacts.manifest import write_manifest
+    from cluster.artefacts.signatures import KEY_VARIABLE, is_signing
+    from cluster.artefacts.storage import open_artefact, storage_errors
+
+    if not is_signing():
+        raise ConfigError(
+            f"{KEY_VARIABLE} is not set.",
+            next_step=f"cloze keys NAME, then export {KEY_VARIABLE}=keys/NAME.pem",
+        )
+    # All are verified before the first one is signed.
+    manifests = {place: open_artefact(place, anyone=True) for place in places}
+    for place, manifest in manifests.items():
+        with storage_errors(place):
+            signed = write_manifest(place, manifest)
+        assert signed.signature is not None, "this process signs"
+        typer.echo(f"{place}: signed by the key {signed.signature.key}, fingerprint {signed.fingerprint}")

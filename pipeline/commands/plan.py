@@ -1,4 +1,4 @@
-"""`cloze plan`."""
+"""`cloze plan`: memory, disk and hours of a run or of a preparation."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.data_plan import plan_data
 from pipeline.commands.output import ConfigPath, Json, Overrides, print_json, print_mapping, print_table
 
 if TYPE_CHECKING:
-    from pipeline.plan.choices import Option
     from pipeline.plan.plan import Plan
+
 
 _GIB = 1 << 30
 
@@ -67,7 +66,7 @@ def plan(
     if "sources" in load_plain(PretrainConfig, config, overrides or ()):
         _refuse(of_runs, f"{config} is a preparation", "pre-training runs")
         cpus = cpus_per_node or os.cpu_count() or 1
-        plan_data(config, overrides or (), nodes, cpus, measured, size, as_json=as_json)
+        _plan_preparation(config, overrides or (), nodes, cpus, measured, size, as_json=as_json)
         return
     _refuse(of_preparations, f"{config} is a pre-training run", "preparations")
     card = require_gpu(gpu or "h100")
@@ -86,11 +85,7 @@ def plan(
 
 
 def _refuse(options: Mapping[str, object], kind: str, others: str) -> None:
-    """Refuse options that the plan would ignore.
-
-    Raises:
-        ConfigError: names those that were given.
-    """
+    """Refuse options that the plan would ignore."""
     from cluster.artefacts.errors import ConfigError
 
     if given := [name for name, value in options.items() if value is not None]:
@@ -114,37 +109,30 @@ def _show(plan: Plan) -> None:
             "memory of a device": _gib(machines.device_bytes),
         },
     )
-    _show_memory(plan.chosen)
+    memory, host = plan.chosen.memory, asdict(plan.chosen.host)
+    host |= {"at the start": host.pop("start"), "at most": plan.chosen.host.total}
+    title = f"memory of a device, at its peak ({memory.moment}), {plan.chosen.name}"
+    for heading, parts in ((title, memory.parts | {"in all": memory.total}), ("memory of a node", host)):
+        sizes = [(name.replace("_", " "), _gib(size)) for name, size in parts.items() if size]
+        print_table(heading, (), sizes)
+    options = [
+        (
+            option.name,
+            round(option.memory.total / _GIB, 2),
+            "yes" if option.fits else "no",
+            option.micro_batch_size,
+            f"{option.traffic:g} x",
+            round(option.host.total / _GIB, 1),
+        )
+        for option in plan.options
+    ]
     columns = ["spread", "GiB per device", "fits", "largest micro-batch", "traffic", "host GiB per node"]
-    print_table("ways to spread the state", columns, [_row(option) for option in plan.options])
+    print_table("ways to spread the state", columns, options)
     _show_needs(plan)
     for warning in plan.warnings:
         typer.echo(f"! {warning}")
     if plan.cheapest is not None:
         typer.echo(f"Least communication that fits: {plan.cheapest}")
-
-
-def _show_memory(option: Option) -> None:
-    memory, host = option.memory, option.host
-    title = f"memory of a device, at its peak ({memory.moment}), {option.name}"
-    _print_sizes(title, memory.parts | {"in all": memory.total})
-    parts = asdict(host)
-    _print_sizes("memory of a node", parts | {"at the start": parts.pop("start"), "at most": host.total})
-
-
-def _print_sizes(title: str, parts: Mapping[str, int]) -> None:
-    print_table(title, (), [(name.replace("_", " "), _gib(size)) for name, size in parts.items() if size])
-
-
-def _row(option: Option) -> Sequence[Any]:
-    return (
-        option.name,
-        round(option.memory.total / _GIB, 2),
-        "yes" if option.fits else "no",
-        option.micro_batch_size,
-        f"{option.traffic:g} x",
-        round(option.host.total / _GIB, 1),
-    )
 
 
 def _show_needs(plan: Plan) -> None:
@@ -171,3 +159,77 @@ def _show_needs(plan: Plan) -> None:
 
 def _gib(size: int) -> str:
     return f"{size / _GIB:.2f} GiB" if size >= _GIB // 10 else f"{size / (1 << 20):.1f} MiB"
+
+
+def _plan_preparation(
+    path: Path,
+    overrides: Sequence[str],
+    nodes: int,
+    cpus_per_node: int,
+    measured: Path | None,
+    size: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print what a preparation takes on other machines."""
+    from cluster.artefacts.errors import ConfigError
+    from cluster.artefacts.places import parse_size
+    from data_prep.config import PreparationConfig
+    from data_prep.forecast import forecast
+    from pipeline.config.loading import load_config
+    from pipeline.preparation import load_preparation
+
+    if measured is None:
+        raise ConfigError(
+            f"{path} is a preparation; its plan needs speeds that were measured.",
+            next_step="prepare a sample with it, such as one file (sources.0.paths=[FILE] out=DIRECTORY), and add"
+            " --measured DIRECTORY",
+        )
+    if size is None:
+        config, source_bytes = load_preparation(path, overrides), None
+    else:
+        config, source_bytes = load_config(PreparationConfig, path, overrides), parse_size(size, "--size ")
+        if not source_bytes:
+            raise ConfigError(
+                f"--size {size}: sources of no bytes take nothing.", next_step="give the size of the sources"
+            )
+    found = forecast(config, measured, nodes=nodes, cpus_per_node=cpus_per_node, source_bytes=source_bytes)
+    if as_json:
+        own = ("hours", "node_hours", "disk_bytes", "node_memory_bytes")
+        print_json(asdict(found) | {name: getattr(found, name) for name in own})
+        return
+    rows = [
+        (
+            step.name,
+            f"{step.tasks:,}",
+            _duration(step.cpu_s),
+            _duration(step.seconds),
+            f"{step.disk_bytes / _GIB:,.2f}",
+            f"{step.task_bytes / _GIB:.2f}",
+        )
+        for step in found.steps
+    ]
+    title = f"{found.name} on {found.nodes} x {found.cpus_per_node} processors"
+    print_table(
+        title, ("stage or step", "tasks", "processor", "by the clock", "GiB on disk", "GiB a task"), rows
+    )
+    print_mapping(
+        "the whole preparation",
+        {
+            "sources": f"{found.source_bytes / _GIB:,.2f} GiB",
+            "measured on": f"{found.measured_bytes / _GIB:,.2f} GiB",
+            "hours": round(found.hours, 2),
+            "hours of a machine": round(found.node_hours, 1),
+            "disk": f"{found.disk_bytes / _GIB:,.1f} GiB",
+            "memory of a node": f"{found.node_memory_bytes / _GIB:,.1f} GiB for tasks",
+        },
+    )
+    for warning in found.warnings:
+        typer.echo(f"! {warning}")
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:,.1f} s"

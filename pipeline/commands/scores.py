@@ -1,18 +1,19 @@
-"""`cloze finetune show` and `cloze finetune list`: finished scores, their worst errors, and their page."""
+"""`cloze finetune show`, `list` and `submission`: finished scores, their worst errors, page and archive."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.finetune import percent, show_scores, show_teachers
 from pipeline.commands.output import Html, Json, RunsDir, print_json, print_table, require_place, write_page
 
 if TYPE_CHECKING:
-    from pipeline.tune.report.errors import WrongPrediction
-    from pipeline.tune.report.listing import Listed
+    from pipeline.tune.scores import Score
 
 
 def show(
@@ -29,10 +30,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show scores, and the worst errors of a training with their texts."""
-    import dataclasses
-
     from cluster.artefacts.errors import MissingInputError
     from cluster.artefacts.places import folded_uri
+    from cluster.artefacts.visible import visible
     from cluster.copies import place_of
     from pipeline.tune.report.errors import worst_of
     from pipeline.tune.report.page import render_page
@@ -55,7 +55,7 @@ def show(
                 "directory": place_of(directory),
                 "scores": [score.model_dump(mode="json") for score in opened.scores],
                 "trial": shown.name,
-                "errors": [dataclasses.asdict(error) for error in found],
+                "errors": [asdict(error) for error in found],
             }
         )
         return
@@ -64,7 +64,9 @@ def show(
     if found:
         typer.echo(f"\nworst errors of {shown.name}")
     for error in found:
-        typer.echo(_described(error))
+        typer.echo(f"\n{visible(error.id)}, {error.remark}")
+        for name, text in {**error.texts, "right": error.right, "predicted": error.predicted}.items():
+            typer.echo(f"  {name:<10}{visible(text)}")
 
 
 def list_(
@@ -79,44 +81,110 @@ def list_(
 
     found = list_scores(as_place(directory))
     if as_json:
-        print_json([_as_dict(each) for each in found])
+        print_json([asdict(each) | {"directory": str(each.directory), "tasks": each.tasks} for each in found])
         return
     if not found:
         typer.echo(f"There are no scores below {directory}.")
         return
-    # To the second, in UTC, as manifests have it.
-    rows = [
-        [each.name, each.reference or "", _main_scores(each), each.time[:19].replace("T", " ")]
-        for each in found
-    ]
+    rows = []
+    for each in found:
+        # The main metric of every task and start.
+        scores = [
+            f"{row.task}{'' if row.initial == 'pretrained' else ', random weights'}: {row.main_metric}"
+            f" {_percent(row.mean[row.main_metric], row.std[row.main_metric])}"
+            for row in each.rows
+            if row.initial is not None
+        ]
+        # To the second, in UTC, as manifests have it.
+        made_at = each.time[:19].replace("T", " ")
+        shown = "damaged" if each.problem else "\n".join(scores)
+        rows.append([each.name, each.reference or "", shown, made_at])
     print_table("scores, in percent", ("name", "from", "scores", "made at"), rows, copied=("name", "from"))
     for each in found:
         if each.problem:
             typer.echo(f"{each.directory} is damaged: {each.problem}", err=True)
 
 
-def _main_scores(listed: Listed) -> str:
-    """The main metric of every task and start."""
-    if listed.problem:
-        return "damaged"
-    return "\n".join(
-        f"{row.task}{'' if row.initial == 'pretrained' else ', random weights'}: {row.main_metric}"
-        f" {percent(row.mean[row.main_metric], row.std[row.main_metric])}"
-        for row in listed.rows
-        if row.initial is not None
-    )
+def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Print mean and standard deviation over seeds, of a search the best choice, and how the numbers came about.
+
+    Args:
+        kinds: of the tasks, by their names; where all of GLUE is among them, its average is printed.
+    """
+    from pipeline.tune.summary import glue_averages, protocol, shown, summarise
+
+    rows = summarise(scores)
+    searched = any(row.choice for row in rows)
+    cells = []
+    for row in rows:
+        measured = []
+        for name, mean in row.mean.items():
+            std = row.std[name]
+            spread = "" if std is None else f" ± {shown(name, std)}"
+            measured.append(f"{name} {shown(name, mean)}{spread}")
+        choice = [", ".join(f"{name} {value:g}" for name, value in row.choice.items())] if searched else []
+        start = row.reference or "random weights"
+        cells.append([row.task, start, *choice, row.num_seeds or "", ", ".join(measured)])
+    headings = ["task", "from", *(["settings"] if searched else []), "seeds", "mean ± standard deviation"]
+    print_table("scores, shares in percent", headings, cells)
+    typer.echo(protocol(scores))
+    for start, average in glue_averages(rows, kinds).items():
+        typer.echo(f"GLUE's average from {start}, on the development sets: {_percent(average, None)}")
 
 
-def _as_dict(listed: Listed) -> dict[str, object]:
-    import dataclasses
+def show_teachers(directory: Path) -> None:
+    """Print teachers beside their students, where trainings had teachers."""
+    from pipeline.tune.report.page import distilled_rows
+    from pipeline.tune.report.scores import ScoresDirectory
+    from pipeline.tune.summary import shown
 
-    plain = dataclasses.asdict(listed)
-    return plain | {"directory": str(listed.directory), "tasks": listed.tasks}
+    rows = [
+        (
+            row.training,
+            row.role,
+            row.parameters,
+            f"{row.size_bytes / 2**20:.1f} MiB",
+            "" if row.examples_per_second is None else f"{row.examples_per_second:,.0f}",
+            f"{row.metric} {shown(row.metric, row.score)}",
+            "" if row.kept is None else f"{row.kept:.1%}",
+        )
+        for row in distilled_rows(ScoresDirectory.open(directory))
+    ]
+    if rows:
+        headings = ("training", "network", "parameters", "weights", "examples/s", "score", "of the teacher's")
+        print_table("teachers and students", headings, rows)
 
 
-def _described(error: WrongPrediction) -> str:
-    from cluster.artefacts.visible import visible
+def _percent(mean: float, std: float | None) -> str:
+    """Mean and standard deviation in percent, such as `56.3 ± 1.2`."""
+    return f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
 
-    facts = {**error.texts, "right": error.right, "predicted": error.predicted}
-    lines = [f"  {name:<10}{visible(text)}" for name, text in facts.items()]
-    return "\n".join(["", f"{visible(error.id)}, {error.remark}", *lines])
+
+def submission(
+    scores: Annotated[
+        list[str], typer.Argument(help="Scores, in directories or at URIs.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The zip file to write.")] = Path("submission.zip"),
+    seed: Annotated[
+        int | None, typer.Option(help="Of trainings with this seed; else of each task's best.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the archive that GLUE's or SuperGLUE's leaderboard takes, of trainings with `submit: true`."""
+    from cluster.artefacts.manifest import write_durably
+    from cluster.artefacts.storage import storage_errors
+    from pipeline.tune.report.leaderboard import make_archive
+    from pipeline.tune.scores import split_scores
+
+    require_place(out)
+    archive = make_archive([split_scores(one)[0] for one in scores], seed)
+    with storage_errors(out):
+        write_durably(out, archive.content)
+    if as_json:
+        print_json({"archive": str(out), "files": archive.files, "missing": list(archive.missing)})
+        return
+    for name, trial in archive.files.items():
+        typer.echo(f"{name}  {trial}")
+    typer.echo(f"{archive.leaderboard}'s archive: {out}")
+    if archive.missing:
+        typer.echo(f"The leaderboard wants more: {', '.join(archive.missing)}", err=True)

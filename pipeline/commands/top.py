@@ -1,7 +1,8 @@
-"""`cloze top`: runs, data jobs and machines, live."""
+"""`cloze top` and `cloze metrics`: runs, data jobs and machines, live for people and for Prometheus."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.commands.output import Json, print_json, shown
+from pipeline.commands.output import Json, LogFormat, print_json, shown
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from cluster.node_load import NodeLoad
-    from pipeline.watch.overview import ClusterWatch, DataStatus, Overview
+    from pipeline.watch.overview import DataStatus, Overview
     from pipeline.watch.run_status import RunStatus
+
 
 RunsDirs = Annotated[
     list[Path] | None,
@@ -58,56 +58,34 @@ def top(
     as_json: Json = False,
 ) -> None:
     """Watch runs, data jobs and machines; Ctrl-C ends it. It reads files only, and disturbs no run."""
-    import sys
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
 
-    from rich.console import Console
-
-    from pipeline.watch.overview import look
+    from cluster import signals
+    from pipeline.watch.overview import ClusterWatch, look
     from pipeline.watch.run_status import RunsReader
 
     reader = RunsReader(runs_dirs or [Path("runs")], days=days, most=most)
-    cluster = watched_cluster(address)
+    cluster = None if address is None else ClusterWatch(address)
 
-    def see() -> Overview:
-        return look(reader, data_dirs or [], cluster)
+    def page() -> Group:
+        parts = _parts(look(reader, data_dirs or [], cluster))
+        return Group(*(Text(part) if isinstance(part, str) else part for part in parts))
 
     if as_json:
-        print_json(see().as_dict())
-    elif once or not sys.stdout.isatty():
-        console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES)
-        console.print(_page(see()))
-    else:
-        _live(Console(), see, interval)
-
-
-def watched_cluster(address: str | None) -> ClusterWatch | None:
-    """The cluster to watch; None without an address, because reaching one takes a second."""
-    if address is None:
-        return None
-    from pipeline.watch.overview import ClusterWatch
-
-    return ClusterWatch(address)
-
-
-def _live(console: Console, see: Any, interval: float) -> None:
-    from rich.live import Live
-
-    from cluster import signals
-
+        print_json(look(reader, data_dirs or [], cluster).as_dict())
+        return
+    if once or not sys.stdout.isatty():
+        Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES).print(page())
+        return
     with (
         signals.goes_on_by("cloze top", kept="everything: it only looks"),
-        Live(_page(see()), console=console, screen=True, auto_refresh=False) as live,
+        Live(page(), console=Console(), screen=True, auto_refresh=False) as live,
     ):
         while True:
             time.sleep(interval)
-            live.update(_page(see()), refresh=True)
-
-
-def _page(overview: Overview) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    return Group(*(Text(part) if isinstance(part, str) else part for part in _parts(overview)))
+            live.update(page(), refresh=True)
 
 
 def _parts(overview: Overview) -> Iterator[Any]:
@@ -124,7 +102,9 @@ def _parts(overview: Overview) -> Iterator[Any]:
     )
     if not runs:
         yield "No runs here: --runs-dir names the directory that holds them."
-    yield from (f"{run.name}: {run.state}, {run.detail}" for run in runs if _explains(run))
+    for run in runs:
+        if run.detail and run.state not in ("running", "finished", "created"):
+            yield f"{run.name}: {run.state}, {run.detail}"
     if overview.nodes:
         columns = ("node", "of", "CPU", "load", "memory GB", "memory", "disk free GB", "GPUs: busy, memory")
         yield _table("nodes", columns, [_node_row(of, node) for of, node in overview.nodes])
@@ -136,10 +116,6 @@ def _parts(overview: Overview) -> Iterator[Any]:
         yield f"jobs: {', '.join(counts)}"
     if overview.problem:
         yield overview.problem
-
-
-def _explains(run: RunStatus) -> bool:
-    return bool(run.detail) and run.state not in ("running", "finished", "created")
 
 
 def _run_row(run: RunStatus, now: float) -> Sequence[Any]:
@@ -218,3 +194,54 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+metrics_app = typer.Typer(invoke_without_command=True)
+
+
+@metrics_app.callback()
+def metrics(
+    context: typer.Context,
+    runs_dirs: RunsDirs = None,
+    data_dirs: DataDirs = None,
+    address: WatchedAddress = None,
+    days: Days = 7.0,
+    most: Most = 200,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 9477,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Readers see names of runs and machines.")
+    ] = "127.0.0.1",
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics and end.")] = False,
+    log_format: LogFormat = None,
+) -> None:
+    """Serve metrics for Prometheus until it is stopped. It reads files only, and disturbs no run."""
+    if context.invoked_subcommand is not None:
+        return
+    from pipeline.watch.overview import ClusterWatch
+    from pipeline.watch.prometheus import ClozeCollector, exposition, serve
+    from pipeline.watch.run_status import RunsReader
+
+    reader = RunsReader(runs_dirs or [Path("runs")], days=days, most=most)
+    collector = ClozeCollector(reader, data_dirs or [], None if address is None else ClusterWatch(address))
+    if once:
+        sys.stdout.write(exposition(collector))
+        return
+    with serve(collector, host, port) as (url, thread):
+        typer.echo(f"metrics: {url}", err=True)
+        typer.echo("Next: cloze metrics files DIR writes a configuration, alerts and a dashboard", err=True)
+        thread.join()
+
+
+@metrics_app.command()
+def files(
+    directory: Annotated[Path, typer.Argument(file_okay=False, help="Where to write; made if it is new.")],
+    runbooks: Annotated[
+        str, typer.Option(help="Where your operators read runbooks, such as https://HOST/runbooks.")
+    ] = "runbooks",
+) -> None:
+    """Write Prometheus's configuration, alert rules with their runbooks, and a Grafana dashboard."""
+    from pipeline.watch.prometheus import write_files
+
+    for path in write_files(directory, runbooks):
+        typer.echo(str(path))
+    typer.echo(f"Next: prometheus --config.file {directory / 'prometheus.yaml'}", err=True)

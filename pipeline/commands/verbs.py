@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import typer
 
-from pipeline.commands import cluster, configs, data, metrics, places, runs, tokenizer
-from pipeline.commands.checkpoints import checkpoints
-from pipeline.commands.demo import demo
-from pipeline.commands.describe import describe
+from pipeline.commands import configs, data, places, runs, tokenizer
+from pipeline.commands.ask import fill, generate, neighbors, probe, prompt
+from pipeline.commands.describe import describe, support_bundle
 from pipeline.commands.doctor import doctor
-from pipeline.commands.export import export
 from pipeline.commands.finetune import finetune_app
 from pipeline.commands.jobs import jobs, logs, stop, submit
-from pipeline.commands.ladder import ladder
-from pipeline.commands.leaderboard import submission
 from pipeline.commands.lineage import lineage
-from pipeline.commands.models import models, publish
+from pipeline.commands.models import checkpoints, export, models, publish
 from pipeline.commands.plan import plan
-from pipeline.commands.probe import neighbors, probe
-from pipeline.commands.prompt import fill, generate, prompt
-from pipeline.commands.road import road
-from pipeline.commands.schema import schema
-from pipeline.commands.scores import list_, show
-from pipeline.commands.signing import keys, sign
-from pipeline.commands.support_bundle import support_bundle
-from pipeline.commands.top import top
+from pipeline.commands.road import demo, ladder, road
+from pipeline.commands.scores import list_, show, submission
+from pipeline.commands.top import metrics_app, top
 from pipeline.commands.train import pretrain, resume
 
 app = typer.Typer(
@@ -38,9 +29,9 @@ app = typer.Typer(
 for name, group in {
     "data": data.data_app,
     "configs": configs.configs_app,
-    "cluster": cluster.cluster_app,
+    "cluster": configs.cluster_app,
     "tokenizer": tokenizer.tokenizer_app,
-    "metrics": metrics.metrics_app,
+    "metrics": metrics_app,
     "finetune": finetune_app,
     "runs": runs.runs_app,
 }.items():
@@ -51,7 +42,7 @@ for verb in (
     *(demo, road, plan, pretrain, resume, ladder),
     *(fill, generate, prompt, neighbors, probe, export),
     *(lineage, top, checkpoints, publish, models, places.push, places.pull),
-    *(jobs, logs, stop, describe, support_bundle, doctor, schema, keys, sign),
+    *(jobs, logs, stop, describe, support_bundle, doctor, configs.schema, places.keys, places.sign),
 ):
     app.command()(verb)
 # It submits any other verb of the app.

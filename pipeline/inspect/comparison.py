@@ -29,8 +29,6 @@ Axis = Literal["step", "tokens"]
 
 LAST = 100
 """Steps over which the loss at a place is averaged: the loss of a single step is noisy."""
-_OF_THE_PLACE = ("runs_dir", "name")
-"""Settings that say where a run lies and what it is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +108,12 @@ class _Logged:
 
     def loss(self, count: int, until: int | None = None) -> float | None:
         """Mean of the last losses up to a step, of those that are finite."""
-        return _mean(_finite(self.steps, "loss", until, count))
+        found = _finite(self.steps, "loss", until, count)
+        return fmean(found) if found else None
 
     def metric(self, until: int | None = None) -> float | None:
         """The metric at the last evaluation up to a step."""
-        return _mean(_finite(self.held_out, self.settings.metric, until, 1))
+        return next(iter(_finite(self.held_out, self.settings.metric, until, 1)), None)
 
     def facts(self) -> RunFacts:
         state, metric = state_of(self.run), self.settings.metric
@@ -145,15 +144,28 @@ def compare(left: RunDirectory, right: RunDirectory, axis: Axis = "step") -> Run
         axis: what their losses are aligned by.
     """
     one, other = _Logged.of(left), _Logged.of(right)
+    place = min(one.step, other.step)
+    steps = (place, place)
+    if axis == "tokens":
+        place = min(one.tokens(one.step), other.tokens(other.step))
+        steps = tuple(
+            bisect_right(range(own.step + 1), place, key=tokens_by_step(own.run, own.settings)) - 1
+            for own in (one, other)
+        )
     return RunComparison(
         runs=(one.facts(), other.facts()),
-        settings=differences(_settings(left), _settings(right)),
-        data=differences(_data(left), _data(right)),
-        common=_common(one, other, axis),
+        settings=_differences(_settings(left), _settings(right)),
+        data=_differences(_data(left), _data(right)),
+        common=Common(
+            axis=axis,
+            place=place,
+            mean_loss=(one.loss(LAST, steps[0]), other.loss(LAST, steps[1])),
+            held_out=(one.metric(steps[0]), other.metric(steps[1])),
+        ),
     )
 
 
-def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Both values of each key where they differ; None for a missing one."""
     keys = dict.fromkeys((*left, *right))
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
@@ -182,8 +194,9 @@ def curves_in_mlflow(left: RunInfo, right: RunInfo) -> str:
 
 
 def _settings(run: RunDirectory) -> dict[str, Any]:
-    plain = run.settings()
-    return dict(flat_settings({key: own for key, own in plain.items() if key not in _OF_THE_PLACE}))
+    """Everything but where a run lies and what it is called."""
+    plain = {key: own for key, own in run.settings().items() if key not in ("runs_dir", "name")}
+    return dict(flat_settings(plain))
 
 
 def _data(run: RunDirectory) -> dict[str, Any]:
@@ -209,23 +222,6 @@ def _data(run: RunDirectory) -> dict[str, Any]:
     return found
 
 
-def _common(left: _Logged, right: _Logged, axis: Axis) -> Common:
-    place = min(left.step, right.step)
-    steps = (place, place)
-    if axis == "tokens":
-        place = min(left.tokens(left.step), right.tokens(right.step))
-        steps = tuple(
-            bisect_right(range(own.step + 1), place, key=tokens_by_step(own.run, own.settings)) - 1
-            for own in (left, right)
-        )
-    return Common(
-        axis=axis,
-        place=place,
-        mean_loss=(left.loss(LAST, steps[0]), right.loss(LAST, steps[1])),
-        held_out=(left.metric(steps[0]), right.metric(steps[1])),
-    )
-
-
 def _finite(
     entries: Sequence[Mapping[str, Any]], name: str, until: int | None = None, count: int = 0
 ) -> list[float]:
@@ -233,7 +229,3 @@ def _finite(
     chosen = [entry for entry in entries if until is None or entry["step"] <= until][-count:]
     values = (entry.get(name) for entry in chosen)
     return [float(value) for value in values if isinstance(value, int | float) and isfinite(value)]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None

@@ -6,6 +6,7 @@ No sample is made again and no text is read: the indices of the epochs until the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,27 +68,35 @@ def exposure_of(run: RunDirectory, wanted: Mapping[str, np.ndarray], scores_dir:
     """
     made = (last_logged(run) or (0, {}))[0]
     steps: dict[tuple[str, int], list[np.ndarray]] = {}
-    problem, opened = "", {}
+    problem, opened = "", dict[str, Inputs]()
     for first, last, attempt in _stretches(list_attempts(run.events()), made):
         used = attempt.event.get("store_fingerprints")
         if used is not None and not wanted.keys() & set(used):
             continue
         try:
-            if attempt.config_file not in opened:
-                opened[attempt.config_file] = _open(run, attempt)
-            for key, found in _read(opened[attempt.config_file], run, first, last, wanted):
+            if (inputs := opened.get(attempt.config_file)) is None:
+                config, cache = run.config((), attempt.config_file), IndexCache(run.index_cache)
+                inputs = open_inputs(config, verify=False, resolve=resolve_model, cache=cache)
+                if used is not None and list(used) != [store.fingerprint for store in inputs.stores]:
+                    raise MismatchError("its token stores are not there any more, or hold something else")
+                opened[attempt.config_file] = inputs
+            for key, found in _read(inputs, run, first, last, wanted):
                 steps.setdefault(key, []).append(found)
         except ClozeError as error:
             problem = f"steps {first + 1} to {last}: {error.problem}"
-    documents = tuple(_exposure(*key, np.unique(np.concatenate(own))) for key, own in sorted(steps.items()))
+    documents = []
+    for (store, number), own in sorted(steps.items()):
+        read = np.unique(np.concatenate(own))
+        documents.append(DocumentExposure(store, number, int(read[0]), int(read[-1]), len(read)))
     if not documents:
         return RunExposure(run.path.name, made, problem=problem)
-    since = min(one.first_step for one in documents)
-    saved = _checkpoints(run)
+    since, saved = min(one.first_step for one in documents), []
+    with suppress(ClozeError, OSError):
+        saved = store_of(run).steps()
     return RunExposure(
         run=run.path.name,
         steps=made,
-        documents=documents,
+        documents=tuple(documents),
         clean_checkpoint=max((step for step in saved if step < since), default=None),
         checkpoints=tuple(step for step in saved if step >= since),
         models=tuple(
@@ -109,15 +118,6 @@ def _stretches(attempts: Sequence[Attempt], made: int) -> Iterator[tuple[int, in
             last = attempt.first_step
 
 
-def _open(run: RunDirectory, attempt: Attempt) -> Inputs:
-    config = run.config((), attempt.config_file)
-    inputs = open_inputs(config, verify=False, resolve=resolve_model, cache=IndexCache(run.index_cache))
-    used = attempt.event.get("store_fingerprints")
-    if used is not None and list(used) != [store.fingerprint for store in inputs.stores]:
-        raise MismatchError("its token stores are not there any more, or hold something else")
-    return inputs
-
-
 def _read(
     inputs: Inputs, run: RunDirectory, first: int, last: int, wanted: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[tuple[str, int], np.ndarray]]:
@@ -137,17 +137,6 @@ def _read(
                 found = found[(found > first) & (found <= last)]
                 if len(found):
                     yield (store.fingerprint, document), found
-
-
-def _exposure(store: str, number: int, steps: np.ndarray) -> DocumentExposure:
-    return DocumentExposure(store, number, int(steps[0]), int(steps[-1]), len(steps))
-
-
-def _checkpoints(run: RunDirectory) -> list[int]:
-    try:
-        return store_of(run).steps()
-    except (ClozeError, OSError):
-        return []
 
 
 def _scores(run: RunDirectory, since: int, directory: Path) -> Iterator[str]:

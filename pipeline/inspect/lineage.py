@@ -24,7 +24,6 @@ from cluster.artefacts.places import Place, as_place, inner, is_below, is_uri, o
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.storage import describe_damage, is_committed
 from cluster.copies import manifest_at
-from data_prep.document import Document
 from data_prep.token_store import TokenStore
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.hub import CONFIG_FILE
@@ -186,20 +185,15 @@ def trace(reference: str, runs_dir: Path, follow: Sequence[str] = ()) -> Node:
         return _model_node(directory, search)
     if is_committed(directory):
         return _node(read_manifest(directory), directory, search)
-    if (run := _named_run(reference, runs_dir)) is not None:
+    run = None
+    with suppress(ReferenceNotFoundError):
+        run = find_run(reference, runs_dir)
+    if run is not None:
         return _run_node(run, search)
     if (found := find_model_directory(reference)) is not None:
         return _model_node(found, search)
     directory = resolve_checkpoint(reference, runs_dir)
     return _node(read_manifest(directory), directory, search)
-
-
-def _named_run(reference: str, runs_dir: Path) -> RunDirectory | None:
-    """The run, where the reference is one's name, directory or MLflow run id and nothing more."""
-    try:
-        return find_run(reference, runs_dir)
-    except ReferenceNotFoundError:
-        return None
 
 
 def _run_node(run: RunDirectory, search: _Search) -> Node:
@@ -218,22 +212,17 @@ def _run_node(run: RunDirectory, search: _Search) -> Node:
 def _store_node(place: Place, search: _Search) -> Node:
     """A store that no checkpoint names by fingerprint yet: it is what lies there now."""
     try:
-        manifest = search.manifest_at(place)
+        manifest, problem = search.manifest_at(place), "not found there"
     except ClozeError as error:
-        return Node("tokens", str(place), "", problem=error.problem)
+        manifest, problem = None, error.problem
     if manifest is None:
-        return Node("tokens", str(place), "", problem="not found there")
+        return Node("tokens", str(place), "", problem=problem)
     return _node(manifest, place, search)
 
 
 def _node(manifest: Manifest, place: Place, search: _Search) -> Node:
-    key = place, manifest.fingerprint
-    if key not in search.nodes:
-        search.nodes[key] = _made(manifest, place, search)
-    return search.nodes[key]
-
-
-def _made(manifest: Manifest, place: Place, search: _Search) -> Node:
+    if (known := search.nodes.get((place, manifest.fingerprint))) is not None:
+        return known
     is_checkpoint = manifest.kind == CHECKPOINT_KIND
     is_here = isinstance(place, Path)
     facts = checkpoint_facts(place, manifest, search.runs_dir) if is_checkpoint and is_here else {}
@@ -249,13 +238,14 @@ def _made(manifest: Manifest, place: Place, search: _Search) -> Node:
             number: replace(node, note=f"teacher, {node.note}") if node.kind == CHECKPOINT_KIND else node
             for number, node in artefacts.items()
         }
-    return Node(
+    # Of files at a URI, and of copies that hold only some, nothing is looked at.
+    is_whole = isinstance(place, Path) and not place.is_relative_to(cache_directory())
+    search.nodes[place, manifest.fingerprint] = node = Node(
         kind=manifest.kind,
         uri=str(place),
         fingerprint=manifest.fingerprint,
         note=_note(manifest),
-        # Of files at a URI, and of copies that hold only some, nothing is looked at.
-        problem=describe_damage(place, manifest) if is_here and not _is_copy(place) else "",
+        problem=describe_damage(Path(place), manifest) if is_whole else "",
         facts=facts
         or {
             "settings": manifest.config,
@@ -264,20 +254,16 @@ def _made(manifest: Manifest, place: Place, search: _Search) -> Node:
         },
         inputs=InputNodes(entries, artefacts),
     )
+    return node
 
 
 def _model_node(directory: Path, search: _Search) -> Node:
     """A Hugging Face directory: an export of cloze is followed, any other one ends the ancestry."""
     if is_export(directory):
         return _node(read_manifest(directory), directory, search)
-    found = describe_model_directory(directory)
+    facts, problem = describe_model_directory(directory)
     note = "its own ancestry is not recorded"
-    return Node(MODEL_KIND, str(directory), found.fingerprint, note, problem=found.problem, facts=found.facts)
-
-
-def _is_copy(directory: Path) -> bool:
-    """Whether it holds only some files of a checkpoint that is kept elsewhere."""
-    return directory.is_relative_to(cache_directory())
+    return Node(MODEL_KIND, str(directory), hash_weights(directory), note, problem=problem, facts=facts)
 
 
 def _follow(entry: InputEntry, used_by: Place, search: _Search) -> Node:
@@ -358,21 +344,20 @@ def find_documents(
     for number, store in enumerate(stores):
         own = [document for place, document in unique if place == number]
         try:
-            described = [_of(document) for document in store.documents(np.array(own, dtype=np.int64))]
+            described = [
+                Whereabouts(
+                    doc_id=document.doc_id,
+                    title=document.title,
+                    source=document.source,
+                    uri=document.uri,
+                    byte_start=document.meta.get("byte_start"),
+                    byte_end=document.meta.get("byte_end"),
+                )
+                for document in store.documents(np.array(own, dtype=np.int64))
+            ]
         except CorruptArtefactError:
             described = [
                 Whereabouts(store.doc_id(each), "", store.source(each), "", None, None) for each in own
             ]
         found |= {(number, document): one for document, one in zip(own, described, strict=True)}
     return found
-
-
-def _of(document: Document) -> Whereabouts:
-    return Whereabouts(
-        doc_id=document.doc_id,
-        title=document.title,
-        source=document.source,
-        uri=document.uri,
-        byte_start=document.meta.get("byte_start"),
-        byte_end=document.meta.get("byte_end"),
-    )

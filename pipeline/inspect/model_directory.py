@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,6 @@ _IN_CACHE = re.compile(r"models--(?P<repository>[^/]+)/snapshots/(?P<commit>[0-9
 _DOWNLOAD_RECORD = Path(".cache/huggingface/download") / f"{CONFIG_FILE}.metadata"
 """What `hf download --local-dir` notes of a file; its first line is the commit."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-UNKNOWN = (
-    "the texts, settings and code of its training, because a Hugging Face directory does not record them"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelDirectory:
-    """A Hugging Face directory, as far as it is known."""
-
-    fingerprint: str
-    """`hash_weights`."""
-    problem: str
-    """Why its weights cannot be read; empty where they can."""
-    facts: dict[str, Any]
 
 
 def find_model_directory(reference: str) -> Path | None:
@@ -44,26 +29,30 @@ def find_model_directory(reference: str) -> Path | None:
     return cached.directory if cached is not None and (cached.directory / CONFIG_FILE).is_file() else None
 
 
-def describe_model_directory(directory: Path) -> ModelDirectory:
-    """Read the configuration, the header of the weights and the bytes that are hashed; the network is not built."""
+def describe_model_directory(directory: Path) -> tuple[dict[str, Any], str]:
+    """Facts from the configuration and the header of the weights, and why the weights cannot be read, empty where they
+    can; the network is not built."""
     from models.hf.directory import weight_files
 
     try:
         weights, problem = _weights(weight_files(directory)), ""
     except ValueError as error:
         weights, problem = {}, str(error)
-    config = _config(directory / CONFIG_FILE)
+    try:
+        config = orjson.loads((directory / CONFIG_FILE).read_bytes())
+    except ValueError:
+        config = {}
+    config = config if isinstance(config, dict) else {}
     facts = {
         "architecture": ", ".join(map(str, config.get("architectures") or [])) or config.get("model_type"),
         **weights,
         "tokenizer": ", ".join(name for name in VOCABULARY_FILES if (directory / name).is_file()),
         **_revision(directory),
         "transformers": config.get("transformers_version"),
-        "unknown": UNKNOWN,
+        "unknown": "the texts, settings and code of its training,"
+        " because a Hugging Face directory does not record them",
     }
-    return ModelDirectory(
-        hash_weights(directory), problem, {name: fact for name, fact in facts.items() if fact}
-    )
+    return {name: fact for name, fact in facts.items() if fact}, problem
 
 
 def hash_weights(directory: Path) -> str:
@@ -98,14 +87,6 @@ def _weights(files: list[Path]) -> dict[str, Any]:
         "precision": ", ".join(sorted(elements)),
         "weights": ", ".join(file.name for file in files),
     }
-
-
-def _config(file: Path) -> dict[str, Any]:
-    try:
-        content = orjson.loads(file.read_bytes())
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _revision(directory: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ import orjson
 
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.manifest import CreatedBy, Manifest
-from pipeline.checkpoint.checkpoint import EMA_FILE, TrainerState, read_trainer_state
+from pipeline.checkpoint.checkpoint import EMA_FILE, read_trainer_state
 from pipeline.run.directory import RunDirectory, find_run
 from pipeline.run.events import Event
 from pipeline.run.history import Attempt, StoredSettings, last_logged, list_attempts, tokens_by_step
@@ -35,6 +35,9 @@ def checkpoint_facts(directory: Path, manifest: Manifest, runs_dir: Path) -> dic
         state = read_trainer_state(directory)
     except ClozeError:
         return {}
+    average = None
+    if any(entry.path == EMA_FILE for entry in manifest.files):
+        average = {"decay": (state.identity.get("ema") or {}).get("decay"), "file": EMA_FILE}
     facts: dict[str, Any] = {
         "run": state.run_name,
         "mlflow_run": state.run_id,
@@ -44,7 +47,7 @@ def checkpoint_facts(directory: Path, manifest: Manifest, runs_dir: Path) -> dic
         "predicted_tokens": state.predicted_tokens,
         "hours": state.elapsed_s / 3600 or None,
         "held_out": state.held_out,
-        "ema": _ema(state, manifest),
+        "ema": average,
         **_learned_from(state.identity),
         "left_out": state.skipped_data,
         "allowed_changes": state.allowed_changes,
@@ -116,13 +119,6 @@ def _line(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
-def _ema(state: TrainerState, manifest: Manifest) -> dict[str, Any] | None:
-    """The average of the weights that lies beside them."""
-    if not any(entry.path == EMA_FILE for entry in manifest.files):
-        return None
-    return {"decay": (state.identity.get("ema") or {}).get("decay"), "file": EMA_FILE}
 
 
 def _learned_from(identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ places show what was done; where noise changes the length, a longest common subs
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from itertools import groupby, pairwise
 from typing import Any
@@ -70,6 +70,18 @@ class InspectedPiece:
         """The text with what was done to it in brackets: `[masked:the]`, `[random:the→cat]`, `[deleted:the]`."""
         return "".join(_plain(cell) for cell in self.cells)
 
+    def as_dict(self) -> dict[str, Any]:
+        """The piece as JSON-like data."""
+        return {
+            "slices": [asdict(one) for one in self.slices],
+            "original": self.original,
+            "read": self.read,
+            "target": self.target,
+            "text": self.plain(),
+            "cells": [asdict(cell) for cell in self.cells],
+            "relation": self.relation or None,
+        }
+
 
 def inspect_sample(inputs: Inputs, sample: int) -> list[InspectedPiece]:
     """Sample number `sample` of the last phase of training, exactly as the run of these inputs reads it.
@@ -116,7 +128,9 @@ class SampleReader:
         packed = self._dataset.batch([sample])
         batch = inputs.corrupt(packed, Noise.of("train", inputs.config.seed))
         places = _places(packed, batch, (special.bos, special.eos, self._pad))
-        relation = _relation(packed, inputs.config.reading.relation)
+        relation = ""
+        if packed.pair_labels is not None and (kind := inputs.config.reading.relation) is not None:
+            relation = RELATIONS[kind][int(packed.pair_labels[0])]
         found = []
         for place in places:
             stop = place.first + len(place.ids)
@@ -150,7 +164,11 @@ class _Tokens:
         self._tokenizer: Any = Tokenizer.from_str(tokenizer_json)
         self._prefix = getattr(self._tokenizer.model, "continuing_subword_prefix", None)
         added = self._tokenizer.get_added_tokens_decoder()
-        self._added = {number: _set_off(token.content) for number, token in added.items()}
+        # A special token that does not stand out by itself, such as a language tag, gets a space before it.
+        self._added = {
+            number: ("" if token.content.startswith(("<", "[")) else " ") + token.content
+            for number, token in added.items()
+        }
 
     def text(self, ids: Sequence[int] | np.ndarray) -> str:
         """Tokens that hold parts of a character are read together."""
@@ -178,11 +196,6 @@ class _Tokens:
         if token.startswith("▁"):
             return token.replace("▁", " ")
         return self._tokenizer.decode([number], skip_special_tokens=False)
-
-
-def _set_off(special: str) -> str:
-    """A special token that does not stand out by itself, such as a language tag, with a space before it."""
-    return special if special.startswith(("<", "[")) else f" {special}"
 
 
 def _places(packed: Packed, batch: Batch, special: tuple[int, int, int]) -> list[_Place]:
@@ -222,20 +235,21 @@ def _pieces_of(boundaries: np.ndarray, flat: np.ndarray, pad: int) -> list[tuple
     return found
 
 
-def _relation(packed: Packed, relation: str | None) -> str:
-    if packed.pair_labels is None or relation is None:
-        return ""
-    return RELATIONS[relation][int(packed.pair_labels[0])]
-
-
 def _cells(tokens: _Tokens, place: _Place, batch: Batch, mask: int | None) -> Iterator[Cell]:
     if "decoder_input_ids" in batch.inputs:
-        yield from _aligned_by_content(tokens, place.ids, place.read)
+        fates = {"equal": "", "delete": "deleted", "insert": "inserted", "replace": "replaced"}
+        matcher = SequenceMatcher(None, place.ids.tolist(), place.read.tolist(), autojunk=False)
+        for kind, start, stop, read_start, read_stop in matcher.get_opcodes():
+            original, read = place.ids[start:stop], place.read[read_start:read_stop]
+            yield Cell(tokens.text(original), tokens.text(read), fates[kind])
         return
-    # What a decoder predicts is the text itself; only an encoder's predictions are places of interest.
+    # What a decoder predicts is the text itself; only an encoder's predictions are about the very places.
     predicted: set[int] = set()
-    if "targets" in batch.inputs and _hides(batch, place.ids, place.first):
-        predicted = set(batch.inputs["predicted_positions"].tolist())
+    if "targets" in batch.inputs:
+        positions = batch.inputs["predicted_positions"]
+        inside = (positions >= place.first) & (positions < place.first + len(place.ids))
+        if (batch.inputs["targets"][inside] == place.ids[positions[inside] - place.first]).all():
+            predicted = set(positions.tolist())
 
     def fate(number: int) -> str:
         if place.first + number not in predicted:
@@ -248,20 +262,6 @@ def _cells(tokens: _Tokens, place: _Place, batch: Batch, mask: int | None) -> It
         # What was done to a token was done to it alone; the others are text.
         for own in [[number] for number in numbers] if name else [numbers]:
             yield Cell(tokens.text(place.ids[own]), tokens.text(place.read[own]), name)
-
-
-def _hides(batch: Batch, ids: np.ndarray, first: int) -> bool:
-    """Whether predictions are about the very places, not about what follows them."""
-    positions = batch.inputs["predicted_positions"]
-    inside = (positions >= first) & (positions < first + len(ids))
-    return bool((batch.inputs["targets"][inside] == ids[positions[inside] - first]).all())
-
-
-def _aligned_by_content(tokens: _Tokens, ids: np.ndarray, read: np.ndarray) -> Iterator[Cell]:
-    fates = {"equal": "", "delete": "deleted", "insert": "inserted", "replace": "replaced"}
-    matcher = SequenceMatcher(None, ids.tolist(), read.tolist(), autojunk=False)
-    for kind, start, stop, read_start, read_stop in matcher.get_opcodes():
-        yield Cell(tokens.text(ids[start:stop]), tokens.text(read[read_start:read_stop]), fates[kind])
 
 
 def _target(tokens: _Tokens, place: _Place, batch: Batch) -> str:

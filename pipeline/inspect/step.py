@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import newest_state
 from pipeline.inspect.lineage import Whereabouts, find_documents
+from pipeline.inspect.run_lineage import attempt_facts
 from pipeline.inspect.sample import InspectedPiece, LocatedSlice, SampleReader, documents_of, located
 from pipeline.objectives.base import Batch
 from pipeline.run import history as run_history
@@ -126,21 +127,6 @@ class RebuiltStep:
         """The rank that read a micro-batch."""
         return micro_batch % self.world_size
 
-    def micro_batches(self, wanted: int | None) -> Sequence[int]:
-        """The number of a micro-batch of the step, over all ranks; None: all numbers.
-
-        Raises:
-            ReferenceNotFoundError: there is no such micro-batch.
-        """
-        count = self.num_micro_batches
-        if wanted is None:
-            return range(count)
-        if not 0 <= wanted < count:
-            raise ReferenceNotFoundError(
-                f"Step {self.step} has the micro-batches 0 to {count - 1}; there is no micro-batch {wanted}."
-            )
-        return (wanted,)
-
 
 def rebuild_step(run: RunDirectory, step: int, overrides: Sequence[str] = ()) -> RebuiltStep:
     """Find out what the update that made `step` read.
@@ -223,6 +209,44 @@ class InspectedStep:
     """Of each of the samples."""
     _whereabouts: Mapping[tuple[int, int], Whereabouts]
 
+    def facts(self) -> dict[str, Any]:
+        """The settings that decided about the batch, as JSON-like data."""
+        rebuilt = self.rebuilt
+        config, first = rebuilt.config, rebuilt.inputs.phases[rebuilt.phase][0]
+        phase = config.phases[rebuilt.phase]
+        return {
+            "run": rebuilt.run.path.name,
+            "step": rebuilt.step,
+            "of_steps": config.num_steps,
+            "metrics": rebuilt.metrics,
+            "data_step": rebuilt.data_step,
+            "left_out": None if rebuilt.spike is None else rebuilt.spike.model_dump(mode="json"),
+            "left_out_before": [entry.model_dump(mode="json") for entry in rebuilt.skipped],
+            "phase": {
+                "number": rebuilt.phase,
+                "first_step": first + 1,
+                "sequence_length": config.length_of(phase),
+                "weights": phase.weights,
+            },
+            "objective": config.objective.kind,
+            "num_samples": config.batch_plan.samples_at(rebuilt.data_step),
+            "num_micro_batches": rebuilt.num_micro_batches,
+            "world_size": rebuilt.world_size,
+            "attempts": [
+                {name: value for name, value in own.items() if name != "environment"}
+                for own in attempt_facts(rebuilt.attempts)
+            ],
+        }
+
+    def contents(self, *, texts: bool) -> dict[str, Any]:
+        """Samples, on request with their texts, and documents, as JSON-like data."""
+        samples = [asdict(one) for one in self.samples]
+        if texts:
+            for own, (_, pieces) in zip(samples, self.texts(), strict=True):
+                own["pieces"] = [piece.as_dict() for piece in pieces]
+        documents = [asdict(use) for use in self.documents]
+        return {"samples": samples, "documents": [use.pop("document") | use for use in documents]}
+
     def texts(self) -> Iterator[tuple[InspectedSample, list[InspectedPiece]]]:
         """Every sample with its text and its prediction targets."""
         reader = SampleReader(self.rebuilt.inputs, self.rebuilt.dataset)
@@ -236,12 +260,16 @@ def inspect_step(rebuilt: RebuiltStep, micro_batch: int | None = None) -> Inspec
     Raises:
         ReferenceNotFoundError: there is no such micro-batch.
     """
+    dataset, count = rebuilt.dataset, rebuilt.num_micro_batches
+    if micro_batch is not None and not 0 <= micro_batch < count:
+        raise ReferenceNotFoundError(
+            f"Step {rebuilt.step} has the micro-batches 0 to {count - 1}; there is no micro-batch {micro_batch}."
+        )
     drawn = [
-        (number, sample, rebuilt.dataset.origin(sample))
-        for number in rebuilt.micro_batches(micro_batch)
+        (number, sample, dataset.origin(sample))
+        for number in (range(count) if micro_batch is None else (micro_batch,))
         for sample in rebuilt.samples(number).tolist()
     ]
-    dataset = rebuilt.dataset
     documents = find_documents(dataset.stores, (key for *_, origin in drawn for key in documents_of(origin)))
     samples = tuple(
         InspectedSample(
@@ -278,9 +306,11 @@ def _uses(
 
 def _require_same_stores(rebuilt: RebuiltStep) -> None:
     """Compare the stores with those that the attempt named at its start, or else a checkpoint of the run."""
-    used = _fingerprints_used(rebuilt)
-    found = [store.fingerprint for store in rebuilt.inputs.stores]
-    if used is None or used == found:
+    used = rebuilt.attempts[-1].event.get("store_fingerprints") if rebuilt.attempts else None
+    if used is None:
+        state = newest_state(rebuilt.run)
+        used = None if state is None else state.store_fingerprints
+    if used is None or list(used) == [store.fingerprint for store in rebuilt.inputs.stores]:
         return
     changed = [
         store.place
@@ -292,11 +322,3 @@ def _require_same_stores(rebuilt: RebuiltStep) -> None:
         f" what step {rebuilt.step} read cannot be inferred from them.",
         next_step=f"restore the tokens that `cloze lineage {rebuilt.run.typed}` names by fingerprint",
     )
-
-
-def _fingerprints_used(rebuilt: RebuiltStep) -> list[str] | None:
-    named = rebuilt.attempts[-1].event.get("store_fingerprints") if rebuilt.attempts else None
-    if named is not None:
-        return list(named)
-    state = newest_state(rebuilt.run)
-    return None if state is None else state.store_fingerprints

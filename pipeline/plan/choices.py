@@ -1,15 +1,17 @@
-"""Alternatives to the configuration: ZeRO stages, offload, and the largest micro-batch."""
+"""Alternatives to the configuration: ZeRO stages, offload, the largest micro-batch; and advice about memory."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.plan.memory import DeviceMemory, HostMemory, Sharding, device_memory, host_memory
 from pipeline.plan.network import Network
 from pipeline.run.config import PretrainConfig
 from pipeline.run.settings import OffloadConfig, ZeroConfig
+
+_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,27 @@ def chosen_option(config: PretrainConfig, network: Network, machines: Machines) 
 
 def options(config: PretrainConfig, network: Network, machines: Machines) -> list[Option]:
     """All ways to spread the state that the optimizer allows, from the least communication to the most."""
-    return [
-        _option(name, settings, config.model_copy(update={"zero": zero}), network, machines)
-        for name, settings, zero in _ways(config, machines)
+    needs_whole, before = config.optimizer.NEEDS_WHOLE, config.zero
+    nothing = {"offload_optimizer": None, "offload_parameters": None}
+    undone = [f"zero.{name}=null" for name in nothing if getattr(before, name)]
+    ways: list[tuple[str, tuple[str, ...], dict[str, object]]] = [
+        (f"stage {stage}", (f"zero.stage={stage}", *undone), {"stage": stage})
+        for stage in ((0,) if needs_whole else (0, 1, 2, 3) if machines.world_size == 1 else (1, 0, 2, 3))
     ]
+    if machines.on_cuda and not needs_whole:
+        on_host = OffloadConfig(device="cpu")
+        for stage in (1, 2, 3):
+            settings = (f"zero.stage={stage}", "zero.offload_optimizer.device=cpu")
+            offload = {"stage": stage, "offload_optimizer": on_host}
+            ways.append((f"stage {stage}, optimizer on the host", settings, offload))
+        settings = ("zero.stage=3", "zero.offload_optimizer.device=cpu", "zero.offload_parameters.device=cpu")
+        offload = {"stage": 3, "offload_optimizer": on_host, "offload_parameters": on_host}
+        ways.append(("stage 3, optimizer and weights on the host", settings, offload))
+    found = []
+    for name, settings, chosen in ways:
+        zero = before.model_copy(update=nothing | chosen)
+        found.append(_option(name, settings, config.model_copy(update={"zero": zero}), network, machines))
+    return found
 
 
 def _option(
@@ -98,37 +117,18 @@ def _option(
     )
 
 
-def _ways(config: PretrainConfig, machines: Machines) -> Iterator[tuple[str, tuple[str, ...], ZeroConfig]]:
-    optimizer, before = config.optimizer, config.zero
-    stages = (0,) if optimizer.NEEDS_WHOLE else (0, 1, 2, 3) if machines.world_size == 1 else (1, 0, 2, 3)
-    nothing = {"offload_optimizer": None, "offload_parameters": None}
-    for stage in stages:
-        undone = (f"zero.{name}=null" for name in nothing if getattr(before, name))
-        zero = before.model_copy(update={"stage": stage, **nothing})
-        yield f"stage {stage}", (f"zero.stage={stage}", *undone), zero
-    if optimizer.NEEDS_WHOLE or not machines.on_cuda:
-        return
-    on_host = OffloadConfig(device="cpu")
-    for stage in (1, 2, 3):
-        zero = before.model_copy(update={"stage": stage, **nothing, "offload_optimizer": on_host})
-        settings = (f"zero.stage={stage}", "zero.offload_optimizer.device=cpu")
-        yield f"stage {stage}, optimizer on the host", settings, zero
-    zero = zero.model_copy(update={"offload_parameters": on_host})
-    yield (
-        "stage 3, optimizer and weights on the host",
-        (*settings, "zero.offload_parameters.device=cpu"),
-        zero,
-    )
-
-
-def cheapest(found: list[Option]) -> Option | None:
+def cheapest(found: Sequence[Option]) -> Option | None:
     """The first that fits; None where nothing does."""
     return next((option for option in found if option.fits), None)
 
 
 def largest_micro_batch(config: PretrainConfig, network: Network, machines: Machines) -> int | None:
     """The largest micro-batch that fits and divides what every rank gets of all global batches."""
-    able = _divisors(config, machines.world_size)
+    sizes = [config.batch.samples, *(stage.samples for stage in config.batch.warmup)]
+    if any(size % machines.world_size for size in sizes):
+        return None
+    shares = [size // machines.world_size for size in sizes]
+    able = [size for size in range(1, min(shares) + 1) if not any(share % size for share in shares)]
 
     def fits(rows: int) -> bool:
         batch = config.batch.model_copy(update={"micro_batch_size": rows})
@@ -139,10 +139,41 @@ def largest_micro_batch(config: PretrainConfig, network: Network, machines: Mach
     return able[count - 1] if count else None
 
 
-def _divisors(config: PretrainConfig, world_size: int) -> list[int]:
-    """Sizes of micro-batches that share out every global batch evenly, ascending."""
-    sizes = [config.batch.samples, *(stage.samples for stage in config.batch.warmup)]
-    if any(size % world_size for size in sizes):
-        return []
-    shares = [size // world_size for size in sizes]
-    return [size for size in range(1, min(shares) + 1) if not any(share % size for share in shares)]
+def memory_findings(
+    config: PretrainConfig, machines: Machines, chosen: Option, others: Sequence[Option]
+) -> Iterator[str]:
+    """The sentences about memory."""
+    best = cheapest(others)
+    size = config.batch.micro_batch_size
+    if not chosen.fits:
+        needed, there = chosen.memory.total / _GIB, machines.device_bytes / _GIB
+        text = f"{needed:.1f} GiB do not fit into the {there:.1f} GiB of a device"
+        ways = []
+        if chosen.micro_batch_size is not None:
+            ways.append(f"batch.micro_batch_size={chosen.micro_batch_size}")
+        if best is not None:
+            ways.append(" ".join(best.settings))
+        state = chosen.memory.total - chosen.memory.activations
+        if not config.compute.gradient_checkpointing and state < machines.device_bytes:
+            ways.append("compute.gradient_checkpointing=true")
+        yield (
+            f"{text}; {'; or '.join(ways)} would help"
+            if ways
+            else f"{text}, whatever is sharded or offloaded"
+        )
+    elif chosen.fits and chosen.zero.offload_optimizer is not None:
+        without = next((each for each in others if each.fits and each.zero.offload_optimizer is None), None)
+        if without is not None:
+            yield f"offload is not needed and slows every update: {without.name} fits ({' '.join(without.settings)})"
+    elif chosen.fits and chosen.zero.stage == 3 and best is not None and best.zero.stage in (1, 2):
+        yield (
+            f"stage 3 is not needed and communicates half as much again: {best.name} fits"
+            f" ({' '.join(best.settings)})"
+        )
+    if chosen.fits and chosen.micro_batch_size is not None and chosen.micro_batch_size >= 2 * size:
+        yield (
+            f"a micro-batch of {chosen.micro_batch_size} samples fits, and {size} is set: larger ones are faster"
+            f" (batch.micro_batch_size={chosen.micro_batch_size})"
+        )
+    if config.compute.compile:
+        yield "torch.compile is not modelled: the figures here are an upper bound, it mostly needs less"

@@ -1,4 +1,4 @@
-"""Duration of a run: operations of all its steps at the expected speed."""
+"""Duration of a run: operations of all its steps at the expected speed; and how often it reads its text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from cluster.artefacts.errors import ClozeError
+from cluster.copies import committed_at, manifest_at
+from data_prep.layout import TOKENS
+from data_prep.token_store import TokenStore
 from pipeline.engine.gpus import Gpu, find_gpu
 from pipeline.plan.network import Network
 from pipeline.run.config import PretrainConfig
@@ -62,7 +68,10 @@ def duration_of(
     peak = gpu.flops.get(config.precision)
     speed = None
     if peak is not None:
-        speed = Speed(mfu, "as given") if mfu is not None else measured(config, gpu) or _usual(config)
+        family = config.model.network
+        note = f"usual for {family.replace('_', '-')} networks, not measured here"
+        usual = Speed(_DEFAULT_MFU[family], note)
+        speed = Speed(mfu, "as given") if mfu is not None else measured(config, gpu) or usual
     rate = None if peak is None or speed is None else peak * speed.mfu * world_size
     limit = None if config.budget is None else config.budget.time_s
     steps: int | None = config.num_steps
@@ -70,22 +79,17 @@ def duration_of(
         assert limit is not None
         steps = None if rate is None else _steps_within(config, network, rate * limit)
     flops = None if steps is None else operations(config, network, steps)
-    seconds = unlimited = None if rate is None or flops is None else flops / rate
-    if (
-        seconds is not None
-        and limit is not None
-        and config.budget is not None
-        and not config.budget.min_steps
-    ):
-        seconds = min(seconds, limit)
-    hours = None if seconds is None else seconds / 3600
+    unlimited = None if rate is None or flops is None else flops / rate / 3600
+    hours = unlimited
+    if hours is not None and limit is not None and config.budget and not config.budget.min_steps:
+        hours = min(hours, limit / 3600)
     return Duration(
         steps=steps,
         tokens=None if steps is None else config.tokens_before(steps),
         flops=flops,
         speed=speed,
         hours=hours,
-        unlimited_hours=None if unlimited is None else unlimited / 3600,
+        unlimited_hours=unlimited,
         device_hours=None if hours is None else hours * world_size,
     )
 
@@ -121,11 +125,6 @@ def _steps_within(config: PretrainConfig, network: Network, flops: float) -> int
     return max(low, 1)
 
 
-def _usual(config: PretrainConfig) -> Speed:
-    family = config.model.network
-    return Speed(_DEFAULT_MFU[family], f"usual for {family.replace('_', '-')} networks, not measured here")
-
-
 def measured(config: PretrainConfig, gpu: Gpu) -> Speed | None:
     """The median MFU of finished runs with the same kind of network, objective and precision on such a GPU; None where
     there is none, or no tracking store that can be asked."""
@@ -152,15 +151,70 @@ def measured(config: PretrainConfig, gpu: Gpu) -> Speed | None:
 
 def _is_like(run: Any, config: PretrainConfig, gpu: Gpu) -> bool:
     found = run.data.params
-    wanted = {
-        "model.network": config.model.network,
-        "objective.kind": config.objective.kind,
-        "precision": config.precision,
-    }
-    if (
-        any(found.get(name, value) != value for name, value in wanted.items())
-        or "objective.kind" not in found
-    ):
+    wanted = {"model.network": config.model.network, "precision": config.precision}
+    if found.get("objective.kind") != config.objective.kind:
+        return False
+    if any(found.get(name, value) != value for name, value in wanted.items()):
         return False
     names = {name for value in run.data.tags.values() for name in _GPU_NAME.findall(value)}
     return any(find_gpu(name) == gpu for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUse:
+    """Share of a token store that a run reads."""
+
+    path: str
+    tokens: int | None
+    """Tokens of its documents that are trained on; None where it is not there."""
+    read: int | None
+    """Tokens that the run reads of it, by the weights of the stores; None where the run's length is not known."""
+    epochs: float | None
+
+
+def store_uses(config: PretrainConfig, duration: Duration) -> list[StoreUse]:
+    """Every store of the mixture."""
+    found = []
+    for number, store in enumerate(config.data.stores):
+        tokens = _tokens_of(config, number)
+        read = None if duration.steps is None else round(_read_from(config, number, duration.steps))
+        epochs = None if tokens is None or read is None else read / max(tokens, 1)
+        found.append(StoreUse(str(store.path), tokens, read, epochs))
+    return found
+
+
+def _tokens_of(config: PretrainConfig, number: int) -> int | None:
+    """Tokens of the documents of a store that are trained on; None where it is not there. Of a store at a URI, sources
+    and languages are not distinguished."""
+    wanted = config.data.stores[number]
+    try:
+        if isinstance(wanted.path, str):
+            # A plan fetches no tokens: about as many are trained on as the manifest and the settings say.
+            manifest = manifest_at(committed_at(wanted.path, TOKENS))
+            tokens = manifest.stats.get("tokens") if manifest else None
+            return None if tokens is None else round(tokens * (1 - config.data.held_out))
+        store = TokenStore.open(wanted.path, verify=False)
+    except (ClozeError, OSError):
+        return None
+    chosen = ~store.held_out(config.data.held_out)
+    for names, (numbers, known) in ((wanted.sources, store.sources()), (wanted.langs, store.langs())):
+        if names is not None:
+            chosen &= np.isin(numbers, [known.index(name) for name in names if name in known])
+    return int(store.lengths[chosen].sum())
+
+
+def _read_from(config: PretrainConfig, number: int, steps: int) -> float:
+    """Tokens of a store that the first `steps` steps read."""
+    read, first = 0.0, 0
+    own = [store.weight for store in config.data.stores]
+    *shorter, _ = config.phases
+    for phase in shorter:
+        last = min(steps, first + phase.steps)
+        weights = phase.weights or own
+        tokens = config.tokens_before(last) - config.tokens_before(min(first, steps))
+        read += tokens * weights[number] / sum(weights)
+        first += phase.steps
+    if steps > first:
+        tokens = config.tokens_before(steps) - config.tokens_before(first)
+        read += tokens * own[number] / sum(own)
+    return read

@@ -308,7 +308,13 @@ def disk_of(config: PretrainConfig, sharding: Sharding) -> Disk:
     checkpoint = ranks * sharding.saved_bytes + whole + (whole if config.ema else 0)
     kept = kept_checkpoints(config)
     total = None if kept is None else (kept + 1) * checkpoint
-    return Disk(checkpoint, kept, total, _free(config))
+    place, free = config.checkpoint.directory or str(config.runs_dir), None
+    if "://" not in place:
+        path = Path(place).absolute()
+        while not path.exists():
+            path = path.parent
+        free = shutil.disk_usage(path).free
+    return Disk(checkpoint, kept, total, free)
 
 
 def kept_checkpoints(config: PretrainConfig) -> int | None:
@@ -319,13 +325,3 @@ def kept_checkpoints(config: PretrainConfig) -> int | None:
     saved = -(-steps // settings.every_steps)
     for_good = steps // settings.keep_every_steps if settings.keep_every_steps else 0
     return min(saved, settings.keep_last + 1 + for_good)
-
-
-def _free(config: PretrainConfig) -> int | None:
-    place = config.checkpoint.directory or str(config.runs_dir)
-    if "://" in place:
-        return None
-    path = Path(place).absolute()
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free

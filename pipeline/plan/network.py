@@ -1,23 +1,33 @@
-"""A run's network as planning sees it: its parameters, and the sizes of its micro-batches."""
+"""A run's network as planning sees it: its parameters, and the sizes of its micro-batches.
+
+Sizes are those of an example micro-batch of random tokens in the shapes that the run's objective makes. Rows are laid
+out as packing does: pieces of text that fill the row, or a pair and its padding; the objective itself corrupts them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from math import prod
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from cluster.artefacts.errors import ConfigError
-from models.config import NetworkConfig
+from cluster.artefacts.errors import ClozeError, ConfigError
+from cluster.copies import committed_at, manifest_at
+from data_prep.layout import TOKENS
 from models.transformer import Choice, choose_backend
 from pipeline.checkpoint.references import resolve_model
-from pipeline.objectives import build_model
-from pipeline.objectives.base import resolve_references
+from pipeline.objectives import OBJECTIVES, build_model
+from pipeline.objectives.base import Batch, resolve_references
+from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.plan.activations import Activations, Shape, activations_of
-from pipeline.plan.example import Reader, example_batch, reader_of
 from pipeline.plan.flops import count_flops
 from pipeline.run.config import PretrainConfig
+from pipeline.samples.noise import Noise
+from pipeline.samples.packed import PAIR_FORMATS, Packed
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -45,18 +55,14 @@ class Network:
         return tuple((name, tuple(one.shape)) for name, one in named if one.requires_grad)
 
     @cached_property
-    def _sizes(self) -> list[int]:
-        return [each.numel() for each in self.model.parameters() if each.requires_grad]
-
-    @property
     def num_parameters(self) -> int:
         """Elements of the trained parameters."""
-        return sum(self._sizes)
+        return sum(prod(shape) for _, shape in self.shapes)
 
-    @property
+    @cached_property
     def largest(self) -> int:
         """Elements of the largest of them."""
-        return max(self._sizes)
+        return max(prod(shape) for _, shape in self.shapes)
 
     @cached_property
     def teacher_elements(self) -> int:
@@ -109,7 +115,16 @@ def make_network(
     """
     reader = reader_of(config, vocab_size)
     shape = replace(config.model, vocab_size=reader.vocabulary.size)
-    attention = attention_kernel(config, shape, "cuda" if on_cuda else "cpu", capability)
+    try:
+        attention = choose_backend(
+            shape,
+            config.compute.attention_backend,
+            device=torch.device("cuda" if on_cuda else "cpu"),
+            dtype=DTYPES[config.precision],
+            capability=capability,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error), next_step="set compute.attention_backend=auto") from None
     outside = resolve_references(config.objective, resolve_model)
     with torch.device("meta"):
         model = build_model(config.objective, shape, outside)
@@ -118,21 +133,138 @@ def make_network(
     return Network(config, on_cuda, reader, model.train(), attention)
 
 
-def attention_kernel(
-    config: PretrainConfig, shape: NetworkConfig, device: str, capability: tuple[int, int] | None
-) -> Choice:
-    """The kernel of the attention on a device, and why.
+PIECES_PER_ROW = 4
+"""Documents that are taken to share a row."""
+TOKENS_PER_SENTENCE = 24
+_ROLES = ("bos", "pad", "eos", "unk", "mask")
+_ASSUMED_VOCABULARY = {"encoder": 30_522, "decoder": 50_257, "encoder_decoder": 32_128, "elmo": 100_000}
+"""Assumed size of the vocabulary by kind of network, if neither tokens nor the configuration give it: BERT's, GPT-2's
+and T5's, and a usual one for ELMo."""
+_WORDS = 4_000
+"""Words of the lexicon that ELMo's example is spelled with."""
+_FIRST_WORD = 5 + 2 * 256
+"""A lexicon begins with special tokens and bytes."""
 
-    Raises:
-        ConfigError: the one that is asked for cannot work there.
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The vocabulary, and how sure its size is."""
+
+    vocabulary: Vocabulary
+    note: str
+    """Empty if the size comes from the prepared tokens."""
+
+
+def reader_of(config: PretrainConfig, vocab_size: int | None = None) -> Reader:
+    """The vocabulary of the run's tokens; where they are not prepared yet, one of the configured or of a usual size.
+
+    Args:
+        vocab_size: entries that the configuration of the tokens asks for, where it is known.
     """
     try:
-        return choose_backend(
-            shape,
-            config.compute.attention_backend,
-            device=torch.device(device),
-            dtype=DTYPES[config.precision],
-            capability=capability,
-        )
-    except ValueError as error:
-        raise ConfigError(str(error), next_step="set compute.attention_backend=auto") from None
+        from data_prep.token_store import TokenStore
+        from pipeline.run.inputs import open_vocabulary
+
+        if (size := _size_elsewhere(config)) is not None:
+            return Reader(_invented(config, size), "")
+        stores = [TokenStore.open(store.path, verify=False) for store in config.data.stores]
+        return Reader(open_vocabulary(config, stores), "")
+    except (ClozeError, OSError):
+        size, note = config.model.vocab_size, ""
+        if size is None:
+            source = (
+                "a usual size of the vocabulary" if vocab_size is None else "the size that they will have"
+            )
+            note = f"the tokens are not there: {source} is taken"
+            size = vocab_size or _ASSUMED_VOCABULARY[config.model.network]
+        return Reader(_invented(config, size), note)
+
+
+def _size_elsewhere(config: PretrainConfig) -> int | None:
+    """Size of the vocabulary of tokens at a URI, which a plan does not fetch, with the tokens of the objective; None
+    where all stores are directories."""
+    places = [committed_at(store.path, TOKENS) for store in config.data.stores if isinstance(store.path, str)]
+    sizes = [found.config["vocab_size"] for place in places if (found := manifest_at(place))]
+    if not sizes:
+        return None
+    extra = OBJECTIVES[config.objective.kind].extra_tokens(config.objective, ["en"])
+    return config.model.vocab_size or max(sizes) + len(extra)
+
+
+def _invented(config: PretrainConfig, size: int) -> Vocabulary:
+    """A vocabulary of `size` ids without texts."""
+    extra = OBJECTIVES[config.objective.kind].extra_tokens(config.objective, ["en"])
+    names = [*_ROLES, *(text for text in extra if text not in ("<mask>", "<pad>"))]
+    size = max(size, len(names) + 64)
+    is_special = np.zeros(size, dtype=bool)
+    is_special[: len(names)] = True
+    return Vocabulary(
+        size=size,
+        roles={name: number for number, name in enumerate(names)},
+        is_special=is_special,
+        starts_word=np.ones(size, dtype=bool),
+        tokenizer_json="{}",
+    )
+
+
+def example_batch(config: PretrainConfig, vocabulary: Vocabulary, rows: int, sequence_length: int) -> Batch:
+    """The objective's arguments for the network, for `rows` samples of a phase with this sequence length."""
+    settings, wanted = config.objective, config.reading_at(sequence_length)
+    length = wanted.length
+    random = np.random.Generator(np.random.Philox(0))
+    if settings.kind == "bilm":
+        # Words as frequent as in texts, where each is computed once (Zipf).
+        ranks = np.exp(random.random((rows, length)) * np.log(_WORDS)).astype(np.int64)
+        ids = _FIRST_WORD + np.minimum(ranks, _WORDS - 1)
+    else:
+        ordinary = vocabulary.ordinary
+        ids = ordinary[random.integers(0, len(ordinary), (rows, length))].astype(np.int64)
+    pair = wanted.relation is not None or config.format in PAIR_FORMATS
+    if pair:
+        starts = np.asarray([0, max(1, length - length // 16)])
+    else:
+        count = max(1, min(PIECES_PER_ROW, length // 8))
+        starts = np.arange(count) * length // count
+    for start in starts:
+        ids[:, start] = vocabulary["bos"]
+        ids[:, start - 1] = vocabulary["eos"]
+    optional: dict[str, Any] = {}
+    if pair:
+        ids[:, starts[-1] :] = vocabulary["pad"]
+        halves = (np.arange(length) >= length // 2).astype(np.uint8)
+        optional["segment_ids"] = np.tile(halves, (rows, 1))
+        optional["pair_labels"] = np.arange(rows, dtype=np.int64) % 2
+    if wanted.sentence_starts:
+        sentences = np.unique(np.concatenate([starts + 1, np.arange(2, length - 1, TOKENS_PER_SENTENCE)]))
+        optional["sentence_starts"] = _in_all_rows(sentences, rows, length)
+    if wanted.langs:
+        optional["langs"] = np.zeros(rows, dtype=np.int64)
+    whole_rows = config.batch.attention == "full" or len(starts) == 1
+    boundaries = np.zeros(1, dtype=np.int64) if whole_rows else starts
+    packed = Packed(
+        input_ids=ids,
+        cu_seqlens=np.append(_in_all_rows(boundaries, rows, length), np.int32(rows * length)),
+        sample_ids=np.arange(rows, dtype=np.uint64),
+        epochs=np.zeros(rows, dtype=np.uint64),
+        **optional,
+    )
+    if settings.kind == "bilm":
+        vocabulary = replace(vocabulary, tokenizer_json=_lexicon())
+    return OBJECTIVES[settings.kind].corrupt(packed, Noise.of("plan", 0), settings, vocabulary)
+
+
+def _in_all_rows(columns: np.ndarray, rows: int, length: int) -> np.ndarray:
+    return (np.arange(rows)[:, None] * length + columns[None, :]).reshape(-1).astype(np.int32)
+
+
+@lru_cache(maxsize=1)
+def _lexicon() -> str:
+    """A `tokenizer.json` of invented words."""
+    from data_prep.tokenizers.word_lexicon import assemble
+
+    letters = "etaoinshrdlu"
+    words = [
+        "".join(letters[number // len(letters) ** place % len(letters)] for place in range(5))
+        for number in range(_WORDS)
+    ]
+    return assemble(words).to_str()

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from cluster.node_load import memory
 from pipeline.engine.gpus import CPU, Gpu, find_gpu
-from pipeline.plan.choices import Machines, Option, cheapest, chosen_option, options, sharding_of
-from pipeline.plan.duration import Duration, duration_of
-from pipeline.plan.findings import StoreUse, findings, memory_findings, store_uses
+from pipeline.plan.choices import (
+    Machines,
+    Option,
+    cheapest,
+    chosen_option,
+    memory_findings,
+    options,
+    sharding_of,
+)
+from pipeline.plan.duration import Duration, StoreUse, duration_of, store_uses
 from pipeline.plan.memory import Disk, disk_of
 from pipeline.plan.network import make_network
 from pipeline.run.config import PretrainConfig
+from pipeline.run.settings import must_be_multiple
+from pipeline.run.token_plan import UNBOUNDED_STEPS
 
 _GIB = 1 << 30
+_WORTHWHILE_EPOCHS, _USELESS_EPOCHS = 4, 40
+"""Repeating text up to 4 times is about as good as new text, beyond 40 times it teaches nothing (Muennighoff et al.
+2023, section 6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +109,11 @@ def make_plan(
         duration=duration,
         disk=disk,
         stores=stores,
-        warnings=list(findings(config, machines, chosen, others, duration, disk, stores)),
+        warnings=[
+            *_batch_findings(config, machines),
+            *memory_findings(config, machines, chosen, others),
+            *_other_findings(config, duration, disk, stores),
+        ],
     )
 
 
@@ -125,8 +142,17 @@ def advise(config: PretrainConfig, device_bytes: int | None = None) -> str:
 
 
 def _advice(config: PretrainConfig, device_bytes: int | None) -> str:
-    on_cuda, name, own_bytes = _device(config)
-    size = device_bytes or own_bytes
+    import psutil
+    import torch
+
+    on_cuda, name = torch.cuda.is_available(), "the machine"
+    if on_cuda:
+        properties = torch.cuda.get_device_properties(0)
+        known = find_gpu(properties.name)
+        name, size = properties.name if known is None else known.name, properties.total_memory
+    else:
+        size = psutil.virtual_memory().total // config.cluster.workers
+    size = device_bytes or size
     machines = Machines(1, config.cluster.workers, size, on_cuda)
     network = make_network(config, on_cuda=on_cuda)
     chosen = chosen_option(config, network, machines)
@@ -143,13 +169,43 @@ def _advice(config: PretrainConfig, device_bytes: int | None) -> str:
     return "\n".join(lines)
 
 
-def _device(config: PretrainConfig) -> tuple[bool, str, int]:
-    """Whether the run is on GPUs, what its workers' device is called, and its memory for each worker."""
-    import psutil
-    import torch
+def _batch_findings(config: PretrainConfig, machines: Machines) -> Iterator[str]:
+    step = config.batch.micro_batch_size * machines.world_size
+    warmup = {f"batch.warmup.{number}.samples": one.samples for number, one in enumerate(config.batch.warmup)}
+    for key, size in ({"batch.samples": config.batch.samples} | warmup).items():
+        if size % step:
+            factors = f"batch.micro_batch_size {config.batch.micro_batch_size} x {machines.world_size} workers = {step}"
+            yield f"{key} {size} {must_be_multiple(size, step, factors)}"
 
-    if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(0)
-        known = find_gpu(properties.name)
-        return True, properties.name if known is None else known.name, properties.total_memory
-    return False, "the machine", psutil.virtual_memory().total // config.cluster.workers
+
+def _other_findings(
+    config: PretrainConfig, duration: Duration, disk: Disk, stores: Sequence[StoreUse]
+) -> Iterator[str]:
+    """Sentences about disk, data and budget."""
+    if disk.total is not None and disk.free is not None and disk.total > disk.free:
+        yield (
+            f"checkpoints will take {disk.total / _GIB:.1f} GiB, and {disk.free / _GIB:.1f} GiB are free: lower"
+            " checkpoint.keep_last, raise checkpoint.keep_every_steps, or set checkpoint.directory"
+        )
+    for store in stores:
+        epochs = store.epochs or 0.0
+        if store.tokens is None:
+            yield f"{store.path} is not there yet: epochs are not known"
+        elif epochs > _USELESS_EPOCHS:
+            yield (
+                f"{store.path} is read {epochs:.0f} times: beyond {_USELESS_EPOCHS} nothing more is learned"
+                " (Muennighoff et al. 2023)"
+            )
+        elif epochs > _WORTHWHILE_EPOCHS:
+            yield (
+                f"{store.path} is read {epochs:.1f} times: beyond {_WORTHWHILE_EPOCHS}, new text would teach"
+                " more (Muennighoff et al. 2023)"
+            )
+    limit = None if config.budget is None else config.budget.time_s
+    if limit is None or duration.unlimited_hours is None or config.num_steps >= UNBOUNDED_STEPS:
+        return
+    if duration.unlimited_hours > limit / 3600 * 1.02:
+        yield (
+            f"the {config.num_steps:,} steps take about {duration.unlimited_hours:.1f} hours, and the budget ends"
+            f" after {limit / 3600:.1f}"
+        )

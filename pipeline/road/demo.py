@@ -14,8 +14,7 @@ from typing import Any
 from cluster.artefacts.errors import MissingInputError
 from data_prep.token_store import TokenStore
 from pipeline.road.docstrings import write_rows
-from pipeline.road.report import all_scores, commit_report
-from pipeline.road.run import Finished, run_stages, stages_of
+from pipeline.road.run import Finished, commit_report, run_stages, stages_of
 from pipeline.road.stages import RoadConfig, StageConfig, load_stages
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
@@ -103,7 +102,7 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
         loss_error=held_out[-1]["mlm/loss_standard_error"],
         held_out_samples=loaded.pretrain.evaluation.samples,
         killed=killed,
-        scores=all_scores(found),
+        scores=found.all_scores,
         scores_directory=str(next(iter(found.scores))),
         page=page.resolve().as_uri(),
         seconds=found.seconds,

@@ -20,8 +20,6 @@ from pipeline.watch.run_status import RunReader, RunStatus, submission_of
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails
 
-_KILLED = 128
-"""Exit codes of shells from here on: the number of the signal that ended the program is added."""
 _OTHERS = {
     0: "success",
     2: "a command line that cannot be read; --help shows how it is typed",
@@ -50,7 +48,8 @@ def ending_of(exit_code: int) -> Ending:
         )
     if exit_code in _OTHERS:
         return Ending(exit_code, "", _OTHERS[exit_code], "")
-    number = -exit_code if exit_code < 0 else exit_code - _KILLED
+    # Shells add 128 to the number of the signal that ended a program.
+    number = -exit_code if exit_code < 0 else exit_code - 128
     with suppress(ValueError):
         name = signal.Signals(number).name
         page = "out-of-memory.md" if number == signal.SIGKILL else "resume-after-a-failure.md"
@@ -89,19 +88,28 @@ def describe(name: str, runs_dir: Path, job: JobDetails | None) -> Description:
         ReferenceNotFoundError: it is neither.
     """
     run = run_of(name, runs_dir, job is not None)
-    status = None if run is None else RunReader(run).read()
-    events = [] if run is None else run.events()
+    if run is None:
+        status, events, command = None, [], f"cloze logs {name}"
+    else:
+        status, events = RunReader(run).read(), run.events()
+        command = f"cloze top --runs-dir {run.path.parent}"
+        if status.state in ("failed", "preempted", "lost"):
+            command = f"cloze resume {run.typed}"
+        elif status.state == "finished":
+            command = f"cloze checkpoints {run.typed}"
     failures = [event for event in events if event["event"] == Event.FAILED]
-    error = str(failures[-1].get("message", "")) if failures and status and status.state != "finished" else ""
+    ended_badly = status is not None and status.state in ("failed", "preempted")
     metadata = {} if job is None else job.metadata or {}
+    drivers = [str(event.get("host")) for event in events if event["event"] == Event.LAUNCHED][-1:]
+    workers = [] if status is None else [str(worker.get("host")) for worker in status.workers]
     return Description(
         job=None if job is None else _plain(job),
         run=status,
         ending=_ending(job, status, failures),
         config_hash=metadata.get(CONFIG_KEY) or ("" if status is None else status.config_hash),
-        nodes=_nodes(status, events),
-        error=error if status is not None and status.state in ("failed", "preempted") else "",
-        command=_next_command(name, status, run),
+        nodes=tuple(dict.fromkeys([*drivers, *workers])),
+        error=str(failures[-1].get("message", "")) if failures and ended_badly else "",
+        command=command,
     )
 
 
@@ -111,7 +119,13 @@ def run_of(name: str, runs_dir: Path, is_job: bool) -> RunDirectory | None:
     Raises:
         ReferenceNotFoundError: there is neither; names the nearest run.
     """
-    drives = [run for run in list_runs(runs_dir) if _was_driven_by(run, name)]
+    drives = []
+    for run in list_runs(runs_dir):
+        with suppress(ClozeError, OSError):
+            launches = run.events(Event.LAUNCHED)
+            jobs = {run.info.submission_id, *(event.get("submission_id") for event in launches)}
+            if name in jobs | {submission_of(run.info, launches)}:
+                drives.append(run)
     if drives:
         return max(drives, key=lambda run: RunReader(run).changed_s)
     try:
@@ -120,17 +134,6 @@ def run_of(name: str, runs_dir: Path, is_job: bool) -> RunDirectory | None:
         if is_job:
             return None
         raise
-
-
-def _was_driven_by(run: RunDirectory, submission_id: str) -> bool:
-    with suppress(ClozeError, OSError):
-        launches = run.events(Event.LAUNCHED)
-        return submission_id in {
-            run.info.submission_id,
-            submission_of(run.info, launches),
-            *(event.get("submission_id") for event in launches),
-        }
-    return False
 
 
 def _plain(job: JobDetails) -> dict[str, Any]:
@@ -159,19 +162,3 @@ def _ending(
         name = str(failures[-1].get("error", ""))
         return ending_of(codes[name]) if name in codes else Ending(1, name, "", "")
     return None
-
-
-def _nodes(status: RunStatus | None, events: list[dict[str, Any]]) -> tuple[str, ...]:
-    drivers = [str(event.get("host")) for event in events if event["event"] == Event.LAUNCHED][-1:]
-    workers = [] if status is None else [str(worker.get("host")) for worker in status.workers]
-    return tuple(dict.fromkeys([*drivers, *workers]))
-
-
-def _next_command(name: str, status: RunStatus | None, run: RunDirectory | None) -> str:
-    if status is None or run is None:
-        return f"cloze logs {name}"
-    if status.state in ("failed", "preempted", "lost"):
-        return f"cloze resume {run.typed}"
-    if status.state == "finished":
-        return f"cloze checkpoints {run.typed}"
-    return f"cloze top --runs-dir {run.path.parent}"

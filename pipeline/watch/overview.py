@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,16 +42,14 @@ class DataStatus:
 
 def read_data(directories: Sequence[Path]) -> list[DataStatus]:
     """The stages of all preparations in and below some directories, by job and in the order in which they began."""
-    found = [status for top in directories for status in _below(top)]
+    found = [
+        status
+        for top in directories
+        for depth in range(_DEPTH + 1)
+        for log in top.glob("/".join(["*"] * depth + [LOG_NAME]))
+        if (status := _status(top, log.parent)) is not None
+    ]
     return sorted(found, key=lambda status: (status.job, status.progress.started_s, status.artefact))
-
-
-def _below(top: Path) -> Iterator[DataStatus]:
-    for depth in range(_DEPTH + 1):
-        for log in top.glob("/".join(["*"] * depth + [LOG_NAME])):
-            status = _status(top, log.parent)
-            if status is not None:
-                yield status
 
 
 def _status(top: Path, workspace: Path) -> DataStatus | None:

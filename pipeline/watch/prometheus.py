@@ -11,7 +11,6 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -25,7 +24,7 @@ from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import storage_errors
 from pipeline.run.events import Event
 from pipeline.run.state import State
-from pipeline.watch.overview import ClusterWatch, DataStatus, Jobs, read_data
+from pipeline.watch.overview import ClusterWatch, Jobs, read_data
 from pipeline.watch.run_status import UNREADABLE, RunsReader, RunStatus, load_of
 
 STATES = (*get_args(State), UNREADABLE)
@@ -138,7 +137,9 @@ class ClozeCollector(Collector):
         yield from _families(_OF_A_NODE, ("run", "node"), [((run, node.name), node) for run, node in nodes])
         gpus = [((run, node.name, str(gpu.number)), gpu) for run, node in nodes for gpu in node.gpus]
         yield from _families(_OF_A_GPU, ("run", "node", "gpu"), gpus)
-        yield from _of_data(read_data(self._data))
+        # A job whose settings changed may have two staging directories of one artefact: the newest start counts.
+        newest = {(own.job, own.artefact): own for own in read_data(self._data)}
+        yield from _families(_OF_A_STAGE, ("preparation", "artefact"), list(newest.items()))
         yield from self._of_jobs()
 
     def _of_jobs(self) -> Iterator[Metric]:
@@ -174,12 +175,6 @@ def _of_runs(runs: Sequence[RunStatus]) -> Iterator[Metric]:
     yield from (info, states, events)
 
 
-def _of_data(stages: Sequence[DataStatus]) -> Iterator[Metric]:
-    # A job whose settings changed may have two staging directories of one artefact: the newest start counts.
-    newest = {(own.job, own.artefact): own for own in stages}
-    yield from _families(_OF_A_STAGE, ("preparation", "artefact"), list(newest.items()))
-
-
 def _families(
     figures: Iterable[_Figure], labels: Sequence[str], owners: Sequence[tuple[Sequence[str], object]]
 ) -> Iterator[Metric]:
@@ -197,21 +192,9 @@ _RUNBOOK = "runbook_url: runbooks/"
 _PLAIN_URL = re.compile(r"[\w.:/~%-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A server that answers in a thread of its own."""
-
-    url: str
-    thread: threading.Thread
-
-    def wait(self) -> None:
-        """Wait until the program is stopped."""
-        self.thread.join()
-
-
 @contextmanager
-def serve(collector: ClozeCollector, host: str, port: int) -> Iterator[Server]:
-    """Serve metrics for the time of the block.
+def serve(collector: ClozeCollector, host: str, port: int) -> Iterator[tuple[str, threading.Thread]]:
+    """Serve metrics for the time of the block, from a thread that lives as long; yields the URL and this thread.
 
     Args:
         port: 0 for a free one.
@@ -229,7 +212,7 @@ def serve(collector: ClozeCollector, host: str, port: int) -> Iterator[Server]:
     bound, number = server.server_address[:2]
     shown = f"[{bound}]" if ":" in str(bound) else bound
     try:
-        yield Server(f"http://{shown}:{number}/metrics", thread)
+        yield f"http://{shown}:{number}/metrics", thread
     finally:
         server.shutdown()
         server.server_close()

@@ -178,6 +178,11 @@ class RunReader:
         newest = self._tail.read()
         step = newest[LogKind.STEP]["step"] if LogKind.STEP in newest else 0
         checkpoint = newest.get(LogKind.CHECKPOINT)
+        nodes: dict[str, dict[str, float]] = {}
+        for name, value in _numbers(newest.get(LogKind.SYSTEM)).items():
+            # Such as `HOST/cpu_utilization_percentage`.
+            host, _, figure = name.rpartition("/")
+            nodes.setdefault(host, {})[figure] = value
         return RunStatus(
             name=run.path.name,
             place=str(run.path),
@@ -193,12 +198,12 @@ class RunReader:
             held_out=_numbers(newest.get(LogKind.HELD_OUT)),
             ranks=_numbers(newest.get(LogKind.RANKS)),
             saving=_numbers(newest.get(LogKind.SAVING)),
-            nodes=_by_host(_numbers(newest.get(LogKind.SYSTEM))),
+            nodes=nodes,
             logged_s=_time_of(newest.get(LogKind.STEP)),
             checkpoint_step=None if checkpoint is None else checkpoint["step"],
             checkpoint_s=_time_of(checkpoint),
             attempt_s=attempts[-1].time if attempts else "",
-            workers=_workers(attempts),
+            workers=tuple(attempts[-1].event.get("workers") or ()) if attempts else (),
             heartbeat_s=self._oldest_heartbeat(state, attempts),
             restarts=max(0, len(attempts) - 1),
             events=dict(Counter(str(event["event"]) for event in events)),
@@ -215,11 +220,12 @@ class RunReader:
     def _oldest_heartbeat(self, state: RunState, attempts: list[Attempt]) -> float | None:
         if state.name not in RUNNING or not attempts:
             return None
-        times = []
-        for beat in read_heartbeats(self._run):
-            if beat.rank < attempts[-1].world_size and beat.part != ENDED:
-                # By the clock of the storage, as every watcher of the run sees it.
-                times.append(_stat(self._run.heartbeat(beat.rank))[0] / 1e9)
+        # By the clock of the storage, as every watcher of the run sees it.
+        times = [
+            _stat(self._run.heartbeat(beat.rank))[0] / 1e9
+            for beat in read_heartbeats(self._run)
+            if beat.rank < attempts[-1].world_size and beat.part != ENDED
+        ]
         return min(times, default=None)
 
     def _unsent_bytes(self) -> int:
@@ -257,20 +263,6 @@ def _time_of(entry: Mapping[str, Any] | None) -> float | None:
     return None if entry is None else entry["time_ms"] / 1000
 
 
-def _by_host(figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Figures named `HOST/cpu_utilization_percentage` by host."""
-    found: dict[str, dict[str, float]] = {}
-    for name, value in figures.items():
-        host, _, figure = name.rpartition("/")
-        found.setdefault(host, {})[figure] = value
-    return found
-
-
-def _workers(attempts: list[Attempt]) -> tuple[Mapping[str, Any], ...]:
-    return tuple(attempts[-1].event.get("workers") or ()) if attempts else ()
-
-
-_MEGA = 1e6
 _GPU = re.compile(r"gpu_(\d+)_")
 
 
@@ -289,14 +281,14 @@ def load_of(name: str, figures: Mapping[str, float]) -> NodeLoad:
         name=name,
         cpu_ratio=scaled("cpu_utilization_percentage", 0.01),
         load_average=figures.get("load_average"),
-        memory_bytes=scaled("system_memory_usage_megabytes", _MEGA),
+        memory_bytes=scaled("system_memory_usage_megabytes", 1e6),
         memory_ratio=scaled("system_memory_usage_percentage", 0.01),
-        disk_free_bytes=scaled("disk_available_megabytes", _MEGA),
+        disk_free_bytes=scaled("disk_available_megabytes", 1e6),
         gpus=tuple(
             GpuLoad(
                 number=number,
                 ratio=scaled(f"gpu_{number}_utilization_percentage", 0.01),
-                memory_bytes=scaled(f"gpu_{number}_memory_usage_megabytes", _MEGA),
+                memory_bytes=scaled(f"gpu_{number}_memory_usage_megabytes", 1e6),
                 memory_ratio=scaled(f"gpu_{number}_memory_usage_percentage", 0.01),
                 power_watts=figures.get(f"gpu_{number}_power_usage_watts"),
             )

@@ -76,9 +76,23 @@ def parts_of_run(run: RunDirectory, job: Any) -> list[Part]:
 
 def parts_of_machine(runs_dir: Path) -> list[Part]:
     """Versions, and the checks of `cloze doctor` on this machine."""
+
+    def versions() -> str:
+        installed = {str(one.metadata["Name"]): one.version for one in distributions()}
+        by_name = dict(sorted(installed.items(), key=lambda pair: pair[0].lower()))
+        return _json(environment() | {"installed": by_name})
+
+    def doctor() -> str:
+        from cluster.checks import Places, run_checks
+        from cluster.connecting import named_address
+
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        checks = run_checks(Places(runs_dir, None, named_address(None), uri))
+        return _json([asdict(check) for check in checks])
+
     return [
-        ("versions.json", lambda: _json(_versions())),
-        ("doctor.json", lambda: _json([asdict(check) for check in _checks(runs_dir)])),
+        ("versions.json", versions),
+        ("doctor.json", doctor),
     ]
 
 
@@ -99,17 +113,6 @@ def part_of_plan(run: RunDirectory) -> Part:
         return _json(to_json(make_plan(settings, card, nodes, max(1, len(hosts) // nodes))))
 
     return "plan.json", make
-
-
-def text_of(make: Callable[[], str]) -> tuple[str, str]:
-    """The text of a part, and why it could not be made; one of both is empty."""
-    try:
-        return make(), ""
-    except ClozeError as error:
-        return "", str(error)
-    # Whatever is damaged must not keep the other parts from those who are to repair it.
-    except Exception as error:
-        return "", f"{type(error).__name__}: {error}"
 
 
 def _copy_of(path: Path) -> Callable[[], str]:
@@ -158,19 +161,6 @@ def _listing(directory: Path) -> Iterator[str]:
             yield f"{size}  {path.relative_to(directory)}\n"
 
 
-def _versions() -> dict[str, Any]:
-    installed = {str(one.metadata["Name"]): one.version for one in distributions()}
-    return environment() | {"installed": dict(sorted(installed.items(), key=lambda pair: pair[0].lower()))}
-
-
-def _checks(runs_dir: Path) -> list[Any]:
-    from cluster.checks import Places, run_checks
-    from cluster.connecting import named_address
-
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
-    return run_checks(Places(runs_dir, None, named_address(None), uri))
-
-
 def _json(value: Any) -> str:
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
     return orjson.dumps(value, option=options, default=str).decode() + "\n"
@@ -211,11 +201,12 @@ def write_bundle(run: RunDirectory, parts: Sequence[Part], file: Path) -> Bundle
     texts: dict[str, str] = {}
     problems = []
     for name, make in parts:
-        text, problem = text_of(make)
-        if problem:
+        try:
+            texts[name] = redact(make())
+        # Whatever is damaged must not keep the other parts from those who are to repair it.
+        except Exception as error:
+            problem = str(error) if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}"
             problems.append(redact(f"{name}: {problem}"))
-        else:
-            texts[name] = redact(text)
     if problems:
         texts["problems.txt"] = "\n\n".join(problems) + "\n"
     listing = "\n".join(f"{len(text.encode()):>12,}  {name}" for name, text in sorted(texts.items()))

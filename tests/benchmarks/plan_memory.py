@@ -299,7 +299,7 @@ def network_and_batch(case: Case) -> tuple[Any, dict[str, Any]]:
     from pipeline.engine.device import prepare_network
     from pipeline.objectives import build_model
     from pipeline.objectives.base import resolve_references
-    from pipeline.plan.example import example_batch, reader_of
+    from pipeline.plan.network import example_batch, reader_of
 
     config = case.config()
     vocabulary = reader_of(config).vocabulary

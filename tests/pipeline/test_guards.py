@@ -25,7 +25,7 @@ from pipeline.checkpoint.checkpoint import (
 )
 from pipeline.checkpoint.store import store_of
 from pipeline.commands import train
-from pipeline.commands.checkpoints import checkpoints
+from pipeline.commands.models import checkpoints
 from pipeline.commands.verbs import app
 from pipeline.plan.plan import advise
 from pipeline.pretrain import launch, ownership

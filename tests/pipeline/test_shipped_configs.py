@@ -9,7 +9,7 @@ import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from pipeline.ask.prompting.config import PromptConfig
-from pipeline.commands.prompt import _prompt_config
+from pipeline.commands.ask import prompt_config
 from pipeline.config.loading import load_config, load_plain
 from pipeline.config.shipped import PARTS, SHIPPED, copy_shipped, find_beside, find_shipped, list_shipped
 from pipeline.road.ladder.config import LadderConfig
@@ -81,7 +81,7 @@ def test_a_copy_of_a_ladder_finds_all_that_the_original_names(tmp_path: Path):
 def test_prompts_are_named_like_all_others(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLOZE_DATA", "/corpora")
     expected = load_config(PromptConfig, SHIPPED / "prompt" / "sst2.yaml")
-    assert _prompt_config("prompt/sst2", [], {}) == expected
+    assert prompt_config("prompt/sst2", [], {}) == expected
 
 
 def test_a_copy_replaces_no_file_unless_told(tmp_path: Path):

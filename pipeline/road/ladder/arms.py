@@ -21,7 +21,6 @@ from pipeline.run.config import PretrainConfig
 from pipeline.tune.config import FinetuneConfig, ScratchConfig
 from pipeline.tune.evaluation_sets import expand
 from pipeline.tune.fit import check_network
-from pipeline.tune.task import TaskConfig
 
 
 @dataclass(frozen=True)
@@ -82,15 +81,16 @@ class Ladder:
         is_prepared = all(is_there(store.path) for store in chosen.pretrain.data.stores)
         key = chosen.settings.pretrain, is_prepared
         if key not in self._flops:
-            run = with_tokens(chosen.pretrain, self.config.tokens)
-            self._flops[key] = _flops_per_token(run, self._vocab_size(run))
-        return self._flops[key]
+            from pipeline.plan.duration import operations
+            from pipeline.plan.network import make_network
 
-    def _vocab_size(self, run: PretrainConfig) -> int | None:
-        """Entries of the vocabulary of a run's tokens, as their configuration has them."""
-        stores = {absolute(store.path) for store in run.data.stores}
-        made = [each for each in self.data.values() if (each.out / TOKENS).resolve() in stores]
-        return next((vocab_size_of(each.tokenizer) for each in made), None)
+            run = with_tokens(chosen.pretrain, self.config.tokens)
+            stores = {absolute(store.path) for store in run.data.stores}
+            made = [each for each in self.data.values() if (each.out / TOKENS).resolve() in stores]
+            vocab_size = next((vocab_size_of(each.tokenizer) for each in made), None)
+            flops = operations(run, make_network(run, on_cuda=False, vocab_size=vocab_size), run.num_steps)
+            self._flops[key] = flops / run.tokens_before(run.num_steps)
+        return self._flops[key]
 
     def tokens(self, arm: str) -> int:
         """Tokens of text that the pre-training of an arm reads; 0 without one."""
@@ -119,14 +119,6 @@ class Ladder:
         return chosen.finetune.model_copy(
             update={"name": f"{arm}-seed{seed}", "out": self.scores, "seeds": (seed,), "scratch": scratch}
         )
-
-
-def _flops_per_token(run: PretrainConfig, vocab_size: int | None) -> float:
-    from pipeline.plan.duration import operations
-    from pipeline.plan.network import make_network
-
-    flops = operations(run, make_network(run, on_cuda=False, vocab_size=vocab_size), run.num_steps)
-    return flops / run.tokens_before(run.num_steps)
 
 
 def with_tokens(config: PretrainConfig, tokens: int) -> PretrainConfig:
@@ -228,11 +220,7 @@ def _misfits(
                 continue
             kept_out = set(expand(source.decontaminate.tasks))
             for task, settings in arm.finetune.tasks.items():
-                if missing := sorted(_sets_of(settings) - kept_out):
+                if missing := sorted({each.name for each in type(settings).evaluation_sets} - kept_out):
                     message = f"must name {', '.join(missing)}: arm {name} is scored on {task}"
                     problems.append(ConfigProblem("data", f"decontaminate of {source.name}", message))
     return list(dict.fromkeys(problems))
-
-
-def _sets_of(task: TaskConfig) -> set[str]:
-    return {each.name for each in type(task).evaluation_sets}

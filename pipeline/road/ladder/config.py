@@ -91,9 +91,20 @@ class LadderConfig(Config):
 
     @model_validator(mode="after")
     def _sound(self) -> LadderConfig:
-        if problems := [*self._seed_problems(), *self._arm_problems(), *self._comparison_problems()]:
+        problems = []
+        seeds = str(list(self.seeds))
+        if repeated := [seed for seed, count in Counter(self.seeds).items() if count > 1]:
+            problems.append(ConfigProblem("seeds", seeds, f"{repeated[0]} is there twice"))
+        if min(self.seeds) < 0:
+            problems.append(ConfigProblem("seeds", seeds, "must be 0 or more"))
+        if problems := [*problems, *self._arm_problems(), *self._comparison_problems()]:
             raise SettingsMisfit(problems)
         return self
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks of all comparisons, in the order in which they name them."""
+        return list(dict.fromkeys(task for each in self.comparisons.values() for task in each.tasks))
 
     def arms_of(self, task: str) -> list[str]:
         """The arms that are fine-tuned on a task, in the order of the configuration."""
@@ -104,12 +115,6 @@ class LadderConfig(Config):
         """The tasks that an arm is fine-tuned on, in the order in which comparisons name them."""
         named = [task for each in self.comparisons.values() if arm in each.arms for task in each.tasks]
         return list(dict.fromkeys(named))
-
-    def _seed_problems(self) -> Iterator[ConfigProblem]:
-        if repeated := [seed for seed, count in Counter(self.seeds).items() if count > 1]:
-            yield ConfigProblem("seeds", str(list(self.seeds)), f"{repeated[0]} is there twice")
-        if min(self.seeds) < 0:
-            yield ConfigProblem("seeds", str(list(self.seeds)), "must be 0 or more")
 
     def _arm_problems(self) -> Iterator[ConfigProblem]:
         compared = {arm for each in self.comparisons.values() for arm in each.arms}
@@ -135,10 +140,9 @@ class LadderConfig(Config):
                     yield ConfigProblem(
                         f"comparisons.{name}.{field}", str(list(named)), "must name each once"
                     )
-        tasks = dict.fromkeys(task for each in self.comparisons.values() for task in each.tasks)
         for task in self.ceilings:
-            if task not in tasks:
-                yield _unknown(f"ceilings.{task}", "", "task of a comparison", tasks)
+            if task not in self.tasks:
+                yield _unknown(f"ceilings.{task}", "", "task of a comparison", self.tasks)
 
 
 def _unknown(key: str, value: str, kind: str, allowed: Iterable[str]) -> ConfigProblem:

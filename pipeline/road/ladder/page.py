@@ -1,27 +1,148 @@
-"""The result of a ladder as one self-contained HTML page."""
+"""The result of a ladder as tables for the terminal, as Markdown, and as one self-contained HTML page."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from cluster.artefacts.visible import finalize
+from pipeline.road.ladder.comparing import Verdict
 from pipeline.road.ladder.results import ComparisonResult, LadderResult, Spent
-from pipeline.road.ladder.tables import (
-    ARM_COLUMNS,
-    COMPARISON_COLUMNS,
-    FLOOR_COLUMNS,
-    SUMMARY_COLUMNS,
-    arm_rows,
-    comparison_rows,
-    floor_rows,
-    method,
-    progress_sentence,
-    summary_rows,
-    time_sentence,
-)
 from pipeline.tune.report.page import percent
+
+COMPARISON_COLUMNS = (
+    "task",
+    "lower in the paper",
+    "higher in the paper",
+    "difference",
+    "95% interval",
+    "here",
+)
+FLOOR_COLUMNS = ("task", "metric", "examples", "most frequent label", "words alone", "ceiling")
+SUMMARY_COLUMNS = ("comparison", "pairs", "same order", "opposite", "within the spread")
+ARM_COLUMNS = ("arm", "objective", "tokens", "FLOPs", "held out, start to end", "processor s")
+
+
+def signed(share: float) -> str:
+    """A difference of shares in percent, with its sign; 0 has none."""
+    points = f"{100 * share:+.1f}"
+    return "0.0" if float(points) == 0 else points
+
+
+def comparison_rows(comparison: ComparisonResult) -> list[list[str]]:
+    """A row for each pair of neighbours in the paper's order, on each task."""
+    return [
+        [
+            task.task,
+            *(f"{one.arm} {percent(one.mean)} ± {percent(one.std)}" for one in (lower, higher)),
+            signed(pair.difference),
+            f"{signed(pair.low)} to {signed(pair.high)}",
+            pair.verdict,
+        ]
+        for task in comparison.tasks
+        for (lower, higher), pair in zip(itertools.pairwise(task.scores), task.pairs, strict=True)
+    ]
+
+
+def floor_rows(result: LadderResult) -> list[list[str]]:
+    """A row for each task."""
+    return [
+        [
+            facts.task,
+            facts.metric,
+            f"{facts.num_train_examples:,} / {facts.num_evaluation_examples:,}",
+            *(percent(score) for score in facts.floors.values()),
+            f"{percent(facts.ceiling.score)} ({facts.ceiling.source})" if facts.ceiling else "",
+        ]
+        for facts in result.tasks
+    ]
+
+
+def arm_rows(result: LadderResult, spent: Spent) -> list[list[str]]:
+    """A row for each arm: the size of its pre-training with one seed."""
+    return [
+        [
+            arm.arm,
+            arm.objective or "none",
+            f"{arm.tokens:,}" if arm.tokens else "",
+            f"{arm.flops:.2e}" if arm.flops else "",
+            f"{arm.held_out[0]:.3f} to {arm.held_out[1]:.3f}" if arm.held_out else "",
+            f"{spent.by_arm[arm.arm]:,.0f}" if spent.by_arm[arm.arm] else "",
+        ]
+        for arm in result.arms
+    ]
+
+
+def summary_rows(result: LadderResult) -> list[list[str]]:
+    """A row for each comparison: how often its pairs stand as in the paper."""
+    rows = []
+    for comparison in result.comparisons:
+        verdicts = [pair.verdict for task in comparison.tasks for pair in task.pairs]
+        counts = [str(verdicts.count(verdict)) for verdict in get_args(Verdict)]
+        rows.append([comparison.title, str(len(verdicts)) if verdicts else "not finished", *counts])
+    return rows
+
+
+def progress_sentence(result: LadderResult, spent: Spent) -> str:
+    """A sentence about an unfinished ladder; empty for a finished one."""
+    if spent.finished == spent.stages:
+        return ""
+    return (
+        f"This ladder is not finished: {spent.finished} of {spent.stages} stages are. Comparisons are made on the seeds"
+        " that all of their arms have, at least two."
+    )
+
+
+def time_sentence(spent: Spent) -> str:
+    """A sentence about the time of the finished stages."""
+    return (
+        f"The finished stages took {spent.cpu_s / 3600:.1f} hours of processor cores; their times by the clock add up"
+        f" to {spent.wall_s / 3600:.1f} hours, of which some ran side by side."
+    )
+
+
+def method(result: LadderResult) -> str:
+    """How the figures came about."""
+    return (
+        f"Every arm is pre-trained with the seeds {', '.join(map(str, result.seeds))}, and fine-tuned with the same"
+        " seed. Scores are mean ± standard deviation over seeds, in percent, after the last epoch. The interval of a"
+        " difference is a paired bootstrap over the evaluation examples, all seeds together. A difference counts where"
+        " that interval leaves out 0 and it is larger than the standard deviation of a difference of two seeds;"
+        " otherwise it is within the spread."
+    )
+
+
+def render_markdown(result: LadderResult, spent: Spent) -> str:
+    """The whole document; the same result and costs give the same text."""
+    parts = [
+        f"# Does pre-training help? The ladder `{result.name}`",
+        " ".join(filter(None, [progress_sentence(result, spent), time_sentence(spent)])),
+        table(SUMMARY_COLUMNS, summary_rows(result)),
+        method(result),
+    ]
+    for comparison in result.comparisons:
+        rows = comparison_rows(comparison)
+        parts += [
+            f"## {comparison.title}",
+            f"{comparison.source}: {comparison.finding}; so {comparison.order}.",
+        ]
+        parts += [comparison.note] if comparison.note else []
+        parts.append(table(COMPARISON_COLUMNS, rows) if rows else "Not finished.")
+    parts += ["## Tasks", table(FLOOR_COLUMNS, floor_rows(result))]
+    parts += ["## Arms", "Each with one seed.", table(ARM_COLUMNS, arm_rows(result, spent))]
+    parts += ["## Scores", "Each artefact holds the predictions that these figures are computed from."]
+    parts.append("\n".join(f"- {name}: `{place}`" for name, place in result.scores.items()) or "None yet.")
+    return "\n\n".join(parts) + "\n"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; bars in cells are escaped."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 WIDTH, LEFT, RIGHT, ROW, TOP = 420, 190, 44, 26, 26
@@ -63,8 +184,13 @@ def plots(result: LadderResult, comparison: ComparisonResult) -> list[dict[str, 
         ceiling = facts[task.task].ceiling
         lines |= {"ceiling": ceiling.score} if ceiling else {}
         values = [value for score in task.scores for value in score.values.values()]
-        lines = {name: value for name, value in lines.items() if _is_near(value, values)}
-        low, high = _bounds([*values, *lines.values()])
+        # Others would press the differences between the arms together.
+        shown = (min(values) - NEAR, max(values) + NEAR)
+        lines = {name: value for name, value in lines.items() if shown[0] <= value <= shown[1]}
+        # The nearest multiples of 5 percent around the values, two different ones.
+        drawn_values = [*values, *lines.values()]
+        low, high = math.floor(min(drawn_values) * 20), math.ceil(max(drawn_values) * 20)
+        low, high = low / 20, max(high, low + 1) / 20
 
         def x(value: float, low: float = low, high: float = high) -> float:
             return round(LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT), 1)
@@ -81,28 +207,8 @@ def plots(result: LadderResult, comparison: ComparisonResult) -> list[dict[str, 
             for number, score in enumerate(task.scores)
         ]
         height = TOP + ROW * len(rows) + 22
-        metric = facts[task.task].metric
         ticks = [(x(low), percent(low)), (x(high), percent(high))]
         marks = [{"x": x(value), "name": name, "value": percent(value)} for name, value in lines.items()]
-        drawn.append(
-            {
-                "task": task.task,
-                "metric": metric,
-                "rows": rows,
-                "height": height,
-                "ticks": ticks,
-                "marks": marks,
-            }
-        )
+        named = {"task": task.task, "metric": facts[task.task].metric}
+        drawn.append(named | {"rows": rows, "height": height, "ticks": ticks, "marks": marks})
     return drawn
-
-
-def _is_near(line: float, values: list[float]) -> bool:
-    """Whether a line can be drawn without pressing the differences between the arms together."""
-    return min(values) - NEAR <= line <= max(values) + NEAR
-
-
-def _bounds(values: list[float]) -> tuple[float, float]:
-    """The ends of an axis: the nearest multiples of 5 percent around the values, two different ones."""
-    low, high = math.floor(min(values) * 20), math.ceil(max(values) * 20)
-    return low / 20, max(high, low + 1) / 20

@@ -21,9 +21,8 @@ from cluster.artefacts.storage import (
     storage_errors,
 )
 from pipeline.road.ladder.arms import Ladder
-from pipeline.road.ladder.comparing import ArmScore, Pair, arm_score, compare, sums_of_task
+from pipeline.road.ladder.comparing import ArmScore, Pair, arm_score, compare, floors_of, sums_of_task
 from pipeline.road.ladder.config import CeilingConfig, read_costs
-from pipeline.road.ladder.floors import floors_of
 from pipeline.road.ladder.stages import Finetuning, Pretraining, place_of, stages_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.history import StoredSettings
@@ -139,7 +138,7 @@ def collect(ladder: Ladder) -> LadderResult:
         name=ladder.config.name,
         seeds=ladder.config.seeds,
         arms=tuple(_pretrained(ladder, arm) for arm in ladder.arms),
-        tasks=tuple(_facts(ladder, task, list(opened.values())) for task in _tasks(ladder)),
+        tasks=tuple(_facts(ladder, task, list(opened.values())) for task in ladder.config.tasks),
         comparisons=tuple(_comparison(ladder, name, found) for name in ladder.config.comparisons),
         scores={
             f"{arm}/{seed}": str(scores.path.relative_to(ladder.config.out))
@@ -202,29 +201,23 @@ def _pretrained(ladder: Ladder, arm: str) -> Pretrained:
     if chosen.is_random:
         return Pretrained(arm=arm, objective="", tokens=0, flops=0.0)
     stages = [Pretraining(ladder, arm, seed) for seed in ladder.config.seeds]
-    curves = [_held_out(RunDirectory(place)) for stage in stages if (place := place_of(stage)) is not None]
-    ends = [(values[0], values[-1]) for values in curves if len(values)]
+    ends = []
+    for stage in stages:
+        if (place := place_of(stage)) is not None:
+            run = RunDirectory(place)
+            # The metric that decides between a run's checkpoints, at every evaluation.
+            values = [one.get(StoredSettings.of(run).metric) for one in read_metrics(run, LogKind.HELD_OUT)]
+            finite = [one for one in values if isinstance(one, int | float) and math.isfinite(one)]
+            ends += [(finite[0], finite[-1])] if finite else []
     return Pretrained(
         arm=arm,
         objective=chosen.pretrain.objective.kind,
         tokens=stages[0].tokens,
         flops=stages[0].flops,
-        held_out=(_mean([first for first, _ in ends]), _mean([last for _, last in ends])) if ends else None,
+        held_out=(sum(one for one, _ in ends) / len(ends), sum(one for _, one in ends) / len(ends))
+        if ends
+        else None,
     )
-
-
-def _held_out(run: RunDirectory) -> list[float]:
-    """The metric that decides between a run's checkpoints, at every evaluation."""
-    values = (entry.get(StoredSettings.of(run).metric) for entry in read_metrics(run, LogKind.HELD_OUT))
-    return [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _tasks(ladder: Ladder) -> list[str]:
-    return list(dict.fromkeys(task for each in ladder.config.comparisons.values() for task in each.tasks))
 
 
 def _facts(ladder: Ladder, task: str, opened: Sequence[ScoresDirectory]) -> TaskFacts:

@@ -18,7 +18,7 @@ from cluster.artefacts.storage import storage_errors
 from cluster.progress import announce
 from pipeline.road.ladder.arms import Ladder
 from pipeline.road.ladder.config import Cost, add_cost, read_costs
-from pipeline.road.ladder.stages import Preparation, Stage, environment, place_of, stages_of
+from pipeline.road.ladder.stages import Preparation, Stage, place_of, stages_of
 
 _POLL_S = 0.5
 _SAVING_S = 15.0
@@ -131,7 +131,8 @@ class _Running:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=dict(environment(threads)),
+                # So many threads, wherever a library takes their number from.
+                env=os.environ | {"OMP_NUM_THREADS": str(threads)},
             )
         self.processes.append(_Process(stage, process, time.monotonic()))
         announce(f"start     {stage.name}")
@@ -155,15 +156,13 @@ class _Running:
         elif not signals.received():
             self.failed[one.stage.name] = code
         ending = "finished" if one.stage.name in self.finished else f"exit {code} "
-        announce(
-            f"{ending}  {cost.stage} in {cost.wall_s:,.0f} s, {cost.cpu_s:,.0f} s of processor; {self._left()}"
-        )
-
-    def _left(self) -> str:
         left = [stage for name, stage in self.stages.items() if name not in self.finished]
         seconds = estimated_seconds(self.ladder, left)
-        time = "" if seconds is None else f", about {seconds / 60:,.0f} min"
-        return f"{len(left)} of {len(self.stages)} stages left{time}"
+        announce(
+            f"{ending}  {cost.stage} in {cost.wall_s:,.0f} s, {cost.cpu_s:,.0f} s of processor;"
+            f" {len(left)} of {len(self.stages)} stages left"
+            + ("" if seconds is None else f", about {seconds / 60:,.0f} min")
+        )
 
 
 def log_file(ladder: Ladder, stage: str) -> Path:

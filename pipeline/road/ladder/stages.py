@@ -6,12 +6,9 @@ own: a killed one goes on where its artefacts end, and a killed training from it
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from cluster.artefacts.manifest import hash_file, read_manifest, write_durably
 from cluster.artefacts.places import absolute
@@ -25,53 +22,7 @@ from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.tune.scores import START
 
-
-class Stage(Protocol):
-    """One artefact that a ladder needs."""
-
-    @property
-    def ladder(self) -> Ladder: ...
-
-    @property
-    def name(self) -> str:
-        """Unique in a ladder, and safe in names of files."""
-        ...
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Names of the stages that must be finished before."""
-        ...
-
-    @property
-    def alone(self) -> bool:
-        """Whether it takes the whole machine."""
-        ...
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of text that it pre-trains on."""
-        ...
-
-    @property
-    def flops(self) -> float:
-        """Model FLOPs of its pre-training."""
-        ...
-
-    def place(self) -> Path | None:
-        """The finished artefact; None where it is not finished."""
-        ...
-
-    def command(self) -> list[str]:
-        """Prepare a process that makes the artefact, or continues it, and return its arguments."""
-        ...
-
-
-def place_of(stage: Stage) -> Path | None:
-    """The finished artefact of a stage; None where it is not finished. A finished one is looked for once."""
-    places = stage.ladder.places
-    if stage.name not in places and (found := stage.place()) is not None:
-        places[stage.name] = found
-    return places.get(stage.name)
+_CLOZE = (sys.executable, "-m", "pipeline.cli")
 
 
 @dataclass(frozen=True)
@@ -93,7 +44,7 @@ class Preparation:
         return tokens if is_committed(tokens) else None
 
     def command(self) -> list[str]:
-        return [*_cloze(), "data", "prepare", str(find_beside(self.ladder.path.parent, self.file))]
+        return [*_CLOZE, "data", "prepare", str(find_beside(self.ladder.path.parent, self.file))]
 
 
 @dataclass(frozen=True)
@@ -137,22 +88,16 @@ class Pretraining:
     def flops(self) -> float:
         return self.tokens * self.ladder.flops_per_token(self.arm)
 
-    def run(self) -> RunDirectory | None:
-        """The newest run of these settings and this data; None where there is none."""
-        from pipeline.pretrain.launch import find_same_run
-
-        return find_same_run(self.config)
-
     def place(self) -> Path | None:
-        from pipeline.pretrain.launch import is_finished
+        from pipeline.pretrain.launch import find_same_run, is_finished
 
-        run = self.run()
+        run = find_same_run(self.config)
         return run.path if run is not None and is_finished(run) else None
 
     def command(self) -> list[str]:
-        from pipeline.pretrain.launch import create_run
+        from pipeline.pretrain.launch import create_run, find_same_run
 
-        run = self.run() or create_run(self.config)
+        run = find_same_run(self.config) or create_run(self.config)
         return [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
 
 
@@ -195,7 +140,7 @@ class Finetuning:
         reference = "random"
         if not self.ladder.arms[self.arm].is_random:
             reference = f"{place_of(self._pretraining)}@latest"
-        return [*_cloze(), "finetune", str(file), "--from", reference, "--replace"]
+        return [*_CLOZE, "finetune", str(file), "--from", reference, "--replace"]
 
     @property
     def _pretraining(self) -> Pretraining:
@@ -228,6 +173,20 @@ class Finetuning:
         return started_from == {read_manifest(store.local(store.steps()[-1])).fingerprint}
 
 
+Stage = Preparation | Pretraining | Finetuning
+"""One artefact that a ladder needs. All have `name`, unique and safe in names of files; `needs`, names of stages that
+must be finished before; `alone`, whether it takes the whole machine; `tokens` and model `flops` of its pre-training;
+`place()`, the finished artefact or None; and `command()`, which prepares a process that makes or continues it."""
+
+
+def place_of(stage: Stage) -> Path | None:
+    """The finished artefact of a stage; None where it is not finished. A finished one is looked for once."""
+    places = stage.ladder.places
+    if stage.name not in places and (found := stage.place()) is not None:
+        places[stage.name] = found
+    return places.get(stage.name)
+
+
 def stages_of(ladder: Ladder) -> dict[str, Stage]:
     """All stages by name, seed after seed, so that what is finished early is finished for all arms; data is prepared
     when the first stage needs it."""
@@ -243,12 +202,3 @@ def stages_of(ladder: Ladder) -> dict[str, Stage]:
     for stage in stages:
         found.setdefault(stage.name, stage)
     return found
-
-
-def _cloze() -> list[str]:
-    return [sys.executable, "-m", "pipeline.cli"]
-
-
-def environment(num_threads: int) -> Mapping[str, str]:
-    """The variables of a stage's process: so many threads, wherever a library takes their number from."""
-    return os.environ | {"OMP_NUM_THREADS": str(num_threads)}

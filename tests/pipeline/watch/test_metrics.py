@@ -74,14 +74,14 @@ def test_metrics_are_the_figures_of_the_run_in_base_units(run: RunDirectory):
 
 
 def test_server_answers_prometheus_on_loopback_and_reads_anew_each_time(run: RunDirectory):
-    with serve(collector(run), "127.0.0.1", 0) as server:
-        with urllib.request.urlopen(server.url) as answer:
+    with serve(collector(run), "127.0.0.1", 0) as (url, _):
+        with urllib.request.urlopen(url) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain")
             assert samples(answer.read().decode())["cloze_run_events_total", "spike", "watched"] == 0
         run.record_event(Event.SPIKE, step=5)
-        with urllib.request.urlopen(server.url) as answer:
+        with urllib.request.urlopen(url) as answer:
             assert samples(answer.read().decode())["cloze_run_events_total", "spike", "watched"] == 1
-        port = int(server.url.split(":")[2].split("/")[0])
+        port = int(url.split(":")[2].split("/")[0])
         with pytest.raises(ConfigError, match="Cannot listen"), serve(collector(run), "127.0.0.1", port):
             pass
 

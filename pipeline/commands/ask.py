@@ -1,7 +1,8 @@
-"""`cloze fill`, `cloze generate`, `cloze prompt`: what a language model writes without being trained for it."""
+"""`cloze fill`, `generate`, `prompt`: what a network writes untrained; `neighbors`, `probe`: its hidden states."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,20 +10,23 @@ import typer
 
 from pipeline.commands.output import (
     Average,
+    ConfigPath,
+    Html,
     Json,
+    LogFormat,
     Overrides,
     Reference,
     RunsDir,
     RunsDirOfConfig,
     print_json,
     print_table,
+    require_place,
+    write_page,
 )
 
 if TYPE_CHECKING:
     from pipeline.ask.prompting.config import PromptConfig
     from pipeline.ask.prompting.run import PromptResult, Spread
-
-Text = Annotated[str, typer.Argument(help="The text; quote it.", show_default=False)]
 
 
 def fill(
@@ -39,7 +43,6 @@ def fill(
     as_json: Json = False,
 ) -> None:
     """Fill the masks of a text with a masked language model or an encoder-decoder."""
-    from dataclasses import asdict
 
     from pipeline.ask.prompting.filling import fill as fill_masks
     from pipeline.ask.prompting.networks import load_language_model
@@ -57,7 +60,7 @@ def fill(
 
 
 def generate(
-    text: Text,
+    text: Annotated[str, typer.Argument(help="The text; quote it.", show_default=False)],
     reference: Reference,
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens to write at most; else 50.", show_default=False)
@@ -93,7 +96,6 @@ def generate(
 ) -> None:
     """Continue a text with a decoder, or answer it with an encoder-decoder; --chat asks a network that learned
     conversations."""
-    from dataclasses import asdict
 
     from cluster.artefacts.errors import ConfigError
     from models.generation.config import GenerationConfig
@@ -160,7 +162,6 @@ def prompt(
     as_json: Json = False,
 ) -> None:
     """Score a network on a task by prompts, without training it."""
-    from dataclasses import asdict
 
     from pipeline.ask.prompting.networks import load_language_model
     from pipeline.ask.prompting.run import prompt_task
@@ -172,7 +173,7 @@ def prompt(
         "seeds": None if seeds is None else [each.strip() for each in seeds.split(",")],
         "calibrate": calibrate or None,
     }
-    config = _prompt_config(task, overrides or [], given)
+    config = prompt_config(task, overrides or [], given)
     network = load_language_model(reference, runs_dir or config.runs_dir, "ema" if ema else "model")
     found = prompt_task(config, network)
     if as_json:
@@ -202,7 +203,7 @@ def _verbalizers(text: str) -> dict[str, str]:
     return {label.strip(): answer.strip() for answer, _, label in pairs}
 
 
-def _prompt_config(task: str, overrides: list[str], given: dict[str, Any]) -> PromptConfig:
+def prompt_config(task: str, overrides: list[str], given: dict[str, Any]) -> PromptConfig:
     """The settings of a file, or of a kind of task, and those of the command line, which win."""
     from pipeline.ask.prompting.config import PROMPTED, PromptConfig
     from pipeline.config.loading import load_plain, validate, with_overrides
@@ -242,3 +243,66 @@ def _spread(spread: Spread) -> str:
     if spread.std is None:
         return shown
     return f"{shown} ± {100 * spread.std:.1f} ({100 * spread.lowest:.1f} to {100 * spread.highest:.1f})"
+
+
+def neighbors(
+    word: Annotated[str, typer.Option(help="The word; upper and lower case are the same.")],
+    text: Annotated[Path, typer.Option(help="Text file with a sentence or a paragraph in each line.")],
+    reference: Reference,
+    layer: Annotated[int, typer.Option(help="Number of a layer; 0 are the embeddings, -1 is the last.")] = -1,
+    top: Annotated[int, typer.Option(min=1, help="Neighbors to print.")] = 10,
+    occurrence: Annotated[int, typer.Option(help="The occurrence to compare with, from 1.")] = 1,
+    ema: Average = False,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Print the occurrences of a word that a network sees as most alike, by the cosine of their hidden states."""
+
+    from pipeline.ask.probing.features import load_features
+    from pipeline.ask.probing.neighbors import find_neighbors, find_occurrences
+
+    occurrences = find_occurrences(text, word)
+    found = find_neighbors(
+        load_features(reference, runs_dir, "ema" if ema else "model"), occurrences, occurrence, layer, top
+    )
+    if as_json:
+        print_json({"word": word, "text": str(text), **asdict(found)})
+        return
+    typer.echo(f"occurrence {found.chosen.number} of {found.num_occurrences}: {found.chosen.marked}\n")
+    rows = [
+        [round(each.cosine, 4), each.occurrence.number, each.occurrence.place, each.occurrence.marked]
+        for each in found.nearest
+    ]
+    print_table(f"nearest at layer {found.layer}", ("cosine", "occurrence", "line", "sentence"), rows)
+
+
+def probe(
+    config: ConfigPath,
+    reference: Reference,
+    overrides: Overrides = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the result of other settings.")] = False,
+    html: Html = None,
+    runs_dir: RunsDirOfConfig = None,
+    ema: Average = False,
+    as_json: Json = False,
+    log_format: LogFormat = None,
+) -> None:
+    """Fit linear or small non-linear classifiers on every layer of a network, and on a control task."""
+    from pipeline.ask.probing.config import ProbeConfig
+    from pipeline.ask.probing.features import load_features
+    from pipeline.ask.probing.page import COLUMNS, facts, page, rows
+    from pipeline.ask.probing.run import probe as probe_layers
+    from pipeline.config.loading import load_config
+
+    settings = load_config(ProbeConfig, config, overrides or ())
+    require_place(html)
+    network = load_features(reference, runs_dir or settings.runs_dir, "ema" if ema else "model")
+    directory, found = probe_layers(settings, network, replace=replace)
+    if as_json:
+        print_json({"directory": str(directory), "from": network.reference, **found.model_dump(mode="json")})
+    else:
+        print_table(f"{found.task} in {network.reference}, in percent", COLUMNS, rows(found))
+        typer.echo(f"{facts(found)}\nresult: {directory}\nNext: cloze lineage {directory}")
+    # The result is finished and shown: a page that cannot be written costs nothing but itself.
+    if html is not None:
+        write_page(html, page(network.reference, found))
