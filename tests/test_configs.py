@@ -19,7 +19,7 @@ from data_prep.filters import FilterChain
 from data_prep.plan import plan_preparation
 from pipeline.ask.probing.config import ProbeConfig
 from pipeline.ask.prompting.config import PromptConfig
-from pipeline.ask.prompting.templates import Template
+from pipeline.ask.prompting.prompter import Template
 from pipeline.commands.train import describe
 from pipeline.config.cluster_templates import load_template
 from pipeline.config.loading import load_config, to_yaml, validate

@@ -9,8 +9,8 @@ import pytest
 
 from cluster.runtime import ray_runtime
 from data_prep.job import prepare
-from pipeline.tune.results import IN_PROGRESS
 from pipeline.tune.run import finetune
+from pipeline.tune.scores import IN_PROGRESS
 from tests.data_prep.conftest import small_config, write_corpus
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.tune.conftest import write_sst2, write_tokenizer

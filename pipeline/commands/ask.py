@@ -290,7 +290,7 @@ def probe(
     """Fit linear or small non-linear classifiers on every layer of a network, and on a control task."""
     from pipeline.ask.probing.config import ProbeConfig
     from pipeline.ask.probing.features import load_features
-    from pipeline.ask.probing.page import COLUMNS, facts, page, rows
+    from pipeline.ask.probing.run import COLUMNS, facts, page, rows
     from pipeline.ask.probing.run import probe as probe_layers
     from pipeline.config.loading import load_config
 

@@ -86,7 +86,7 @@ def run(
     log_format: LogFormat = None,
 ) -> None:
     """Fine-tune a checkpoint on tasks, score it, and log each score with the checkpoint it came from."""
-    from pipeline.tune.reference import resolve_start
+    from pipeline.tune.finetuned import resolve_start
 
     require_place(html)
     given = {"kind": task, "path": path, "train": train, "evaluation": evaluation, "columns": columns}
@@ -98,7 +98,7 @@ def run(
         _show_preview(preview(settings, pretrained), as_json)
         return
     from pipeline.tune.run import finetune
-    from pipeline.tune.workload import scores_directory
+    from pipeline.tune.trials import scores_directory
 
     prints = os.environ.get("RANK", "0") == "0"
     on_page = partial(write_page, html) if html is not None and prints else None

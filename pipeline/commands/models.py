@@ -97,7 +97,7 @@ def publish(
     if export:
         import mlflow.transformers  # noqa: F401  Before any client, which does without pandas.
 
-        from pipeline.export.flavour import save_flavour
+        from pipeline.export.formats import save_flavour
         from pipeline.tune.export import export as write_export
 
         with TemporaryDirectory() as work:

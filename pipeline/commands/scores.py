@@ -34,18 +34,17 @@ def show(
     from cluster.artefacts.places import folded_uri
     from cluster.artefacts.visible import visible
     from cluster.copies import place_of
-    from pipeline.tune.report.errors import worst_of
+    from pipeline.tune.finetuned import split_scores
+    from pipeline.tune.report.lines import worst_of
     from pipeline.tune.report.page import render_page
-    from pipeline.tune.report.scores import ScoresDirectory
-    from pipeline.tune.results import Trial
-    from pipeline.tune.scores import split_scores
+    from pipeline.tune.scores import ScoresDirectory
 
     require_place(html)
     directory, named = split_scores(scores)
     if uri := folded_uri(directory):
         raise MissingInputError(f"There are no scores at {uri}.", next_step="cloze finetune list URI")
     opened = ScoresDirectory.open(directory)
-    shown = Trial.of(opened.score(trial or named))
+    shown = opened.score(trial or named).trial
     found = worst_of(opened.lines(shown), errors)
     if html is not None:
         write_page(html, render_page(directory, runs_dir, errors))
@@ -135,7 +134,7 @@ def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxy
 def show_teachers(directory: Path) -> None:
     """Print teachers beside their students, where trainings had teachers."""
     from pipeline.tune.report.page import distilled_rows
-    from pipeline.tune.report.scores import ScoresDirectory
+    from pipeline.tune.scores import ScoresDirectory
     from pipeline.tune.summary import shown
 
     rows = [
@@ -173,8 +172,8 @@ def submission(
     """Write the archive that GLUE's or SuperGLUE's leaderboard takes, of trainings with `submit: true`."""
     from cluster.artefacts.manifest import write_durably
     from cluster.artefacts.storage import storage_errors
+    from pipeline.tune.finetuned import split_scores
     from pipeline.tune.report.leaderboard import make_archive
-    from pipeline.tune.scores import split_scores
 
     require_place(out)
     archive = make_archive([split_scores(one)[0] for one in scores], seed)

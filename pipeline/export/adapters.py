@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING
 from cluster.artefacts.manifest import hash_json
 from cluster.artefacts.storage import commit
 from models.config import TransformerConfig
-from pipeline.export.exporting import (
-    KIND,
-    Export,
-    Source,
-    explained,
-    refuse_other,
-    staged,
-    write_hugging_face,
-    write_tokenizer,
-)
+from pipeline.export.exporting import KIND, explained, refuse_other, staged
+from pipeline.export.formats import Export, Source, write_hugging_face, write_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

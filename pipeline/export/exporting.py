@@ -7,13 +7,11 @@ becomes a directory with its own loader (models/elmo/README.md).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import orjson
+from typing import TYPE_CHECKING
 
 from cluster.artefacts.errors import (
     ClozeError,
@@ -22,86 +20,20 @@ from cluster.artefacts.errors import (
     MismatchError,
     StorageError,
 )
-from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, write_durably
+from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest
 from cluster.artefacts.storage import commit, is_committed, staging_directory, storage_errors
-from data_prep.tokenizers.special import NAMES, find_special_tokens
-from models.config import ElmoConfig, NetworkConfig, TransformerConfig
+from data_prep.tokenizers.special import find_special_tokens
+from models.config import ElmoConfig, TransformerConfig
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.references import PretrainedModel, Weights, resolve_model
+from pipeline.export.formats import Export, Source, tokenizer_of, write_elmo, write_hugging_face
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from torch import Tensor
-
-    from models.generation.config import GenerationConfig
-    from models.hf.heads import Head
+    pass
 
 KIND = "export"
-ELMO = "ELMo"
-"""The architecture that has its own loader."""
-TOKENIZER_FILE = "tokenizer.json"
-TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 PARTS = ("discriminator", "generator")
 """Networks of an ELECTRA."""
-ROLE_NAMES = {
-    "bos": ("bos_token", "cls_token"),
-    "eos": ("eos_token", "sep_token"),
-    "pad": ("pad_token",),
-    "unk": ("unk_token",),
-    "mask": ("mask_token",),
-}
-"""Names of the roles of special tokens in tokenizer_config.json."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A network to export, wherever it comes from."""
-
-    state_dict: Mapping[str, Tensor]
-    config: NetworkConfig
-    head: Head | None
-    """The head on top of the network; None for an ELMo, which `transformers` does not have."""
-    tokenizer_json: str
-    input: InputEntry
-    """The artefact that it was read from."""
-    labels: tuple[str, ...] = ()
-    """Names of the labels, where it classifies and they are known."""
-    notes: tuple[str, ...] = ()
-    """Parts of the artefact that are not exported."""
-    chat_template: str | None = None
-    """How conversations are written, in Jinja; None where it learned none."""
-    search: GenerationConfig | None = None
-    """How its texts were written when it was scored; None where none were."""
-    max_length: int | None = None
-    """Tokens of the longest text that it was scored on; None takes the network's positions."""
-    cut: Literal["left", "right"] = "right"
-    """The side of a longer text that is cut."""
-    part: str | None = None
-    """`generator` or `discriminator`, where one of an ELECTRA was asked for."""
-    trial: str | None = None
-    """`TASK-INITIAL-SEED`, where one of several fine-tuned networks was asked for."""
-    weights: Weights = "model"
-
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """A finished export."""
-
-    directory: Path
-    family: str
-    """Architecture of `transformers`, or ELMo."""
-    auto_class: str
-    """The class whose `from_pretrained` reads it, or the function."""
-    fingerprint: str
-    difference: float | None
-    """Largest absolute difference of any logit between our network and the one that was read back; None when not
-    verified."""
-    notes: tuple[str, ...]
-    """Parts of the checkpoint that the directory lacks."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON-like data."""
-        return {**asdict(self), "directory": str(self.directory)}
 
 
 def export(
@@ -147,7 +79,7 @@ def write_export(source: Source, directory: Path, *, family: str | None, verify:
     refuse_other(directory, source.input)
     asked = {"part": source.part, "trial": source.trial}
     key = hash_json([KIND, source.input.fingerprint, *asked.values(), family, source.weights])
-    writer = _write_elmo if isinstance(source.config, ElmoConfig) else write_hugging_face
+    writer = write_elmo if isinstance(source.config, ElmoConfig) else write_hugging_face
     with staged(directory, key) as staging:
         with explained(source.input.uri):
             name, auto_class, difference = writer(staging, source, family, verify)
@@ -216,7 +148,12 @@ def network_of(model: PretrainedModel, part: str | None = None) -> Source:
             next_step=f"--part may be {' or '.join(PARTS)}" if is_electra else "leave out --part",
         )
     if part == "generator":
-        shape, tensors = _generator_config(model, config), generator_part(state_dict)
+        from pipeline.checkpoint.checkpoint import read_trainer_state
+        from pipeline.objectives.rtd import ReplacedTokenDetection, generator_config
+
+        settings = read_trainer_state(model.directory).identity["objective"]
+        shape = generator_config(ReplacedTokenDetection.model_validate(settings).generator, config)
+        tensors = generator_part(state_dict)
         return Source(tensors, shape, "masked_lm", text, entry, part=part, weights=model.weights)
     chosen = exported_part(state_dict, config, model.head)
     return Source(
@@ -231,21 +168,13 @@ def network_of(model: PretrainedModel, part: str | None = None) -> Source:
     )
 
 
-def _generator_config(model: PretrainedModel, config: TransformerConfig) -> TransformerConfig:
-    from pipeline.checkpoint.checkpoint import read_trainer_state
-    from pipeline.objectives.rtd import ReplacedTokenDetection, generator_config
-
-    settings = read_trainer_state(model.directory).identity["objective"]
-    return generator_config(ReplacedTokenDetection.model_validate(settings).generator, config)
-
-
 def _around_pretrained(source: Source, config: TransformerConfig) -> str:
     """The tokenizer with the special tokens that pre-training put around a text, where they depend on the network: a
     decoder's text begins with `<s>` and goes on, and T5's encoder reads none before it."""
     from tokenizers.processors import TemplateProcessing
 
     is_decoder, is_t5 = config.network == "decoder", config.positions == "relative_bias"
-    tokenizer = _tokenizer_of(source)
+    tokenizer = tokenizer_of(source)
     number = find_special_tokens(tokenizer).get("bos" if is_decoder else "eos")
     if number is None or not (is_decoder or is_t5):
         return source.tokenizer_json
@@ -254,18 +183,6 @@ def _around_pretrained(source: Source, config: TransformerConfig) -> str:
     special = {"id": "S", "ids": [number], "tokens": [token]}
     tokenizer.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=[special])
     return tokenizer.to_str()
-
-
-def _tokenizer_of(source: Source) -> Tokenizer:
-    from tokenizers import Tokenizer
-
-    try:
-        return Tokenizer.from_str(source.tokenizer_json)
-    except Exception as error:  # the library raises bare Exception
-        raise MismatchError(
-            f"The tokenizer.json of {source.input.uri} is no tokenizer: {error}",
-            next_step="put the tokenizer there that the network was trained with",
-        ) from None
 
 
 def is_artefact(directory: Path, kind: str) -> bool:
@@ -311,88 +228,3 @@ def refuse_other(directory: Path, exported: InputEntry) -> None:
         kept="everything in it",
         next_step="name a directory that does not exist",
     )
-
-
-def write_hugging_face(
-    staging: Path, source: Source, family: str | None, verify: bool
-) -> tuple[str, str, float | None]:
-    """Write a Transformer into an empty directory; returns its family, the class that reads it, and the largest
-    difference, None where nothing was verified."""
-    from models.hf.directory import save_hf_directory
-    from models.hf.family import TokenIds
-    from models.hf.heads import carrier_of
-
-    assert isinstance(source.config, TransformerConfig)
-    roles = write_tokenizer(staging, source)
-    exported = save_hf_directory(
-        staging,
-        source.state_dict,
-        source.config,
-        TokenIds(pad=roles["pad"], bos=roles.get("bos"), eos=roles.get("eos")),
-        head=source.head,
-        family=family,
-        labels=source.labels or None,
-        search=source.search,
-    )
-    difference = None
-    if verify:
-        from pipeline.export.verification import verify_export
-
-        difference = verify_export(staging, source.state_dict, source.config, exported.head)
-    return exported.family, carrier_of(source.config, exported.head).auto_class, difference
-
-
-def _write_elmo(
-    staging: Path, source: Source, family: str | None, verify: bool
-) -> tuple[str, str, float | None]:
-    from models.elmo.export import load_elmo, save_elmo
-    from models.elmo.language_model import ElmoLanguageModel
-    from models.hf.families import check_values
-
-    assert isinstance(source.config, ElmoConfig)
-    if family not in (None, ELMO):
-        raise ValueError(
-            f"an ELMo is of no family of Hugging Face models such as {family!r}; leave out --family"
-        )
-    check_values(source.state_dict, "the weights to export")
-    model = ElmoLanguageModel(source.config)
-    model.load_state_dict(dict(source.state_dict))
-    save_elmo(staging, model, source.tokenizer_json)
-    difference = None
-    if verify:
-        from pipeline.export.verification import compare_elmo
-
-        difference = compare_elmo(load_elmo(staging), model)
-    return ELMO, "models.elmo.export.load_elmo", difference
-
-
-def write_tokenizer(staging: Path, source: Source) -> dict[str, int]:
-    """tokenizer.json with the settings that AutoTokenizer wants; returns the ids of special tokens by role."""
-    assert isinstance(source.config, TransformerConfig)
-    tokenizer = _tokenizer_of(source)
-    roles = find_special_tokens(tokenizer)
-    if "pad" not in roles:
-        raise MismatchError(
-            f"The tokenizer.json of {source.input.uri} has no token to pad with.",
-            next_step=f"add one under a usual name: {', '.join(NAMES['pad'])}",
-        )
-    settings: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": source.max_length or source.config.max_positions,
-        "clean_up_tokenization_spaces": False,
-        # What goes on writing stands at the end of its text.
-        "padding_side": "left" if source.head == "causal_lm" else "right",
-        "truncation_side": source.cut,
-        # Whether the class gives segments of itself depends on its version.
-        "model_input_names": ["input_ids", "attention_mask"],
-    }
-    if source.config.num_segments > 1:
-        settings["model_input_names"].insert(1, "token_type_ids")
-    if source.chat_template is not None:
-        settings["chat_template"] = source.chat_template
-    for role, names in ROLE_NAMES.items():
-        if role in roles:
-            settings |= dict.fromkeys(names, tokenizer.id_to_token(roles[role]))
-    write_durably(staging / TOKENIZER_FILE, source.tokenizer_json.encode())
-    write_durably(staging / TOKENIZER_CONFIG_FILE, orjson.dumps(settings, option=orjson.OPT_INDENT_2))
-    return roles

@@ -38,11 +38,10 @@ from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.evaluation_sets import evaluation_texts
 from pipeline.tune.report.curves import Curve, plot
 from pipeline.tune.report.page import percent, render_page, start_of
-from pipeline.tune.results import file_entries
 from pipeline.tune.run import finetune
-from pipeline.tune.scores import Score
+from pipeline.tune.scores import Score, file_entries
 from pipeline.tune.summary import protocol, summarise
-from pipeline.tune.workload import scores_directory
+from pipeline.tune.trials import scores_directory
 
 Stage = tuple[str, Callable[[], None]]
 """Title of a stage, and what does it or finds it done."""

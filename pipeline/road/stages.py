@@ -29,8 +29,7 @@ from pipeline.run.config import PretrainConfig
 from pipeline.run.settings import GuardsConfig
 from pipeline.tune.config import NAME_PATTERN, FinetuneConfig
 from pipeline.tune.evaluation_sets import evaluation_texts
-from pipeline.tune.fit import check_network
-from pipeline.tune.workload import num_trainings, scores_directory
+from pipeline.tune.trials import check_network, num_trainings, scores_directory
 
 
 class StageConfig(Config):

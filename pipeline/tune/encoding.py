@@ -1,8 +1,8 @@
-"""Single texts and pairs as token ids with their special tokens."""
+"""Single texts and pairs as token ids with their special tokens, and rows of ids as arrays of one length."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,3 +111,36 @@ def longest_first(first: np.ndarray, second: np.ndarray, budget: np.ndarray) -> 
         np.where(fits, first, np.where(is_first, longer, shorter)),
         np.where(fits, second, np.where(is_first, shorter, longer)),
     )
+
+
+def pad_rows(
+    rows: Ragged, numbers: np.ndarray, fill: int, *, left: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pad rows of different lengths on the right, or on the left.
+
+    Args:
+        rows: int64 values.
+        numbers: int64 [batch]: the rows to take.
+        fill: the padding value.
+
+    Returns:
+        int64 [batch, length of the longest], and bool of the same shape that is true at elements of the rows.
+    """
+    chosen = rows.take(numbers)
+    place, lengths = np.arange(chosen.lengths.max()), chosen.lengths[:, None]
+    present = place >= len(place) - lengths if left else place < lengths
+    padded = np.full(present.shape, fill, dtype=np.int64)
+    padded[present] = chosen.values
+    return padded, present
+
+
+def batches_of(numbers: Iterable[int], size: Callable[[int], int], limit: int) -> Iterator[list[int]]:
+    """Cut numbers of rows, ascending by size, into batches whose rows, padded to the longest, have at most `limit`."""
+    batch: list[int] = []
+    for number in numbers:
+        if batch and (len(batch) + 1) * size(number) > limit:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import orjson
-from pydantic import TypeAdapter
-
-from cluster.artefacts.errors import ExportError, MismatchError, ReferenceNotFoundError
-from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, Manifest
-from cluster.artefacts.reading import inside
-from cluster.artefacts.storage import contents_of, open_artefact
+from cluster.artefacts.errors import ExportError, MismatchError
+from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry
+from cluster.artefacts.storage import contents_of
 from cluster.copies import place_of
-from models.config import ElmoConfig, NetworkConfig, TransformerConfig
+from models.config import ElmoConfig, TransformerConfig
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.references import Weights
-from pipeline.config.networks import NetworkChoice
 from pipeline.export import exporting
-from pipeline.export.exporting import Export, Source, is_artefact, refuse_option, write_export
-from pipeline.tune.results import TOKENIZER_FILE, Trial
-from pipeline.tune.scores import KIND, SCORES_FILE, START, Score, split_scores
-from pipeline.tune.task import TaskConfig, Tasks
+from pipeline.export.exporting import is_artefact, refuse_option, write_export
+from pipeline.export.formats import Export, Source
+from pipeline.tune.finetuned import FinetunedNetwork, finetuned_network, split_scores
+from pipeline.tune.scores import KIND, START, TOKENIZER_FILE
+from pipeline.tune.task import Tasks
 from pipeline.tune.tasks import TASKS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from models.hf.heads import Head
 
 
 def export(
@@ -78,7 +72,17 @@ def export(
         )
     found = finetuned_network(path, trial)
     if peft:
-        return _export_for_peft(found, path, directory, family, verify, runs_dir, tasks)
+        from pipeline.export.adapters import write_peft
+        from pipeline.tune.networks import method_of
+
+        if method_of(found.weights_file) is None:
+            raise ExportError(
+                f"{path} holds whole networks: they were trained without training.peft.",
+                next_step="leave out --peft",
+            )
+        adapted = _adapted(found, tasks, runs_dir)
+        source = _for_others(_source(found, path, adapted.state_dict(), tasks), found, path, tasks)
+        return write_peft(adapted, source, directory, family=family, verify=verify)
     source = _plain(found, path, tasks, runs_dir)
     if isinstance(source.config, ElmoConfig):
         raise ExportError(
@@ -143,7 +147,7 @@ def _plain(found: FinetunedNetwork, directory: Path, tasks: Tasks, runs_dir: Pat
     from safetensors.torch import load_file
 
     from models.peft.apply import merge
-    from pipeline.tune.adapted import WRAPPER, method_of
+    from pipeline.tune.networks import WRAPPER, method_of
 
     if method_of(found.weights_file) is None:
         with contents_of(found.weights_file):
@@ -156,7 +160,7 @@ def _plain(found: FinetunedNetwork, directory: Path, tasks: Tasks, runs_dir: Pat
             raise ExportError(
                 f"{directory} cannot be exported as a plain network: {error}.",
                 next_step="of prefix tuning of a language model, add --peft; read others with"
-                " pipeline.tune.adapted.load_adapted",
+                " pipeline.tune.networks.load_adapted",
             ) from None
     tensors = {name.removeprefix(WRAPPER): tensor for name, tensor in tensors.items()}
     return _source(found, directory, tensors, tasks)
@@ -168,136 +172,31 @@ def _source(found: FinetunedNetwork, directory: Path, tensors: Mapping[str, Tens
         return Source(
             state_dict=tensors,
             config=found.network,
-            head=_head_of(found, tasks),
+            head=tasks[found.settings["kind"]].head_of(found.network),
             tokenizer_json=(directory / TOKENIZER_FILE).read_text(encoding="utf-8"),
             input=InputEntry(kind=KIND, uri=place_of(directory), fingerprint=found.manifest.fingerprint),
             labels=found.labels,
             trial=found.asked,
-            chat_template=chat_template_of(found, tasks),
+            chat_template=found.task(tasks).chat_template(found.network),
         )
-
-
-def _export_for_peft(
-    found: FinetunedNetwork,
-    path: Path,
-    directory: Path,
-    family: str | None,
-    verify: bool,
-    runs_dir: Path,
-    tasks: Tasks,
-) -> Export:
-    """Write what was trained as `peft` reads it, over the network without it."""
-    from pipeline.export.adapters import write_peft
-    from pipeline.tune.adapted import method_of
-
-    if method_of(found.weights_file) is None:
-        raise ExportError(
-            f"{path} holds whole networks: they were trained without training.peft.",
-            next_step="leave out --peft",
-        )
-    adapted = _adapted(found, tasks, runs_dir)
-    source = _for_others(_source(found, path, adapted.state_dict(), tasks), found, path, tasks)
-    return write_peft(adapted, source, directory, family=family, verify=verify)
 
 
 def _adapted(found: FinetunedNetwork, tasks: Tasks, runs_dir: Path) -> nn.Module:
     """The network with its method, over the checkpoint that it started from."""
     from pipeline.checkpoint.references import resolve_model
-    from pipeline.tune.adapted import load_adapted
+    from pipeline.tune.networks import load_adapted
 
-    base = resolve_model(_start_of(found), runs_dir)
-    recorded = next(entry.fingerprint for entry in found.manifest.inputs if entry.kind == CHECKPOINT_KIND)
-    if base.fingerprint != recorded:
-        raise MismatchError(
-            f"{base.reference} is not the checkpoint that the network was trained over any more.",
-            next_step="name the runs directory that holds it: --runs-dir DIR",
-        )
-    head = _head_of(found, tasks)
-    return load_adapted(found.weights_file, found.network, head, max(1, len(found.labels)), base.state_dict())
-
-
-def _start_of(found: FinetunedNetwork) -> str:
-    """The reference of the checkpoint that the network started from."""
-    plain = START not in found.manifest.config
-    started = next((entry.uri for entry in found.manifest.inputs if entry.kind == CHECKPOINT_KIND), None)
-    if started is None or not plain:
+    started = next((entry for entry in found.manifest.inputs if entry.kind == CHECKPOINT_KIND), None)
+    if started is None or START in found.manifest.config:
         raise ExportError(
             "A network that was trained with training.peft over another fine-tuned network is not exported.",
             next_step="train it over an export of that network",
         )
-    return started
-
-
-def _head_of(found: FinetunedNetwork, tasks: Tasks) -> Head:
-    return tasks[found.settings["kind"]].head_of(found.network)
-
-
-def chat_template_of(found: FinetunedNetwork, tasks: Tasks = TASKS) -> str | None:
-    """The template of the conversations that a network learned, in Jinja; None where it learned none."""
-    return found.task(tasks).chat_template(found.network)
-
-
-@dataclass(frozen=True, slots=True)
-class FinetunedNetwork:
-    """A network among scores, whose bytes were verified."""
-
-    trial: Trial
-    network: NetworkConfig
-    labels: tuple[str, ...]
-    """Of its task, in the order of their numbers."""
-    weights_file: Path
-    manifest: Manifest
-    asked: str | None
-    """The name of the training, where one was asked for."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The task's part of the configuration, as the scores were made with."""
-        return self.manifest.config["tasks"][self.trial.task]
-
-    def task(self, tasks: Tasks) -> TaskConfig:
-        """The task, without its files."""
-        return tasks[self.settings["kind"]].without_files(self.settings)
-
-
-def finetuned_network(directory: Path, trial: str | None = None) -> FinetunedNetwork:
-    """Find a fine-tuned network in an artefact of scores; its weights are not loaded.
-
-    Arguments and errors: as `load_finetuned`.
-    """
-    manifest = open_artefact(directory, kind=KIND)
-    with contents_of(directory / SCORES_FILE):
-        content = orjson.loads((directory / SCORES_FILE).read_bytes())
-        scores = {Trial.of(score).name: score for score in map(Score.model_validate, content["scores"])}
-    chosen = Trial.of(scores[_choose(directory, manifest, scores, trial)])
-    if manifest.config["tasks"][chosen.task].get("training", {}).get("features") is not None:
-        raise ExportError(
-            f"{directory} holds a linear layer on frozen features, over the checkpoint as it was.",
-            next_step=f"use the checkpoint itself: cloze lineage {directory} names it",
+    base = resolve_model(started.uri, runs_dir)
+    if base.fingerprint != started.fingerprint:
+        raise MismatchError(
+            f"{base.reference} is not the checkpoint that the network was trained over any more.",
+            next_step="name the runs directory that holds it: --runs-dir DIR",
         )
-    with contents_of(directory / MANIFEST_NAME):
-        return FinetunedNetwork(
-            trial=chosen,
-            network=TypeAdapter(NetworkChoice).validate_python(manifest.config["model"]),
-            labels=tuple(content["labels"][chosen.task]),
-            weights_file=inside(directory, chosen.model_file),
-            manifest=manifest,
-            asked=trial,
-        )
-
-
-def _choose(directory: Path, manifest: Manifest, scores: Mapping[str, Score], trial: str | None) -> str:
-    if not manifest.config.get("save_models"):
-        raise ReferenceNotFoundError(
-            f"{directory} holds scores, but the fine-tuned weights were not kept.",
-            next_step="run the same `cloze finetune` again with save_models=true --replace",
-        )
-    if trial is None and len(scores) == 1:
-        return next(iter(scores))
-    if trial is None or trial not in scores:
-        asked = "more than one training" if trial is None else f"no training {trial}"
-        raise ReferenceNotFoundError(
-            f"{directory} has {asked}; there are {', '.join(scores)}.",
-            next_step=f"name one of them, such as {directory}@{next(iter(scores))}",
-        )
-    return trial
+    head = tasks[found.settings["kind"]].head_of(found.network)
+    return load_adapted(found.weights_file, found.network, head, max(1, len(found.labels)), base.state_dict())

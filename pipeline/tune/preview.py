@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.tune.config import FinetuneConfig
-from pipeline.tune.workload import Workload, make_workload
+from pipeline.tune.trials import plan_trials
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pipeline.checkpoint.references import PretrainedModel
     from pipeline.tune.forms.base import PreparedTask
     from pipeline.tune.settings import TrainingConfig
-    from pipeline.tune.trials import TrialRunner
 
 TIMED_UPDATES = 3
 """Updates that are timed, after one that is not."""
@@ -71,48 +70,40 @@ def preview(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Previ
     """
     from models.weights import count_parameters
     from pipeline.run.tracking import start_run
+    from pipeline.tune.networks import initial_network
     from pipeline.tune.processes import make_accelerator
-    from pipeline.tune.starting import initial_network
-    from pipeline.tune.trials import TrialRunner
+    from pipeline.tune.runner import TrialRunner
 
-    workload = make_workload(config, pretrained)
+    trials = plan_trials(config, pretrained)
     accelerator = make_accelerator(config)
-    runner = TrialRunner(accelerator, workload, Path(), start_run)
+    runner = TrialRunner(accelerator, trials, Path(), start_run)
     weights = pretrained.state_dict() if pretrained else None
     found, parameters = [], 0
-    for name in workload.tasks:
-        task = runner.task(name)
-        model = initial_network(task, config.seeds[0], weights, config.training_of(name).peft)
+    for name, data in trials.tasks.items():
+        task, settings = runner.task(name), config.training_of(name)
+        model = initial_network(task, config.seeds[0], weights, settings.peft)
         parameters = parameters or count_parameters(model)
         trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
-        seconds = _seconds_of_a_token(accelerator, model, task, config.training_of(name))
-        found.append(_preview(workload, runner, name, seconds, trained))
-    return Preview(workload.reference or "random weights", parameters, workload.directory, tuple(found))
-
-
-def _preview(
-    workload: Workload, runner: TrialRunner, name: str, seconds_of_a_token: float, trained: int
-) -> TaskPreview:
-    task, data = runner.task(name), workload.tasks[name]
-    lengths = task.train.lengths
-    trials = [trial for trial in workload.trials if trial.task == name]
-    epochs = [workload.config.training_of(name, dict(trial.choice)).epochs for trial in trials]
-    longest = workload.config.training_of(name).max_length
-    return TaskPreview(
-        task=name,
-        kind=workload.config.tasks[name].kind,
-        train_examples=len(data.train),
-        evaluation_examples=len(data.evaluation),
-        test_examples=len(data.test),
-        rows=len(lengths),
-        tokens=int(lengths.sum()),
-        full_share=float((lengths >= longest).mean()),
-        trained_parameters=trained,
-        trainings=len(trials),
-        updates=max(map(runner.num_updates, trials)),
-        seconds=seconds_of_a_token * float(lengths.sum()) * sum(epochs),
-        notes=task.notes,
-    )
+        own = [trial for trial in trials.all if trial.task == name]
+        epochs = sum(config.training_of(name, dict(trial.choice)).epochs for trial in own)
+        lengths = task.train.lengths
+        preview = TaskPreview(
+            task=name,
+            kind=config.tasks[name].kind,
+            train_examples=len(data.train),
+            evaluation_examples=len(data.evaluation),
+            test_examples=len(data.test),
+            rows=len(lengths),
+            tokens=int(lengths.sum()),
+            full_share=float((lengths >= settings.max_length).mean()),
+            trained_parameters=trained,
+            trainings=len(own),
+            updates=max(map(runner.num_updates, own)),
+            seconds=_seconds_of_a_token(accelerator, model, task, settings) * float(lengths.sum()) * epochs,
+            notes=task.notes,
+        )
+        found.append(preview)
+    return Preview(trials.reference or "random weights", parameters, trials.directory, tuple(found))
 
 
 def _seconds_of_a_token(
@@ -120,19 +111,18 @@ def _seconds_of_a_token(
 ) -> float:
     """Seconds of an update, for each of its tokens."""
     from pipeline.tune.learner import PlainLearner
-    from pipeline.tune.updates import Updater, plan_updates
+    from pipeline.tune.updates import make_update, plan_updates
 
     plan = plan_updates(settings, len(task.train), 0, accelerator.num_processes)
     learner = PlainLearner(accelerator, model, settings)
     learner.network.train()
-    updater = Updater(accelerator, learner, task, settings, plan)
     batches = plan.epoch_batches(0)[: TIMED_UPDATES + 1]
     started, tokens = time.perf_counter(), 0
     for update, batch in enumerate(batches):
         if update == 1:
             # The first one allocates memory.
             started, tokens = time.perf_counter(), 0
-        updater.make(update, batch)
+        make_update(accelerator, learner, task, settings, plan, update, batch)
         tokens += int(task.train.lengths[batch].sum())
     seconds = time.perf_counter() - started
     learner.close()

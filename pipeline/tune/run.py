@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,27 +15,30 @@ from cluster.artefacts.errors import ClozeError, StorageError
 from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.parts import ArtefactPart, Condition, PartedArtefact
 from cluster.artefacts.storage import storage_errors
-from cluster.progress import Advance, progress
+from cluster.progress import progress
 from cluster.publication import push
 from pipeline.run.log.wandb_sink import require_client
 from pipeline.run.tracking import start_run
 from pipeline.tune.config import FinetuneConfig
-from pipeline.tune.results import (
+from pipeline.tune.scores import (
     IN_PROGRESS,
+    KIND,
+    SCORES_FILE,
     TOKENIZER_FILE,
     TRIAL_RECORDS,
+    Score,
     TrialRecord,
     file_entries,
+    read_scores,
     write_scores,
 )
-from pipeline.tune.scores import KIND, SCORES_FILE, Score, read_scores
-from pipeline.tune.workload import Workload, make_workload
+from pipeline.tune.trials import Trials, plan_trials
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from pipeline.checkpoint.references import PretrainedModel
-    from pipeline.tune.trials import StartRun
+    from pipeline.tune.runner import StartRun
 
 
 def finetune(
@@ -64,37 +67,38 @@ def finetune(
 
     Raises:
         ConfigError: committed scores of other settings are in the way, or a task's data is wrong.
-        MissingInputError, MismatchError: as `make_workload`; MissingInputError for `wandb` without its client, too.
+        MissingInputError, MismatchError: as `plan_trials`; MissingInputError for `wandb` without its client, too.
         CorruptArtefactError: repaired files of damaged scores differ from the first ones.
         TrackingUnreachableError: MLflow does not answer; finished trainings are kept.
     """
     require_client(config.wandb)
-    workload = make_workload(config, pretrained)
+    trials = plan_trials(config, pretrained)
     artefact = PartedArtefact(
-        workload.directory,
+        trials.directory,
         KIND,
-        workload.key,
-        workload.settings,
-        workload.inputs,
-        [ArtefactPart(trial.name, workload.identity(trial)) for trial in workload.trials],
+        trials.key,
+        trials.settings,
+        trials.inputs,
+        [ArtefactPart(trial.name, trials.identity(trial)) for trial in trials.all],
         TRIAL_RECORDS,
         records_are_content=False,
         place_setting="name",
     )
     condition = artefact.inspect(replace=replace)
-    tracked_runs = [] if condition.is_intact else _make(workload, artefact, condition, track)
+    tracked_runs = [] if condition.is_intact else _make(trials, artefact, condition, track)
     if config.publish is not None and os.environ.get("RANK", "0") == "0":
         place = artefact.directory.relative_to(config.out).as_posix()
         push(artefact.directory, f"{config.publish}/{place}", replace=replace)
+    scores = read_scores(artefact.directory)
     if tracked_runs or on_page is not None:
-        from pipeline.tune.report.tracked import publish_page
+        from pipeline.tune.report.page import publish_page
 
-        publish_page(artefact.directory, config.runs_dir, tracked_runs, on_page)
-    return read_scores(artefact.directory)
+        publish_page(artefact.directory, scores, config.runs_dir, tracked_runs, on_page)
+    return scores
 
 
 def _make(
-    workload: Workload, artefact: PartedArtefact[TrialRecord], condition: Condition, track: StartRun
+    trials: Trials, artefact: PartedArtefact[TrialRecord], condition: Condition, track: StartRun
 ) -> list[str]:
     """Run the missing trainings and commit the artefact, or repair a committed one in place.
 
@@ -105,9 +109,9 @@ def _make(
     from pipeline.checkpoint.references import with_logged_model
     from pipeline.tune.processes import make_accelerator, on_first
 
-    if workload.pretrained and track is start_run:
-        pretrained = with_logged_model(workload.pretrained, workload.config.runs_dir)
-        workload = dataclasses.replace(workload, pretrained=pretrained)
+    if trials.pretrained and track is start_run:
+        pretrained = with_logged_model(trials.pretrained, trials.config.runs_dir)
+        trials = dataclasses.replace(trials, pretrained=pretrained)
 
     def prepare() -> tuple[Path, dict[str, TrialRecord]]:
         workspace = artefact.prepare(condition)
@@ -116,10 +120,10 @@ def _make(
     def conclude() -> None:
         with storage_errors(workspace):
             shutil.rmtree(workspace / IN_PROGRESS, ignore_errors=True)
-            write_scores(workspace, records, {name: task.labels for name, task in workload.tasks.items()})
+            write_scores(workspace, records, {name: task.labels for name, task in trials.tasks.items()})
             files = [*file_entries(workspace, [SCORES_FILE], rows=len(records))]
-            if workload.config.save_models:
-                write_durably(workspace / TOKENIZER_FILE, workload.tokenizer.path.read_bytes())
+            if trials.config.save_models:
+                write_durably(workspace / TOKENIZER_FILE, trials.tokenizer.path.read_bytes())
                 files += file_entries(workspace, [TOKENIZER_FILE])
         files += [entry for record in records for entry in record.files]
         tracked = {record.part_name: record.tracked_run for record in records}
@@ -132,10 +136,10 @@ def _make(
         )
         artefact.conclude(condition, workspace, files, stats)
 
-    accelerator = make_accelerator(workload.config)
+    accelerator = make_accelerator(trials.config)
     workspace, finished = on_first(accelerator, prepare)
     with _noticing_removal(workspace):
-        records = _train_missing(accelerator, workload, workspace, finished, track)
+        records = _train_missing(accelerator, trials, workspace, finished, track)
     on_first(accelerator, conclude)
     is_tracked = accelerator.is_main_process and track is start_run
     return [record.tracked_run for record in records] if is_tracked else []
@@ -143,32 +147,35 @@ def _make(
 
 def _train_missing(
     accelerator: Accelerator,
-    workload: Workload,
+    trials: Trials,
     workspace: Path,
     finished: dict[str, TrialRecord],
     track: StartRun,
 ) -> list[TrialRecord]:
     """The records of all trials, in order; trains those that `finished` does not have, one after another or side by
     side."""
+    from pipeline.tune.runner import TrialRunner, stopping
     from pipeline.tune.side_by_side import train_side_by_side
-    from pipeline.tune.trials import TrialRunner, stopping
 
-    runner = TrialRunner(accelerator, workload, workspace, track)
-    sizes = {trial.name: runner.num_updates(trial) for trial in workload.trials}
-    missing = [trial for trial in workload.trials if trial.name not in finished]
-    if accelerator.is_main_process:
+    runner = TrialRunner(accelerator, trials, workspace, track)
+    sizes = {trial.name: runner.num_updates(trial) for trial in trials.all}
+    missing = [trial for trial in trials.all if trial.name not in finished]
+    is_first = accelerator.is_main_process
+    if is_first:
         for name in dict.fromkeys(trial.task for trial in missing):
             for note in runner.task(name).notes:
                 print(f"Note: {name}: {note}.", file=sys.stderr)
-    with _progress(accelerator, sum(sizes.values())) as advance:
+    # The other processes stay silent.
+    silent = nullcontext(lambda count=1, shown="": None)
+    with progress("fine-tuning", sum(sizes.values())) if is_first else silent as advance:
         for name in finished:
             advance(sizes[name], f"{name} already done")
-        if workload.config.side_by_side == 1 or len(missing) < 2:
-            with stopping(workspace, clears=accelerator.is_main_process) as request:
+        if trials.config.side_by_side == 1 or len(missing) < 2:
+            with stopping(workspace, clears=is_first) as request:
                 finished |= {trial.name: runner.run(trial, advance, request) for trial in missing}
         else:
-            finished |= train_side_by_side(accelerator, workload, workspace, missing, track, sizes, advance)
-    return [finished[trial.name] for trial in workload.trials]
+            finished |= train_side_by_side(accelerator, trials, workspace, missing, track, sizes, advance)
+    return [finished[trial.name] for trial in trials.all]
 
 
 @contextmanager
@@ -190,13 +197,3 @@ def _noticing_removal(workspace: Path) -> Iterator[None]:
             kept="committed scores; nothing of these trainings",
             next_step="run the same command again",
         ) from error
-
-
-@contextmanager
-def _progress(accelerator: Accelerator, total: int) -> Iterator[Advance]:
-    """Progress from the first process; the others stay silent."""
-    if accelerator.is_main_process:
-        with progress("fine-tuning", total) as advance:
-            yield advance
-    else:
-        yield lambda count=1, shown="": None

@@ -1,60 +1,65 @@
-"""The scores of trainings."""
+"""The scores of trials, and the artefact that holds them: finished trials as its parts, committed scores read back."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from cluster.artefacts.manifest import Manifest
-from cluster.artefacts.places import as_place, is_uri
-from cluster.artefacts.storage import open_artefact
-from cluster.copies import local_copy, manifest_at
+from cluster.artefacts.errors import ReferenceNotFoundError
+from cluster.artefacts.manifest import FileEntry, Manifest, hash_file, sha256_if_signing, write_durably
+from cluster.artefacts.parts import PartRecord, PartRecords
+from cluster.artefacts.storage import contents_of, open_artefact
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
-from pipeline.export.exporting import is_artefact
 
 KIND = "scores"
 SCORES_FILE = "scores.json"
+TOKENIZER_FILE = "tokenizer.json"
+"""Lies beside fine-tuned weights, so that they can be used without the checkpoint that they started from."""
+IN_PROGRESS = "in-progress"
+"""Directory, beside the finished trials, of the states and the notes of those that have begun."""
 START = "start"
 """Setting of scores whose networks started from a fine-tuned network: its reference, `SCORES@TRIAL`."""
-
-
-def split_scores(reference: str) -> tuple[Path, str | None]:
-    """The directory and the training of `SCORES@TRIAL`; all of `reference` and None where it names no single training.
-
-    Directories of scores have the names of checkpoints, which hold an `@` themselves. Scores at a URI are copied to
-    this machine, and the directory is the copy's.
-    """
-    if is_uri(reference):
-        return _copied(reference)
-    whole, (directory, _, trial) = Path(reference), reference.rpartition("@")
-    if directory and not is_artefact(whole, KIND) and is_artefact(Path(directory), KIND):
-        return Path(directory), trial or None
-    return whole, None
-
-
-def _copied(uri: str) -> tuple[Path, str | None]:
-    whole = str(as_place(uri))
-    directory, _, trial = whole.rpartition("@")
-    for place, named in ((whole, None), (directory, trial or None)):
-        if is_uri(place) and (manifest := manifest_at(place)) is not None and manifest.kind == KIND:
-            return local_copy(place, kind=KIND), named
-    return Path(uri), None
-
-
+TEACHER = "teacher"
+"""Names the teacher's metrics among the baselines of a score."""
+Line = dict[str, Any]
+"""The prediction of one evaluation example, as a form wrote it."""
 Initial = Literal["pretrained", "random"]
 """The weights a training started from."""
-
-
-def _number(value: Any) -> Any:
-    return math.nan if value is None else value
-
-
-Number = Annotated[float, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """JSON has no NaN: what was none, such as the correlation with a constant, is written as null and read as NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One training: a task, the weights it starts from, a seed, and a choice of searched settings."""
+
+    task: str
+    initial: Initial
+    seed: int
+    choice: tuple[tuple[str, float | int], ...] = ()
+    """Names and values of searched settings, in the search's order; empty without a search."""
+
+    @property
+    def name(self) -> str:
+        """`TASK-INITIAL-SEED`, or `TASK-INITIAL-lr=2e-05-SEED`: unique in a run and safe in file names."""
+        chosen = "".join(f"-{setting}={value}" for setting, value in self.choice)
+        return f"{self.task}-{self.initial}{chosen}-{self.seed}"
+
+    def file(self, kind: str) -> str:
+        """The name of one of its files: `predictions-TASK-INITIAL-SEED.jsonl` for `predictions.jsonl`."""
+        stem, _, suffix = kind.rpartition(".")
+        return f"{stem}-{self.name}.{suffix}"
+
+    @property
+    def model_file(self) -> str:
+        """The fine-tuned weights, where they are kept."""
+        return self.file("model.safetensors")
 
 
 class EpochScore(BaseModel):
@@ -82,10 +87,6 @@ class Distillation(BaseModel):
     teacher_bytes: int
     """Of the weights as they are saved."""
     student_bytes: int
-
-
-TEACHER = "teacher"
-"""Names the teacher's metrics among the baselines of a score."""
 
 
 class Score(BaseModel):
@@ -124,6 +125,62 @@ class Score(BaseModel):
         """The main metric."""
         return self.metrics[self.main_metric]
 
+    @property
+    def trial(self) -> Trial:
+        """The trial with this score."""
+        return Trial(self.task, self.initial, self.seed, tuple(self.choice.items()))
+
+
+class TrialRecord(PartRecord):
+    """The durable note that a training is finished.
+
+    Its identity hashes everything that determines the training: data, settings, initial weights, seed.
+    """
+
+    score: Score
+    files: tuple[FileEntry, ...]
+    tracked_run: str
+    """Its MLflow run."""
+    seconds: float
+    """Time of training and evaluation, of all attempts together."""
+    examples_per_second: dict[str, float] | None = None
+    """Evaluation rows that `teacher` and `student` read per second on this machine; None without a teacher."""
+
+    @property
+    def part_name(self) -> str:
+        """Name of the training."""
+        return self.score.trial.name
+
+    @property
+    def part_files(self) -> tuple[FileEntry, ...]:
+        """The predictions and, where they are kept, the weights."""
+        return self.files
+
+
+TRIAL_RECORDS = PartRecords("trial-records", TrialRecord)
+
+
+def write_scores(
+    directory: Path, records: Sequence[TrialRecord], labels: Mapping[str, Sequence[str]]
+) -> None:
+    """Write `scores.json`: every score, and the labels of every task in the order of their numbers."""
+    # The checkpoint is in the manifest.
+    scores = [record.score.model_dump(mode="json", exclude={"reference"}) for record in records]
+    content = {"scores": scores, "labels": {task: list(names) for task, names in labels.items()}}
+    write_durably(
+        directory / SCORES_FILE, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+    )
+
+
+def file_entries(directory: Path, names: Iterable[str], rows: int | None = None) -> tuple[FileEntry, ...]:
+    """Entries of files of a directory, each with its hash and as many `rows`."""
+    entries = []
+    for name in names:
+        digest, size_bytes = hash_file(directory / name)
+        sha256 = sha256_if_signing(directory / name)
+        entries.append(FileEntry(name, size_bytes, digest, rows=rows, sha256=sha256))
+    return tuple(entries)
+
 
 def same_prediction(lines: bytes) -> str | None:
     """The one prediction in all lines of `predictions.jsonl`, or for all words where they hold tags; None where two
@@ -142,10 +199,7 @@ def read_scores(directory: Path) -> list[Score]:
     Raises:
         CorruptArtefactError: it is no scores artefact, or a file is damaged.
     """
-    manifest = open_artefact(
-        directory, kind=KIND, repair="run the same `cloze finetune` again; only damaged trainings are redone"
-    )
-    return scores_in(directory, manifest)
+    return list(ScoresDirectory.open(directory).scores)
 
 
 def scores_in(directory: Path, manifest: Manifest) -> list[Score]:
@@ -155,9 +209,79 @@ def scores_in(directory: Path, manifest: Manifest) -> list[Score]:
     scores = [
         Score.model_validate(row) for row in orjson.loads((directory / SCORES_FILE).read_bytes())["scores"]
     ]
-    return [with_reference(score, reference) for score in scores]
+    return [
+        score.model_copy(update={"reference": reference if score.initial == "pretrained" else None})
+        for score in scores
+    ]
 
 
-def with_reference(score: Score, reference: str | None) -> Score:
-    """The score naming its checkpoint, unless it started from random weights."""
-    return score.model_copy(update={"reference": reference if score.initial == "pretrained" else None})
+@dataclass(frozen=True, slots=True)
+class ScoresDirectory:
+    """A committed artefact of scores, whose files were verified."""
+
+    path: Path
+    manifest: Manifest
+    scores: tuple[Score, ...]
+    labels: dict[str, list[str]]
+    """By task the names of its labels, in the order of their numbers; empty where nothing is classified."""
+
+    @classmethod
+    def open(cls, path: Path) -> ScoresDirectory:
+        """Read scores and manifest.
+
+        Raises:
+            MissingInputError: it is an artefact of another kind.
+            CorruptArtefactError: it is no artefact, or a file is damaged.
+        """
+        repair = "run the same `cloze finetune` again; only damaged trainings are redone"
+        manifest = open_artefact(path, kind=KIND, repair=repair)
+        with contents_of(path / SCORES_FILE):
+            labels = orjson.loads((path / SCORES_FILE).read_bytes()).get("labels", {})
+        return cls(path, manifest, tuple(scores_in(path, manifest)), labels)
+
+    @property
+    def runs(self) -> dict[str, str]:
+        """MLflow's run of every training, by the training's name."""
+        return self.manifest.stats.get("tracked_runs", {})
+
+    def kind(self, task: str) -> str:
+        """The kind of a task, such as `sst2`; empty where the manifest does not say."""
+        return self.manifest.config.get("tasks", {}).get(task, {}).get("kind", "")
+
+    def seconds(self, trial: Trial) -> float | None:
+        """Time of a training with its evaluations; None where it was not measured."""
+        return self.manifest.stats.get("seconds", {}).get(trial.name)
+
+    def speeds(self, trial: Trial) -> dict[str, float] | None:
+        """Evaluation rows that `teacher` and `student` read per second; None for a training without a teacher."""
+        return self.manifest.stats.get("examples_per_second", {}).get(trial.name)
+
+    def score(self, name: str | None) -> Score:
+        """The score of the training called `name`; by default of the first one.
+
+        Raises:
+            ReferenceNotFoundError: there is none; the message names those that there are.
+        """
+        found = {score.trial.name: score for score in self.scores}
+        if name is None:
+            return self.scores[0]
+        if name not in found:
+            raise ReferenceNotFoundError(
+                f"{self.path} has no training {name}.", next_step=f"name one of {', '.join(found)}"
+            )
+        return found[name]
+
+    def lines(self, trial: Trial) -> list[Line]:
+        """The predictions of a training; none where its form writes no lines."""
+        path = self.path / trial.file("predictions.jsonl")
+        if not path.exists():
+            return []
+        with contents_of(path):
+            return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+    def losses(self, trial: Trial) -> list[float]:
+        """The mean loss of every update."""
+        path = self.path / trial.file("losses.json")
+        with contents_of(path):
+            # JSON has no NaN.
+            return [math.nan if loss is None else loss for loss in orjson.loads(path.read_bytes())]

@@ -34,10 +34,12 @@ class SummaryRow:
     best: dict[str, float]
     """The best of the seeds."""
 
-    def has(self, score: Score) -> bool:
-        """Whether a score is of one of the row's seeds."""
-        of_row = (self.task, self.initial, self.reference, self.choice)
-        return of_row == (score.task, score.initial, score.reference, score.choice)
+    def of(self, scores: Iterable[Score]) -> list[Score]:
+        """The scores that the row stands for, one for each seed."""
+        key = (self.task, self.initial, self.reference, self.choice)
+        return [
+            score for score in scores if (score.task, score.initial, score.reference, score.choice) == key
+        ]
 
 
 def summarise(scores: Iterable[Score], *, all_choices: bool = False) -> list[SummaryRow]:
@@ -95,7 +97,7 @@ def protocol(scores: Sequence[Score]) -> str:
     keeps_best = any(score.kept_epoch for score in scores)
     parts.append("the best epoch on the evaluation examples" if keeps_best else "after the last epoch")
     for row in trained:
-        same = [score.same_prediction for score in scores if row.has(score) and score.same_prediction]
+        same = [score.same_prediction for score in row.of(scores) if score.same_prediction]
         if same:
             parts.append(
                 f"{row.task} from {row.reference or 'random weights'}: in {len(same)} of {row.num_seeds} trainings all"

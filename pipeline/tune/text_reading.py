@@ -69,21 +69,15 @@ def with_own_padding(
     """
     import torch
 
-    written = own_padding(tokenizer_json)
-    table = tensors[EMBEDDING]
-    rows = max(len(table), find_special_tokens(Tokenizer.from_str(written))["pad"] + 1)
-    grown = torch.cat([table, table.new_zeros(rows - len(table), table.shape[1])])
-    return written, replace(network, vocab_size=rows), {**tensors, EMBEDDING: grown}
-
-
-def own_padding(tokenizer_json: str) -> str:
-    """The tokenizer, with another token to pad with where it pads with the token that ends a text."""
     found = Tokenizer.from_str(tokenizer_json)
     roles = find_special_tokens(found)
-    if roles["pad"] != roles["eos"]:
-        return tokenizer_json
-    found.add_special_tokens([NAMES["pad"][0]])
-    return found.to_str()
+    if roles["pad"] == roles["eos"]:
+        found.add_special_tokens([NAMES["pad"][0]])
+        tokenizer_json = found.to_str()
+    table = tensors[EMBEDDING]
+    rows = max(len(table), find_special_tokens(found)["pad"] + 1)
+    grown = torch.cat([table, table.new_zeros(rows - len(table), table.shape[1])])
+    return tokenizer_json, replace(network, vocab_size=rows), {**tensors, EMBEDDING: grown}
 
 
 def _writes(tokenizer: Tokenizer, around: SequenceFormat) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -15,10 +14,11 @@ from torch.utils.data import DataLoader
 
 from pipeline.run.settings import ZeroConfig
 from pipeline.tune.forms.base import EncodedPart, PaddedBatch, PreparedTask, unwrapped
-from pipeline.tune.learner import Learner, PlainLearner
+from pipeline.tune.learner import make_learner
+from pipeline.tune.scores import EpochScore
 from pipeline.tune.settings import TrainingConfig
-from pipeline.tune.training_state import EpochReport, Kept, StateFile, TrainingState
-from pipeline.tune.updates import Updater, plan_updates
+from pipeline.tune.training_state import Kept, StateFile, TrainingState
+from pipeline.tune.updates import make_update, plan_updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,28 +27,15 @@ class Outcome:
 
     outputs: np.ndarray
     """[evaluation rows, ...]: the form's outputs after the epoch that counts."""
-    epochs: tuple[EpochReport, ...]
-    kept: EpochReport
-    """The epoch that counts; the network has its weights."""
+    epochs: tuple[EpochScore, ...]
+    kept_epoch: int
+    """The epoch that counts, from 1; the network has its weights."""
     losses: tuple[float, ...]
     """Mean loss of every update, nats per prediction."""
     network: nn.Module
     """The trained network, with the weights of the epoch that counts."""
     test_outputs: np.ndarray | None
     """[test rows, ...], where the task has unlabelled examples."""
-
-
-def _ignore(*_: object) -> None:
-    """Told of nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Callbacks:
-    """Reports of a training's progress, in every process."""
-
-    on_update: Callable[[int, float], None] = field(default=_ignore)
-    """(updates done, mean loss of the last one); of several processes, each estimates the loss from its own share."""
-    on_epoch: Callable[[EpochReport], None] = field(default=_ignore)
 
 
 def train(
@@ -59,7 +46,8 @@ def train(
     seed: int,
     *,
     main_metric: str | None = None,
-    callbacks: Callbacks = Callbacks(),
+    on_update: Callable[[int, float], object] = lambda updates, loss: None,
+    on_epoch: Callable[[EpochScore], object] = lambda epoch: None,
     state_file: StateFile | None = None,
     zero: ZeroConfig | None = None,
 ) -> Outcome:
@@ -68,6 +56,9 @@ def train(
     Args:
         model: the network that `task` builds, with its first weights; not to be used afterwards.
         main_metric: decides which epoch is best, where that matters.
+        on_update: takes the updates done and the mean loss of the last one, in every process; of several processes,
+            each estimates the loss from its own share.
+        on_epoch: takes an epoch's loss and metrics, in every process.
         state_file: keeps the training's place on disk, so that a killed one goes on from there.
         zero: shards the training among the processes; None trains all weights in each.
 
@@ -84,29 +75,37 @@ def train(
         if state_file:
             state_file.stop_if_asked(state, learner)
 
-    updater = Updater(accelerator, learner, task, settings, plan)
     loader = evaluation_loader(accelerator, task)
-    with _own_randomness(accelerator):
+    devices = [accelerator.device] if accelerator.device.type == "cuda" else []
+    # Dropout draws from torch's global generators, which are restored afterwards.
+    with torch.random.fork_rng(devices=devices):
         for epoch in range(len(state.epochs), settings.epochs):
-            if _is_over(state, settings, main_metric):
+            # Nothing better came for as long as the settings allow.
+            best = _best_epoch(state, main_metric) if settings.patience and state.epochs else epoch
+            if settings.patience and epoch - best >= settings.patience:
                 break
             learner.network.train()
             for number, batch in enumerate(plan.epoch_batches(epoch)):
                 if number < len(state.losses):
                     continue
                 pause()
-                state.losses.append(updater.make(state.updates, batch))
+                loss = make_update(accelerator, learner, task, settings, plan, state.updates, batch)
+                state.losses.append(loss)
                 state.updates += 1
-                callbacks.on_update(state.updates, state.losses[-1] * accelerator.num_processes)
+                on_update(state.updates, loss * accelerator.num_processes)
                 if state_file:
                     state_file.save_when_due(state, learner)
             is_scored = settings.scored == "every_epoch" or epoch == settings.epochs - 1
             network = learner.whole()
             outputs = evaluate(accelerator, network, task, loader, pause) if is_scored else None
             _close_epoch(accelerator, state, task.measure(outputs) if outputs is not None else {})
-            if outputs is not None:
-                _keep(state, outputs, network, settings, main_metric)
-            callbacks.on_epoch(state.epochs[-1])
+            if outputs is not None and settings.keep == "last":
+                state.kept = Kept(epoch + 1, outputs, None)
+            elif outputs is not None and _best_epoch(state, main_metric) == epoch + 1:
+                tensors = unwrapped(network).state_dict()
+                weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+                state.kept = Kept(epoch + 1, outputs, weights)
+            on_epoch(state.epochs[-1])
         kept = state.kept
         assert kept is not None, "the last epoch is always scored"
         network = learner.whole()
@@ -118,70 +117,25 @@ def train(
             tested = evaluate(accelerator, network, task, unlabelled, pause)
     learner.close()
     accelerator.free_memory(loader)
-    epochs = tuple(state.epochs)
     return Outcome(
-        kept.outputs, epochs, epochs[kept.epoch - 1], tuple(state.curve), unwrapped(network), tested
+        kept.outputs, tuple(state.epochs), kept.epoch, tuple(state.curve), unwrapped(network), tested
     )
-
-
-def make_learner(
-    accelerator: Accelerator, model: nn.Module, settings: TrainingConfig, zero: ZeroConfig | None
-) -> Learner:
-    """The network as the processes train it, sharded if `zero` is given."""
-    if zero is None:
-        return PlainLearner(accelerator, model, settings)
-    # DeepSpeed takes seconds to import.
-    from pipeline.tune.sharded import ShardedLearner
-
-    return ShardedLearner(accelerator, model, settings, zero)
 
 
 def _close_epoch(accelerator: Accelerator, state: TrainingState, metrics: dict[str, float]) -> None:
     # In float64 and summed over processes: every process gets the losses of all predictions.
     shares = torch.tensor(state.losses, dtype=torch.float64, device=accelerator.device)
     losses = torch.as_tensor(accelerator.reduce(shares))
-    state.epochs.append(EpochReport(len(state.epochs) + 1, state.updates, float(losses.mean()), metrics))
+    state.epochs.append(EpochScore(update=state.updates, loss=float(losses.mean()), metrics=metrics))
     state.curve += losses.tolist()
     state.losses = []
-
-
-def _keep(
-    state: TrainingState,
-    outputs: np.ndarray,
-    model: nn.Module,
-    settings: TrainingConfig,
-    main_metric: str | None,
-) -> None:
-    """Note the epoch that has just ended as the one that counts, if it does."""
-    epoch = state.epochs[-1].epoch
-    if settings.keep == "last":
-        state.kept = Kept(epoch, outputs, None)
-    elif epoch == _best_epoch(state, main_metric):
-        weights = {
-            name: tensor.detach().cpu().clone() for name, tensor in unwrapped(model).state_dict().items()
-        }
-        state.kept = Kept(epoch, outputs, weights)
 
 
 def _best_epoch(state: TrainingState, main_metric: str | None) -> int:
     """The first epoch with the highest main metric, from 1."""
     assert main_metric is not None, "which epoch is best is for a metric to say"
-    return max(state.epochs, key=lambda report: report.metrics[main_metric]).epoch
-
-
-def _is_over(state: TrainingState, settings: TrainingConfig, main_metric: str | None) -> bool:
-    """Whether the last epochs brought nothing better, for as long as the settings allow."""
-    if settings.patience is None or not state.epochs:
-        return False
-    return len(state.epochs) - _best_epoch(state, main_metric) >= settings.patience
-
-
-@contextmanager
-def _own_randomness(accelerator: Accelerator) -> Iterator[None]:
-    """Restore torch's global generators afterwards: dropout draws from them."""
-    devices = [accelerator.device] if accelerator.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        yield
+    values = [epoch.metrics[main_metric] for epoch in state.epochs]
+    return values.index(max(values)) + 1
 
 
 def evaluate(

@@ -7,13 +7,10 @@ the header. Order and dropout follow from the numbers of update and micro-batch,
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -30,25 +27,12 @@ from cluster.stopping import StopFile
 from models.weights import with_prefix
 from pipeline.tune.learner import Learner
 from pipeline.tune.processes import on_first
+from pipeline.tune.scores import EpochScore
 
 LARGEST_SHARE = 0.05
 """Share of the time that saving may take: where a save takes long, saves become rarer."""
 FIRST_UPDATES = 10
 """Updates before the first one that may be followed by a save; their time decides when that is due."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpochReport:
-    """Loss and metrics of an epoch."""
-
-    epoch: int
-    """From 1."""
-    update: int
-    """Updates done so far."""
-    loss: float
-    """Mean training loss of the epoch, nats per prediction."""
-    metrics: dict[str, float]
-    """On the evaluation examples; none after epochs that are not scored."""
 
 
 @dataclass(slots=True)
@@ -73,7 +57,7 @@ class TrainingState:
     """Of every update of the running epoch, the share of its mean loss from this process."""
     curve: list[float] = field(default_factory=list)
     """Mean loss of every update of the finished epochs, over all processes."""
-    epochs: list[EpochReport] = field(default_factory=list)
+    epochs: list[EpochScore] = field(default_factory=list)
     kept: Kept | None = None
 
 
@@ -106,14 +90,32 @@ class StateFile:
 
     def restore(self, learner: Learner) -> TrainingState:
         """Fill a new learner from the file; a new state where there is none that fits or can be read."""
-        found = self._read()
         state = TrainingState()
-        if found is not None:
-            facts, tensors = found
+        if on_first(self._accelerator, self._fits):
+            with safe_open(str(self.path), "pt") as file:
+                facts = orjson.loads(file.metadata()["state"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- no mapping
             learner.restore(tensors)
             if self._accelerator.scaler is not None and facts["scaler"] is not None:
                 self._accelerator.scaler.load_state_dict(facts["scaler"])
-            state = _state_of(facts, tensors, is_main=self._accelerator.is_main_process)
+            losses, kept = facts["losses"], facts["kept"]
+            state = TrainingState(
+                updates=facts["updates"],
+                # Sums over processes, which one of them takes part with from now on.
+                losses=losses if self._accelerator.is_main_process else [0.0] * len(losses),
+                curve=facts["curve"],
+                epochs=[
+                    # Files of earlier versions number their epochs.
+                    EpochScore.model_validate({k: v for k, v in epoch.items() if k != "epoch"})
+                    for epoch in facts["epochs"]
+                ],
+                kept=kept
+                and Kept(
+                    kept["epoch"],
+                    tensors["outputs"].numpy(),
+                    with_prefix(tensors, "kept.") if kept["has_weights"] else None,
+                ),
+            )
         self._started = time.monotonic()
         self._measured_from = state.updates
         self._next = state.updates + FIRST_UPDATES
@@ -130,9 +132,11 @@ class StateFile:
             before = time.monotonic()
             self.save(state, learner)
             cost = time.monotonic() - before
-        self._next = on_first(
-            self._accelerator, lambda: state.updates + self._wait(elapsed, cost, state.updates)
-        )
+        # Updates until the next look at the clock.
+        seconds = elapsed / max(state.updates - self._measured_from, 1)
+        wanted = max(self._interval_s, cost / LARGEST_SHARE) - (0.0 if cost else elapsed)
+        wait = max(1, round(wanted / max(seconds, 1e-6)))
+        self._next = on_first(self._accelerator, lambda: state.updates + wait)
         if due:
             self._started, self._measured_from = time.monotonic(), state.updates
 
@@ -161,23 +165,8 @@ class StateFile:
         shares = torch.tensor(state.losses, dtype=torch.float64, device=self._accelerator.device)
         losses = torch.as_tensor(self._accelerator.reduce(shares)).tolist() if state.losses else []
         tensors = learner.tensors()
-        if self._accelerator.is_main_process:
-            with storage_errors(self.path):
-                self._write(dataclasses.replace(state, losses=losses), tensors)
-
-    def remove(self) -> None:
-        """Delete the file, where there is one."""
-        if self._accelerator.is_main_process:
-            self.path.unlink(missing_ok=True)
-            seal_of(self.path).unlink(missing_ok=True)
-
-    def _wait(self, elapsed: float, cost: float, updates: int) -> int:
-        """Updates until the next look at the clock."""
-        seconds = elapsed / max(updates - self._measured_from, 1)
-        wanted = max(self._interval_s, cost / LARGEST_SHARE) - (0.0 if cost else elapsed)
-        return max(1, round(wanted / max(seconds, 1e-6)))
-
-    def _write(self, state: TrainingState, tensors: dict[str, Tensor]) -> None:
+        if not self._accelerator.is_main_process:
+            return
         kept = None
         if state.kept is not None:
             tensors["outputs"] = torch.from_numpy(np.ascontiguousarray(state.kept.outputs))
@@ -187,28 +176,27 @@ class StateFile:
         facts = {
             "identity": self._identity,
             "updates": state.updates,
-            "losses": state.losses,
+            "losses": losses,
             "curve": state.curve,
-            "epochs": [dataclasses.asdict(report) for report in state.epochs],
+            "epochs": [epoch.model_dump() for epoch in state.epochs],
             "kept": kept,
             "scaler": scaler.state_dict() if scaler is not None else None,
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
-        stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(stored, str(temporary), {"state": orjson.dumps(facts).decode()})
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, self.path)
-        write_seal(self.path)
+        with storage_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self.path.with_name(f".{self.path.name}.tmp")
+            stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            save_file(stored, str(temporary), {"state": orjson.dumps(facts).decode()})
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            os.replace(temporary, self.path)
+            write_seal(self.path)
 
-    def _read(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Facts and tensors of a file of this training. The first process says whether there is one."""
-        if not on_first(self._accelerator, self._fits):
-            return None
-        with safe_open(str(self.path), "pt") as file:
-            facts = orjson.loads(file.metadata()["state"])
-            return facts, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- no mapping
+    def remove(self) -> None:
+        """Delete the file, where there is one."""
+        if self._accelerator.is_main_process:
+            self.path.unlink(missing_ok=True)
+            seal_of(self.path).unlink(missing_ok=True)
 
     def _fits(self) -> bool:
         try:
@@ -220,21 +208,3 @@ class StateFile:
         except (OSError, SafetensorError, KeyError, TypeError, ValueError):
             # A file that cannot be read costs the updates before it, and nothing else.
             return False
-
-
-def _state_of(facts: Mapping[str, Any], tensors: Mapping[str, Tensor], *, is_main: bool) -> TrainingState:
-    kept = facts["kept"]
-    losses = facts["losses"]
-    return TrainingState(
-        updates=facts["updates"],
-        # Sums over processes, which one of them takes part with from now on.
-        losses=losses if is_main else [0.0] * len(losses),
-        curve=facts["curve"],
-        epochs=[EpochReport(**report) for report in facts["epochs"]],
-        kept=kept
-        and Kept(
-            kept["epoch"],
-            tensors["outputs"].numpy(),
-            with_prefix(tensors, "kept.") if kept["has_weights"] else None,
-        ),
-    )

@@ -1,393 +1,257 @@
-"""Run one training of a workload: weights in; files, record and tracked metrics out."""
+"""The trials that a configuration and a checkpoint ask for, their data and identity, and whether all fits together."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-import orjson
-from accelerate import Accelerator
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from cluster.artefacts.errors import ConfigError, MismatchError
+from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
+from cluster.copies import place_of_file
+from data_prep.tokenizers.pretrained import find_tokenizer
+from models.config import NetworkConfig, TransformerConfig
+from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.scores import KIND, START, TEACHER, Initial, Trial
+from pipeline.tune.task import TaskData
+from pipeline.tune.teacher import FORMS as DISTILLED_FORMS
+from pipeline.tune.teacher import Teacher, resolve_teacher
+from pipeline.tune.tokenizer import TextTokenizer
 
-from cluster.artefacts.errors import PreemptedError
-from cluster.artefacts.manifest import seal_signed, unseal_signed, write_durably
-from cluster.artefacts.reading import read_bytes
-from cluster.artefacts.storage import storage_errors
-from cluster.stopping import StopFile, stop_on_sigterm
-from models.peft.apply import trained_share
-from pipeline.run.log.wandb_sink import WandbCopy
-from pipeline.run.tracking import TrackedRun, end_run, tracking_uri
-from pipeline.tune.adapted import trained_tensors
-from pipeline.tune.batches import sample_examples
-from pipeline.tune.distillation.comparison import Compared, compare
-from pipeline.tune.distillation.task import DistilledTask
-from pipeline.tune.forms import FORMS
-from pipeline.tune.forms.base import PreparedTask, TaskContext
-from pipeline.tune.loss_curve import LossCurve
-from pipeline.tune.processes import on_first
-from pipeline.tune.results import (
-    IN_PROGRESS,
-    TRIAL_RECORDS,
-    Trial,
-    TrialRecord,
-    file_entries,
+if TYPE_CHECKING:
+    from pipeline.checkpoint.references import PretrainedModel
+
+_VERSION = 2
+"""Of what the same settings and inputs train. 2: pairs are cut, and poolers drop out, as in `transformers`; unknown
+tokens are left out of written texts."""
+PUBLISHED: Mapping[str, str] = MappingProxyType(
+    {
+        "encoder": "an encoder (BERT, RoBERTa, SpanBERT, ELECTRA)",
+        "decoder": "a decoder (GPT)",
+        "encoder_decoder": "an encoder-decoder (BART, mBART, T5)",
+        "elmo": "ELMo",
+    }
 )
-from pipeline.tune.scores import TEACHER, EpochScore, Score, same_prediction
-from pipeline.tune.settings import TrainingConfig
-from pipeline.tune.starting import initial_network
-from pipeline.tune.trainer import Callbacks, Outcome, train
-from pipeline.tune.training_state import EpochReport, StateFile
-from pipeline.tune.updates import plan_updates
-from pipeline.tune.workload import Workload
-
-OnProgress = Callable[[int, str], None]
-"""Told of updates that were done since the last call, and how the training stands."""
-GRACE_S = 25.0
-"""Seconds that a training has for saving after SIGTERM; `torchrun` and Kubernetes kill after 30."""
+"""Kinds of network with published systems as examples, for messages."""
+FEATURE_FORMS = ("classification", "tags")
+"""Forms of task that can be trained on frozen features."""
 
 
-class StartRun(Protocol):
-    """Starts a tracked run or continues one, as `pipeline.run.tracking.start_run` does."""
+@dataclass(frozen=True)
+class Trials:
+    """All trials of a run, with everything that is known before the first one starts."""
 
-    def __call__(
-        self,
-        experiment: str,
-        name: str,
-        *,
-        config: dict,
-        tags: dict[str, str],
-        runs_dir: Path,
-        resume: str | None = None,
-    ) -> TrackedRun: ...
+    config: FinetuneConfig
+    pretrained: PretrainedModel | None
+    model: NetworkConfig
+    """The network, with its vocabulary size."""
+    tokenizer: TextTokenizer
+    tasks: Mapping[str, TaskData[Any]]
+    all: tuple[Trial, ...]
+    """In the order of tasks, initial weights, searched settings and seeds."""
+    inputs: tuple[InputEntry, ...]
+    """Inputs of the artefact: checkpoint, tokenizer, the files or stores of the tasks, then teachers."""
+    teachers: Mapping[str, Teacher]
+    """Of the tasks that learn from one, by their names."""
 
+    @property
+    def reference(self) -> str | None:
+        """The checkpoint's reference; None without one."""
+        return self.pretrained.reference if self.pretrained else None
 
-class TrialRunner:
-    """Runs trainings of a workload, in all processes together. Tasks are encoded and weights read once."""
+    @property
+    def directory(self) -> Path:
+        """The directory to which the scores are committed."""
+        return scores_directory(self.config, self.pretrained)
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        workload: Workload,
-        workspace: Path,
-        track: StartRun,
-    ) -> None:
-        self._accelerator = accelerator
-        self._workload = workload
-        self._workspace = workspace
-        self._track = track
-        self._prepared: dict[str, PreparedTask] = {}
-
-    def num_updates(self, trial: Trial) -> int:
-        """Updates of a training, if it is not ended early.
-
-        Raises:
-            ConfigError: the batch cannot be shared by the processes.
-        """
-        settings = self._settings(trial)
-        num_rows = len(self.task(trial.task).train)
-        return plan_updates(settings, num_rows, trial.seed, self._accelerator.num_processes).num_updates
-
-    def run(self, trial: Trial, on_progress: OnProgress, request: StopFile) -> TrialRecord:
-        """Train, write predictions (and weights), then the record. A failure marks the tracked run as failed.
-
-        A training that was begun before goes on after its last saved update, in the same tracked run.
-
-        Args:
-            request: from `stopping`.
-
-        Raises:
-            PreemptedError: the stop was requested; the training's state is saved.
-            ClozeError: the training failed.
-        """
-        begun = _Begun.read(self._workspace, trial, self._workload.identity(trial))
-        tracked = on_first(self._accelerator, lambda: self._start_tracking(trial, begun.tracked_run))
-        begun = dataclasses.replace(begun, tracked_run=tracked.run_id)
-        if self._accelerator.is_main_process:
-            tracked = self._with_wandb(tracked, trial)
-        try:
-            record = self._train_and_record(trial, tracked, begun, on_progress, request)
-        except BaseException as error:
-            if self._accelerator.is_main_process:
-                # The error that ended the training must not be lost for one of the tracking store.
-                with suppress(Exception):
-                    tracked.finish(ended_as(error))
-            raise
-        if self._accelerator.is_main_process:
-            tracked.finish()
-        return record
-
-    def task(self, name: str) -> PreparedTask:
-        """A task, encoded."""
-        if name not in self._prepared:
-            workload = self._workload
-            data, config = workload.tasks[name], workload.config.tasks[name]
-            settings = workload.config.training_of(name)
-            used = sample_examples(len(data.train), settings.max_train_examples)
-            data = dataclasses.replace(data, train=tuple(data.train[number] for number in used))
-            context = TaskContext(config, data, settings, workload.model, workload.tokenizer)
-            form, teacher = FORMS[config.form], workload.teachers.get(name)
-            self._prepared[name] = (
-                cast(PreparedTask, DistilledTask.prepare(form, context, teacher, self._accelerator.device))
-                if teacher
-                else form(context)
-            )
-        return self._prepared[name]
-
-    def _settings(self, trial: Trial) -> TrainingConfig:
-        return self._workload.config.training_of(trial.task, dict(trial.choice))
-
-    def _train_and_record(
-        self, trial: Trial, tracked: TrackedRun, begun: _Begun, on_progress: OnProgress, request: StopFile
-    ) -> TrialRecord:
-        started = time.monotonic()
-        task, config = self.task(trial.task), self._workload.config
-        pretrained = trial.initial == "pretrained"
-        weights, peft = self._checkpoint_weights if pretrained else None, self._settings(trial).peft
-        model = initial_network(task, trial.seed, weights, peft)
-        path = self._workspace / IN_PROGRESS / f"{trial.name}.safetensors"
-        state_file = StateFile(path, begun.identity, self._accelerator, config.save_every_s, request)
-        if self._accelerator.is_main_process:
-            begun.write(self._workspace, trial)
-        curve = LossCurve(tracked, f"{trial.task}/loss", config.log_every_updates)
-        done = 0
-
-        def on_update(updates: int, loss: float) -> None:
-            nonlocal done
-            on_progress(updates - done, f"{trial.name} loss {loss:.3f}")
-            done = updates
-            if self._accelerator.is_main_process:
-                curve.add(updates, loss)
-
-        def on_epoch(report: EpochReport) -> None:
-            if self._accelerator.is_main_process:
-                curve.send(report.update)
-                self._log(tracked, trial, report)
-
-        outcome = train(
-            self._accelerator,
-            model,
-            task,
-            self._settings(trial),
-            trial.seed,
-            main_metric=config.tasks[trial.task].metrics[0],
-            callbacks=Callbacks(on_update, on_epoch),
-            state_file=state_file,
-            zero=config.zero,
-        )
-        if done < (planned := self.num_updates(trial)):
-            on_progress(planned - done, f"{trial.name} ended early")
-        seconds = begun.seconds + time.monotonic() - started
-        record = on_first(
-            self._accelerator, lambda: self._record(trial, tracked, outcome.network, outcome, seconds)
-        )
-        state_file.remove()
-        return record
-
-    @cached_property
-    def _checkpoint_weights(self) -> Mapping[str, Tensor]:
-        assert self._workload.pretrained, "only a workload with a checkpoint has pretrained trials"
-        return self._workload.pretrained.state_dict()
-
-    def _record(
-        self, trial: Trial, tracked: TrackedRun, model: nn.Module, outcome: Outcome, seconds: float
-    ) -> TrialRecord:
-        task, data = self.task(trial.task), self._workload.tasks[trial.task]
-        settings = self._settings(trial)
-        distilled = self._distilled(trial, model)
-        contents = task.files(outcome.outputs) | {"losses.json": orjson.dumps(list(outcome.losses))}
-        score = Score(
-            task=trial.task,
-            initial=trial.initial,
-            seed=trial.seed,
-            choice=dict(trial.choice),
-            main_metric=self._workload.config.tasks[trial.task].metrics[0],
-            metrics=outcome.kept.metrics,
-            trained_share=None if settings.peft is None else trained_share(model),
-            kept_epoch=outcome.kept.epoch if settings.keep == "best" else None,
-            same_prediction=same_prediction(contents.get("predictions.jsonl", b"")),
-            num_train_examples=len(sample_examples(len(data.train), settings.max_train_examples)),
-            num_evaluation_examples=len(data.evaluation),
-            epochs=tuple(EpochScore(update=e.update, loss=e.loss, metrics=e.metrics) for e in outcome.epochs),
-            distillation=distilled.sizes if distilled else None,
-            baselines=task.baselines() | ({TEACHER: distilled.metrics} if distilled else {}),
-        )
-        for name, measured in score.baselines.items():
-            tracked.log_metrics({f"{trial.task}/{name}/{metric}": v for metric, v in measured.items()}, 0)
-        if outcome.test_outputs is not None:
-            contents |= task.submission(outcome.test_outputs)
-        with storage_errors(self._workspace):
-            files = {trial.file(kind): content for kind, content in contents.items()}
-            for name, content in files.items():
-                write_durably(self._workspace / name, content)
-            written = list(files)
-            if self._workload.config.save_models:
-                written.append(trial.model_file)
-                self._save_weights(trial, model)
-            record = TrialRecord(
-                identity=self._workload.identity(trial),
-                score=score,
-                files=file_entries(self._workspace, written),
-                tracked_run=tracked.run_id,
-                seconds=round(seconds, 3),
-                examples_per_second=distilled.examples_per_second if distilled else None,
-            )
-            TRIAL_RECORDS.write(self._workspace, record)
-        return record
-
-    def _distilled(self, trial: Trial, model: nn.Module) -> Compared | None:
-        """Teacher and student side by side; None without a teacher."""
-        task, teacher = self.task(trial.task), self._workload.teachers.get(trial.task)
-        if not isinstance(task, DistilledTask) or teacher is None:
-            return None
-        return compare(task, model, teacher)
-
-    def _save_weights(self, trial: Trial, model: nn.Module) -> None:
-        """Write the weights, or what was trained of them, under a temporary name first: a killed run must not leave
-        half a file."""
-        peft = self._settings(trial).peft
-        tensors, metadata = (
-            (model.state_dict(), None)
-            if peft is None
-            else trained_tensors(model, self.task(trial.task).parts, peft)
-        )
-        path = self._workspace / trial.model_file
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(stored, str(temporary), metadata)
-        os.replace(temporary, path)
-
-    def _with_wandb(self, tracked: TrackedRun, trial: Trial) -> TrackedRun:
-        """The tracked run with a copy in Weights & Biases, where the settings ask for it."""
-        config = self._workload.config
-        if config.wandb is None:
-            return tracked
-        copy = WandbCopy(
-            config.wandb,
-            run_id=tracked.run_id,
-            name=self._tracked_name(trial),
-            group=config.experiment,
-            config=self._tracked_settings(trial),
-            # Not in the workspace, which becomes the artefact.
-            directory=config.runs_dir.resolve(),
-        )
-        return dataclasses.replace(tracked, copy=copy)
-
-    def _tracked_name(self, trial: Trial) -> str:
-        return f"{self._workload.config.name}/{self._workload.directory.name}/{trial.name}"
-
-    def _tracked_settings(self, trial: Trial) -> dict[str, Any]:
-        settings = self._workload.settings
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that determine the scores besides the inputs."""
+        config = self.config
+        searched = [choice for choice in config.search.choices if choice]
         return {
-            **{name: settings[name] for name in ("model", "precision")},
-            "task": settings["tasks"][trial.task]
-            | {"training": self._settings(trial).model_dump(mode="json")},
-            "seed": trial.seed,
-            "initial": trial.initial,
+            "tasks": {name: self._task_settings(name) for name in config.tasks},
+            **({"search": searched} if searched else {}),
+            **({START: self.reference} if self.pretrained and self.pretrained.origin else {}),
+            "seeds": list(config.seeds),
+            "initial": _initials(config, self.pretrained),
+            "model": dataclasses.asdict(self.model),
+            "precision": config.precision,
+            "save_models": config.save_models,
+            "version": _VERSION,
         }
 
-    def _start_tracking(self, trial: Trial, resume: str | None) -> TrackedRun:
-        workload, config = self._workload, self._workload.config
-        return self._track(
-            config.experiment,
-            self._tracked_name(trial),
-            config=self._tracked_settings(trial),
-            tags={
-                "cloze.task": trial.task,
-                "cloze.initial": trial.initial,
-                "cloze.seed": str(trial.seed),
-                "cloze.reference": (workload.reference or "") if trial.initial == "pretrained" else "",
-                "cloze.scores": str(workload.directory.resolve()),
-            },
-            runs_dir=config.runs_dir,
-            resume=resume,
+    @property
+    def key(self) -> str:
+        """Hash of inputs and settings, known before the artefact is made."""
+        return hash_json([KIND, self.settings, [[entry.kind, entry.fingerprint] for entry in self.inputs]])
+
+    def identity(self, trial: Trial) -> str:
+        """Hash of everything that determines one training, so that a run with other tasks or seeds can adopt it."""
+        from_checkpoint = trial.initial == "pretrained" and self.pretrained
+        return hash_json(
+            {
+                "task": self._task_settings(trial.task, dict(trial.choice)),
+                "inputs": [entry.fingerprint for entry in self.tasks[trial.task].inputs],
+                "initial": self.pretrained.fingerprint if from_checkpoint and self.pretrained else None,
+                "tokenizer": next(
+                    e.fingerprint for e in self.inputs if e.kind not in (CHECKPOINT_KIND, KIND)
+                ),
+                "model": dataclasses.asdict(self.model),
+                "seed": trial.seed,
+                "precision": self.config.precision,
+                "save_models": self.config.save_models,
+                "version": _VERSION,
+            }
         )
 
-    def _log(self, tracked: TrackedRun, trial: Trial, report: EpochReport) -> None:
-        """Log metrics under the task's name, because the checkpoint's logged model gets the metrics of all tasks."""
-        pretrained = self._workload.pretrained if trial.initial == "pretrained" else None
-        measured = {f"{trial.task}/{name}": value for name, value in report.metrics.items()}
-        if measured:
-            tracked.log_metrics(measured, report.update, pretrained.model_id if pretrained else None)
+    def _task_settings(
+        self, name: str, choice: Mapping[str, float | int] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        training = self.config.training_of(name, choice).model_dump(mode="json")
+        if name in self.teachers:
+            # The same teacher may lie elsewhere.
+            fingerprint = self.teachers[name].pretrained.fingerprint
+            training["distill"] = training["distill"] | {TEACHER: fingerprint}
+        return self.config.tasks[name].identity() | {"training": training}
 
 
-def ended_as(error: BaseException) -> str:
-    """MLflow's status of a training that an error ended."""
-    return "KILLED" if isinstance(error, PreemptedError | KeyboardInterrupt) else "FAILED"
+def scores_directory(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Path:
+    """The directory of the scores of a configuration and a checkpoint, `OUT/NAME/CHECKPOINT`."""
+    if pretrained is None:
+        place = "random"
+    elif pretrained.step is not None:
+        place = pretrained.reference.replace("/", "_")
+    else:
+        # Two directories may have the same last name.
+        place = f"{pretrained.name}-{pretrained.fingerprint[:8]}"
+    return config.out / config.name / place
 
 
-def end_tracked_runs(workload: Workload, workspace: Path, trials: Iterable[Trial], status: str) -> None:
-    """End the MLflow runs of trainings whose processes could not do so; runs that have ended stay as they are."""
-    uri = tracking_uri(workload.config.runs_dir)
-    for trial in trials:
-        if run_id := _Begun.read(workspace, trial, workload.identity(trial)).tracked_run:
-            with suppress(Exception):
-                end_run(uri, run_id, status)
+def plan_trials(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Trials:
+    """Read the tasks and check that everything fits, before anything is trained.
 
-
-def stop_requests(workspace: Path) -> Path:
-    """Directory of the requests to stop the trainings in a workspace."""
-    return workspace / IN_PROGRESS
-
-
-@contextmanager
-def stopping(workspace: Path, *, clears: bool) -> Iterator[StopFile]:
-    """Inside the block, SIGTERM lets the trainings in a workspace save and stop.
-
-    Args:
-        clears: whether this is the process that removes older requests.
+    Raises:
+        MissingInputError, ConfigError: a task cannot be read, or there is neither a checkpoint nor `scratch`; or what
+            `training.peft` trains over a checkpoint would have to be kept of trainings from random weights.
+        MismatchError: tasks, tokenizer, network, lengths, teachers or held-out documents do not fit together.
+        ReferenceNotFoundError, CorruptArtefactError: a teacher cannot be read.
     """
-    requests = stop_requests(workspace)
-    with storage_errors(requests):
-        requests.mkdir(exist_ok=True)
-    with stop_on_sigterm(
-        requests,
-        grace_s=GRACE_S,
-        next_step="run the same command again",
-        kept="the finished trainings, and the others' last saved states",
-        clears=clears,
-    ) as request:
-        yield request
+    if pretrained:
+        model, tokenizer_path = pretrained.model, pretrained.tokenizer_path
+    elif config.scratch:
+        model, place = config.scratch.model, config.scratch.tokenizer
+        tokenizer_path = find_tokenizer(place).files[0]
+    else:
+        raise ConfigError(
+            "There is no checkpoint to start from, and the configuration has no `scratch` network.",
+            next_step="add --from RUN, or set scratch.model and scratch.tokenizer",
+        )
+    tokenizer = TextTokenizer(tokenizer_path)
+    model = dataclasses.replace(model, vocab_size=model.vocab_size or tokenizer.vocab_size)
+    _check_fit(config, model, tokenizer, pretrained)
+    tasks = {name: task.load() for name, task in config.tasks.items()}
+    teachers = {
+        name: resolve_teacher(name, distill.teacher, config.runs_dir, task.labels)
+        for name, task in tasks.items()
+        if (distill := config.training_of(name).distill) is not None
+    }
+    entry = InputEntry(
+        kind="source-file", uri=place_of_file(tokenizer_path), fingerprint=hash_file(tokenizer_path)[0]
+    )
+    inputs = [entry, *(entry for task in tasks.values() for entry in task.inputs)]
+    inputs += [teacher.input for teacher in teachers.values()]
+    if pretrained:
+        own = InputEntry(kind=CHECKPOINT_KIND, uri=pretrained.reference, fingerprint=pretrained.fingerprint)
+        inputs.insert(0, pretrained.origin or own)
+    unique = {(entry.kind, entry.fingerprint): entry for entry in reversed(inputs)}
+    return Trials(
+        config=config,
+        pretrained=pretrained,
+        model=model,
+        tokenizer=tokenizer,
+        tasks=tasks,
+        all=tuple(
+            Trial(task, initial, seed, tuple(choice.items()))
+            for task in config.tasks
+            for initial in _initials(config, pretrained)
+            for choice in config.search.choices
+            for seed in config.seeds
+        ),
+        inputs=tuple(reversed(unique.values())),
+        teachers=teachers,
+    )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Begun:
-    """The note of a training that has begun."""
+def _check_fit(
+    config: FinetuneConfig,
+    network: NetworkConfig,
+    tokenizer: TextTokenizer,
+    pretrained: PretrainedModel | None,
+) -> None:
+    """Check that every task can be trained with this network, tokenizer and checkpoint."""
+    check_network(config, network)
+    if isinstance(network, TransformerConfig) and tokenizer.vocab_size > network.require_vocab_size():
+        raise MismatchError(
+            f"The tokenizer {tokenizer.path} has {tokenizer.vocab_size} tokens, but the network embeds only"
+            f" {network.vocab_size}.",
+            next_step="start from the tokenizer that the network was trained with",
+        )
+    for name, task in config.tasks.items():
+        task.check_lengths(name, config.training_of(name).max_length, network, tokenizer)
+    if pretrained:
+        for name, task in config.tasks.items():
+            task.check_checkpoint(name, pretrained)
+    methods = [name for name in config.tasks if config.training_of(name).peft is not None]
+    if config.save_models and methods and "random" in _initials(config, pretrained):
+        raise ConfigError(
+            f"save_models keeps what training.peft trains over a checkpoint, and {methods[0]} is trained from random"
+            " weights, too.",
+            next_step="set save_models=false or compare_random=false",
+        )
 
-    identity: str
-    tracked_run: str | None = None
-    """Its MLflow run, which a continued training goes on with."""
-    seconds: float = 0.0
-    """Time of earlier attempts."""
-    started_at: float = 0.0
 
-    @classmethod
-    def read(cls, workspace: Path, trial: Trial, identity: str) -> _Begun:
-        """The note of an earlier attempt at the same training; a new one where there is none."""
-        try:
-            note = cls(**unseal_signed(orjson.loads(read_bytes(cls._path(workspace, trial)))))
-        except (OSError, ValueError, TypeError):
-            return cls(identity)
-        if note.identity != identity:
-            return cls(identity)
-        state = workspace / IN_PROGRESS / f"{trial.name}.safetensors"
-        worked = state.stat().st_mtime - note.started_at if state.exists() else 0.0
-        return dataclasses.replace(note, seconds=note.seconds + max(0.0, worked))
+def check_network(config: FinetuneConfig, network: NetworkConfig) -> None:
+    """Check that every task can be trained with this kind of network.
 
-    def write(self, workspace: Path, trial: Trial) -> None:
-        """Note that the training has begun, now."""
-        path = self._path(workspace, trial)
-        with storage_errors(path):
-            path.parent.mkdir(exist_ok=True)
-            note = dataclasses.replace(self, started_at=time.time())
-            write_durably(path, orjson.dumps(seal_signed(dataclasses.asdict(note))))
+    Raises:
+        MismatchError: a task needs another kind.
+    """
+    if config.zero is not None and config.zero.stage == 3 and network.network == "elmo":
+        raise MismatchError(
+            "zero.stage 3 does not work with ELMo, whose layers are not called one by one.",
+            next_step="set zero.stage=2",
+        )
+    for name, task in config.tasks.items():
+        if network.network not in task.carriers:
+            able = " or ".join(PUBLISHED[kind] for kind in task.carriers)
+            raise MismatchError(
+                f"The task {name} ({task.kind}) needs {able}, but the network is {PUBLISHED[network.network]}.",
+                next_step=f"start from a checkpoint of {able}, or leave the task out",
+            )
+        if config.training_of(name).features is not None and task.form not in FEATURE_FORMS:
+            raise MismatchError(
+                f"The task {name} ({task.kind}) cannot be trained on frozen features: that is for labels and tags.",
+                next_step="leave training.features out",
+            )
+        if config.training_of(name).distill is not None and task.form not in DISTILLED_FORMS:
+            raise MismatchError(
+                f"The task {name} ({task.kind}) cannot have a teacher: only labels, numbers, tags and spans can.",
+                next_step="leave training.distill out",
+            )
 
-    @staticmethod
-    def _path(workspace: Path, trial: Trial) -> Path:
-        return workspace / IN_PROGRESS / f"{trial.name}.json"
+
+def num_trainings(config: FinetuneConfig) -> int:
+    """Trainings that a configuration asks for, from a checkpoint."""
+    starts = 2 if config.compare_random else 1
+    return len(config.tasks) * starts * len(config.search.choices) * len(config.seeds)
+
+
+def _initials(config: FinetuneConfig, pretrained: PretrainedModel | None) -> list[Initial]:
+    if pretrained is None:
+        return ["random"]
+    return ["pretrained", "random"] if config.compare_random else ["pretrained"]

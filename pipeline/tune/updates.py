@@ -1,23 +1,73 @@
-"""One update of a training: learning rate, and the gradients of the global batch.
+"""The updates of a training: which examples each one learns from, its learning rate, and the gradients of its batch.
 
-An update divides the summed loss by the predictions of the *global* batch, and dropout is seeded by (seed, update,
-micro-batch). So the number of processes changes nothing but the order of floating-point sums.
+The order of examples is a pure function of (seed, epoch). A global batch is cut into a fixed list of micro-batches,
+which are distributed over the processes. An update divides the summed loss by the predictions of the *global* batch,
+and dropout is seeded by (seed, update, micro-batch). So the number of processes changes nothing but the order of
+floating-point sums.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from accelerate import Accelerator
 
 from cluster.artefacts.errors import ClozeError, ConfigError
 from pipeline.samples.noise import Noise
-from pipeline.tune.batches import UpdatePlan
-from pipeline.tune.forms.base import PreparedTask
-from pipeline.tune.learner import Learner
 from pipeline.tune.settings import TrainingConfig
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from pipeline.tune.forms.base import PreparedTask
+    from pipeline.tune.learner import Learner
+
+
+def example_order(seed: int, epoch: int, num_examples: int) -> np.ndarray:
+    """int64 [num_examples]: the numbers of the examples of an epoch, shuffled."""
+    return Noise.of("finetune-order", seed, epoch).permutation(num_examples)
+
+
+def sample_examples(num_examples: int, limit: int | None) -> np.ndarray:
+    """int64: the numbers of the used examples, ascending: all, or a fixed random sample of `limit`."""
+    if limit is None or limit >= num_examples:
+        return np.arange(num_examples)
+    return np.sort(Noise.of("finetune-sample").permutation(num_examples)[:limit])
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePlan:
+    """The cut of examples into updates, and of updates into micro-batches."""
+
+    num_examples: int
+    epochs: int
+    batch_size: int
+    micro_batch_size: int
+    seed: int
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """The last update of an epoch may have fewer examples."""
+        return math.ceil(self.num_examples / self.batch_size)
+
+    @property
+    def num_updates(self) -> int:
+        """Updates of the whole training."""
+        return self.epochs * self.updates_per_epoch
+
+    def epoch_batches(self, epoch: int) -> list[np.ndarray]:
+        """The examples of each update of an epoch, int64 arrays; together every example once."""
+        order = example_order(self.seed, epoch, self.num_examples)
+        return [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
+
+    def micro_batches(self, batch: np.ndarray) -> list[np.ndarray]:
+        """A batch cut into micro-batches of at most `micro_batch_size` examples."""
+        return [
+            batch[first : first + self.micro_batch_size]
+            for first in range(0, len(batch), self.micro_batch_size)
+        ]
 
 
 def plan_updates(settings: TrainingConfig, num_examples: int, seed: int, num_processes: int) -> UpdatePlan:
@@ -48,63 +98,50 @@ def learning_rate(update: int, num_updates: int, settings: TrainingConfig) -> fl
     return settings.lr * (num_updates - update) / (num_updates - warmup)
 
 
-class Updater:
-    """Makes the updates of one training, in all processes together."""
+def make_update(
+    accelerator: Accelerator,
+    learner: Learner,
+    task: PreparedTask,
+    settings: TrainingConfig,
+    plan: UpdatePlan,
+    update: int,
+    batch: np.ndarray,
+) -> float:
+    """Make update number `update` (from 0), in all processes together.
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        learner: Learner,
-        task: PreparedTask,
-        settings: TrainingConfig,
-        plan: UpdatePlan,
-    ) -> None:
-        self._accelerator = accelerator
-        self._learner = learner
-        self._task = task
-        self._settings = settings
-        self._plan = plan
+    Args:
+        batch: int64 [examples]: the examples of the global batch.
 
-    def make(self, update: int, batch: np.ndarray) -> float:
-        """One optimizer step.
+    Returns:
+        The share of the batch's mean loss from this process; the shares of all processes add up to it.
 
-        Args:
-            update: its number, from 0.
-            batch: int64 [examples]: the examples of the global batch.
+    Raises:
+        ClozeError: gradients became infinite or not a number.
+    """
+    import torch
 
-        Returns:
-            The share of the batch's mean loss from this process; the shares of all processes add up to it.
-
-        Raises:
-            ClozeError: gradients became infinite or not a number.
-        """
-        accelerator = self._accelerator
-        pieces = self._plan.micro_batches(batch)
-        rounds = math.ceil(len(pieces) / accelerator.num_processes)
-        total = int(self._task.train.predictions[batch].sum())
-        loss_sum = 0.0
-        for turn in range(rounds):
-            number = turn * accelerator.num_processes + accelerator.process_index
-            # Gradients are exchanged in the last round, which every process must enter: a process without a
-            # micro-batch left takes part with a repeated one of weight zero.
-            weight = accelerator.num_processes / total if number < len(pieces) else 0.0
-            rows = pieces[number % len(pieces)]
-            padded = self._task.batch(self._task.train, rows).to(accelerator.device)
-            with self._learner.micro_batch(last=turn == rounds - 1):
-                torch.manual_seed(Noise.of("finetune-dropout", self._plan.seed, update, number).seed())
-                loss = self._task.loss(self._learner.network, padded)
-                self._learner.backward(loss * weight)
-            if weight:
-                loss_sum += float(loss.detach())
-        self._step(update)
-        return loss_sum / total
-
-    def _step(self, update: int) -> None:
-        norm = self._learner.update(learning_rate(update, self._plan.num_updates, self._settings))
-        # The norm is of the exchanged gradients, so all processes stop here together.
-        if norm is not None and not math.isfinite(norm):
-            raise ClozeError(
-                f"The gradients of update {update} are not finite.",
-                kept="the trainings that were finished before",
-                next_step="lower training.lr or raise training.warmup_fraction, and run the same command again",
-            )
+    pieces = plan.micro_batches(batch)
+    rounds = math.ceil(len(pieces) / accelerator.num_processes)
+    total = int(task.train.predictions[batch].sum())
+    loss_sum = 0.0
+    for turn in range(rounds):
+        number = turn * accelerator.num_processes + accelerator.process_index
+        # Gradients are exchanged in the last round, which every process must enter: a process without a
+        # micro-batch left takes part with a repeated one of weight zero.
+        weight = accelerator.num_processes / total if number < len(pieces) else 0.0
+        padded = task.batch(task.train, pieces[number % len(pieces)]).to(accelerator.device)
+        with learner.micro_batch(last=turn == rounds - 1):
+            torch.manual_seed(Noise.of("finetune-dropout", plan.seed, update, number).seed())
+            loss = task.loss(learner.network, padded)
+            learner.backward(loss * weight)
+        if weight:
+            loss_sum += float(loss.detach())
+    norm = learner.update(learning_rate(update, plan.num_updates, settings))
+    # The norm is of the exchanged gradients, so all processes stop here together.
+    if norm is not None and not math.isfinite(norm):
+        raise ClozeError(
+            f"The gradients of update {update} are not finite.",
+            kept="the trainings that were finished before",
+            next_step="lower training.lr or raise training.warmup_fraction, and run the same command again",
+        )
+    return loss_sum / total

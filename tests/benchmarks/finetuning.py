@@ -93,9 +93,9 @@ def ours(directory: Path) -> float:
     from pipeline.tune.config import FinetuneConfig
     from pipeline.tune.forms import FORMS
     from pipeline.tune.forms.base import TaskContext
-    from pipeline.tune.starting import initial_network
+    from pipeline.tune.networks import initial_network
     from pipeline.tune.tokenizer import TextTokenizer
-    from pipeline.tune.trainer import Callbacks, train
+    from pipeline.tune.trainer import train
 
     config = FinetuneConfig.model_validate(
         {
@@ -112,8 +112,9 @@ def ours(directory: Path) -> float:
     task = FORMS[task_config.form](context)
     model = initial_network(task, 1, pretrained.state_dict())
     ends: list[float] = []
-    told = Callbacks(on_update=lambda *_: ends.append(time.process_time()))
-    train(Accelerator(cpu=True), model, task, settings, 1, callbacks=told)
+    train(
+        Accelerator(cpu=True), model, task, settings, 1, on_update=lambda *_: ends.append(time.process_time())
+    )
     return _seconds_of_an_update(ends)
 
 

@@ -18,8 +18,7 @@ from cluster.artefacts.errors import ConfigError, ReferenceNotFoundError
 from pipeline.checkpoint.publishing import list_published, publish, track_anew
 from pipeline.checkpoint.references import find_checkpoint
 from pipeline.checkpoint.store import Retention, apply_retention, store_of
-from pipeline.export.exporting import Export
-from pipeline.export.flavour import save_flavour
+from pipeline.export.formats import Export, save_flavour
 from pipeline.run.directory import RunDirectory, RunInfo
 from pipeline.run.history import published_steps
 from pipeline.run.lifecycle import replay

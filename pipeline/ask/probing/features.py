@@ -1,10 +1,13 @@
-"""Hidden states of the words of texts, from every layer of any network."""
+"""Hidden states of the words of texts, from every layer of any network; words and pairs of words with their labels, and
+the labels of control tasks."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +21,18 @@ from models.elmo.encoder import read_sentences
 from models.features import FeatureExtractor, FeatureSettings, hidden_states, num_layers_of
 from models.stacks import position_limit
 from pipeline.checkpoint.references import Weights, resolve_model
-from pipeline.tune.batches import pad_rows
+from pipeline.tune.encoding import batches_of, pad_rows
 from pipeline.tune.forms.base import STACK_PARTS, Part
-from pipeline.tune.starting import take_parts
+from pipeline.tune.networks import take_parts
+from pipeline.tune.tasks.forms import Example, TaggedSentence
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
+from pipeline.tune.updates import sample_examples
 
 Span = tuple[int, int]
 """Characters of a text, from and up to (exclusive)."""
 WORD = re.compile(r"\w+|[^\w\s]")
 """Words of a text, for networks that read words: letters and digits together, every other character by itself."""
 _BATCH_TOKENS = 4096
-_DECODERS_TOO = {"encoder_decoder": "encoder"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ def load_features(reference: str, runs_dir: Path, weights: Weights = "model") ->
     """
     pretrained = resolve_model(reference, runs_dir, weights)
     config = pretrained.model
-    if isinstance(config, TransformerConfig) and config.network in _DECODERS_TOO:
+    if isinstance(config, TransformerConfig) and config.network == "encoder_decoder":
         config = replace(config, network="encoder", num_decoder_layers=None)
     with torch.device("meta"):
         extractor = FeatureExtractor(config, FeatureSettings())
@@ -136,7 +140,8 @@ def word_vectors(
     starts = np.cumsum([0, *(len(passage.spans) for passage in passages)])
     order = sorted(range(len(passages)), key=lambda number: len(passages[number].text))
     found: np.ndarray | None = None
-    for numbers in _batches(order, passages):
+    # About as many characters as make _BATCH_TOKENS tokens.
+    for numbers in batches_of(order, lambda number: len(passages[number].text) + 8, 4 * _BATCH_TOKENS):
         for number, vectors in zip(
             numbers, read(network, [passages[n] for n in numbers], chosen), strict=True
         ):
@@ -146,18 +151,6 @@ def word_vectors(
             found[:, starts[number] : starts[number + 1]] = vectors
     assert found is not None, "there are no passages"
     return found
-
-
-def _batches(order: Sequence[int], passages: Sequence[Passage]) -> Iterator[list[int]]:
-    """Passages of similar length together, about as many characters as make `_BATCH_TOKENS` tokens."""
-    batch: list[int] = []
-    for number in order:
-        if batch and (len(batch) + 1) * (len(passages[number].text) + 8) > 4 * _BATCH_TOKENS:
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch
 
 
 @torch.no_grad()
@@ -171,8 +164,11 @@ def _read_tokens(
         passages, network.tokenizer.ids_with_offsets([passage.text for passage in passages]), strict=True
     ):
         own = [_overlapping(offsets, span) for span in passage.spans]
-        first = _first_kept(own, len(ids), limit - around.specials_of_single)
-        kept = ids[first : first + limit - around.specials_of_single]
+        room = limit - around.specials_of_single
+        # The first token that is read: 0, or later where the first span would lie outside.
+        first = int(own[0][0]) if len(own[0]) else 0
+        first = 0 if first < room // 2 or len(ids) <= room else min(first - room // 2, len(ids) - room)
+        kept = ids[first : first + room]
         rows.append(np.array([*around.first, *kept, *around.last], dtype=np.int64))
         shift = len(around.first) - first
         places.append([each[(each >= first) & (each < first + len(kept))] + shift for each in own])
@@ -204,12 +200,6 @@ def _overlapping(offsets: np.ndarray, span: Span) -> np.ndarray:
     return np.flatnonzero((offsets[:, 0] < span[1]) & (offsets[:, 1] > span[0]))
 
 
-def _first_kept(places: Sequence[np.ndarray], length: int, room: int) -> int:
-    """The first token that is read: 0, or later where the first span would lie outside."""
-    first = int(places[0][0]) if len(places[0]) else 0
-    return 0 if first < room // 2 or length <= room else min(first - room // 2, length - room)
-
-
 def _means(
     states: torch.Tensor, layers: Sequence[int], places: Sequence[Sequence[np.ndarray]]
 ) -> Iterator[np.ndarray]:
@@ -223,3 +213,98 @@ def _means(
             for each in own
         ]
         yield np.stack(vectors, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Examples that a probe classifies: each word of some sentences, or each pair of sentences."""
+
+    passages: tuple[Passage, ...]
+    """Two side by side for each pair."""
+    labels: np.ndarray
+    """int64 [items]."""
+    words: tuple[str, ...]
+    """Per item its word, which decides the label of the control task."""
+    are_pairs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Items as a probe sees them."""
+
+    vectors: np.ndarray
+    """float32 [layers, items, width]."""
+    labels: np.ndarray
+    """int64 [items]."""
+    words: tuple[str, ...]
+
+
+def tagged_words(sentences: Sequence[TaggedSentence], labels: Sequence[str]) -> Items:
+    """Every word with its tag."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    return Items(
+        passages=tuple(Passage.of_words(sentence.words) for sentence in sentences),
+        labels=np.array([numbers[tag] for each in sentences for tag in each.tags], dtype=np.int64),
+        words=tuple(word for sentence in sentences for word in sentence.words),
+        are_pairs=False,
+    )
+
+
+def word_pairs(examples: Sequence[Example], labels: Sequence[str]) -> Items:
+    """A word in two sentences, of WiC. Where the word itself does not occur, its form with the longest common beginning
+    does."""
+    passages, words = [], []
+    for example in examples:
+        word, _, first = example.text_a.partition(": ")
+        words.append(word)
+        passages += [Passage(text, (find_form(text, word),)) for text in (first, example.text_b or "")]
+    labels_of = np.array([int(example.label) for example in examples], dtype=np.int64)
+    return Items(tuple(passages), labels_of, tuple(words), True)
+
+
+def find_form(text: str, word: str) -> Span:
+    """The characters of a word, or of the word most like it; the whole text where none begins alike."""
+    spans = [match.span() for match in WORD.finditer(text)]
+    pairs = [zip(text[start:stop].lower(), word.lower(), strict=False) for start, stop in spans]
+    # Characters that two words begin with alike.
+    alike = [sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], each)) for each in pairs]
+    exact = [span for span in spans if text[span[0] : span[1]].lower() == word.lower()]
+    if exact:
+        return exact[0]
+    best = max(alike, default=0)
+    return spans[alike.index(best)] if best else (0, len(text))
+
+
+ITEMS: dict[str, Callable[[Sequence[Any], Sequence[str]], Items]] = {
+    "tags": tagged_words,
+    "classification": word_pairs,
+}
+"""By form of task: (examples, labels) to items."""
+
+
+def make_items(form: str, examples: Sequence[Any], labels: Sequence[str], limit: int | None) -> Items:
+    """The items of a fixed random sample of `limit` examples."""
+    return ITEMS[form]([examples[number] for number in sample_examples(len(examples), limit)], labels)
+
+
+def make_features(network: FeatureNetwork, items: Items, layers: Sequence[int]) -> Features:
+    """Hidden states of words; of a pair |u - v| and u * v side by side (Conneau et al. 2017, section 3.1). Words
+    outside the part of a sentence that the network reads are left out."""
+    vectors = word_vectors(network, items.passages, layers)
+    if items.are_pairs:
+        first, second = vectors[:, 0::2], vectors[:, 1::2]
+        vectors = np.concatenate([np.abs(first - second), first * second], -1)
+    kept = np.flatnonzero(np.isfinite(vectors).all((0, 2)))
+    return Features(vectors[:, kept], items.labels[kept], tuple(items.words[number] for number in kept))
+
+
+def control_labels(words: Sequence[str], frequencies: np.ndarray, seed: int) -> np.ndarray:
+    """int64 [words]: a random label for each different word, drawn by the frequencies of the task's labels (Hewitt and
+    Liang 2019, section 2); a function of (seed, word)."""
+    bounds = np.cumsum(frequencies / frequencies.sum())[:-1]
+    drawn = {}
+    for word in set(words):
+        digest = hashlib.blake2b(f"{seed}/{word}".encode(errors="surrogatepass"), digest_size=6).digest()
+        uniform = int.from_bytes(digest, "little") / 2**48
+        drawn[word] = np.searchsorted(bounds, uniform, "right")
+    return np.array([drawn[word] for word in words], dtype=np.int64)

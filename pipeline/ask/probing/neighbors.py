@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -71,11 +72,14 @@ def find_occurrences(path: Path, word: str, most: int = MOST_OCCURRENCES) -> lis
     if not word.strip():
         raise ConfigError("The word is empty.", next_step="give one: --word play")
     pattern = re.compile(rf"(?<!\w){re.escape(word.strip())}(?!\w)", re.IGNORECASE)
-    found: list[Occurrence] = []
-    for place, sentence, span in _matches(path, pattern):
-        found.append(Occurrence(len(found) + 1, place, sentence, span))
-        if len(found) == most:
-            break
+    matches = (
+        (place, sentence, match.span())
+        for place, line in read_lines(path)
+        if pattern.search(line)
+        for sentence in sentences([line])[0]
+        for match in pattern.finditer(sentence)
+    )
+    found = [Occurrence(number, *match) for number, match in enumerate(islice(matches, most), 1)]
     if not found:
         raise ConfigError(
             f"The word {word.strip()!r} does not occur in {path}.",
@@ -122,13 +126,3 @@ def find_neighbors(
     order = [int(n) for n in np.argsort(-cosines, kind="stable") if n != chosen - 1 and cosines[n] > -np.inf]
     nearest = tuple(Neighbor(occurrences[n], float(cosines[n])) for n in order[:top])
     return Neighbors(number, occurrences[chosen - 1], nearest, count)
-
-
-def _matches(path: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, str, Span]]:
-    """(place, sentence, span in it) of every match."""
-    for place, line in read_lines(path):
-        if not pattern.search(line):
-            continue
-        for sentence in sentences([line])[0]:
-            for match in pattern.finditer(sentence):
-                yield place, sentence, match.span()

@@ -1,4 +1,4 @@
-"""A task, probed on every layer; the result is an artefact, as scores are."""
+"""A task, probed on every layer; the result is an artefact, as scores are, and a page with a plot."""
 
 from __future__ import annotations
 
@@ -26,11 +26,20 @@ from cluster.artefacts.storage import (
     staging_directory,
     storage_errors,
 )
+from cluster.artefacts.visible import finalize
 from pipeline.ask.probing.config import ProbeConfig, ProbeKind
-from pipeline.ask.probing.examples import Features, control_labels, make_features, make_items
-from pipeline.ask.probing.features import FeatureNetwork
+from pipeline.ask.probing.features import (
+    FeatureNetwork,
+    Features,
+    control_labels,
+    make_features,
+    make_items,
+)
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.tune.report.curves import Curve, plot
 
+KIND = "probes"
+RESULT_FILE = "probes.json"
 PROBES: Mapping[str, Callable[[ProbeConfig], Any]] = {
     "linear": lambda config: LogisticRegression(
         C=config.inverse_l2, max_iter=config.max_iterations, random_state=config.seed
@@ -41,6 +50,31 @@ PROBES: Mapping[str, Callable[[ProbeConfig], Any]] = {
 }
 """By name."""
 _LEAST_FOR_EARLY_STOPPING = 100
+COLUMNS = ("layer", "probe", "accuracy", "control", "selectivity")
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{{ title }}</title>
+<style>
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+  overflow-wrap: anywhere }
+table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .2rem 1rem .2rem 0; text-align: right;
+border-bottom: 1px solid #8886 }
+svg { width: 100%; max-width: 40rem } svg text { font-size: 11px; fill: currentColor } svg .grid { stroke: #8884 }
+svg polyline { fill: none; stroke: currentColor; stroke-width: 1.5 } circle { fill: currentColor }
+.c0 { color: #3b76c4 } .c1 { color: #8a3d8f } .c2 { color: #c4603b } .c3 { color: #3c7a33 }
+</style></head><body>
+<h1>{{ title }}</h1>
+<p>{{ facts }}</p>
+{{ drawing | safe }}
+<p>{% for curve in curves %}<span class="c{{ curve.colour }}">— {{ curve.name }}</span> &emsp;
+{% endfor %}</p>
+<table><tr>{% for column in columns %}<th>{{ column }}</th>{% endfor %}</tr>
+{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</table>
+</body></html>
+"""
 
 
 def accuracy(
@@ -68,10 +102,6 @@ def accuracy(
         probe.fit((vectors - mean) / scale, labels)
     predicted = np.asarray(probe.predict((evaluation[0] - mean) / scale))
     return float(np.equal(predicted, evaluation[1]).mean())
-
-
-KIND = "probes"
-RESULT_FILE = "probes.json"
 
 
 class LayerScore(BaseModel):
@@ -108,7 +138,7 @@ class ProbeResult(BaseModel):
 
 
 def probe(config: ProbeConfig, network: FeatureNetwork, *, replace: bool = False) -> tuple[Path, ProbeResult]:
-    """The directory of the result, and the result; a finished one is read instead of made again.
+    """The directory of the result, `OUT/NAME/CHECKPOINT`, and the result; a finished one is read instead of made again.
 
     Raises:
         MissingInputError, ConfigError: the task cannot be read, or no word of it can.
@@ -126,7 +156,9 @@ def probe(config: ProbeConfig, network: FeatureNetwork, *, replace: bool = False
     plain = config.model_dump(mode="json", exclude={"name", "out", "runs_dir", "task"})
     settings = plain | {"task": task.identity(), "layers": layers}
     key = hash_json([KIND, settings, [[entry.kind, entry.fingerprint] for entry in inputs]])
-    directory = result_directory(config, network)
+    path = Path(network.reference)
+    place = f"{path.resolve().name}-{network.fingerprint[:8]}" if path.is_dir() else network.reference
+    directory = config.out / config.name / place.replace("/", "_")
     if is_committed(directory) and read_manifest(directory).stats.get("key") == key:
         return directory, read_result(directory)
     if directory.exists() and not replace:
@@ -187,13 +219,6 @@ def fit_probes(
     )
 
 
-def result_directory(config: ProbeConfig, network: FeatureNetwork) -> Path:
-    """`OUT/NAME/CHECKPOINT`."""
-    path = Path(network.reference)
-    place = f"{path.resolve().name}-{network.fingerprint[:8]}" if path.is_dir() else network.reference
-    return config.out / config.name / place.replace("/", "_")
-
-
 def read_result(directory: Path) -> ProbeResult:
     """A committed result.
 
@@ -203,3 +228,50 @@ def read_result(directory: Path) -> ProbeResult:
     open_artefact(directory, kind=KIND, repair="run the same `cloze probe` again with --replace")
     with contents_of(directory / RESULT_FILE):
         return ProbeResult.model_validate_json((directory / RESULT_FILE).read_bytes())
+
+
+def page(reference: str, result: ProbeResult) -> str:
+    """HTML of one page without scripts, images or links to other files."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True)
+    curves = []
+    for number, probe in enumerate(dict.fromkeys(score.probe for score in result.scores)):
+        own = [score for score in result.scores if score.probe == probe]
+        layers = [score.layer for score in own]
+        curves.append(Curve(probe, 2 * number, layers, [score.accuracy for score in own], marked=True))
+        controls = [score.control for score in own if score.control is not None]
+        if controls:
+            curves.append(Curve(f"{probe}, control task", 2 * number + 1, layers, controls, marked=True))
+    drawing = plot(curves, title="accuracy by layer", y_format=lambda y: f"{100 * y:g} %", x_name="layer")
+    return environment.from_string(_PAGE).render(
+        title=f"{result.task}, probed in {reference}",
+        facts=facts(result),
+        drawing=drawing,
+        curves=curves,
+        columns=COLUMNS,
+        rows=rows(result),
+    )
+
+
+def facts(result: ProbeResult) -> str:
+    """How much was learnt from and scored on, and the baseline."""
+    return (
+        f"{result.num_train_items:,} items to learn from, {result.num_evaluation_items:,} to score on; the most"
+        f" frequent label is right for {100 * result.majority:.1f} % of them."
+    )
+
+
+def rows(result: ProbeResult) -> list[list[str]]:
+    """The cells of a table with COLUMNS, in percent."""
+    return [
+        [
+            str(score.layer),
+            score.probe,
+            *(
+                "-" if share is None else f"{100 * share:.1f}"
+                for share in (score.accuracy, score.control, score.selectivity)
+            ),
+        ]
+        for score in result.scores
+    ]

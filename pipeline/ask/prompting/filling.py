@@ -9,8 +9,7 @@ import torch
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from models.generation.config import GenerationConfig
-from pipeline.ask.prompting.networks import LanguageModel
-from pipeline.ask.prompting.texts import count_marks, require_length
+from pipeline.ask.prompting.networks import LanguageModel, count_marks, require_length
 from pipeline.ask.prompting.writing import generated
 from pipeline.tune.tokenizer import generation_format, sequence_format, starts_with_padding
 
@@ -134,7 +133,12 @@ def _write(network: LanguageModel, text: str, top: int) -> Filling:
     tokenizer, count = network.tokenizer, count_marks(text)
     layout = generation_format(network.config, tokenizer.plain, None)
     with_sentinels = starts_with_padding(network.config)
-    masks = _sentinels(network, count) if with_sentinels else [tokenizer.mask] * count
+    masks = [f"<extra_id_{n}>" for n in range(count)] if with_sentinels else [tokenizer.mask] * count
+    if with_sentinels and (missing := [name for name in masks if tokenizer.id_of(name) is None]):
+        raise MismatchError(
+            f"The text has {count} masks, and the tokenizer {tokenizer.path} has no {missing[0]} for them.",
+            next_step="use fewer masks, or the tokenizer that the network was trained with",
+        )
     inner = tokenizer.encode(tokenizer.with_masks(text, masks)).ids
     source = [*layout.source.first, *inner, *layout.source.last]
     require_length(len(source), network.max_length)
@@ -151,16 +155,6 @@ def _write(network: LanguageModel, text: str, top: int) -> Filling:
     if not with_sentinels:
         return Filling((), tuple(Filled(tokenizer.decode(row).strip(), score) for row, score in rows))
     return Filling((), tuple(_filled_sentinels(network, text, row, masks, score) for row, score in rows))
-
-
-def _sentinels(network: LanguageModel, count: int) -> list[str]:
-    names = [f"<extra_id_{number}>" for number in range(count)]
-    if missing := [name for name in names if network.tokenizer.id_of(name) is None]:
-        raise MismatchError(
-            f"The text has {count} masks, and the tokenizer {network.tokenizer.path} has no {missing[0]} for them.",
-            next_step="use fewer masks, or the tokenizer that the network was trained with",
-        )
-    return names
 
 
 def _filled_sentinels(

@@ -1,37 +1,37 @@
-"""Any network that predicts tokens, from a reference: masked, from left to right, or an encoder-decoder."""
+"""Any network that predicts tokens, from a reference: masked, from left to right, or an encoder-decoder; its tokenizer
+and the marks that it knows in texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import orjson
 import torch
+from tokenizers import AddedToken, Tokenizer
 from torch import nn
 
-from cluster.artefacts.errors import ClozeError, MismatchError
+from cluster.artefacts.errors import ClozeError, ConfigError, MismatchError
+from cluster.artefacts.storage import contents_of
+from data_prep.tokenizers.special import NAMES
 from models.config import ElmoConfig, TransformerConfig
 from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from models.stacks import position_limit
 from models.weights import check_tensors
-from pipeline.ask.prompting.texts import PromptTokenizer
 from pipeline.checkpoint.references import Weights, resolve_model
-from pipeline.export.exporting import Source, network_of
-from pipeline.tune.reference import RANDOM, resolve_start
-
-if TYPE_CHECKING:
-    from pipeline.checkpoint.references import PretrainedModel
-from typing import TYPE_CHECKING
-
-import orjson
-
-from cluster.artefacts.storage import contents_of
+from pipeline.export.exporting import network_of
+from pipeline.export.formats import Source
+from pipeline.tune.finetuned import RANDOM, finetuned_network, resolve_start
+from pipeline.tune.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from pipeline.checkpoint.references import PretrainedModel
 
-
+MARK = re.compile(r"\[MASK\]|<mask>|<\|mask\|>|\[z\]|\[Z\]")
+"""The ways to write the place to fill, whatever the tokenizer calls its mask."""
 Kind = Literal["masked", "left_to_right", "encoder_decoder"]
 """How a network predicts tokens."""
 _BUILDERS: Mapping[str, tuple[Kind, Callable[[TransformerConfig], nn.Module]]] = {
@@ -42,8 +42,127 @@ _BUILDERS: Mapping[str, tuple[Kind, Callable[[TransformerConfig], nn.Module]]] =
 }
 """By head: the kind of prediction, and the network."""
 _PAIR_HEAD = "pair_head."
-_READ_BOTH_WAYS = ("prefix_lm",)
-"""Objectives that train a decoder to read the beginning of a text in both directions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A text as token ids, without the special tokens around it."""
+
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    """Per token the characters of the text that it stands for, from and up to (exclusive)."""
+
+
+class PromptTokenizer:
+    """A `tokenizer.json` that knows masks in texts.
+
+    A space before a mask is part of the hidden word in vocabularies whose tokens begin with their space, and is left
+    out there, as in pre-training.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            MissingInputError, CorruptArtefactError, MismatchError: as `TextTokenizer`.
+        """
+        self.plain = TextTokenizer(path)
+        """The tokenizer of fine-tuning: special tokens by role, ids without special tokens."""
+        self.path = path
+        self._tokenizer = Tokenizer.from_file(str(path))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.vocab_size = self.plain.vocab_size
+        self.special = self.plain.special
+        self.mask_id = self.special.get("mask")
+        self._mask = None if self.mask_id is None else self._tokenizer.id_to_token(self.mask_id)
+        if self._mask is not None and self.mask_id not in self._tokenizer.get_added_tokens_decoder():
+            self._tokenizer.add_special_tokens([AddedToken(self._mask)])
+        self._spaces_are_tokens = bool(self.encode("a ").ids[len(self.encode("a").ids) :])
+
+    @property
+    def mask(self) -> str:
+        """The mask as the tokenizer writes it.
+
+        Raises:
+            MismatchError: it has none.
+        """
+        if self._mask is None:
+            raise MismatchError(
+                f"The tokenizer {self.path} has no mask token.",
+                next_step=f"use the tokenizer of pre-training, with one under a usual name: {', '.join(NAMES['mask'])}",
+            )
+        return self._mask
+
+    def encode(self, text: str) -> Encoded:
+        """Token ids; special tokens that the text names become their ids.
+
+        Raises:
+            ConfigError: the text has characters that are no Unicode, such as broken bytes of a terminal.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"Character {error.start} of the text {text.encode(errors='backslashreplace').decode()!r} is no"
+                " Unicode character.",
+                next_step="give the text in UTF-8",
+            ) from None
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        return Encoded(found.ids, found.offsets)
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """The special tokens that the file itself puts before and after a text, as `transformers` does."""
+        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
+        ids = self._tokenizer.encode("a", add_special_tokens=True).ids
+        first = next((n for n in range(len(ids)) if ids[n : n + len(bare)] == bare), 0)
+        return ids[:first], ids[first + len(bare) :]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens left out."""
+        return self._tokenizer.decode(list(ids))
+
+    def decode_after(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """The text of ids as it follows the ids before it, with the space between them, where there is one."""
+        first = self.decode(before)
+        both = self.decode([*before, *ids])
+        return both[len(first) :] if both.startswith(first) else self.decode(ids)
+
+    def token(self, number: int) -> str:
+        """A token by itself, readable; its number where the vocabulary has none."""
+        shown = self._tokenizer.decode([number], skip_special_tokens=False)
+        return shown or self._tokenizer.id_to_token(number) or f"#{number}"
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token; None when the vocabulary lacks it."""
+        return self.plain.id_of(token)
+
+    def before_mask(self, text: str) -> str:
+        """The text before a mask, without the space that belongs to the hidden word."""
+        return text[:-1] if self._spaces_are_tokens and text.endswith(" ") else text
+
+    def with_masks(self, text: str, masks: Sequence[str] | None = None) -> str:
+        """The text with the tokenizer's own mask, or with `masks` one after the other, at every mark."""
+        parts = MARK.split(text)
+        own = list(masks) if masks is not None else [self.mask] * (len(parts) - 1)
+        pieces = [self.before_mask(part) + mask for part, mask in zip(parts, own, strict=False)]
+        return "".join([*pieces, parts[-1]])
+
+
+def count_marks(text: str) -> int:
+    """Places to fill in a text."""
+    return len(MARK.findall(text))
+
+
+def require_length(length: int, limit: int) -> None:
+    """
+    Raises:
+        MismatchError: a sequence is longer than the network's positions.
+    """
+    if length > limit:
+        raise MismatchError(
+            f"The text has {length} tokens with its special tokens, and the network takes {limit}.",
+            next_step="shorten the text",
+        )
 
 
 @dataclass(frozen=True)
@@ -91,8 +210,15 @@ def load_language_model(reference: str, runs_dir: Path, weights: Weights = "mode
             f"{pretrained.reference} is an ELMo, which predicts words from one side at a time and fills no masks.",
             next_step="look at its representations: cloze neighbors, cloze probe",
         )
+    # The kind of objective that a checkpoint was trained with; None where it is not known.
+    objective = None
+    if pretrained.step is not None:
+        from pipeline.checkpoint.checkpoint import read_trainer_state
+
+        settings = read_trainer_state(pretrained.directory).identity.get("objective")
+        objective = settings.get("kind") if isinstance(settings, dict) else None
     try:
-        source = network_of(pretrained, _part(pretrained))
+        source = network_of(pretrained, "generator" if objective == "rtd" else None)
         kind, model = _build(source, pretrained.reference)
     except ClozeError:
         raise
@@ -113,39 +239,13 @@ def load_language_model(reference: str, runs_dir: Path, weights: Weights = "mode
         reference=pretrained.reference,
         fingerprint=pretrained.fingerprint,
         kind=kind,
-        model=model.eval().to(best_device()),
+        model=model.eval().to("cuda" if torch.cuda.is_available() else "cpu"),
         config=config,
         tokenizer=tokenizer,
         directory=None if is_own else pretrained.directory,
-        reads_both_ways=_reads_both_ways(pretrained),
-        chat_template=chat_template_of(pretrained),
+        reads_both_ways=pretrained.model.network == "decoder" and objective == "prefix_lm",
+        chat_template=_chat_template(pretrained),
     )
-
-
-def best_device() -> torch.device:
-    """The first GPU, where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _part(pretrained: PretrainedModel) -> str | None:
-    """`generator` for a checkpoint of a whole ELECTRA."""
-    if pretrained.step is None:
-        return None
-    return "generator" if _objective(pretrained) == "rtd" else None
-
-
-def _objective(pretrained: PretrainedModel) -> str | None:
-    """The kind of objective that a checkpoint was trained with; None where it is not known."""
-    from pipeline.checkpoint.checkpoint import read_trainer_state
-
-    if pretrained.step is None:
-        return None
-    settings = read_trainer_state(pretrained.directory).identity.get("objective")
-    return settings.get("kind") if isinstance(settings, dict) else None
-
-
-def _reads_both_ways(pretrained: PretrainedModel) -> bool:
-    return pretrained.model.network == "decoder" and _objective(pretrained) in _READ_BOTH_WAYS
 
 
 def _build(source: Source, reference: str) -> tuple[Kind, Any]:
@@ -172,24 +272,17 @@ def _build(source: Source, reference: str) -> tuple[Kind, Any]:
     return kind, model
 
 
-TEMPLATE_FILE = "chat_template.jinja"
-CONFIG_FILE = "tokenizer_config.json"
-_DEFAULT = "default"
-"""The name that `transformers` gives to the first of several templates."""
-
-
-def chat_template_of(pretrained: PretrainedModel) -> str | None:
+def _chat_template(pretrained: PretrainedModel) -> str | None:
     """The template that a network was trained with, in Jinja; None where it has none.
 
     Raises:
         CorruptArtefactError: a file of the directory cannot be read.
     """
     if pretrained.weights_file is not None:
-        from pipeline.tune.export import chat_template_of, finetuned_network
-
         place, _, trial = pretrained.reference.rpartition("@")
-        return chat_template_of(finetuned_network(Path(place), trial))
-    own, config = (pretrained.directory / name for name in (TEMPLATE_FILE, CONFIG_FILE))
+        found = finetuned_network(Path(place), trial)
+        return found.task().chat_template(found.network)
+    own, config = (pretrained.directory / name for name in ("chat_template.jinja", "tokenizer_config.json"))
     if pretrained.step is not None or not (own.is_file() or config.is_file()):
         return None
     if own.is_file():
@@ -198,5 +291,6 @@ def chat_template_of(pretrained: PretrainedModel) -> str | None:
     with contents_of(config):
         found = orjson.loads(config.read_bytes()).get("chat_template")
     if isinstance(found, list):
-        found = {each["name"]: each["template"] for each in found}.get(_DEFAULT)
+        # The name that `transformers` gives to the first of several templates.
+        found = {each["name"]: each["template"] for each in found}.get("default")
     return found

@@ -1,23 +1,105 @@
-"""The prompt of an example, as questions about the tokens of each answer."""
+"""The prompt of an example, as questions about the tokens of each answer, and their log-probabilities to a network."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from cluster.artefacts.errors import ConfigError, MismatchError
+from data_prep.ragged import Ragged
 from pipeline.ask.prompting.config import Scoring
 from pipeline.ask.prompting.networks import LanguageModel
-from pipeline.ask.prompting.scoring import Question, log_probabilities
-from pipeline.ask.prompting.templates import Template
+from pipeline.tune.encoding import batches_of, pad_rows
+from pipeline.tune.tasks.forms import Example
 from pipeline.tune.tokenizer import generation_format, sequence_format
 
+_PLACE = re.compile(r"\[([xyz])\]")
 LEAST_ROOM = 8
 """Tokens that demonstrations must leave for a text."""
 Texts = tuple[str, str | None]
 """The text of an example, and the second one of a pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A text with `[x]` for the text of an example, `[y]` for the second text of a pair, and `[z]` for the answer
+    (Schick and Schütze 2021, section 3.1; Petroni et al. 2019)."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        places = _PLACE.findall(self.text)
+        if missing := [f"[{place}]" for place in "xz" if place not in places]:
+            raise ConfigError(
+                f"The template {self.text!r} has no {' and no '.join(missing)}.",
+                next_step='write [x] where the text stands and [z] where the answer does: "[x] It was [z]."',
+            )
+        if repeated := [f"[{place}]" for place in "yz" if places.count(place) > 1]:
+            raise ConfigError(
+                f"The template {self.text!r} has {' and '.join(repeated)} more than once.",
+                next_step="leave it in one place",
+            )
+
+    @property
+    def has_pair(self) -> bool:
+        """Whether there is a place for a second text."""
+        return "[y]" in self.text
+
+    @property
+    def ends_with_answer(self) -> bool:
+        """Whether no text of the example stands after the answer."""
+        after = self.text.partition("[z]")[2]
+        return not _PLACE.search(after)
+
+    def check_task(self, is_pair: bool) -> None:
+        """
+        Raises:
+            ConfigError: the template has a place too many, or too few, for the texts of a task.
+        """
+        if self.has_pair and not is_pair:
+            raise ConfigError(
+                f"The template {self.text!r} has [y], and the task has single texts.",
+                next_step="leave out [y]",
+            )
+        if is_pair and not self.has_pair:
+            raise ConfigError(
+                f"The template {self.text!r} has no [y], and the task has pairs of texts.",
+                next_step='write [y] where the second text stands: "[x] ? [z], [y]"',
+            )
+
+    def halves(self, first: str, second: str | None) -> tuple[str, str]:
+        """The text before the answer and the text after it."""
+        given = {"x": first.strip(), "y": (second or "").strip()}
+        before, _, after = self.text.partition("[z]")
+        # A text may itself contain `[y]`: places are filled in one pass.
+        fill = lambda half: _PLACE.sub(lambda match: given[match[1]], half)  # noqa: E731
+        return fill(before), fill(after)
+
+    def answered(self, example: Example, answer: str) -> str:
+        """An example with its answer, as a demonstration."""
+        before, after = self.halves(example.text_a, example.text_b)
+        return f"{before}{answer}{after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Places of a sequence, and a token at each whose log-probability is wanted."""
+
+    ids: tuple[int, ...]
+    """What the network reads; the encoder's input, in an encoder-decoder."""
+    places: tuple[int, ...]
+    """Positions in `ids` that predict; in `written`, in an encoder-decoder."""
+    targets: tuple[int, ...]
+    """A token for each place."""
+    written: tuple[int, ...] = ()
+    """The decoder's input, in an encoder-decoder."""
+    prefix: int = 0
+    """Tokens at the beginning that a decoder reads both ways; 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -162,3 +244,75 @@ _ASKED: Mapping[str, Callable[[Prompter, str, str | None, int], list[Question]]]
     "encoder_decoder": _ask_encoder_decoder,
 }
 """By kind of prediction."""
+
+
+@torch.no_grad()
+def log_probabilities(
+    network: LanguageModel, questions: Sequence[Question], batch_tokens: int = 8192
+) -> list[np.ndarray]:
+    """Log-probabilities in nats, float32 [places], of each question. Equal sequences are read once."""
+    by_sequence: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+    for number, question in enumerate(questions):
+        key = (question.ids, question.written, (question.prefix,))
+        by_sequence.setdefault(key, []).append(number)
+    lengths = [len(question.ids) + len(question.written) for question in questions]
+    groups = sorted(by_sequence.values(), key=lambda numbers: lengths[numbers[0]])
+    found = [np.empty(0, dtype=np.float32)] * len(questions)
+    for batch in batches_of(range(len(groups)), lambda group: lengths[groups[group][0]], batch_tokens):
+        rows = [questions[groups[group][0]] for group in batch]
+        asked = [[questions[number] for number in groups[group]] for group in batch]
+        places = [(row, place) for row, each in enumerate(asked) for one in each for place in one.places]
+        targets = [target for each in asked for one in each for target in one.targets]
+        hidden = _READERS[network.kind](network, rows)
+        at = torch.tensor(places, device=hidden.device)
+        predicting = hidden[at[:, 0], at[:, 1]]
+        if network.kind == "encoder_decoder":
+            logits = network.model.project(predicting)
+        else:
+            stack = network.model.encoder if network.kind == "masked" else network.model.decoder
+            logits = network.model.head(predicting, stack.embeddings.token_weight)
+        scores = logits.float().log_softmax(-1)
+        values = (
+            scores.gather(1, torch.tensor(targets, device=scores.device)[:, None]).squeeze(1).cpu().numpy()
+        )
+        start = 0
+        for number in (number for group in batch for number in groups[group]):
+            stop = start + len(questions[number].places)
+            found[number] = values[start:stop]
+            start = stop
+    return found
+
+
+def _padded(network: LanguageModel, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """int64 [rows, longest] ids and their mask, padded on the right."""
+    ragged = Ragged.of([np.array(row, dtype=np.int64) for row in rows])
+    padded = pad_rows(ragged, np.arange(len(rows)), network.tokenizer.special["pad"])
+    ids, mask = (torch.from_numpy(each).to(network.device) for each in padded)
+    return ids, mask
+
+
+def _encoded(network: LanguageModel, rows: Sequence[Question]) -> Tensor:
+    ids, mask = _padded(network, [row.ids for row in rows])
+    return network.model.encoder(ids, attention_mask=mask)
+
+
+def _from_the_left(network: LanguageModel, rows: Sequence[Question]) -> Tensor:
+    ids, mask = _padded(network, [row.ids for row in rows])
+    prefixes = torch.tensor([row.prefix for row in rows], device=ids.device) if rows[0].prefix else None
+    hidden = network.model.decoder(ids, attention_mask=mask, prefix_lengths=prefixes)
+    return hidden * network.model.logit_scale
+
+
+def _written(network: LanguageModel, rows: Sequence[Question]) -> Tensor:
+    ids, mask = _padded(network, [row.ids for row in rows])
+    # What follows the last place is padding, which no place before it sees.
+    written, _ = _padded(network, [row.written for row in rows])
+    return network.model.decode(written, network.model.encode(ids, mask))
+
+
+_READERS: Mapping[str, Callable[[LanguageModel, Sequence[Question]], Tensor]] = {
+    "masked": _encoded,
+    "left_to_right": _from_the_left,
+    "encoder_decoder": _written,
+}
+"""By kind of prediction: questions to [rows, length, hidden]."""

@@ -14,11 +14,10 @@ from scipy.special import log_softmax
 from cluster.artefacts.errors import ConfigError
 from pipeline.ask.prompting.config import PromptConfig
 from pipeline.ask.prompting.networks import LanguageModel
-from pipeline.ask.prompting.prompter import Prompter
-from pipeline.ask.prompting.templates import Template
+from pipeline.ask.prompting.prompter import Prompter, Template
 from pipeline.config.problems import nearest
-from pipeline.tune.batches import example_order, sample_examples
 from pipeline.tune.tasks.forms import Example
+from pipeline.tune.updates import example_order, sample_examples
 
 
 def draw_demonstrations(examples: Sequence[Example], num_labels: int, shots: int, seed: int) -> list[Example]:
@@ -133,9 +132,10 @@ def prompt_task(config: PromptConfig, network: LanguageModel) -> PromptResult:
     task: Any = config.task
     templates = [Template(text) for text in config.templates]
     data = task.load()
-    answers = answers_of(config.verbalizers, data.labels, _official(task))
+    official = getattr(getattr(task, "files", None), "labels", ()) or ()
+    answers = answers_of(config.verbalizers, data.labels, official)
     examples = [data.evaluation[n] for n in sample_examples(len(data.evaluation), config.max_examples)]
-    is_pair = examples[0].text_b is not None
+    texts, is_pair = [(each.text_a, each.text_b) for each in examples], examples[0].text_b is not None
     for template in templates:
         template.check_task(is_pair)
     scores = []
@@ -143,7 +143,12 @@ def prompt_task(config: PromptConfig, network: LanguageModel) -> PromptResult:
         for seed, shown in _draws(config, template, data.train, answers):
             limit = min(config.max_length or network.max_length, network.max_length)
             prompter = Prompter(network, template, answers, shown, config.scoring, limit)
-            scores.append(_score(config, prompter, examples, seed, is_pair))
+            outputs = prompter.scores(texts, config.batch_tokens)
+            metrics, uncalibrated = task.measure(examples, outputs), None
+            if config.calibrate:
+                outputs = calibrated(outputs, prior(prompter, is_pair, config.batch_tokens))
+                metrics, uncalibrated = task.measure(examples, outputs), metrics
+            scores.append(PromptScore(template.text, seed, metrics, uncalibrated))
     majority = Counter(int(example.label) for example in data.train).most_common(1)[0][0]
     constant = np.tile(np.eye(len(answers), dtype=np.float32)[majority], (len(examples), 1))
     return PromptResult(
@@ -186,10 +191,6 @@ def answers_of(
     return tuple(found[number] for number in range(len(labels)))
 
 
-def _official(task: Any) -> Sequence[str]:
-    return getattr(getattr(task, "files", None), "labels", ()) or ()
-
-
 def _draws(
     config: PromptConfig, template: Template, examples: Sequence[Example], answers: Sequence[str]
 ) -> Iterator[tuple[int | None, str]]:
@@ -201,17 +202,3 @@ def _draws(
         drawn = draw_demonstrations(examples, len(answers), config.shots, seed)
         texts = [template.answered(example, answers[int(example.label)].strip()) for example in drawn]
         yield seed, "".join(text + config.separator for text in texts)
-
-
-def _score(
-    config: PromptConfig, prompter: Prompter, examples: Sequence[Example], seed: int | None, is_pair: bool
-) -> PromptScore:
-    task: Any = config.task
-    texts = [(example.text_a, example.text_b) for example in examples]
-    outputs = prompter.scores(texts, config.batch_tokens)
-    plain = task.measure(examples, outputs)
-    if not config.calibrate:
-        return PromptScore(prompter.template.text, seed, plain)
-    probabilities = prior(prompter, is_pair, config.batch_tokens)
-    corrected = task.measure(examples, calibrated(outputs, probabilities))
-    return PromptScore(prompter.template.text, seed, corrected, plain)

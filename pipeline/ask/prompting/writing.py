@@ -12,8 +12,7 @@ import torch
 from cluster.artefacts.errors import ConfigError, MismatchError
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
-from pipeline.ask.prompting.networks import LanguageModel
-from pipeline.ask.prompting.texts import require_length
+from pipeline.ask.prompting.networks import LanguageModel, require_length
 from pipeline.tune.tokenizer import generation_format
 
 GENERATION_FILES = ("generation_config.json", "config.json")
@@ -66,7 +65,7 @@ def write(
             next_step="let it fill masks: cloze fill",
         )
     is_decoder = network.kind == "left_to_right"
-    ids, tokens = (_prompt if is_decoder else _source)(network, text, language, is_chat)
+    ids, tokens = _prompt(network, text, language, is_chat)
     if not ids:
         raise ConfigError(
             "There is no text to continue.", next_step="give one word at least: cloze generate TEXT"
@@ -139,40 +138,26 @@ def chat_prompt(network: LanguageModel, text: str, system: str | None = None) ->
         ) from None
 
 
-def _ids(network: LanguageModel, text: str, is_chat: bool) -> list[int]:
-    """Ids of a text without special tokens around it."""
-    if is_chat:
-        return network.tokenizer.plain.with_special_tokens().encode(text, add_special_tokens=False).ids
-    return network.tokenizer.encode(text).ids
-
-
 def _prompt(
     network: LanguageModel, text: str, language: str | None, is_chat: bool
 ) -> tuple[list[int], dict[str, Any]]:
-    """Ids that a decoder continues, and the token that ends its text."""
-    tokenizer = network.tokenizer
-    own = network.directory is None
-    outside = [tokenizer.special["bos"]] if own else tokenizer.around()[0]
-    first = [] if is_chat else outside
-    tokens = {"eos_token_id": tokenizer.special["eos"]} | _stored_tokens(network)
-    return [*first, *_ids(network, text, is_chat)], {"eos_token_id": tokens["eos_token_id"]}
-
-
-def _source(
-    network: LanguageModel, text: str, language: str | None, is_chat: bool
-) -> tuple[list[int], dict[str, Any]]:
-    """Ids that an encoder reads, and the special tokens of its decoder."""
-    tokenizer = network.tokenizer
+    """Ids that a decoder continues, or an encoder reads, and the special tokens of what is written."""
+    tokenizer, is_own = network.tokenizer, network.directory is None
+    ids = (
+        tokenizer.plain.with_special_tokens().encode(text, add_special_tokens=False).ids
+        if is_chat
+        else tokenizer.encode(text).ids
+    )
+    tokens: dict[str, Any] = {"eos_token_id": tokenizer.special["eos"]}
+    if network.kind == "left_to_right":
+        first = [tokenizer.special["bos"]] if is_own else tokenizer.around()[0]
+        tokens |= _stored_tokens(network)
+        return ids if is_chat else [*first, *ids], {"eos_token_id": tokens["eos_token_id"]}
     layout = generation_format(network.config, tokenizer.plain, language)
-    ids = _ids(network, text, is_chat)
     if not is_chat:
         ids = [*layout.source.first, *ids, *layout.source.last]
-    forced = layout.target.first[0] if network.directory is None and layout.target.first else None
-    tokens = {
-        "decoder_start_token_id": layout.start,
-        "eos_token_id": tokenizer.special["eos"],
-        "forced_bos_token_id": forced,
-    }
+    forced = layout.target.first[0] if is_own and layout.target.first else None
+    tokens |= {"decoder_start_token_id": layout.start, "forced_bos_token_id": forced}
     return ids, tokens | ({} if language else _stored_tokens(network))
 
 

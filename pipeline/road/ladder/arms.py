@@ -20,7 +20,7 @@ from pipeline.road.ladder.config import ArmConfig, LadderConfig
 from pipeline.run.config import PretrainConfig
 from pipeline.tune.config import FinetuneConfig, ScratchConfig
 from pipeline.tune.evaluation_sets import expand
-from pipeline.tune.fit import check_network
+from pipeline.tune.trials import check_network
 
 
 @dataclass(frozen=True)

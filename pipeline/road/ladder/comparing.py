@@ -17,11 +17,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.tune.batches import sample_examples
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.report.bootstrap import CONFIDENCE, Sums, resampled, sums_of
-from pipeline.tune.report.scores import ScoresDirectory
-from pipeline.tune.results import Trial
+from pipeline.tune.scores import ScoresDirectory
+from pipeline.tune.updates import sample_examples
 
 Verdict = Literal["same order", "opposite", "within the spread"]
 _SAME = 1e-6
@@ -96,7 +95,7 @@ def sums_of_task(opened: ScoresDirectory, task: str) -> tuple[float, Sums]:
         ValueError: the metric is no function of sums, or the predictions have another score than was saved.
     """
     score = next(each for each in opened.scores if each.task == task)
-    sums = sums_of(score.main_metric, opened.lines(Trial.of(score)), opened.labels.get(task, ()))
+    sums = sums_of(score.main_metric, opened.lines(score.trial), opened.labels.get(task, ()))
     if sums is None:
         raise ValueError(f"{score.main_metric} of {task} is no sum over examples")
     found = float(sums.value(sums.columns.sum(0)))

@@ -28,8 +28,8 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.history import StoredSettings
 from pipeline.run.log.lines import LogKind, read_metrics
 from pipeline.tune.report.bootstrap import Sums
-from pipeline.tune.report.scores import ScoresDirectory
 from pipeline.tune.scores import KIND as SCORES_KIND
+from pipeline.tune.scores import ScoresDirectory
 
 KIND = "ladder"
 RESULT_FILE = "ladder.json"

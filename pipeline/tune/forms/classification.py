@@ -19,8 +19,7 @@ from models.config import ElmoConfig, NetworkConfig
 from models.elmo.encoder import read_sentences
 from models.elmo.representations import ElmoClassifier
 from models.features import FeatureClassifier
-from pipeline.tune.batches import pad_rows
-from pipeline.tune.encoding import EncodedExamples, encode_examples
+from pipeline.tune.encoding import EncodedExamples, encode_examples, pad_rows
 from pipeline.tune.files.lines import json_lines
 from pipeline.tune.forms.base import (
     STACK_PARTS,

@@ -18,8 +18,7 @@ from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
 from models.language_models import CausalLanguageModel, ConditionalGenerator, smoothed_loss
-from pipeline.tune.batches import pad_rows
-from pipeline.tune.encoding import single_rows
+from pipeline.tune.encoding import pad_rows, single_rows
 from pipeline.tune.files.lines import json_lines
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,

@@ -21,7 +21,7 @@ from cluster.artefacts.errors import ConfigError
 from data_prep.ragged import Ragged
 from models.language_models import CausalLanguageModel
 from models.losses import EACH
-from pipeline.tune.batches import pad_rows
+from pipeline.tune.encoding import pad_rows
 from pipeline.tune.files.lines import json_lines
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,

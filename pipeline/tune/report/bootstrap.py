@@ -17,7 +17,7 @@ from pipeline.samples.noise import Noise
 from pipeline.tune.metrics.entities import entities
 from pipeline.tune.metrics.texts import ROUGE_NAMES
 from pipeline.tune.report.lines import form_of, rouge_scores, span_scores
-from pipeline.tune.report.scores import Line
+from pipeline.tune.scores import Line
 
 NUM_RESAMPLES = 1000
 CONFIDENCE = 0.95

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.storage import contents_of
-from pipeline.tune.report.scores import ScoresDirectory
-from pipeline.tune.results import Trial
-from pipeline.tune.scores import Score
+from pipeline.tune.scores import Score, ScoresDirectory
 
 LEADERBOARDS: dict[str, tuple[str, ...]] = {
     "GLUE": (
@@ -57,7 +55,7 @@ def make_archive(directories: Sequence[Path], seed: int | None = None) -> Archiv
     known = {name for names in LEADERBOARDS.values() for name in names}
     for opened in map(ScoresDirectory.open, directories):
         for score in opened.scores:
-            trial = Trial.of(score)
+            trial = score.trial
             for name in sorted(known) if seed in (None, score.seed) else ():
                 path = opened.path / trial.file(name)
                 if path.exists() and (name not in found or score.value > found[name][0].value):

@@ -1,9 +1,9 @@
-"""The lines of predictions that forms write: right or wrong, how sure, and the texts that people read."""
+"""The lines of predictions that forms write: right or wrong, how sure, with which texts; the worst errors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.tune.metrics.squad import best_of, exact_scores, overlap, question_scores
 from pipeline.tune.metrics.texts import ROUGE_NAMES, sentence_lines
-from pipeline.tune.report.scores import Line
+from pipeline.tune.scores import Line
 
 if TYPE_CHECKING:
     from rouge_score.rouge_scorer import RougeScorer
@@ -22,21 +22,36 @@ TEXTS = ("question", "context", "source", "text", "text_b", "choices")
 """Keys of the texts that a line repeats, in the order in which they are read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A prediction beside the right answer."""
+Judged = tuple[tuple[float, float], str, str, str]
+"""A prediction beside the right answer: how bad the error is, worse ones higher, and (0, 0) for a right prediction; the
+right answer and the predicted one; how sure the network was, or how much is right."""
 
-    error: tuple[float, float]
-    """How bad the error is, worse ones higher; (0, 0) for a right prediction."""
+
+@dataclass(frozen=True, slots=True)
+class WrongPrediction:
+    """An evaluation example that a network got wrong."""
+
+    id: str
     right: str
     predicted: str
     remark: str
     """How sure the network was, or how much is right."""
+    texts: dict[str, str]
+    """By name, cut to 1,000 characters."""
 
 
-def judge(line: Line) -> Judged:
-    """Compare a prediction with the right answer."""
-    return _JUDGES[form_of(line)](line)
+def worst_of(lines: Iterable[Line], count: int) -> list[WrongPrediction]:
+    """The worst errors of a training, the worst first: the label, choice or span that the network was surest of; the
+    text with the lowest ROUGE-1; the sentence with the largest share of wrong tags; the number that is furthest off.
+
+    Spans are ordered by F1 before that. Equally bad errors stay in the order of the examples.
+    """
+    judged = [(*_JUDGES[form_of(line)](line), line) for line in lines]
+    wrong = sorted((each for each in judged if each[0] > (0, 0)), key=lambda each: each[0], reverse=True)
+    return [
+        WrongPrediction(line["id"], right, predicted, remark, texts_of(line))
+        for _, right, predicted, remark, line in wrong[:count]
+    ]
 
 
 def form_of(line: Line) -> str:
@@ -100,7 +115,7 @@ def _choice(line: Line) -> Judged:
 
 
 def _judged(right: str, predicted: str, sure: float, is_right: bool) -> Judged:
-    return Judged((0.0 if is_right else sure, 0.0), right, predicted, f"{sure:.1%} sure")
+    return (0.0 if is_right else sure, 0.0), right, predicted, f"{sure:.1%} sure"
 
 
 def _span(line: Line) -> Judged:
@@ -109,12 +124,12 @@ def _span(line: Line) -> Judged:
     right = " | ".join(dict.fromkeys(line["answers"])) or "(no answer)"
     # Answers of articles and punctuation only may be equal without common words.
     error = (0.0, 0.0) if exact else (1 - f1, sure)
-    return Judged(error, right, line["prediction"] or "(no answer)", f"F1 {f1:.2f}, {sure:.1%} sure")
+    return error, right, line["prediction"] or "(no answer)", f"F1 {f1:.2f}, {sure:.1%} sure"
 
 
 def _text(line: Line) -> Judged:
     f1 = float(rouge_scores([line], "rouge1")[0])
-    return Judged((1 - f1, 0.0), line["reference"], line["prediction"], f"ROUGE-1 {f1:.2f}")
+    return (1 - f1, 0.0), line["reference"], line["prediction"], f"ROUGE-1 {f1:.2f}"
 
 
 def _tags(line: Line) -> Judged:
@@ -123,7 +138,7 @@ def _tags(line: Line) -> Judged:
     share = len(wrong) / max(1, len(pairs))
     right = ", ".join(f"{word} {tag}" for word, tag, _ in wrong)
     predicted = ", ".join(f"{word} {tag}" for word, _, tag in wrong)
-    return Judged((share, float(len(wrong))), right, predicted, f"{len(wrong)} of {len(pairs)} words wrong")
+    return (share, float(len(wrong))), right, predicted, f"{len(wrong)} of {len(pairs)} words wrong"
 
 
 def _number(line: Line) -> Judged:
@@ -131,7 +146,7 @@ def _number(line: Line) -> Judged:
     predicted = math.nan if line["prediction"] is None else line["prediction"]
     off = abs(line["label"] - predicted)
     error = (math.inf if math.isnan(off) else off, 0.0)
-    return Judged(error, f"{line['label']:g}", f"{predicted:.3g}", f"{off:.3g} apart")
+    return error, f"{line['label']:g}", f"{predicted:.3g}", f"{off:.3g} apart"
 
 
 def _largest_share(scores: Sequence[float | None]) -> float:
@@ -145,7 +160,7 @@ def _largest_share(scores: Sequence[float | None]) -> float:
 def _response(line: Line) -> Judged:
     mean = line["loss"] / max(1, line["tokens"])
     remark = f"{mean:.2f} nats per token, {line['tokens']} tokens"
-    return Judged((mean, 0.0), line["response"], "(not written)", remark)
+    return (mean, 0.0), line["response"], "(not written)", remark
 
 
 _KEYS: Mapping[str, str] = MappingProxyType(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.artefacts.errors import ClozeError, MissingInputError
-from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.places import Place
 from cluster.artefacts.storage import find_artefacts
 from cluster.copies import local_copy, manifest_at
 from cluster.publication import find_published
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
-from pipeline.tune.scores import KIND, SCORES_FILE, Score, read_scores, scores_in
+from pipeline.tune.scores import KIND, SCORES_FILE, read_scores, scores_in
 from pipeline.tune.summary import SummaryRow, summarise
 
 
@@ -50,23 +48,12 @@ def list_scores(root: Place) -> list[Listed]:
             f"There is no directory {root} with scores.",
             next_step="name the directory that `out` of the fine-tuning configuration names",
         )
-    found = [listed for place, name in _artefacts(root) if (listed := _listed(place, name)) is not None]
-    return sorted(sorted(found, key=lambda each: each.name), key=lambda each: each.time, reverse=True)
-
-
-def _artefacts(root: Place) -> Iterator[tuple[Place, str]]:
-    """Artefacts at or below a directory or URI, with their names relative to it."""
     if isinstance(root, Path):
-        yield from ((path, str(path.relative_to(root))) for path in find_artefacts(root))
+        places = [(path, str(path.relative_to(root))) for path in find_artefacts(root)]
     else:
-        yield from ((f"{root}/{name}".rstrip("/"), name or ".") for name in find_published(root))
-
-
-def _scores(place: Place, manifest: Manifest) -> list[Score]:
-    """The scores of an artefact; of one at a URI, only their file is read."""
-    if isinstance(place, Path):
-        return read_scores(place)
-    return scores_in(local_copy(place, kind=KIND, only=[SCORES_FILE]), manifest)
+        places = [(f"{root}/{name}".rstrip("/"), name or ".") for name in find_published(root)]
+    found = [listed for place, name in places if (listed := _listed(place, name)) is not None]
+    return sorted(sorted(found, key=lambda each: each.name), key=lambda each: each.time, reverse=True)
 
 
 def _listed(place: Place, name: str) -> Listed | None:
@@ -79,7 +66,12 @@ def _listed(place: Place, name: str) -> Listed | None:
         return None
     time = manifest.created_by.time
     try:
-        rows = summarise(_scores(place, manifest))
+        if isinstance(place, Path):
+            scores = read_scores(place)
+        else:
+            # Of an artefact at a URI, only this file is read.
+            scores = scores_in(local_copy(place, kind=KIND, only=[SCORES_FILE]), manifest)
+        rows = summarise(scores)
     except ClozeError as error:
         return Listed(place, name, time=time, problem=error.problem)
     except (ValueError, KeyError, TypeError) as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -14,13 +15,11 @@ from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.visible import finalize, visible
 from cluster.copies import place_of
 from pipeline.inspect.lineage import Node, trace
+from pipeline.run.tracking import connect, tracking_message, tracking_uri
 from pipeline.tune.report.bootstrap import CONFIDENCE, NUM_RESAMPLES, Interval, confidence_interval
 from pipeline.tune.report.curves import Curve, plot, thinned
-from pipeline.tune.report.errors import WrongPrediction, worst_of
-from pipeline.tune.report.lines import form_of
-from pipeline.tune.report.scores import Line, ScoresDirectory, median_score
-from pipeline.tune.results import Trial
-from pipeline.tune.scores import TEACHER, Score
+from pipeline.tune.report.lines import form_of, worst_of
+from pipeline.tune.scores import TEACHER, Line, Score, ScoresDirectory
 from pipeline.tune.summary import SummaryRow, protocol, shown, summarise
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -31,6 +30,10 @@ MOST_LABELS = 20
 """Of more labels, the most frequent confusions are listed instead of a matrix."""
 MOST_FILES = 100
 """Files that are listed of one artefact."""
+PAGE_FILE = "scores.html"
+"""Name of the page among the artefacts of an MLflow run."""
+TABLE_FILE = "scores-table.json"
+"""MLflow shows it as a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,17 @@ def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -
         "public": without_credentials,
         "start": start_of,
     }
-    costs = [_cost(opened, score) for score in opened.scores]
+    costs = [
+        {
+            "trial": score.trial.name,
+            "seconds": opened.seconds(score.trial),
+            "examples": score.num_train_examples,
+            "epochs": len(score.epochs),
+            "updates": score.epochs[-1].update if score.epochs else 0,
+            "run": opened.runs.get(score.trial.name, ""),
+        }
+        for score in opened.scores
+    ]
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         name=f"{directory.resolve().parent.name}/{directory.resolve().name}",
@@ -101,6 +114,66 @@ def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -
         split_files=split_files,
         folded_at=FOLDED_AT,
     )
+
+
+def publish_page(
+    directory: Path,
+    scores: Sequence[Score],
+    runs_dir: Path,
+    tracked_runs: Sequence[str],
+    on_page: Callable[[str], object] | None,
+) -> None:
+    """Render the page of committed scores once, hand it on, and log it. What fails is reported on stderr with the
+    command that makes the page again.
+
+    Args:
+        tracked_runs: MLflow ids of the trainings' runs, which get the page and the table of the scores.
+        on_page: takes the HTML.
+    """
+    try:
+        page = render_page(directory, runs_dir)
+        if on_page is not None:
+            on_page(page)
+    # The scores are committed: no error of whatever kind in their presentation may take them for failed.
+    except Exception as error:
+        print(
+            f"The scores are complete, but their page is not: {tracking_message(error)}\n"
+            f"Next: cloze finetune show {directory} --runs-dir {runs_dir} --html scores.html",
+            file=sys.stderr,
+        )
+        return
+    if tracked_runs:
+        log_page(tracked_runs, page, runs_dir, scores)
+
+
+def log_page(tracked_runs: Iterable[str], page: str, runs_dir: Path, scores: Sequence[Score] = ()) -> None:
+    """Log a page, and the table of scores, to MLflow runs. What cannot be logged is reported on stderr and no failure:
+    the scores are committed by then.
+
+    Args:
+        tracked_runs: ids of the runs; each is logged to once.
+        runs_dir: holds the tracking store, unless `MLFLOW_TRACKING_URI` names another.
+        scores: of all trainings; without them, the page alone is logged.
+    """
+    try:
+        # The form in which MLflow shows JSON files as tables: the summary's rows, one for each metric.
+        columns = ["task", "from", "metric", "mean", "std", "median", "best", "seeds"]
+        cells = [
+            [
+                *(row.task, start_of(row), name, row.mean[name], row.std[name]),
+                *(row.median[name], row.best[name], row.num_seeds),
+            ]
+            for row in summarise(scores)
+            for name in row.mean
+        ]
+        client = connect(tracking_uri(runs_dir))
+        for run_id in dict.fromkeys(tracked_runs):
+            client.log_text(run_id, page, PAGE_FILE)
+            if cells:
+                client.log_dict(run_id, {"columns": columns, "data": cells}, TABLE_FILE)
+    # Stores of artefacts raise the errors of their own libraries.
+    except Exception as error:
+        print(f"The page of the scores was not logged to MLflow: {tracking_message(error)}", file=sys.stderr)
 
 
 def percent(share: float) -> str:
@@ -137,10 +210,11 @@ def split_files(node: Node) -> tuple[list[Node], list[Node], int]:
 def _result(opened: ScoresDirectory, row: SummaryRow) -> Result:
     if row.initial is None:
         return Result(row, None, None, ())
-    scores = opened.of_row(row)
-    trainings = [(opened.lines(Trial.of(score)), score.value) for score in scores]
+    scores = row.of(opened.scores)
+    trainings = [(opened.lines(score.trial), score.value) for score in scores]
     interval = confidence_interval(row.main_metric, trainings, opened.labels.get(row.task, ()))
-    median = median_score(scores)
+    # Of two in the middle, the lower one.
+    median = sorted(scores, key=lambda score: score.value)[(len(scores) - 1) // 2]
     return Result(row, interval, median, trainings[scores.index(median)][0])
 
 
@@ -151,34 +225,26 @@ def _task(opened: ScoresDirectory, name: str, results: Sequence[Result], num_err
     return {
         "name": name,
         "kind": opened.kind(name),
-        "num_examples": opened.of_row(trained[0].row)[0].num_evaluation_examples,
+        "num_examples": trained[0].row.of(opened.scores)[0].num_evaluation_examples,
         "own": own,
-        "metrics": _compared_metrics(own[0].row, published),
+        "metrics": [name for name in own[0].row.mean if any(name in each.metrics for each in published)],
         "published": published,
         "notes": list(dict.fromkeys((each.source, each.note) for each in published if each.note)),
         "plots": _plots(opened, trained),
         "starts": [start_of(result.row) for result in trained],
-        "details": [_details(opened, result, num_errors) for result in trained],
-    }
-
-
-def _compared_metrics(row: SummaryRow, published: Sequence[Published]) -> list[str]:
-    """Our metrics, in our order, that a paper reports."""
-    return [name for name in row.mean if any(name in each.metrics for each in published)]
-
-
-def _details(opened: ScoresDirectory, result: Result, num_errors: int) -> dict[str, Any]:
-    """The confusions and the errors of the training in the middle."""
-    assert result.median is not None, "a baseline has no predictions"
-    labels, lines = opened.labels.get(result.row.task, []), result.lines
-    errors: list[WrongPrediction] = worst_of(lines, num_errors)
-    has_labels = bool(lines) and form_of(lines[0]) == "label"
-    return {
-        "trial": Trial.of(result.median).name,
-        "start": start_of(result.row),
-        "confusion": confusion(lines, labels) if has_labels else None,
-        "num_lines": len(lines),
-        "errors": errors,
+        "details": [
+            {
+                "trial": result.median.trial.name,
+                "start": start_of(result.row),
+                "confusion": confusion(result.lines, opened.labels.get(name, []))
+                if result.lines and form_of(result.lines[0]) == "label"
+                else None,
+                "num_lines": len(result.lines),
+                "errors": worst_of(result.lines, num_errors),
+            }
+            for result in trained
+            if result.median is not None
+        ],
     }
 
 
@@ -186,8 +252,8 @@ def _plots(opened: ScoresDirectory, results: Sequence[Result]) -> list[tuple[str
     """Titles and drawings: the loss of every update, and the main metric of every scored epoch."""
     losses, metrics = [], []
     for colour, result in enumerate(results):
-        for score in opened.of_row(result.row):
-            trial = Trial.of(score)
+        for score in result.row.of(opened.scores):
+            trial = score.trial
             updates, values = thinned(opened.losses(trial))
             losses.append(Curve(trial.name, colour, updates, values))
             scored = [epoch for epoch in score.epochs if score.main_metric in epoch.metrics]
@@ -201,18 +267,6 @@ def _plots(opened: ScoresDirectory, results: Sequence[Result]) -> list[tuple[str
         (f"{metric}, percent", plot(metrics, title=f"{metric} by update", y_format=lambda y: f"{100 * y:g}")),
     ]
     return [(title, drawing) for title, drawing in drawings if drawing]
-
-
-def _cost(opened: ScoresDirectory, score: Score) -> dict[str, Any]:
-    trial = Trial.of(score)
-    return {
-        "trial": trial.name,
-        "seconds": opened.seconds(trial),
-        "examples": score.num_train_examples,
-        "epochs": len(score.epochs),
-        "updates": score.epochs[-1].update if score.epochs else 0,
-        "run": opened.runs.get(trial.name, ""),
-    }
 
 
 _FILE = Path(__file__).with_name("published.yaml")
@@ -276,7 +330,7 @@ def distilled_rows(scores: ScoresDirectory) -> Iterator[DistilledRow]:
         sizes = score.distillation
         if sizes is None:
             continue
-        trial = Trial.of(score)
+        trial = score.trial
         speeds = scores.speeds(trial) or {}
         teacher = score.baselines[TEACHER][score.main_metric]
         for role, parameters, size_bytes, value in (

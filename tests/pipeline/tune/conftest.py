@@ -7,15 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from cluster.artefacts.manifest import read_manifest
 from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from pipeline.checkpoint.references import PretrainedModel
 from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.run import finetune
+from pipeline.tune.scores import Score
+from pipeline.tune.trials import scores_directory
 
 WORDS = ["good", "bad", "film", "plot", "the", "a", "was", "and", "very", "one", "two", "three"]
 MODEL = TransformerConfig(
@@ -130,3 +135,33 @@ def make_config(tmp_path: Path, sst2: Path) -> Callable[..., FinetuneConfig]:
         return FinetuneConfig.model_validate(plain | changes)
 
     return make
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A finished fine-tuning run."""
+
+    config: FinetuneConfig
+    scores: list[Score]
+    directory: Path
+
+    @property
+    def fingerprint(self) -> str:
+        return read_manifest(self.directory).fingerprint
+
+    def lines(self, trial: str = "reviews-pretrained-1") -> list[dict[str, Any]]:
+        """The predictions of a trial."""
+        text = (self.directory / f"predictions-{trial}.jsonl").read_bytes()
+        return [orjson.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def tune(make_config: Callable[..., FinetuneConfig], checkpoint: PretrainedModel, recorder: Any):
+    """Fine-tune the checkpoint, or another start; one seed and the settings of `make_config` unless told otherwise."""
+
+    def run(start: PretrainedModel | None = checkpoint, *, replace: bool = False, **changes: Any) -> Tuned:
+        config = make_config(**({"seeds": [1]} | changes))
+        scores = finetune(config, start, replace=replace, track=recorder)
+        return Tuned(config, scores, scores_directory(config, start))
+
+    return run

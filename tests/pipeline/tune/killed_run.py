@@ -8,9 +8,9 @@ import signal
 import sys
 from pathlib import Path
 
+from pipeline.tune import trainer
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.run import finetune
-from pipeline.tune.updates import Updater
 from tests.pipeline.tune.conftest import make_checkpoint, write_sst2, write_tokenizer
 
 TRAINING = {"epochs": 3, "batch_size": 8, "lr": 5e-3, "max_length": 16, "keep": "best", "layer_decay": 0.9}
@@ -34,16 +34,16 @@ def make_config(folder: Path) -> FinetuneConfig:
 
 def kill_in(update: int) -> None:
     """End this process by SIGKILL when the update that is made has this number, counted over both trainings."""
-    made, original = 0, Updater.make
+    made, original = 0, trainer.make_update
 
-    def make(self, number, batch):
+    def make(*args):
         nonlocal made
         made += 1
         if made == update:
             os.kill(os.getpid(), signal.SIGKILL)
-        return original(self, number, batch)
+        return original(*args)
 
-    Updater.make = make
+    trainer.make_update = make
 
 
 def main(folder: Path, update: int) -> None:

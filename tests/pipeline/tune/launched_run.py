@@ -19,7 +19,7 @@ from pipeline.tune.forms.classification import ClassificationTask, token_reader
 from pipeline.tune.processes import make_accelerator, on_first
 from pipeline.tune.run import finetune
 from pipeline.tune.trainer import evaluate, evaluation_loader
-from pipeline.tune.workload import scores_directory
+from pipeline.tune.trials import scores_directory
 from tests.pipeline.tune.conftest import WORDS, Recorder, write_sst2, write_tokenizer
 
 COUNTS = (1, 2, 3, 63, 64, 65, 127, 128, 129, 200)

@@ -25,7 +25,7 @@ from pipeline.tune.export import export
 from pipeline.tune.run import finetune
 from pipeline.tune.tasks.forms import Example
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
-from pipeline.tune.workload import scores_directory
+from pipeline.tune.trials import scores_directory
 from tests.pipeline.tune.conftest import MODEL, Recorder
 
 WORDS = [

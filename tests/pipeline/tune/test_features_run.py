@@ -9,12 +9,11 @@ from cluster.artefacts.errors import ConfigError, ExportError, MismatchError
 from pipeline.config.loading import validate
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.export import export
+from pipeline.tune.finetuned import resolve_start
+from pipeline.tune.networks import initial_network
 from pipeline.tune.processes import make_accelerator
-from pipeline.tune.reference import resolve_start
-from pipeline.tune.run import finetune
-from pipeline.tune.starting import initial_network
-from pipeline.tune.trials import TrialRunner
-from pipeline.tune.workload import make_workload, scores_directory
+from pipeline.tune.runner import TrialRunner
+from pipeline.tune.trials import plan_trials
 
 TRAINING = {"epochs": 4, "batch_size": 8, "lr": 5e-2, "max_length": 16}
 CONLLU = "\n".join(
@@ -25,10 +24,12 @@ CONLLU = "\n".join(
 
 
 @pytest.mark.parametrize("features", [{}, {"combine": "scalar_mix"}, {"combine": "layer", "layer": 0}])
-def test_only_the_layer_on_top_is_trained_and_learns(features, make_config, checkpoint, recorder, tmp_path):
+def test_only_the_layer_on_top_is_trained_and_learns(
+    features, tune, make_config, checkpoint, recorder, tmp_path
+):
     config = make_config(seeds=[1], training=TRAINING | {"features": features})
-    workload = make_workload(config, checkpoint)
-    task = TrialRunner(make_accelerator(config), workload, tmp_path, recorder).task("reviews")
+    trials = plan_trials(config, checkpoint)
+    task = TrialRunner(make_accelerator(config), trials, tmp_path, recorder).task("reviews")
     model = initial_network(task, 1, checkpoint.state_dict())
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert {name.split(".")[0] for name in trained} <= {"scores", "features"}
@@ -36,23 +37,18 @@ def test_only_the_layer_on_top_is_trained_and_learns(features, make_config, chec
     theirs = checkpoint.state_dict()
     kept = model.state_dict()["features.encoder.embeddings.tokens.weight"]
     torch.testing.assert_close(kept, theirs["encoder.embeddings.tokens.weight"], rtol=0, atol=0)
-    (score,) = finetune(config, checkpoint, track=recorder)
-    assert score.value > 0.65
+    assert tune(training=TRAINING | {"features": features}).scores[0].value > 0.65
 
 
-def test_words_are_tagged_by_their_features(make_config, checkpoint, recorder, tmp_path):
+def test_words_are_tagged_by_their_features(tune, tmp_path):
     (tmp_path / "pos.conllu").write_text(CONLLU, encoding="utf-8")
     task = {"kind": "conllu_pos", "train": tmp_path / "pos.conllu", "evaluation": tmp_path / "pos.conllu"}
-    config = make_config(seeds=[1], tasks={"pos": task}, training=TRAINING | {"epochs": 20, "features": {}})
-    (score,) = finetune(config, checkpoint, track=recorder)
-    assert score.value == 1.0
+    tuned = tune(tasks={"pos": task}, training=TRAINING | {"epochs": 20, "features": {}})
+    assert tuned.scores[0].value == 1.0
 
 
-def test_layer_on_features_is_neither_exported_nor_a_start(make_config, checkpoint, recorder, tmp_path):
-    training = TRAINING | {"epochs": 1, "features": {}}
-    config = make_config(seeds=[1], save_models=True, training=training)
-    finetune(config, checkpoint, track=recorder)
-    directory = str(scores_directory(config, checkpoint))
+def test_layer_on_features_is_neither_exported_nor_a_start(tune, tmp_path):
+    directory = str(tune(save_models=True, training=TRAINING | {"epochs": 1, "features": {}}).directory)
     with pytest.raises(ExportError, match="frozen features"):
         export(directory, tmp_path / "exported", runs_dir=tmp_path)
     with pytest.raises(ExportError, match="frozen features"):
@@ -69,4 +65,4 @@ def test_features_where_they_have_no_meaning_are_refused(make_config, checkpoint
     squad = {"kind": "squad", "train": tmp_path / "a.json", "evaluation": tmp_path / "a.json"}
     config = make_config(tasks={"squad": squad}, training=TRAINING | {"features": {}})
     with pytest.raises(MismatchError, match="cannot be trained on frozen features"):
-        make_workload(config, checkpoint)
+        plan_trials(config, checkpoint)

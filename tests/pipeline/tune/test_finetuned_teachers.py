@@ -23,8 +23,7 @@ from models.language_models import CausalLanguageModel, MaskedLanguageModel
 from pipeline.commands.verbs import app
 from pipeline.inspect.lineage import trace
 from pipeline.tune.config import FinetuneConfig
-from pipeline.tune.distillation.task import DistilledTask
-from pipeline.tune.distillation.teacher import Teacher, load_teacher, resolve_teacher
+from pipeline.tune.distillation import DistilledTask
 from pipeline.tune.export import export
 from pipeline.tune.forms import FORMS
 from pipeline.tune.forms.base import TaskContext
@@ -35,8 +34,9 @@ from pipeline.tune.tasks.forms import Answer, Example, Question, TaggedSentence
 from pipeline.tune.tasks.question_answering import SquadConfig
 from pipeline.tune.tasks.rows import RowsClassificationConfig, RowsRegressionConfig
 from pipeline.tune.tasks.tagging import ConllNerConfig
+from pipeline.tune.teacher import Teacher, load_teacher, resolve_teacher
 from pipeline.tune.tokenizer import TextTokenizer
-from pipeline.tune.workload import make_workload, scores_directory
+from pipeline.tune.trials import plan_trials, scores_directory
 from tests.pipeline.tune.conftest import MODEL, Recorder, make_checkpoint, write_sst2, write_tokenizer
 
 STUDENT = dataclasses.replace(MODEL, dropout=0.0, attention_dropout=0.0)
@@ -312,8 +312,8 @@ def test_export_for_transformers_is_a_teacher_and_its_place_changes_no_identity(
     for name in ("hf", "moved"):
         export(str(taught.scores), taught.folder / name, runs_dir=taught.folder / "runs")
         config = configured(taught.folder, taught.sst2, distill={"teacher": str(taught.folder / name)})
-        workload = make_workload(config, taught.student)
-        keys.append((workload.key, workload.identity(workload.trials[0])))
+        trials = plan_trials(config, taught.student)
+        keys.append((trials.key, trials.identity(trials.all[0])))
     assert keys[0] == keys[1]
     (taught.folder / "moved/manifest.json").unlink()
     config_file = taught.folder / "moved/config.json"
@@ -325,9 +325,9 @@ def test_export_for_transformers_is_a_teacher_and_its_place_changes_no_identity(
     ):
         found["id2label"] = {str(number): name.upper() for number, name in enumerate(names)}
         config_file.write_text(json.dumps(found))
-        workload = make_workload(config, taught.student)
-        assert workload.teachers["reviews"].columns == columns
-    assert workload.key != keys[0][0] or columns == (1, 0)
+        trials = plan_trials(config, taught.student)
+        assert trials.teachers["reviews"].columns == columns
+    assert trials.key != keys[0][0] or columns == (1, 0)
 
 
 def test_network_that_cannot_teach_is_refused_by_name(taught, tmp_path, tokenizer_path):
@@ -349,4 +349,4 @@ def test_network_that_cannot_teach_is_refused_by_name(taught, tmp_path, tokenize
     decoder = make_checkpoint(tmp_path / "gpt", tokenizer_path, network=gpt)
     config = configured(tmp_path, taught.sst2, distill={"teacher": str(taught.scores)}, tasks=tasks)
     with pytest.raises(MismatchError, match="cannot have a teacher"):
-        make_workload(config, decoder)
+        plan_trials(config, decoder)

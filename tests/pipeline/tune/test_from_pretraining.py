@@ -19,7 +19,7 @@ from pipeline.run.tracking import connect
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.export import export
 from pipeline.tune.run import finetune
-from pipeline.tune.workload import scores_directory
+from pipeline.tune.trials import scores_directory
 from tests.pipeline.ranks import train
 from tests.pipeline.real_text import write_text_store
 from tests.pipeline.tune.samples import squad_sample, sst2_sample, xsum_sample

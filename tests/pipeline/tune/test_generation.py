@@ -35,7 +35,7 @@ from pipeline.tune.summary import summarise
 from pipeline.tune.tasks.summaries import XsumConfig, read_xsum
 from pipeline.tune.tasks.translation import TranslationConfig
 from pipeline.tune.tokenizer import TextTokenizer
-from pipeline.tune.workload import scores_directory
+from pipeline.tune.trials import scores_directory
 from tests.pipeline.tune.conftest import make_checkpoint
 from tests.pipeline.tune.samples import words_of, xsum_sample
 

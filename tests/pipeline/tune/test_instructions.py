@@ -28,14 +28,13 @@ from pipeline.tune.export import export
 from pipeline.tune.forms.base import TaskContext
 from pipeline.tune.forms.conversations import ConversationEncoder, PackedConversations
 from pipeline.tune.forms.instructions import instruction_task
-from pipeline.tune.learner import make_optimizer
 from pipeline.tune.preview import preview
 from pipeline.tune.run import finetune
 from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.task import TaskData
 from pipeline.tune.tasks.instructions import ChatTemplate, Conversation, InstructionsConfig, Turn
 from pipeline.tune.tokenizer import TextTokenizer
-from pipeline.tune.workload import scores_directory
+from pipeline.tune.trials import scores_directory
 from tests.pipeline.tune.conftest import make_checkpoint
 
 GPT = TransformerConfig(
@@ -357,7 +356,7 @@ def test_loss_and_updated_weights_are_those_of_transformers_with_ignored_labels(
     # The gradient of keys' biases is zero but for rounding, which a smaller epsilon would make updates of.
     given = {"weight_decay": 0.0, "optimizer": {"eps": 1e-6}}
     settings = TrainingConfig.model_validate(given).optimizer_with_rates
-    optimizers = make_optimizer(model, settings), make_optimizer(theirs, settings)
+    optimizers = settings.make(model), settings.make(theirs)
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         group["lr"] = 1e-3
     for _ in range(3):

@@ -23,7 +23,6 @@ from models.language_models import CausalLanguageModel, MaskedLanguageModel, Seq
 from pipeline.checkpoint.references import resolve_model
 from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export
-from pipeline.tune.fit import PUBLISHED
 from pipeline.tune.forms.base import Part, TaskContext
 from pipeline.tune.forms.classification import (
     CLASSIFIERS,
@@ -31,15 +30,14 @@ from pipeline.tune.forms.classification import (
     token_reader,
     word_reader,
 )
-from pipeline.tune.run import finetune
+from pipeline.tune.networks import take_parts
 from pipeline.tune.settings import TrainingConfig
-from pipeline.tune.starting import take_parts
 from pipeline.tune.task import TaskData
 from pipeline.tune.tasks import TASKS
 from pipeline.tune.tasks.forms import ClassificationTaskConfig, Example
 from pipeline.tune.tasks.glue import Sst2Config
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
-from pipeline.tune.workload import scores_directory
+from pipeline.tune.trials import PUBLISHED
 from tests.pipeline.tune.conftest import MODEL, WORDS, make_checkpoint
 from tests.pipeline.tune.samples import byte_level, sst2_sample
 
@@ -54,6 +52,7 @@ GPT = TransformerConfig(
     intermediate_size=64,
     max_positions=32,
 )
+BART = dataclasses.replace(MODEL, network="encoder_decoder")
 ELMO = ElmoConfig(
     vocab_size=600,
     max_characters=12,
@@ -73,22 +72,19 @@ def lexicon(tmp_path: Path) -> Path:
     return path
 
 
-def test_decoder_learns_from_its_last_token(make_config, tmp_path, tokenizer_path, recorder):
-    checkpoint = make_checkpoint(tmp_path / "gpt", tokenizer_path, network=CausalLanguageModel(GPT))
-    config = make_config(seeds=[1], training={"epochs": 8, "batch_size": 8, "lr": 5e-3, "max_length": 16})
-    (score,) = finetune(config, checkpoint, track=recorder)
-    assert score.value > 0.95
-
-
-@pytest.mark.parametrize("positions", ["learned", "relative_bias"])
-def test_encoder_decoder_learns_from_the_last_token_of_its_decoder(
-    make_config, tmp_path, tokenizer_path, recorder, positions
-):
-    network = dataclasses.replace(MODEL, network="encoder_decoder", positions=positions)
-    checkpoint = make_checkpoint(tmp_path / "bart", tokenizer_path, network=SequenceToSequence(network))
-    config = make_config(seeds=[1], training={"epochs": 8, "batch_size": 8, "lr": 5e-3, "max_length": 16})
-    (score,) = finetune(config, checkpoint, track=recorder)
-    assert score.value > 0.95
+@pytest.mark.parametrize(
+    "network",
+    [
+        CausalLanguageModel(GPT),
+        SequenceToSequence(BART),
+        SequenceToSequence(dataclasses.replace(BART, positions="relative_bias")),
+    ],
+    ids=["decoder", "encoder-decoder", "relative positions"],
+)
+def test_last_token_of_a_decoder_learns_to_classify(tune, tmp_path, tokenizer_path, network):
+    start = make_checkpoint(tmp_path / "start", tokenizer_path, network=network)
+    tuned = tune(start, training={"epochs": 8, "batch_size": 8, "lr": 5e-3, "max_length": 16})
+    assert tuned.scores[0].value > 0.95
 
 
 def test_decoder_of_t5_starts_with_padding(tokenizer_path):
@@ -113,39 +109,26 @@ def test_decoder_reads_what_stands_before_the_padding():
         assert not torch.allclose(found[1], model(ids[1:])[0])
 
 
-def test_real_phrases_are_learnt_by_heart_with_a_decoder(corpora, make_config, tmp_path, recorder):
+def test_real_phrases_are_learnt_by_heart_with_a_decoder(corpora, tune, tmp_path):
     tokenizer = byte_level(corpora, tmp_path / "gpt2.json")
     network = CausalLanguageModel(dataclasses.replace(GPT, vocab_size=50260, max_positions=64, dropout=0.0))
     checkpoint = make_checkpoint(tmp_path / "gpt", tokenizer, network=network)
     folder = sst2_sample(corpora, tmp_path / "real", 24, 8)
-    config = make_config(
-        tasks={"sst2": {"kind": "sst2", "path": folder}},
-        training={"epochs": 15, "batch_size": 8, "lr": 5e-3, "max_length": 64, "scored": "last_epoch"},
-        seeds=[1],
-    )
-    (score,) = finetune(config, checkpoint, track=recorder)
+    training = {"epochs": 15, "batch_size": 8, "lr": 5e-3, "max_length": 64, "scored": "last_epoch"}
+    (score,) = tune(checkpoint, tasks={"sst2": {"kind": "sst2", "path": folder}}, training=training).scores
     assert (score.num_train_examples, score.num_evaluation_examples) == (24, 8)
     assert score.epochs[-1].loss < 0.1
 
 
-def test_elmo_learns_above_a_frozen_language_model(make_config, tmp_path, lexicon, recorder):
+def test_elmo_learns_above_a_frozen_language_model(tune, tmp_path, lexicon):
     checkpoint = make_checkpoint(tmp_path / "elmo", lexicon, network=ElmoLanguageModel(ELMO))
-    config = make_config(
-        seeds=[1],
-        training={
-            "epochs": 6,
-            "batch_size": 8,
-            "lr": 3e-3,
-            "max_length": 64,
-            "optimizer": {"betas": [0.9, 0.98], "eps": 1e-6},
-        },
-        save_models=True,
-    )
-    (score,) = finetune(config, checkpoint, track=recorder)
-    assert score.value > 0.95
+    training = {"epochs": 6, "batch_size": 8, "lr": 3e-3, "max_length": 64}
+    training |= {"optimizer": {"betas": [0.9, 0.98], "eps": 1e-6}}
+    tuned = tune(checkpoint, training=training, save_models=True)
+    assert tuned.scores[0].value > 0.95
     with pytest.raises(ExportError, match="a classifier on top of an ELMo"):
-        export(str(scores_directory(config, checkpoint)), tmp_path / "export", runs_dir=tmp_path / "runs")
-    saved = load_file(scores_directory(config, checkpoint) / "model-reviews-pretrained-1.safetensors")
+        export(str(tuned.directory), tmp_path / "export", runs_dir=tmp_path / "runs")
+    saved = load_file(tuned.directory / "model-reviews-pretrained-1.safetensors")
     before = checkpoint.state_dict()
     frozen = [name for name in saved if name.startswith("encoder.")]
     assert frozen
@@ -181,10 +164,10 @@ def test_penalty_of_the_mixture_counts_once_per_update(lexicon):
     assert per_example == pytest.approx(0.5 * 3 * 2.0**2, rel=1e-5)
 
 
-def test_elmo_without_a_word_lexicon_is_refused(make_config, tmp_path, tokenizer_path, recorder):
+def test_elmo_without_a_word_lexicon_is_refused(tune, tmp_path, tokenizer_path):
     checkpoint = make_checkpoint(tmp_path / "elmo", tokenizer_path, network=ElmoLanguageModel(ELMO))
     with pytest.raises(MismatchError, match=r"ELMo reads words, but the tokenizer .* is no word lexicon"):
-        finetune(make_config(seeds=[1]), checkpoint, track=recorder)
+        tune(checkpoint)
 
 
 def test_bert_classifies_from_what_the_prediction_of_pairs_pooled(tokenizer_path, tmp_path):

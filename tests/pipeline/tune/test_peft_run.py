@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-import orjson
+import numpy as np
 import pytest
 import torch
+from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification
 
 from cluster.artefacts.errors import ConfigError, ExportError, MismatchError
 from models.hf.directory import save_hf_directory
@@ -17,9 +19,10 @@ from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from pipeline.checkpoint.references import resolve_model
 from pipeline.tune.export import export, load_finetuned
-from pipeline.tune.reference import resolve_start
-from pipeline.tune.run import finetune
-from pipeline.tune.workload import make_workload, scores_directory
+from pipeline.tune.finetuned import resolve_start
+from pipeline.tune.forms import FORMS
+from pipeline.tune.forms.base import TaskContext
+from pipeline.tune.trials import plan_trials
 from tests.pipeline.tune.conftest import MODEL
 
 METHODS = {
@@ -51,116 +54,71 @@ def start(tmp_path, tokenizer_path):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_learns_and_keeps_a_small_file_over_one_base(method, make_config, start, recorder):
-    config = make_config(seeds=[1], save_models=True, training=TRAINING | {"peft": METHODS[method]})
-    (score,) = finetune(config, start, track=recorder)
+def test_every_method_learns_and_keeps_a_small_file_over_one_base(method, tune, start):
+    tuned = tune(start, save_models=True, training=TRAINING | {"peft": METHODS[method]})
+    (score,) = tuned.scores
     assert score.value > 0.65
     assert score.trained_share is not None
     assert 0 < score.trained_share < 0.6
-    directory = scores_directory(config, start)
-    kept = load_file(directory / "model-reviews-pretrained-1.safetensors")
+    weights = tuned.directory / "model-reviews-pretrained-1.safetensors"
+    kept = load_file(weights)
     whole = sum(tensor.numel() for tensor in start.state_dict().values())
     assert sum(tensor.numel() for tensor in kept.values()) < whole / 2
     assert not any(name.startswith("encoder.embeddings.tokens") for name in kept)
-    with safe_open(directory / "model-reviews-pretrained-1.safetensors", "pt") as file:
+    with safe_open(weights, "pt") as file:
         assert len(file.metadata()) == 1, "safetensors writes several keys in another order each time"
 
 
-def logits_of(directory, seed):
-    lines = (directory / f"predictions-reviews-pretrained-{seed}.jsonl").read_bytes().splitlines()
-    return torch.tensor([orjson.loads(line)["logits"] for line in lines])
-
-
-def inputs_of(config, start):
-    """The evaluation texts as `transformers` reads them, padded."""
-    from pipeline.tune.forms import FORMS
-    from pipeline.tune.forms.base import TaskContext
-
-    workload = make_workload(config, start)
-    settings = config.training_of("reviews")
-    task = FORMS["classification"](
-        TaskContext(
-            config.tasks["reviews"], workload.tasks["reviews"], settings, workload.model, workload.tokenizer
-        )
+@pytest.mark.parametrize("method", ["lora merged", "lora"])
+def test_transformers_and_peft_give_the_saved_logits(method, tune, start, tmp_path):
+    tuned = tune(start, save_models=True, training=TRAINING | {"peft": METHODS["lora"]})
+    made = export(str(tuned.directory), tmp_path / "out", runs_dir=tmp_path, peft=method != "lora merged")
+    if method == "lora merged":
+        model = AutoModelForSequenceClassification.from_pretrained(made.directory)
+    else:
+        assert made.auto_class == "peft.AutoPeftModelForSequenceClassification"
+        base = AutoModelForSequenceClassification.from_pretrained(start.directory)
+        model = PeftModel.from_pretrained(base, made.directory)
+    trials, settings = plan_trials(tuned.config, start), tuned.config.training_of("reviews")
+    context = TaskContext(
+        tuned.config.tasks["reviews"], trials.tasks["reviews"], settings, trials.model, trials.tokenizer
     )
-    batch = task.batch(task.evaluation, torch.arange(len(task.evaluation)).numpy())
-    return {"input_ids": batch.inputs["input_ids"], "attention_mask": batch.inputs["attention_mask"].long()}
-
-
-def test_lora_is_merged_on_export_and_transformers_gives_the_saved_logits(
-    make_config, start, recorder, tmp_path
-):
-    from transformers import AutoModelForSequenceClassification
-
-    config = make_config(seeds=[1], save_models=True, training=TRAINING | {"peft": METHODS["lora"]})
-    finetune(config, start, track=recorder)
-    directory = scores_directory(config, start)
-    export(str(directory), tmp_path / "merged", runs_dir=tmp_path)
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged").eval()
+    task = FORMS["classification"](context)
+    inputs = task.batch(task.evaluation, np.arange(len(task.evaluation))).inputs
     with torch.no_grad():
-        found = model(**inputs_of(config, start)).logits
-    torch.testing.assert_close(found, logits_of(directory, 1), rtol=1e-4, atol=1e-4)
+        found = model.eval()(
+            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"].long()
+        ).logits
+    saved = torch.tensor([line["logits"] for line in tuned.lines()])
+    torch.testing.assert_close(found, saved, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["lora", "prefix"])
-def test_library_peft_loads_what_was_trained_with_equal_logits(
-    method, make_config, start, recorder, tmp_path
-):
-    from peft import PeftModel
-    from transformers import AutoModelForSequenceClassification
-
-    config = make_config(seeds=[1], save_models=True, training=TRAINING | {"peft": METHODS["lora"]})
-    finetune(config, start, track=recorder)
-    directory = scores_directory(config, start)
-    made = export(str(directory), tmp_path / "adapter", runs_dir=tmp_path, peft=True)
-    assert made.auto_class == "peft.AutoPeftModelForSequenceClassification"
-    base = AutoModelForSequenceClassification.from_pretrained(start.directory)
-    model = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
-    with torch.no_grad():
-        found = model(**inputs_of(config, start)).logits
-    torch.testing.assert_close(found, logits_of(directory, 1), rtol=1e-4, atol=1e-4)
-
-
-def test_adapters_say_that_no_plain_network_holds_them(make_config, start, recorder, tmp_path):
-    config = make_config(
-        seeds=[1], save_models=True, training=TRAINING | {"epochs": 1, "peft": METHODS["houlsby"]}
-    )
-    finetune(config, start, track=recorder)
-    directory = str(scores_directory(config, start))
+def test_what_no_plain_network_holds_or_lies_over_another_checkpoint_is_not_exported(tune, start, tmp_path):
+    training = TRAINING | {"epochs": 1}
+    adapters = str(tune(start, save_models=True, training=training | {"peft": METHODS["houlsby"]}).directory)
     with pytest.raises(ExportError, match="adapters"):
-        export(directory, tmp_path / "a", runs_dir=tmp_path)
+        export(adapters, tmp_path / "a", runs_dir=tmp_path)
     with pytest.raises(ExportError, match="only lora and prefix"):
-        export(directory, tmp_path / "b", runs_dir=tmp_path, peft=True)
+        export(adapters, tmp_path / "b", runs_dir=tmp_path, peft=True)
     with pytest.raises(MismatchError, match="cloze export"):
-        resolve_start(directory, tmp_path)
-
-
-def test_changed_checkpoint_is_not_taken_for_the_base(make_config, start, recorder, tmp_path):
-    config = make_config(
-        seeds=[1], save_models=True, training=TRAINING | {"epochs": 1, "peft": METHODS["lora"]}
-    )
-    finetune(config, start, track=recorder)
+        resolve_start(adapters, tmp_path)
+    lora = tune(start, name="lora", save_models=True, training=training | {"peft": METHODS["lora"]}).directory
     model = MaskedLanguageModel(MODEL)
     init_weights(model, seed=8)
-    save_hf_directory(
-        start.directory, model.state_dict(), MODEL, TokenIds(pad=1, bos=0, eos=2), head="masked_lm"
-    )
+    ids = TokenIds(pad=1, bos=0, eos=2)
+    save_hf_directory(start.directory, model.state_dict(), MODEL, ids, head="masked_lm")
     with pytest.raises(MismatchError, match="not the checkpoint"):
-        load_finetuned(scores_directory(config, start), runs_dir=tmp_path)
+        load_finetuned(lora, runs_dir=tmp_path)
 
 
 def test_random_weights_keep_nothing_of_a_method(make_config, start):
     config = make_config(save_models=True, compare_random=True, training=TRAINING | {"peft": METHODS["lora"]})
     with pytest.raises(ConfigError, match="compare_random=false"):
-        make_workload(config, start)
+        plan_trials(config, start)
 
 
-def test_network_that_cannot_have_the_method_is_refused(make_config, start, recorder):
-    without_biases = dataclasses.replace(MODEL, biases=False)
-    config = make_config(
-        seeds=[1],
-        scratch={"model": dataclasses.asdict(without_biases), "tokenizer": start.tokenizer_path},
-        training=TRAINING | {"peft": METHODS["bitfit"]},
-    )
+def test_network_that_cannot_have_the_method_is_refused(tune, start):
+    model = dataclasses.asdict(dataclasses.replace(MODEL, biases=False))
+    scratch = {"model": model, "tokenizer": start.tokenizer_path}
     with pytest.raises(MismatchError, match=r"training.peft: .*biases"):
-        finetune(config, None, track=recorder)
+        tune(None, scratch=scratch, training=TRAINING | {"peft": METHODS["bitfit"]})

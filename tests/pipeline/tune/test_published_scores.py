@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from pipeline.commands.verbs import app
 from pipeline.inspect.lineage import trace
-from pipeline.tune.reference import resolve_start
+from pipeline.tune.finetuned import resolve_start
 from pipeline.tune.run import finetune
-from pipeline.tune.workload import make_workload, scores_directory
+from pipeline.tune.trials import plan_trials, scores_directory
 from tests.object_store import behind_proxy
 
 URI = "s3://bucket/finetuned"
@@ -57,9 +57,9 @@ def test_scores_that_were_published_are_read_where_no_directory_is_left(
     assert (start.fingerprint, start.reference) == (here.fingerprint, f"{place}@reviews-pretrained-2")
     tensors = start.state_dict()
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in expected.items())
-    workload = make_workload(make_config(name="next"), start)
-    assert (workload.inputs[0].kind, workload.inputs[0].uri) == ("scores", place)
-    assert {entry.uri for entry in workload.inputs if entry.uri.startswith("s3://")} == {
+    trials = plan_trials(make_config(name="next"), start)
+    assert (trials.inputs[0].kind, trials.inputs[0].uri) == ("scores", place)
+    assert {entry.uri for entry in trials.inputs if entry.uri.startswith("s3://")} == {
         place,
         f"{place}/tokenizer.json",
     }

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from pipeline.commands.verbs import app
 from pipeline.run.tracking import connect, start_run
-from pipeline.tune.report.tracked import PAGE_FILE, TABLE_FILE, log_page, publish_page
+from pipeline.tune.report.page import PAGE_FILE, TABLE_FILE, log_page, publish_page
 from tests.pipeline.tune.written_scores import label_lines, score_of, write_artefact
 
 NAMES = ("negative", "positive")
@@ -102,12 +102,12 @@ def test_page_that_cannot_be_made_or_written_is_told_and_the_scores_stay(
     def full(page: str) -> None:
         raise OSError("No space left on device")
 
-    publish_page(scores, tmp_path / "runs", [], full)
+    publish_page(scores, [], tmp_path / "runs", [], full)
     told = capsys.readouterr().err
     assert "No space left on device" in told
     assert f"cloze finetune show {scores} --runs-dir {tmp_path / 'runs'} --html" in told
     next(scores.glob("*.jsonl")).write_text("{}")
     pages: list[str] = []
-    publish_page(scores, tmp_path / "runs", ["0" * 32], pages.append)
+    publish_page(scores, [], tmp_path / "runs", ["0" * 32], pages.append)
     assert "The scores are complete, but their page is not: CorruptArtefactError" in capsys.readouterr().err
     assert not pages

@@ -12,16 +12,14 @@ import pytest
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, ReferenceNotFoundError
 from cluster.artefacts.manifest import hash_file
 from pipeline.tune.report.curves import MOST_POINTS, Curve, plot, thinned, ticks
-from pipeline.tune.report.errors import WrongPrediction, worst_of
+from pipeline.tune.report.lines import WrongPrediction, worst_of
 from pipeline.tune.report.listing import list_scores
 from pipeline.tune.report.page import confusion, percent, published_scores, render_page
-from pipeline.tune.report.scores import ScoresDirectory
-from pipeline.tune.results import Trial
 from pipeline.tune.run import finetune
-from pipeline.tune.scores import read_scores
+from pipeline.tune.scores import ScoresDirectory, read_scores
 from pipeline.tune.summary import summarise
 from pipeline.tune.tasks import TASKS
-from pipeline.tune.workload import scores_directory
+from pipeline.tune.trials import scores_directory
 from tests.pipeline.tune.written_scores import label_lines, score_of, write_artefact
 
 NAMES = ("negative", "positive")
@@ -101,7 +99,7 @@ def test_numbers_of_the_page_are_those_of_the_summary(scores: Path, tmp_path: Pa
 
 def worst_errors(directory: Path, trial: str | None, count: int) -> list[WrongPrediction]:
     opened = ScoresDirectory.open(directory)
-    return worst_of(opened.lines(Trial.of(opened.score(trial))), count)
+    return worst_of(opened.lines(opened.score(trial).trial), count)
 
 
 def test_confusions_sum_to_the_examples():

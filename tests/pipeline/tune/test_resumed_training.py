@@ -18,9 +18,9 @@ from cluster.artefacts.manifest import read_manifest
 from pipeline.optimizers import OPTIMIZERS
 from pipeline.run.tracking import connect, tracking_uri
 from pipeline.tune.learner import PlainLearner
-from pipeline.tune.results import IN_PROGRESS
+from pipeline.tune.scores import IN_PROGRESS, EpochScore
 from pipeline.tune.settings import TrainingConfig
-from pipeline.tune.training_state import EpochReport, Kept, StateFile, TrainingState
+from pipeline.tune.training_state import Kept, StateFile, TrainingState
 from tests.pipeline.tune import killed_run
 
 ROOT = Path(killed_run.__file__).parents[3]
@@ -69,7 +69,7 @@ def learner() -> PlainLearner:
 
 def test_state_comes_back_as_it_was_saved(tmp_path, learner):
     weights = {name: tensor + 1 for name, tensor in learner.whole().state_dict().items()}
-    report = EpochReport(1, 4, 0.1 + 0.2, {"accuracy": 1 / 3})
+    report = EpochScore(update=4, loss=0.1 + 0.2, metrics={"accuracy": 1 / 3})
     kept = Kept(1, torch.arange(6.0).view(3, 2).numpy(), weights)
     state = TrainingState(6, [0.25, 1 / 3], [0.1] * 4, [report], kept)
     file = StateFile(tmp_path / "new" / "a.safetensors", "me", Accelerator(cpu=True), 60)

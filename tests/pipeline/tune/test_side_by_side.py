@@ -16,8 +16,8 @@ from cluster.artefacts.manifest import read_manifest
 from cluster.runtime import ray_runtime
 from pipeline.run.tracking import connect, tracking_uri
 from pipeline.tune.config import FinetuneConfig
-from pipeline.tune.results import IN_PROGRESS
 from pipeline.tune.run import finetune
+from pipeline.tune.scores import IN_PROGRESS
 from tests.pipeline.tune.conftest import write_sst2, write_tokenizer
 
 MODEL = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}

@@ -29,7 +29,7 @@ from pipeline.tune.run import finetune
 from pipeline.tune.tasks.forms import Answer, Question
 from pipeline.tune.tasks.question_answering import read_questions
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
-from pipeline.tune.workload import scores_directory
+from pipeline.tune.trials import scores_directory
 from tests.pipeline.tune.conftest import MODEL, make_checkpoint
 from tests.pipeline.tune.samples import byte_level, squad_sample, wordpiece, words_of
 

@@ -14,10 +14,9 @@ from cluster.artefacts.errors import PreemptedError
 from cluster.artefacts.manifest import read_manifest
 from pipeline.run.tracking import connect, tracking_uri
 from pipeline.tune import trainer
-from pipeline.tune.results import IN_PROGRESS
 from pipeline.tune.run import finetune
+from pipeline.tune.scores import IN_PROGRESS
 from pipeline.tune.training_state import StateFile
-from pipeline.tune.updates import Updater
 
 SCRATCH = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
 
@@ -34,22 +33,22 @@ def config(make_config, tokenizer_path):
 def signals_in_update(number: int, *signals: int) -> Iterator[list[int]]:
     """This process receives signals in an update, counted from 1 over all trainings. Yields all updates."""
     made: list[int] = []
-    original = Updater.make
+    original = trainer.make_update
 
-    def make(self, update, batch):
-        made.append(update)
+    def make(*args):
+        made.append(args[-2])
         if len(made) == number:
             for each in signals:
                 os.kill(os.getpid(), each)
-        return original(self, update, batch)
+        return original(*args)
 
-    Updater.make = make
+    trainer.make_update = make
     # In programs in the background of a shell, SIGINT is ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield made
     finally:
-        Updater.make = original
+        trainer.make_update = original
         signal.signal(signal.SIGINT, before)
 
 

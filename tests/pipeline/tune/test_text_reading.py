@@ -11,7 +11,8 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from cluster.artefacts.manifest import InputEntry
 from models.classifiers import SequenceClassifier
 from models.config import TransformerConfig
-from pipeline.export.exporting import Source, write_export
+from pipeline.export.exporting import write_export
+from pipeline.export.formats import Source
 from pipeline.tune.encoding import encode_examples
 from pipeline.tune.tasks.forms import Example
 from pipeline.tune.text_reading import with_own_padding, with_template

@@ -11,7 +11,6 @@ import orjson
 
 from cluster.artefacts.manifest import InputEntry
 from cluster.artefacts.storage import commit
-from pipeline.tune.results import Trial, stored_score
 from pipeline.tune.scores import KIND, SCORES_FILE, EpochScore, Score
 
 Lines = Sequence[Mapping[str, Any]]
@@ -31,13 +30,13 @@ def write_artefact(
     staging.mkdir(parents=True)
     tasks = dict.fromkeys(score.task for score, _ in trainings)
     content = {
-        "scores": [stored_score(score) for score, _ in trainings],
+        "scores": [score.model_dump(mode="json", exclude={"reference"}) for score, _ in trainings],
         "labels": {task: list((labels or {}).get(task, ())) for task in tasks},
     }
     (staging / SCORES_FILE).write_bytes(orjson.dumps(content))
     seconds, runs = {}, {}
     for number, (score, lines) in enumerate(trainings):
-        trial = Trial.of(score)
+        trial = score.trial
         text = "".join(json.dumps(dict(line)) + "\n" for line in lines)
         (staging / trial.file("predictions.jsonl")).write_text(text)
         (staging / trial.file("losses.json")).write_bytes(orjson.dumps(list(losses)))

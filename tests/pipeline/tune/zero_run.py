@@ -15,11 +15,11 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
 from cluster.artefacts.errors import PreemptedError
+from pipeline.tune import trainer
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.processes import make_accelerator, on_first
 from pipeline.tune.run import finetune
-from pipeline.tune.updates import Updater
-from pipeline.tune.workload import scores_directory
+from pipeline.tune.trials import scores_directory
 from tests.pipeline.tune.conftest import Recorder
 from tests.pipeline.tune.launched_run import make_config, make_inputs
 
@@ -76,16 +76,17 @@ def report(config: FinetuneConfig, recorder: Recorder | None = None) -> dict[str
 
 def stop_in(update: int) -> None:
     """SIGTERM to the second process, when the update with this number is made; then never again."""
-    original = Updater.make
+    original = trainer.make_update
 
-    def make(self, number, batch):
+    def make(*args):
+        number = args[-2]
         if number == update:
-            Updater.make = original
+            trainer.make_update = original
             if os.environ.get("RANK") == "1":
                 os.kill(os.getpid(), signal.SIGTERM)
-        return original(self, number, batch)
+        return original(*args)
 
-    Updater.make = make
+    trainer.make_update = make
 
 
 def resumed(config: FinetuneConfig, going_on: FinetuneConfig) -> dict[str, Any]:

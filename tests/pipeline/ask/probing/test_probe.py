@@ -15,10 +15,15 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ClozeError, CorruptArtefactError
 from pipeline.ask.probing.config import ProbeConfig
-from pipeline.ask.probing.examples import control_labels, find_form, make_features, tagged_words, word_pairs
-from pipeline.ask.probing.features import load_features
-from pipeline.ask.probing.page import page
-from pipeline.ask.probing.run import probe, read_result
+from pipeline.ask.probing.features import (
+    control_labels,
+    find_form,
+    load_features,
+    make_features,
+    tagged_words,
+    word_pairs,
+)
+from pipeline.ask.probing.run import page, probe, read_result
 from pipeline.commands.verbs import app
 from pipeline.config.loading import validate
 from pipeline.tune.tasks.forms import Example

@@ -20,8 +20,7 @@ from models.initialization import init_weights
 from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from pipeline.ask.prompting.filling import fill
 from pipeline.ask.prompting.networks import load_language_model
-from pipeline.ask.prompting.prompter import Prompter
-from pipeline.ask.prompting.templates import Template
+from pipeline.ask.prompting.prompter import Prompter, Template
 from pipeline.ask.prompting.writing import write
 from pipeline.checkpoint.store import CheckpointStore
 from pipeline.objectives.rtd import ReplacedTokenDetection, generator_config

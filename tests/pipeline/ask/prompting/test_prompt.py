@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 from cluster.artefacts.errors import ClozeError
 from pipeline.ask.prompting.config import PromptConfig
 from pipeline.ask.prompting.networks import load_language_model
-from pipeline.ask.prompting.prompter import Prompter
+from pipeline.ask.prompting.prompter import Prompter, Template
 from pipeline.ask.prompting.run import calibrated, draw_demonstrations, prior, prompt_task
-from pipeline.ask.prompting.templates import Template
 from pipeline.commands.verbs import app
 from pipeline.config.loading import validate
 from pipeline.tune.tasks.forms import Example

@@ -13,7 +13,7 @@ from cluster.artefacts.errors import MismatchError
 from cluster.artefacts.manifest import InputEntry
 from cluster.artefacts.storage import contents_of
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
-from pipeline.tune.reference import RANDOM, resolve_start
+from pipeline.tune.finetuned import RANDOM, resolve_start
 
 if TYPE_CHECKING:
     import torch
@@ -123,7 +123,7 @@ def load_teacher(teacher: Teacher, task: PreparedTask, device: torch.device) -> 
 
 def _labels_of(pretrained: PretrainedModel) -> tuple[str, ...]:
     if pretrained.weights_file is not None:
-        from pipeline.tune.export import finetuned_network
+        from pipeline.tune.finetuned import finetuned_network
 
         place, _, trial = pretrained.reference.rpartition("@")
         return finetuned_network(Path(place), trial).labels

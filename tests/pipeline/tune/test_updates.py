@@ -1,19 +1,54 @@
-"""The parts of one training."""
+"""Order, micro-batches, padding, learning rates and optimizers of a training's updates."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import nn
 
 from cluster.artefacts.errors import ConfigError
+from data_prep.ragged import Ragged
 from models.classifiers import SequenceClassifier
 from models.initialization import init_weights
-from pipeline.tune.learner import make_optimizer
+from pipeline.tune.encoding import pad_rows
 from pipeline.tune.settings import TrainingConfig, TrainingOverrides
-from pipeline.tune.updates import learning_rate, plan_updates
+from pipeline.tune.updates import UpdatePlan, example_order, learning_rate, plan_updates, sample_examples
 from tests.pipeline.tune.conftest import MODEL
+
+
+def test_order_is_a_pure_function_of_seed_and_epoch():
+    assert example_order(1, 0, 50).tolist() == example_order(1, 0, 50).tolist()
+    assert sorted(example_order(1, 0, 50)) == list(range(50))
+    assert example_order(1, 0, 50).tolist() != example_order(1, 1, 50).tolist()
+    assert example_order(1, 0, 50).tolist() != example_order(2, 0, 50).tolist()
+
+
+@pytest.mark.parametrize(("examples", "batch", "micro"), [(10, 4, 2), (10, 4, 3), (7, 8, 8), (1, 4, 1)])
+def test_every_example_is_in_one_micro_batch_of_every_epoch(examples, batch, micro):
+    plan = UpdatePlan(examples, 2, batch, micro, seed=1)
+    batches = plan.epoch_batches(1)
+    assert len(batches) == plan.updates_per_epoch
+    pieces = [piece for rows in batches for piece in plan.micro_batches(rows)]
+    assert sorted(np.concatenate(pieces)) == list(range(examples))
+    assert max(map(len, pieces)) <= micro
+
+
+def test_limited_training_examples_are_a_fixed_sample():
+    assert sample_examples(5, None).tolist() == [0, 1, 2, 3, 4]
+    assert sample_examples(5, 9).tolist() == [0, 1, 2, 3, 4]
+    chosen = sample_examples(1000, 10)
+    assert len(set(chosen.tolist())) == 10
+    assert chosen.tolist() == sample_examples(1000, 10).tolist() == sorted(chosen)
+    assert set(sample_examples(1000, 5)) <= set(chosen)
+
+
+def test_padding_goes_to_the_longest_of_the_batch_on_the_right():
+    rows = Ragged(np.arange(10, 19), np.array([0, 2, 5, 9]))
+    padded, present = pad_rows(rows, np.array([1, 0]), fill=1)
+    assert padded.tolist() == [[12, 13, 14], [10, 11, 1]]
+    assert present.tolist() == [[True, True, True], [True, True, False]]
 
 
 def test_rate_rises_linearly_then_falls_to_just_above_zero():
@@ -28,7 +63,7 @@ def test_single_update_runs_at_the_full_rate():
 
 def test_weight_decay_spares_biases_and_norms():
     model, settings = SequenceClassifier(MODEL, 2), TrainingConfig(weight_decay=0.1)
-    decayed, spared = make_optimizer(model, settings.optimizer_with_rates).param_groups
+    decayed, spared = settings.optimizer_with_rates.make(model).param_groups
     assert decayed["weight_decay"] == 0.1
     assert spared["weight_decay"] == 0.0
     assert {p.dim() for p in decayed["params"]} == {2}
@@ -36,11 +71,11 @@ def test_weight_decay_spares_biases_and_norms():
 
 
 def test_optimizer_is_adamw_of_its_authors_unless_a_setting_says_otherwise():
-    (group,) = make_optimizer(nn.Linear(2, 2, bias=False), TrainingConfig().optimizer_with_rates).param_groups
+    (group,) = TrainingConfig().optimizer_with_rates.make(nn.Linear(2, 2, bias=False)).param_groups
     assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
     shared = TrainingConfig.model_validate({"optimizer": {"eps": 1e-6, "clip": None}, "lr": 1e-4})
     used = shared.optimizer_with_rates
-    (group,) = make_optimizer(nn.Linear(2, 2, bias=False), used).param_groups
+    (group,) = used.make(nn.Linear(2, 2, bias=False)).param_groups
     assert (used.lr, used.clip, group["betas"], group["eps"]) == (1e-4, None, (0.9, 0.999), 1e-6)
     own = TrainingOverrides.model_validate({"optimizer": {"kind": "muon", "clip": None}}).applied_to(shared)
     assert (own.optimizer.kind, own.optimizer.clip, own.lr) == ("muon", None, 1e-4)

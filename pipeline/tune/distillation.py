@@ -1,9 +1,12 @@
-"""A task whose loss also asks a teacher (Hinton et al. 2015, section 2; Sanh et al. 2019, section 3)."""
+"""A task whose loss also asks a teacher (Hinton et al. 2015, section 2; Sanh et al. 2019, section 3), and teacher and
+student side by side: parameters, size, speed and score."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -16,20 +19,27 @@ from cluster.artefacts.errors import MismatchError
 from models.config import TransformerConfig
 from models.distillation import divergence, hidden_distance
 from models.features import recorded_layers
-from models.weights import with_prefix
-from pipeline.tune.distillation.teacher import Teacher, load_teacher
+from models.weights import count_parameters, with_prefix
 from pipeline.tune.forms.base import (
     Comparable,
     ComparableTask,
+    Metrics,
     PaddedBatch,
+    PreparedTask,
     TaskContext,
     unwrapped,
 )
+from pipeline.tune.scores import Distillation
 from pipeline.tune.settings import DistillSettings
+from pipeline.tune.teacher import Teacher, load_teacher
 from pipeline.tune.tokenizer import TextTokenizer
 
 _INPUTS, _TARGETS = "teacher.inputs.", "teacher.targets."
 """Prefixes of the teacher's tensors among the targets of a batch."""
+TIMED_ROWS = 256
+"""Evaluation rows that are timed at most."""
+ROUNDS = 3
+"""Times that each network reads them, by turns; the median counts."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,12 @@ class DistilledTask:
         tokenizer = TextTokenizer(pretrained.tokenizer_path)
         own = form(context)
         taught = form(dataclasses.replace(context, settings=plain, network=network, tokenizer=tokenizer))
-        _check_rows(own.train, taught.train, teacher)
+        # Windows of passages are rows of tokens, and must be the same for both.
+        if hasattr(own.train, "begin") and not own.train.input_ids.equals(taught.train.input_ids):
+            raise MismatchError(
+                f"The teacher {teacher.pretrained.reference} reads passages in other tokens than the student.",
+                next_step="take a student with the teacher's tokenizer and kind of network",
+            )
         if settings.hidden_weight:
             _check_hidden(context, teacher, own.train, taught.train)
         return cls(
@@ -112,16 +127,6 @@ class DistilledTask:
         return (each * mine.weights * (wanted.weights > 0)).sum()
 
 
-def _check_rows(own: Any, theirs: Any, teacher: Teacher) -> None:
-    """Windows of passages are rows of tokens, and must be the same for both."""
-    has_windows = hasattr(own, "begin")
-    if has_windows and not own.input_ids.equals(theirs.input_ids):
-        raise MismatchError(
-            f"The teacher {teacher.pretrained.reference} reads passages in other tokens than the student.",
-            next_step="take a student with the teacher's tokenizer and kind of network",
-        )
-
-
 def _check_hidden(context: TaskContext, teacher: Teacher, own: Any, theirs: Any) -> None:
     """
     Raises:
@@ -141,3 +146,62 @@ def _check_hidden(context: TaskContext, teacher: Teacher, own: Any, theirs: Any)
             f" {problem}.",
             next_step="set training.distill.hidden_weight=0",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Teacher and student after a training."""
+
+    sizes: Distillation
+    metrics: Metrics
+    """Of the teacher, on the evaluation examples."""
+    examples_per_second: dict[str, float]
+    """Evaluation rows that `teacher` and `student` read per second."""
+
+
+def compare(task: DistilledTask, student: nn.Module, teacher: Teacher) -> Compared:
+    """Measure both networks where they are, in one process."""
+
+    def num_bytes(model: nn.Module) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+
+    rows = np.arange(len(task.taught.evaluation))
+    return Compared(
+        sizes=Distillation(
+            teacher=teacher.pretrained.fingerprint,
+            teacher_parameters=count_parameters(task.teacher),
+            student_parameters=count_parameters(student),
+            teacher_bytes=num_bytes(task.teacher),
+            student_bytes=num_bytes(student),
+        ),
+        metrics=task.taught.measure(_outputs(task.taught, task.teacher, rows)),
+        examples_per_second=_examples_per_second(task, student),
+    )
+
+
+def _examples_per_second(task: DistilledTask, student: nn.Module) -> dict[str, float]:
+    """Evaluation rows that each network reads per second where it is, both measured by turns."""
+    rows = np.arange(min(TIMED_ROWS, len(task.evaluation)))
+    networks: Mapping[str, tuple[PreparedTask, nn.Module]] = {
+        "teacher": (task.taught, task.teacher),
+        "student": (task.own, student),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in networks}
+    for number in range(ROUNDS + 1):
+        for name, (own, model) in networks.items():
+            started = time.perf_counter()
+            _outputs(own, model, rows)
+            # The first round allocates memory.
+            seconds[name] += [time.perf_counter() - started] if number else []
+    return {name: round(len(rows) / statistics.median(found), 1) for name, found in seconds.items()}
+
+
+@torch.no_grad()
+def _outputs(task: PreparedTask, model: nn.Module, rows: np.ndarray) -> np.ndarray:
+    device = next(model.parameters()).device
+    model.eval()
+    found = []
+    for first in range(0, len(rows), task.evaluation_batch_size):
+        chosen = rows[first : first + task.evaluation_batch_size]
+        found.append(task.outputs(model, task.batch(task.evaluation, chosen).to(device)))
+    return torch.cat(found).cpu().numpy()

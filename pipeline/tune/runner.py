@@ -1,0 +1,352 @@
+"""Run one trial: weights in; files, record and tracked metrics out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+import orjson
+from accelerate import Accelerator
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cluster.artefacts.errors import PreemptedError
+from cluster.artefacts.manifest import seal_signed, unseal_signed, write_durably
+from cluster.artefacts.reading import read_bytes
+from cluster.artefacts.storage import storage_errors
+from cluster.stopping import StopFile, stop_on_sigterm
+from models.peft.apply import trained_share
+from pipeline.run.log.wandb_sink import WandbCopy
+from pipeline.run.tracking import TrackedRun, end_run, tracking_uri
+from pipeline.tune.distillation import DistilledTask, compare
+from pipeline.tune.forms import FORMS
+from pipeline.tune.forms.base import PreparedTask, TaskContext
+from pipeline.tune.networks import initial_network, trained_tensors
+from pipeline.tune.processes import on_first
+from pipeline.tune.scores import (
+    IN_PROGRESS,
+    TEACHER,
+    TRIAL_RECORDS,
+    EpochScore,
+    Score,
+    Trial,
+    TrialRecord,
+    file_entries,
+    same_prediction,
+)
+from pipeline.tune.settings import TrainingConfig
+from pipeline.tune.trainer import Outcome, train
+from pipeline.tune.training_state import StateFile
+from pipeline.tune.trials import Trials
+from pipeline.tune.updates import plan_updates, sample_examples
+
+OnProgress = Callable[[int, str], None]
+"""Takes the updates that were done since the last call, and how the training stands."""
+StartRun = Callable[..., TrackedRun]
+"""Starts a tracked run or continues one, as `pipeline.run.tracking.start_run` does."""
+GRACE_S = 25.0
+"""Seconds that a training has for saving after SIGTERM; `torchrun` and Kubernetes kill after 30."""
+
+
+class TrialRunner:
+    """Runs trials, in all processes together. Tasks are encoded and weights read once."""
+
+    def __init__(self, accelerator: Accelerator, trials: Trials, workspace: Path, track: StartRun) -> None:
+        self._accelerator = accelerator
+        self._trials = trials
+        self._workspace = workspace
+        self._track = track
+        self._prepared: dict[str, PreparedTask] = {}
+
+    def num_updates(self, trial: Trial) -> int:
+        """Updates of a training, if it is not ended early.
+
+        Raises:
+            ConfigError: the batch cannot be shared by the processes.
+        """
+        num_rows, settings = len(self.task(trial.task).train), self._settings(trial)
+        return plan_updates(settings, num_rows, trial.seed, self._accelerator.num_processes).num_updates
+
+    def run(self, trial: Trial, on_progress: OnProgress, request: StopFile) -> TrialRecord:
+        """Train, write predictions (and weights), then the record. A failure marks the tracked run as failed.
+
+        A training that was begun before goes on after its last saved update, in the same tracked run.
+
+        Args:
+            request: from `stopping`.
+
+        Raises:
+            PreemptedError: the stop was requested; the training's state is saved.
+            ClozeError: the training failed.
+        """
+        begun = _Begun.read(self._workspace, trial, self._trials.identity(trial))
+        tracked = on_first(self._accelerator, lambda: self._start_tracking(trial, begun.tracked_run))
+        begun = dataclasses.replace(begun, tracked_run=tracked.run_id)
+        is_first, config = self._accelerator.is_main_process, self._trials.config
+        if is_first and config.wandb is not None:
+            copy = WandbCopy(
+                config.wandb,
+                run_id=tracked.run_id,
+                name=self._tracked_name(trial),
+                group=config.experiment,
+                config=self._tracked_settings(trial),
+                # Not in the workspace, which becomes the artefact.
+                directory=config.runs_dir.resolve(),
+            )
+            tracked = dataclasses.replace(tracked, copy=copy)
+        try:
+            record = self._train_and_record(trial, tracked, begun, on_progress, request)
+        except BaseException as error:
+            if is_first:
+                # The error that ended the training must not be lost for one of the tracking store.
+                with suppress(Exception):
+                    tracked.finish(ended_as(error))
+            raise
+        if is_first:
+            tracked.finish()
+        return record
+
+    def task(self, name: str) -> PreparedTask:
+        """A task, encoded."""
+        if name not in self._prepared:
+            trials = self._trials
+            data, config = trials.tasks[name], trials.config.tasks[name]
+            settings = trials.config.training_of(name)
+            used = sample_examples(len(data.train), settings.max_train_examples)
+            data = dataclasses.replace(data, train=tuple(data.train[number] for number in used))
+            context = TaskContext(config, data, settings, trials.model, trials.tokenizer)
+            form, teacher = FORMS[config.form], trials.teachers.get(name)
+            self._prepared[name] = (
+                cast(PreparedTask, DistilledTask.prepare(form, context, teacher, self._accelerator.device))
+                if teacher
+                else form(context)
+            )
+        return self._prepared[name]
+
+    def _settings(self, trial: Trial) -> TrainingConfig:
+        return self._trials.config.training_of(trial.task, dict(trial.choice))
+
+    @cached_property
+    def _checkpoint_weights(self) -> Mapping[str, Tensor]:
+        assert self._trials.pretrained, "only with a checkpoint there are pretrained trials"
+        return self._trials.pretrained.state_dict()
+
+    def _train_and_record(
+        self, trial: Trial, tracked: TrackedRun, begun: _Begun, on_progress: OnProgress, request: StopFile
+    ) -> TrialRecord:
+        started = time.monotonic()
+        task, config, settings = self.task(trial.task), self._trials.config, self._settings(trial)
+        pretrained = self._trials.pretrained if trial.initial == "pretrained" else None
+        model = initial_network(
+            task, trial.seed, self._checkpoint_weights if pretrained else None, settings.peft
+        )
+        path = self._workspace / IN_PROGRESS / f"{trial.name}.safetensors"
+        state_file = StateFile(path, begun.identity, self._accelerator, config.save_every_s, request)
+        is_first = self._accelerator.is_main_process
+        if is_first:
+            begun.write(self._workspace, trial)
+        done, losses = 0, []
+
+        def send_losses() -> None:
+            """Log the mean of the losses that were not logged yet."""
+            if losses:
+                tracked.log_metrics({f"{trial.task}/loss": sum(losses) / len(losses)}, done)
+                losses.clear()
+
+        def on_update(updates: int, loss: float) -> None:
+            nonlocal done
+            on_progress(updates - done, f"{trial.name} loss {loss:.3f}")
+            done = updates
+            if is_first:
+                losses.append(loss)
+                if updates % config.log_every_updates == 0:
+                    send_losses()
+
+        def on_epoch(epoch: EpochScore) -> None:
+            if not is_first:
+                return
+            send_losses()
+            # Under the task's name, because the checkpoint's logged model gets the metrics of all tasks.
+            measured = {f"{trial.task}/{name}": value for name, value in epoch.metrics.items()}
+            if measured:
+                tracked.log_metrics(measured, epoch.update, pretrained.model_id if pretrained else None)
+
+        outcome = train(
+            self._accelerator,
+            model,
+            task,
+            settings,
+            trial.seed,
+            main_metric=config.tasks[trial.task].metrics[0],
+            on_update=on_update,
+            on_epoch=on_epoch,
+            state_file=state_file,
+            zero=config.zero,
+        )
+        if done < (planned := self.num_updates(trial)):
+            on_progress(planned - done, f"{trial.name} ended early")
+        seconds = begun.seconds + time.monotonic() - started
+        record = on_first(self._accelerator, lambda: self._record(trial, tracked, outcome, seconds))
+        state_file.remove()
+        return record
+
+    def _record(self, trial: Trial, tracked: TrackedRun, outcome: Outcome, seconds: float) -> TrialRecord:
+        """Write the files of a finished training, then its record."""
+        task, data = self.task(trial.task), self._trials.tasks[trial.task]
+        settings, kept = self._settings(trial), outcome.kept_epoch
+        teacher = self._trials.teachers.get(trial.task)
+        distilled = (
+            compare(task, outcome.network, teacher) if isinstance(task, DistilledTask) and teacher else None
+        )
+        contents = task.files(outcome.outputs) | {"losses.json": orjson.dumps(list(outcome.losses))}
+        score = Score(
+            task=trial.task,
+            initial=trial.initial,
+            seed=trial.seed,
+            choice=dict(trial.choice),
+            main_metric=self._trials.config.tasks[trial.task].metrics[0],
+            metrics=outcome.epochs[kept - 1].metrics,
+            trained_share=None if settings.peft is None else trained_share(outcome.network),
+            kept_epoch=kept if settings.keep == "best" else None,
+            same_prediction=same_prediction(contents.get("predictions.jsonl", b"")),
+            num_train_examples=len(sample_examples(len(data.train), settings.max_train_examples)),
+            num_evaluation_examples=len(data.evaluation),
+            epochs=outcome.epochs,
+            distillation=distilled.sizes if distilled else None,
+            baselines=task.baselines() | ({TEACHER: distilled.metrics} if distilled else {}),
+        )
+        for name, measured in score.baselines.items():
+            tracked.log_metrics({f"{trial.task}/{name}/{metric}": v for metric, v in measured.items()}, 0)
+        if outcome.test_outputs is not None:
+            contents |= task.submission(outcome.test_outputs)
+        with storage_errors(self._workspace):
+            files = {trial.file(kind): content for kind, content in contents.items()}
+            for name, content in files.items():
+                write_durably(self._workspace / name, content)
+            written = list(files)
+            if self._trials.config.save_models:
+                written.append(trial.model_file)
+                tensors, metadata = (
+                    (outcome.network.state_dict(), None)
+                    if settings.peft is None
+                    else trained_tensors(outcome.network, task.parts, settings.peft)
+                )
+                # Under a temporary name first: a killed run must not leave half a file.
+                path = self._workspace / trial.model_file
+                temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+                stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+                save_file(stored, str(temporary), metadata)
+                os.replace(temporary, path)
+            record = TrialRecord(
+                identity=self._trials.identity(trial),
+                score=score,
+                files=file_entries(self._workspace, written),
+                tracked_run=tracked.run_id,
+                seconds=round(seconds, 3),
+                examples_per_second=distilled.examples_per_second if distilled else None,
+            )
+            TRIAL_RECORDS.write(self._workspace, record)
+        return record
+
+    def _tracked_name(self, trial: Trial) -> str:
+        return f"{self._trials.config.name}/{self._trials.directory.name}/{trial.name}"
+
+    def _tracked_settings(self, trial: Trial) -> dict:
+        settings, training = self._trials.settings, self._settings(trial).model_dump(mode="json")
+        return {
+            **{name: settings[name] for name in ("model", "precision")},
+            "task": settings["tasks"][trial.task] | {"training": training},
+            "seed": trial.seed,
+            "initial": trial.initial,
+        }
+
+    def _start_tracking(self, trial: Trial, resume: str | None) -> TrackedRun:
+        trials, config = self._trials, self._trials.config
+        return self._track(
+            config.experiment,
+            self._tracked_name(trial),
+            config=self._tracked_settings(trial),
+            tags={
+                "cloze.task": trial.task,
+                "cloze.initial": trial.initial,
+                "cloze.seed": str(trial.seed),
+                "cloze.reference": (trials.reference or "") if trial.initial == "pretrained" else "",
+                "cloze.scores": str(trials.directory.resolve()),
+            },
+            runs_dir=config.runs_dir,
+            resume=resume,
+        )
+
+
+def ended_as(error: BaseException) -> str:
+    """MLflow's status of a training that an error ended."""
+    return "KILLED" if isinstance(error, PreemptedError | KeyboardInterrupt) else "FAILED"
+
+
+def end_tracked_runs(trials: Trials, workspace: Path, ended: Iterable[Trial], status: str) -> None:
+    """End the MLflow runs of trainings whose processes could not do so; runs that have ended stay as they are."""
+    uri = tracking_uri(trials.config.runs_dir)
+    for trial in ended:
+        if run_id := _Begun.read(workspace, trial, trials.identity(trial)).tracked_run:
+            with suppress(Exception):
+                end_run(uri, run_id, status)
+
+
+@contextmanager
+def stopping(workspace: Path, *, clears: bool) -> Iterator[StopFile]:
+    """Inside the block, SIGTERM lets the trainings in a workspace save and stop.
+
+    Args:
+        clears: whether this is the process that removes older requests.
+    """
+    requests = workspace / IN_PROGRESS
+    with storage_errors(requests):
+        requests.mkdir(exist_ok=True)
+    with stop_on_sigterm(
+        requests,
+        grace_s=GRACE_S,
+        next_step="run the same command again",
+        kept="the finished trainings, and the others' last saved states",
+        clears=clears,
+    ) as request:
+        yield request
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Begun:
+    """The note of a training that has begun."""
+
+    identity: str
+    tracked_run: str | None = None
+    """Its MLflow run, which a continued training goes on with."""
+    seconds: float = 0.0
+    """Time of earlier attempts."""
+    started_at: float = 0.0
+
+    @classmethod
+    def read(cls, workspace: Path, trial: Trial, identity: str) -> _Begun:
+        """The note of an earlier attempt at the same training; a new one where there is none."""
+        path = workspace / IN_PROGRESS / f"{trial.name}.json"
+        try:
+            note = cls(**unseal_signed(orjson.loads(read_bytes(path))))
+        except (OSError, ValueError, TypeError):
+            return cls(identity)
+        if note.identity != identity:
+            return cls(identity)
+        state = path.with_name(f"{trial.name}.safetensors")
+        worked = state.stat().st_mtime - note.started_at if state.exists() else 0.0
+        return dataclasses.replace(note, seconds=note.seconds + max(0.0, worked))
+
+    def write(self, workspace: Path, trial: Trial) -> None:
+        """Note that the training has begun, now."""
+        path = workspace / IN_PROGRESS / f"{trial.name}.json"
+        with storage_errors(path):
+            path.parent.mkdir(exist_ok=True)
+            note = dataclasses.replace(self, started_at=time.time())
+            write_durably(path, orjson.dumps(seal_signed(dataclasses.asdict(note))))
