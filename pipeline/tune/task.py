@@ -146,7 +146,7 @@ class TaskConfig(Config):
     """The texts that the task evaluates on, which pre-training corpora are decontaminated against; empty for tasks made
     from documents that pre-training holds out."""
     form: ClassVar[str]
-    """A key of `forms.registry.FORMS`."""
+    """A key of `pipeline.tune.forms.FORMS`."""
     carriers: ClassVar[tuple[str, ...]]
     """Kinds of network that can be trained on tasks of this form."""
     head: ClassVar[Head]
