@@ -35,7 +35,7 @@ from pipeline.run.settings import (
     must_be_multiple,
 )
 from pipeline.run.token_plan import TokenPlan
-from pipeline.samples.loader import BatchPlan
+from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.packed import Format, Reading
 
 

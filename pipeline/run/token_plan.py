@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.samples.loader import BatchPlan
+from pipeline.samples.batch_plan import BatchPlan
 
 UNBOUNDED_STEPS = 10**9
 """Steps of a run that only its time budget ends."""

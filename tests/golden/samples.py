@@ -12,7 +12,8 @@ from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import Batch
 from pipeline.run.config import PretrainConfig
 from pipeline.run.inputs import Inputs, open_vocabulary
-from pipeline.samples.loader import BatchPlan, StepLoader
+from pipeline.samples.batch_plan import BatchPlan
+from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise import Noise
 from tests.data_prep.conftest import sentences
 from tests.golden.book import digest

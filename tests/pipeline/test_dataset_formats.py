@@ -13,9 +13,10 @@ from cluster.node_load import Memory
 from data_prep.token_store import TokenStore
 from pipeline.samples import dataset as dataset_module
 from pipeline.samples import mixture, shuffle
+from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats import FORMATS, packing, pair_chunks
-from pipeline.samples.loader import BatchPlan, StepLoader
+from pipeline.samples.loader import StepLoader
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.packed import PAIR_FORMATS, Packed
 from tests.pipeline.materials import FIRST_ORDINARY, PAD, Corpus, write_corpus

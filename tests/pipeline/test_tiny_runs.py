@@ -26,7 +26,8 @@ from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import Batch
 from pipeline.run.config import PretrainConfig
 from pipeline.run.inputs import Inputs, open_inputs
-from pipeline.samples.loader import BatchPlan, StepLoader
+from pipeline.samples.batch_plan import BatchPlan
+from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise import Noise
 from tests.pipeline.real_text import write_text_store
 

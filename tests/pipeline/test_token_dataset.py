@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.token_store import TokenStore
 from pipeline.run.skipped_data import SkippedData
+from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.index_cache import EpochPrefetch
-from pipeline.samples.loader import BatchPlan, StepLoader
+from pipeline.samples.loader import StepLoader
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.packed import Packed
 from tests.conftest import write_store
