@@ -96,7 +96,7 @@ and left to `make test-rest`."""
 CANARIES = (
     "runbooks/test_pages_of_clusters.py::*download-a-corpus*",
     "pipeline/test_exactness.py::*24_steps*",
-    "cluster/test_group.py::*that_die_are_started_again*",
+    "cluster/test_group.py::*class_allows[[]dies]",
     "cluster/test_group.py::*others_wait*",
     "pipeline/test_engine.py::*[[]0-fp32]",
     "pipeline/test_engine.py::*[[]1-offload-bf16]",
@@ -116,6 +116,7 @@ CANARIES = (
     "pipeline/test_tracking_outages.py::*broke_off*",
     "pipeline/tune/test_acts_as_scored.py::*[[]BERT-labels*",
     "pipeline/tune/test_acts_as_scored.py::*[[]BART-summaries*",
+    "pipeline/tune/test_finetuned.py::*must_be_named*",
     "pipeline/tune/test_zero.py::*no_launcher*",
     "pipeline/test_tiny_runs.py::*heart[[]bert-tiny]",
     "pipeline/test_tiny_runs.py::*heart[[]t5-tiny]",

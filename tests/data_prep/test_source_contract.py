@@ -153,6 +153,10 @@ def test_files_are_read_through_fsspec_as_from_disk(sample: Sample):
     address = f"memory://contract/{sample.file.name}"
     with fsspec.open(address, "wb") as stored:
         stored.write(sample.data)  # type: ignore[reportAttributeAccessIssue]
-    here = sample.read()
+    third = len(sample.data) // 3
+    bounds = (third, 2 * third) if sample.config.kind in SPLIT else ()
+    here, parts = sample.read(bounds), [(part.start, part.end) for part in sample.split(third)]
     sample.file = SourceFile(address, sample.file.name)
-    assert sample.read() == here
+    assert sample.read(bounds) == here
+    split = sample.config.split_file(sample.file, len(sample.data), third)
+    assert [(part.start, part.end) for part in split] == parts

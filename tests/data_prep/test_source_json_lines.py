@@ -1,5 +1,6 @@
 """JSON lines: fields, parts that begin at any byte, and lines that are broken, endless or damaged."""
 
+import gzip
 import json
 import tracemalloc
 
@@ -139,3 +140,12 @@ def test_real_web_documents_are_read(corpora):
         isinstance(item, Document) and item.doc_id.startswith("dolma:http") and item.title
         for item in documents
     )
+
+
+def test_a_truncated_gz_file_keeps_its_whole_lines(tmp_path):
+    lines = b"".join(b'{"text": "%d %s"}\n' % (n, str(n * n).encode() * 40) for n in range(3000))
+    *good, bad = read(tmp_path, gzip.compress(lines)[:-2000])
+    assert isinstance(bad, Reject)
+    assert "gzip stream truncated" in bad.reason
+    assert 1000 < len(good) < 3000
+    assert all(isinstance(item, Document) for item in good)

@@ -5,6 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.shard_records import Reject
@@ -162,3 +164,10 @@ def test_a_damaged_row_group_costs_only_itself(tmp_path):
     (bad,) = [item for item in results if isinstance(item, Reject)]
     assert "row group 2 is damaged, from row 16 on" in bad.reason
     assert bad.byte_offset <= middle
+
+
+@given(cuts=st.lists(st.integers(1, 20_000), max_size=5, unique=True).map(sorted))
+def test_parts_that_begin_at_any_byte_read_together_as_the_file_does(tmp_path_factory, cuts):
+    file = write(tmp_path_factory.getbasetemp())
+    parts = zip([0, *cuts], [*cuts, None], strict=True)
+    assert [item for start, end in parts for item in read(file, start, end)] == read(file)

@@ -1,6 +1,8 @@
 """WikiExtractor's files: blocks with exact bytes, and damage that costs one block."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
 from tests.data_prep import reading
@@ -105,3 +107,13 @@ def test_the_address_of_an_article_tells_its_language(tmp_path):
         config = WikipediaExtractedConfig(name="wiki", paths=(str(path),), lang=lang)
         langs.append([document.lang for document in reading.read(config)])
     assert langs == [["ko", "en"], ["de", "de"]]
+
+
+@given(cut=st.integers(0, len(THREE)))
+def test_a_cut_anywhere_never_raises_and_keeps_a_prefix(tmp_path_factory, cut):
+    documents, rejects = read(tmp_path_factory.mktemp("cut"), THREE[:cut])
+    assert [document.doc_id for document in documents] == ["ko:1", "ko:2", "ko:3"][: len(documents)]
+    assert len(rejects) <= 1
+    assert (
+        rejects or THREE[:cut].rstrip() in (b"", THREE.rstrip()) or THREE[:cut].rstrip().endswith(b"</doc>")
+    )

@@ -207,6 +207,14 @@ def test_share_of_trained_parameters_is_that_of_the_papers(preset, settings, lea
     assert least < trained_share(model) < most
 
 
+def test_lora_of_roberta_base_has_as_many_parameters_as_in_the_paper():
+    with torch.device("meta"):
+        model = SequenceClassifier(PRESETS["roberta-base"], 2)
+    apply_peft(model, LoraSettings(rank=8), 1)
+    added = sum(one.numel() for name, one in trained_parameters(model).items() if ".lora." in name)
+    assert added == 12 * 2 * 2 * 8 * 768
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_vocabulary_of_a_generator_is_not_trained(small_config, method):
     model = ConditionalGenerator(small_config(network="encoder_decoder", tie_embeddings=False))

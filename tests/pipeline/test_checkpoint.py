@@ -168,6 +168,13 @@ def test_a_flipped_byte_is_found_and_the_checkpoint_before_is_taken(store: Check
     assert names_in(store) == {"step-00000010", "step-00000020.corrupt"}
 
 
+def test_a_checkpoint_with_a_missing_file_gives_way_to_the_one_before(store: CheckpointStore):
+    for step in (10, 20):
+        write(store, step)
+    remove(store, 20, MODEL_FILE)
+    assert step_of(newest_good(store)[0]) == 10
+
+
 def test_a_missing_and_a_shortened_file_are_named(store: CheckpointStore):
     write(store, 10)
     remove(store, 10, MODEL_FILE)
@@ -263,7 +270,7 @@ def test_signed_checkpoint_is_read_and_forged_weights_are_not(
     monkeypatch.delenv(KEY_VARIABLE)
     write(store, 20)
     monkeypatch.setenv(TRUST_VARIABLE, str(private.parent))
-    with pytest.raises(UntrustedArtefactError):
+    with pytest.raises(UntrustedArtefactError, match="is not signed"):
         store.fetch(20)
 
 

@@ -145,7 +145,7 @@ def test_unknown_language_is_refused_with_those_that_are_known(bench):
 
 @pytest.mark.parametrize("candidates", [["de", "fr"], ["en"]])
 def test_candidates_must_leave_a_choice(bench, candidates: list[str]):
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError, match="at least one other"):
         bench("language", allowed=["en"], candidates=candidates)
 
 

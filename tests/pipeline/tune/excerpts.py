@@ -115,10 +115,10 @@ INFERENCE = {
 """Labelled pairs of SNLI, and of MultiNLI's own release; the second one has no label."""
 
 
-def inferred(name: str, first: int) -> list[Example]:
+def inferred(name: str, first: int, *group: str) -> list[Example]:
     return [
-        Example(f"{name}-{first}", "A dog ran.", "It barked 0 times.", 1),
-        Example(f"{name}-{first + 2}", "A dog ran.", "It barked 2 times.", 2),
+        Example(f"{name}-{first}", "A dog ran.", "It barked 0 times.", 1, *group),
+        Example(f"{name}-{first + 2}", "A dog ran.", "It barked 2 times.", 2, *group),
     ]
 
 
@@ -133,7 +133,6 @@ RACE = {
     "article": "The hill\nwas green.  It rained.",
     "id": "high1.txt",
 }
-SCHOOLS = ("middle", "high")
 RACE_TEXT = "The hill was green. It rained."
 
 
@@ -330,6 +329,11 @@ EXCERPTS: dict[str, Excerpt] = {
                 *(f"multinli_1.0_{stem}.{suffix}" for stem in ("train", "dev_matched", "dev_mismatched")),
             ),
             inferred("multinli_1.0_train", 1 if suffix == "jsonl" else 2),
+            [
+                example
+                for group in ("matched", "mismatched")
+                for example in inferred(f"multinli_1.0_dev_{group}", 1 if suffix == "jsonl" else 2, group)
+            ],
         )
         for suffix, content in INFERENCE.items()
     },
