@@ -73,7 +73,9 @@ def failure_of(errors: Collection[BaseException]) -> Failure:
 def failure_of_exit_code(code: int) -> tuple[Failure, str]:
     """The class of a process's failure, and its name: the error class, or the signal of a negative code."""
     if code < 0:
-        return Failure.LOST, signal.Signals(-code).name
+        # Real-time signals have no names.
+        names = {each.value: each.name for each in signal.Signals}
+        return Failure.LOST, names.get(-code, f"signal {-code}")
     if (error := exit_codes().get(code)) is None:
         return Failure.FINAL, "not documented"
     return Failure.LOST if error.may_pass else Failure.FINAL, error.__name__

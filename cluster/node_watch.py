@@ -46,14 +46,16 @@ def cluster_watched() -> Iterator[None]:
         yield
         return
     over = threading.Event()
-    watches: list[tuple[Callable[..., None], object]] = [(_watch_head, ray.get_runtime_context().gcs_address)]
+    watches: dict[str, tuple[Callable[..., None], object]] = {
+        "ray-head": (_watch_head, ray.get_runtime_context().gcs_address)
+    }
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error, OSError):
             if process.info["name"] == _NODE_PROCESS and any(socket in word for word in process.cmdline()):
-                watches.append((_watch_node, os.pidfd_open(process.pid)))
+                watches["ray-node"] = (_watch_node, os.pidfd_open(process.pid))
                 break
-    for watch, subject in watches:
-        threading.Thread(target=watch, args=(subject, over), name=watch.__name__, daemon=True).start()
+    for name, (watch, subject) in watches.items():
+        threading.Thread(target=watch, args=(subject, over), name=name, daemon=True).start()
     try:
         yield
     finally:

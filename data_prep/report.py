@@ -44,9 +44,10 @@ def render_report(store: TokenStore, facts: Mapping[str, Any]) -> str:
     curve = {"Near-duplicates found, by their similarity": found_by_similarity(near)} if near else {}
     lengths = {name: store.lengths[numbers == number] for number, name in enumerate(names)}
     # The documents with the lowest hashed ids, so that every run shows the same; none where all are gone.
-    documents = manifest_at(beside(store.path, DOCUMENTS))
-    hashes = hash_strings(store.doc_ids(), salt=SAMPLE_SALT)
-    chosen = np.sort(np.argsort(hashes, kind="stable")[:SAMPLED_DOCUMENTS])
+    documents, samples = manifest_at(beside(store.path, DOCUMENTS)), []
+    if documents is not None and documents.stats:
+        hashes = hash_strings(store.doc_ids(), salt=SAMPLE_SALT)
+        samples = list(store.documents(np.sort(np.argsort(hashes, kind="stable")[:SAMPLED_DOCUMENTS])))
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         facts=facts,
         # The row of an only language would repeat the figures of all sources.
@@ -56,7 +57,7 @@ def render_report(store: TokenStore, facts: Mapping[str, Any]) -> str:
         ],
         plots=curve | {"Lengths of documents": length_histogram(lengths)},
         dropped=documents.stats.get("dropped_examples", []) if documents else [],
-        samples=list(store.documents(chosen)) if documents else [],
+        samples=samples,
         excerpt=EXCERPT_CHARACTERS,
     )
 

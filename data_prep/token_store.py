@@ -304,10 +304,11 @@ class TokenStore:
         Raises:
             CorruptArtefactError: the documents, or what was selected of them, are gone or damaged.
         """
-        documents = self._documents_beside()
+        documents, selections = self._documents_beside(), self._selections()
         shards = self._file_number(numbers)
         for shard in np.unique(shards).tolist():
-            yield from documents.read_selected(shard, self._selection(shard, numbers[shards == shard]))
+            chosen = self._selection(selections, shard, numbers[shards == shard])
+            yield from documents.read_selected(shard, chosen)
 
     def document_and_removed(self, document: int) -> tuple[Document, Document, np.ndarray]:
         """The document as `document` gives it, the same before anything was removed from its text, and the
@@ -320,7 +321,7 @@ class TokenStore:
 
         number = range(self.num_documents)[document]
         shard = int(self._file_number(number))
-        own = self._selection(shard, np.array([number]))
+        own = self._selection(self._selections(), shard, np.array([number]))
         (whole,) = self._documents_beside().read_selected(shard, own.with_whole_texts())
         if not len(own.spans):
             return whole, whole, own.spans
@@ -331,12 +332,15 @@ class TokenStore:
 
         return DocumentStore.open(beside(self.path, DOCUMENTS), verify=False)
 
-    def _selection(self, shard: int, numbers: np.ndarray) -> Selection:
+    def _selections(self) -> Path:
+        """A local directory of the selections that this store was made of."""
+        return local_copy(beside(self.path, self.selection_kind))
+
+    def _selection(self, selections: Path, shard: int, numbers: np.ndarray) -> Selection:
         """The selection of the documents with the given ascending numbers, which are all in one file."""
         from data_prep.selection import read_selection
 
-        directory = local_copy(beside(self.path, self.selection_kind))
-        selection = read_selection(directory, shard, len(self._files))
+        selection = read_selection(selections, shard, len(self._files))
         return selection.take(numbers - self._first_of_file[shard])
 
     @property

@@ -85,13 +85,15 @@ class Generator(nn.Module):
         """
         weight = self.encoder.embeddings.token_weight
         rows = max(1, chunk_elements // len(weight))
-        drawn = []
-        for part in predicted.detach().split(rows):
-            logits = self.head(part, weight).float()
-            tiny = torch.finfo(logits.dtype).tiny
-            gumbel = torch.empty_like(logits).exponential_().clamp_min_(tiny).log_().neg_()
-            drawn.append((logits + gumbel).argmax(-1))
-        return torch.cat(drawn)
+        parts = predicted.detach().split(rows)
+        return torch.cat([gumbel_argmax(self.head(part, weight).float()) for part in parts])
+
+
+def gumbel_argmax(logits: Tensor) -> Tensor:
+    """[rows] int64: a draw from softmax(logits) for each row of [rows, vocab_size] logits."""
+    tiny = torch.finfo(logits.dtype).tiny
+    gumbel = torch.empty_like(logits).exponential_().clamp_min_(tiny).log_().neg_()
+    return (logits + gumbel).argmax(-1)
 
 
 class Electra(nn.Module):

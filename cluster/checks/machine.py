@@ -82,7 +82,7 @@ def check_packages(requirements: list[Requirement] | None = None) -> Check:
 
 def _declared_requirements() -> list[Requirement]:
     """From `pyproject.toml` beside the packages (a clone, a submitted job), else from the installed cloze."""
-    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
     if project.is_file():
         lines = tomllib.loads(project.read_text())["project"]["dependencies"]
     else:

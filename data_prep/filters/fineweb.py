@@ -6,6 +6,7 @@ lines, and counts lines of exactly 30 characters as short.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 import regex
@@ -31,10 +32,15 @@ class FinewebConfig(FilterConfig):
     """A line is short below this number of characters."""
 
 
+@cache
+def sentence_terminals() -> frozenset[str]:
+    """The full stops, question and exclamation marks of all scripts."""
+    return frozenset(filter(regex.compile(r"\p{Sentence_Terminal}").match, map(chr, range(0x20000))))
+
+
 def build(config: FinewebConfig) -> Apply:
     """A filter that only looks."""
-    # The full stops, question and exclamation marks of all scripts.
-    end_marks = frozenset(filter(regex.compile(r"\p{Sentence_Terminal}").match, map(chr, range(0x20000))))
+    end_marks = sentence_terminals()
 
     def apply(document: Document) -> Passed | Dropped:
         found = lines(document.text)

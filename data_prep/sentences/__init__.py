@@ -153,7 +153,6 @@ BLINGFIRE_PIECE_BYTES = 1 << 20
 """Approximate bytes per call of BlingFire, which needs some twenty times as much memory."""
 SENTENCEX_PIECE_BYTES = 1 << 12
 """Approximate bytes per call of sentencex: its time grows with the square of the length of a line."""
-_BYTE_ORDER_MARK = "\ufeff".encode()
 
 
 def starts_by_blingfire(data: np.ndarray, start: int, end: int) -> list[int]:

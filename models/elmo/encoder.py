@@ -76,7 +76,7 @@ class TokenLayer(nn.Module):
         self.projection = DrawnLinear(config.num_filters, config.projection_size)
 
     def forward(self, characters: Tensor) -> Tensor:
-        """[words, max_characters] int64 ids of `characters.py` to [words, projection_size].
+        """[words, max_characters] int64 ids of `models.elmo.config.spell` to [words, projection_size].
 
         Padding is a character like any other, as in the released code.
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cluster.artefacts.errors import (
     ClozeError,
@@ -27,9 +26,6 @@ from models.config import ElmoConfig, TransformerConfig
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.references import PretrainedModel, Weights, resolve_model
 from pipeline.export.formats import Export, Source, tokenizer_of, write_elmo, write_hugging_face
-
-if TYPE_CHECKING:
-    pass
 
 KIND = "export"
 PARTS = ("discriminator", "generator")

@@ -22,7 +22,6 @@ from pydantic import AfterValidator, Field
 from cluster.artefacts.credentials import require_no_credentials
 from cluster.artefacts.manifest import InputEntry
 from models.config import NetworkConfig
-from pipeline.config.loading import Config
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed, Reading

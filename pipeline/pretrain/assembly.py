@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -19,7 +19,7 @@ from cluster.collectives import from_rank_zero, gathered, while_others_wait
 from cluster.group import Rank
 from cluster.stopping import StopFile
 from models.initialization import init_weights
-from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, read_trainer_state, step_of
+from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, TrainerState, read_trainer_state, step_of
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import CheckpointStore, newest_good, store_of
 from pipeline.engine.deepspeed.engine import Engine
@@ -78,17 +78,24 @@ class Parts:
         logs.bind(step=self.counters.step)
         self.heartbeat.beat(self.counters.step, part)
 
-    def restore(self, start: Path) -> None:
-        """Restore the engine, the counters and the loss window from the directory of a checkpoint."""
-        state = read_trainer_state(start)
+    def restore(self, start: Start) -> None:
+        """Restore the engine, the counters and the loss window from a checkpoint."""
+        state = start.state
         self.counters = Counters.of(state, self.config.metric)
         # At the checkpoint's step: heartbeats count the updates since the first one.
         self.beat("loading")
-        self.engine.restore(start / DEEPSPEED_DIRECTORY)
+        self.engine.restore(start.directory / DEEPSPEED_DIRECTORY)
         self.spikes.restore(state.losses)
 
 
-def find_start(run: RunDirectory, rank: Rank, store: CheckpointStore) -> Path | None:
+class Start(NamedTuple):
+    """A checkpoint that training continues from."""
+
+    directory: Path
+    state: TrainerState
+
+
+def find_start(run: RunDirectory, rank: Rank, store: CheckpointStore) -> Start | None:
     """The newest good checkpoint, verified by rank 0, on this machine; None before the first. All ranks call it.
 
     Raises:
@@ -115,7 +122,7 @@ def find_start(run: RunDirectory, rank: Rank, store: CheckpointStore) -> Path | 
         return None
     copies = store.copies and rank.local_rank == 0 and rank.rank != 0
     while_others_wait((lambda: store.fetch(step)) if copies else None)
-    return store.local(step)
+    return Start(store.local(step), read_trainer_state(store.local(step)))
 
 
 def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: ExitStack) -> tuple[Parts, bool]:
@@ -136,7 +143,7 @@ def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: Exit
     fence = Fence(run) if is_first else None
     store = store_of(run, config)
     start = find_start(run, rank, store)
-    first_step = 0 if start is None else step_of(start)
+    first_step = 0 if start is None else start.state.step
     reporter = closed_by(
         ending,
         Reporter(

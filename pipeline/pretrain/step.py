@@ -18,7 +18,6 @@ import torch
 from cluster.artefacts.errors import PreemptedError
 from cluster.collectives import from_rank_zero, summed
 from cluster.group import Rank
-from pipeline.checkpoint.checkpoint import step_of
 from pipeline.engine.device import deterministic_algorithms, trains_on_cuda
 from pipeline.engine.interface import Update
 from pipeline.pretrain.assembly import Parts, assemble, find_start, seed_dropout
@@ -168,10 +167,10 @@ class Trainer:
             return False
         parts.checkpoints.wait()
         start = find_start(parts.run, parts.rank, parts.store)
-        parts.spikes.leave_out(spike, start)
+        parts.spikes.leave_out(spike, None if start is None else start.directory)
         assert start is not None
         details = spike.model_dump(mode="json")
-        parts.reporter.event(LogKind.SPIKE, step.update + 1, **details, back_to=step_of(start))
+        parts.reporter.event(LogKind.SPIKE, step.update + 1, **details, back_to=start.state.step)
         self._engine.update(0.0, discard=True)
         parts.restore(start)
         return True
@@ -250,14 +249,12 @@ def run_rank(directory: Path, rank: Rank) -> None:
     """Body of every worker: train the run in a directory as far as it goes."""
     torch.set_num_threads(rank.num_threads)
     run = RunDirectory(directory)
-    if trains_on_cuda():
-        # Before the first exchange, which takes the current device.
-        torch.cuda.set_device(rank.local_rank)
-    config = from_rank_zero(run.config() if rank.rank == 0 else None)
-    with (
-        memory_explained(run, rank.rank),
-        deterministic_algorithms(config.compute.deterministic),
-        ExitStack() as ending,
-    ):
+    # Where a GPU is full already, the first exchange is what fails.
+    with memory_explained(run, rank.rank), ExitStack() as ending:
+        if trains_on_cuda():
+            # Before the first exchange, which takes the current device.
+            torch.cuda.set_device(rank.local_rank)
+        config = from_rank_zero(run.config() if rank.rank == 0 else None)
+        ending.enter_context(deterministic_algorithms(config.compute.deterministic))
         parts, is_resumed = assemble(run, config, rank, ending)
         Trainer(parts).train(is_resumed=is_resumed)

@@ -3,7 +3,7 @@
 config            FinetuneConfig: tasks, seeds, and where scores go
 settings          how one network is trained
 task              the interface of a kind of task, and its examples
-tasks             one kind of task per file: settings, examples, metrics, evaluation sets
+tasks             the kinds of task, a file for each family of data: settings, examples, metrics, evaluation sets
 forms             a label for a text, a span of a text, or a text for a text: networks, losses, predictions
 files             readers of the published files, for training and for decontamination
 evaluation_sets   the texts that pre-training corpora are decontaminated against

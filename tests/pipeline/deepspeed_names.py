@@ -60,7 +60,7 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     ),
     # configuration.py
     "deepspeed.ops": ("__compatible_ops__",),
-    # capture.py
+    # live_state.py
     "deepspeed.runtime.checkpoint_engine": ("CheckpointCommitInfo",),
     "deepspeed.runtime.checkpoint_engine.checkpoint_engine:CheckpointEngine": (
         "commit",
@@ -106,5 +106,5 @@ FILE_KEYS: Mapping[str, tuple[str, ...]] = {
     "deepspeed.runtime.zero.config": ("ZeroStageEnum",),
     "deepspeed.utils.tensor_fragment": ("fragment_address",),
 }
-"""By module of DeepSpeed, what `saved_state.py` and `restoring.py` read in the files that it writes: names of files,
+"""By module of DeepSpeed, what `saved_state.py` and `live_state.py` read in the files that it writes: names of files,
 keys and classes."""

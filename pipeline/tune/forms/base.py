@@ -154,7 +154,7 @@ class PreparedTask:
 
     def __init__(self, context: TaskContext) -> None:
         self.config = context.config
-        # A workload checks which networks carry a form.
+        # `check_network` refuses networks that do not carry a form.
         self.network: Any = context.network
         self.tokenizer = context.tokenizer
         self.labels = context.data.labels

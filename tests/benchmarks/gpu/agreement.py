@@ -57,7 +57,7 @@ def objectives_agree(device: torch.device) -> Iterator[Check]:
 def differences(what: str, model: nn.Module, other: nn.Module, batch: dict[str, Tensor]) -> Iterator[Check]:
     """How far the losses and gradients of two copies of a network lie apart, relative to the first one's."""
     # ELECTRA's generator draws tokens; on another device it would draw others.
-    with patch("models.electra._gumbel_argmax", lambda logits: logits.argmax(-1)):
+    with patch("models.electra.gumbel_argmax", lambda logits: logits.argmax(-1)):
         ours, theirs = _losses(model, batch), _losses(other, batch)
     lost = max(abs(theirs[term] - loss) / abs(loss) for term, loss in ours.items())
     yield Check(f"{what}, losses", lost, LOSS_TOLERANCE)
