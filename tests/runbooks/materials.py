@@ -40,7 +40,8 @@ class Corpus:
 
 def copy_run(run: RunDirectory, runs_dir: Path) -> RunDirectory:
     """A copy that a page may change, under another runs directory."""
-    shutil.copytree(run.path, runs_dir / run.path.name)
+    # The process that sends the log lives on for a moment after a kill, and replaces files.
+    shutil.copytree(run.path, runs_dir / run.path.name, ignore=shutil.ignore_patterns(".*.tmp"))
     return RunDirectory(runs_dir / run.path.name)
 
 
