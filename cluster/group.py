@@ -196,7 +196,7 @@ class _Seat(NamedTuple):
     node: str
     host: str
     port: int
-    """Where it would open the group's store."""
+    """Port at which it would open the group's store."""
     gpus: tuple[str, ...]
 
 

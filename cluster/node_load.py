@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 _CGROUP = Path("/sys/fs/cgroup")
-"""Of control groups, version 2."""
+"""Directory of control groups, version 2."""
 
 
 class Memory(NamedTuple):

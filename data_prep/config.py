@@ -30,13 +30,13 @@ class PreparationConfig(BaseModel):
     """An fsspec URI, such as s3://bucket/corpus, that the finished artefacts are copied to; null copies nothing. Holds
     no credentials."""
     sources: tuple[AnySource, ...] = Field(min_length=1)
-    """Where the text comes from, in the order in which it is stored."""
+    """Sources of the text, in the order in which it is stored."""
     min_characters: int = Field(default=200, ge=0)
     """Documents with fewer characters of text are dropped."""
     filters: tuple[AnyFilter, ...] = ()
     """Filters that documents pass through, in order; a source may have its own."""
     dedup: DedupConfig = DedupConfig()
-    """Which duplicates are removed. `exact` and `none` are short for the usual cases."""
+    """Duplicates to remove. `exact` and `none` are short for the usual cases."""
     repeated_ids: Literal["tell_apart", "reject"] = "tell_apart"
     """Treatment of a document whose id an earlier one has: its id is followed by the place of its record (such as
     `wiki:12 @ dump.xml:4711`), or it is rejected, which counts against `max_rejects`."""

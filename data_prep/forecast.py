@@ -27,7 +27,7 @@ DRIVER_S_PER_TASK = 1.2e-3
 """Processor seconds that the driver spends on a shard that has a task of its own (`python -m tests.benchmarks
 control_plane`); on tiny ones, which share tasks, a third."""
 _ONCE = (TOKENIZER, EVALUATION)
-"""What costs the same for any corpus: its input is bounded."""
+"""Stages that cost the same for any corpus, because their input is bounded."""
 _WAITED = 0.5
 """Share of their time that tasks wait for storage at most, on machines that do nothing else."""
 

@@ -48,7 +48,7 @@ class Prepared:
     documents: Manifest
     dedup: Manifest
     selection: Manifest
-    """Which documents were tokenised: the last decision, of deduplication, decontamination or takedown."""
+    """The selection of the tokenised documents: the last decision, of deduplication, decontamination or takedown."""
     tokenizer: Manifest
     tokens: Manifest
 

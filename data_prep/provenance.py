@@ -25,7 +25,7 @@ class Provenance:
     removed: list[str]
     """The parts of its text that deduplication and decontamination took out."""
     source_path: str | None
-    """Where its source file was when the documents were made; None when that is not known."""
+    """Path of its source file when the documents were made; None when that is not known."""
     source_text: str | None
     """The beginning of its bytes in the (decompressed) source file; None when they cannot be read any more."""
     sentences: list[list[str]]

@@ -160,7 +160,7 @@ def _load_index(directory: Path, fingerprint: str, min_words: int) -> NgramIndex
 
 REPORT_FILE = "report.jsonl"
 SHOWN_NGRAMS = 10
-"""Of the n-grams in the most documents, how many are shown."""
+"""Number of n-grams shown: those in the most documents."""
 
 
 @dataclass(slots=True)

@@ -65,7 +65,7 @@ class Steps:
     selection: Manifest
     texts: EvaluationTexts
     digest: str
-    """Of all evaluation texts."""
+    """Hash of all evaluation texts."""
 
     @property
     def places(self) -> Places:

@@ -69,7 +69,7 @@ class FilterChain:
         self.counts: Counter[str] = Counter()
         """`filters.NUMBER_KIND.kept`, `.dropped`, `.changed`, `.dropped.REASON` and the filters' own counts."""
         self.examples: list[dict[str, Any]] = []
-        """Of the dropped documents the first few per filter: `filter`, `reason`, `doc_id`, `excerpt`."""
+        """The first few dropped documents of each filter: `filter`, `reason`, `doc_id`, `excerpt`."""
 
     def apply(self, document: Document) -> Document | None:
         """The document as it leaves the chain; None when a filter dropped it."""

@@ -24,7 +24,7 @@ language competes with it; 0 for a text without evidence."""
 NUM_EXCERPTS = 4
 """A long text is judged by this many excerpts, evenly spaced, so that a foreign preface does not decide."""
 FASTTEXT_LABELS = 30
-"""Of which fastText is asked for the probabilities; the rest is next to nothing."""
+"""Labels whose probabilities fastText is asked for; the others have next to none."""
 
 SERBIAN_IN_LATIN = "sr-Latn"
 """The name here of Serbian in a text without Cyrillic letters; py3langid says `sr` in either script."""
@@ -54,10 +54,10 @@ RELATED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "zh": ("wuu", "yue", "gan", "hak", "lzh"),
     }
 )
-"""What counts as a language when it was not asked for itself: varieties of the same macrolanguage (ISO 639-3), and
-the older stage of Hebrew. Only where both are written alike and the model mixes them up; the large one does not count
-as the small one (Nynorsk, Cantonese, Egyptian Arabic). Danish and Norwegian, Galician and Portuguese, Czech and Slovak,
-Zulu and Xhosa are distinguished well enough."""
+"""Languages that count as another one when they were not asked for themselves: varieties of the same macrolanguage (ISO
+639-3), and the older stage of Hebrew. Only where both are written alike and the model mixes them up; the large one does
+not count as the small one (Nynorsk, Cantonese, Egyptian Arabic). Danish and Norwegian, Galician and Portuguese, Czech
+and Slovak, Zulu and Xhosa are distinguished well enough."""
 
 
 class LanguageConfig(FilterConfig):

@@ -14,7 +14,7 @@ _CASED = 0x20000
 _LINE_FEED, _SEVERAL = 1, 2
 """Classes of characters: what ends lines, and capitals that become several small letters."""
 _SIGMAS = str.maketrans("ς", "σ")
-"""Which of the two a capital becomes depends on what stands around it."""
+"""The neighbours of a capital sigma decide which of the two it becomes."""
 
 
 class LineScreen:

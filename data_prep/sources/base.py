@@ -35,7 +35,7 @@ class SourceFile:
     """One input file."""
 
     path: str
-    """Where to read it: a local path or an fsspec URI."""
+    """A local path or an fsspec URI."""
     name: str
     """Path below the pattern's fixed part, equal on every machine. Enters the fingerprints."""
 
@@ -255,7 +255,7 @@ class SourceConfig(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
-    """Which source it is; every source narrows it to its own name."""
+    """Name of the kind of source; every class narrows it to its own."""
     name: str
     """Value of the `source` column; also the key for mixing weights."""
     lang: str = "en"

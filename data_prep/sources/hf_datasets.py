@@ -51,9 +51,9 @@ class HfDatasetsConfig(RecordsConfig):
     path: str = Field(min_length=1)
     """Name on the hub (`owner/name`), a directory of data files, one that `save_to_disk` wrote, or one file."""
     config_name: str | None = None
-    """Which of the data set's configurations."""
+    """Name of the data set's configuration."""
     split: str = "train"
-    """Which of its splits."""
+    """Name of its split."""
     revision: str | None = None
     """Branch, tag or commit on the hub; None is `main` as it is when the preparation starts."""
 

@@ -123,7 +123,7 @@ class Flaw:
     """Byte of the decompressed file; of the stored file where it is compressed record by record."""
     reason: str
     beginning: RawRecord | None = None
-    """Of a record that is longer than the limit, the header and the first bytes of its content."""
+    """Header and first bytes of the content, for a record that is longer than the limit."""
 
 
 def read_records(path: str, start: int, end: int | None, max_bytes: int) -> Iterator[RawRecord | Flaw]:
@@ -196,7 +196,7 @@ class _Unit:
 
     pieces: tuple[RawRecord | Flaw, ...]
     end: int | None
-    """Where it ends; None when that is not known, because it is damaged or too long."""
+    """Offset of its end; None when that is not known, because it is damaged or too long."""
 
 
 class _Plain:

@@ -204,7 +204,7 @@ class _Reader:
         self._config, self._file, self._site = config, file, site
         self._is_closed = False
         self.unclosed_at: int | None = None
-        """Where a dump ends that was cut between two pages; None where more follows."""
+        """End of a dump that was cut between two pages; None where more follows."""
         self._lang = config.lang or site.lang
         self.stream_start: int | None = None
         self.dropped_templates: Counter[str] = Counter()

@@ -36,7 +36,7 @@ _BODY, _DETAIL, _ASIDE, _OTHERS = 1, 2, 3, 4
 _ROW, _PRE, _FIRST_HEADING = 3, 4, 5
 _HEADER, _LANDMARK = 1 << 12, 1 << 13
 _MAX_SHARES = np.array([0.0, 0.0, 0.2, 0.5, 0.0, 0.0])
-"""Of a page's prose that elements of one name may hold and yet be dropped for it, whatever else there is, by role."""
+"""By role, the share of a page's prose that elements of one name may hold and still be dropped for their name."""
 _MAX_DETAIL = 1500
 """Characters of prose in a detail at most; a longer one is more than that."""
 _ENOUGH = 250
@@ -46,7 +46,7 @@ _ENOUGH_BODY = 150
 _BODY_WEIGHT, _LANDMARK_WEIGHT = 1.5, 1.1
 """Factors of the scores of elements that say what they hold."""
 _MIN_SHARE = 0.7
-"""Of a page's plain text that an element without a telling name must have: else the page is no article."""
+"""Share of a page's plain text that an element without a telling name must have: else the page is no article."""
 
 
 @njit(cache=True, nogil=True)
@@ -199,7 +199,7 @@ def choose_element(blocks: np.ndarray, elements: np.ndarray, is_kept: np.ndarray
 _MIN_ARTICLE = 250
 """Characters of plain text, without which a page is a list of links, a form or a notice."""
 _MIN_ARTICLE_SHARE = 0.2
-"""Of the plain text of its page."""
+"""Least share of the plain text of its page."""
 _MAX_LEFT_OUT, _MAX_LINKED = 0.02, 0.65
 """Shares of a page's text: what is left out for the names of elements, and what is in links. A page with more of either
 has menus, and only some of its text counts."""

@@ -17,9 +17,9 @@ from data_prep.text import table
 SAMPLE_BYTES = 1 << 14
 """Bytes of a text that are looked at, at most."""
 LEAST_SHARE = 0.95
-"""Of the characters beyond ASCII, so many must stand where a language has them."""
+"""Least share of the characters beyond ASCII that must be where the language has them."""
 _TYPOS = 1e-4
-"""Of all bytes of a text, so many may be wrong whatever the others are."""
+"""Share of all bytes of a text that may be wrong, whatever the others are."""
 _SURE_SHARE = 0.98
 """So many must, before another group of languages is taken for the languages of a text."""
 _USUAL = ("cp1252", "iso8859-15")
@@ -82,7 +82,7 @@ class Reading:
     encoding: str
     lang: str
     share: float
-    """Of the characters beyond ASCII that stand where the language has them."""
+    """Share of the characters beyond ASCII that are where the language has them."""
     is_probable: bool
     """Whether hardly a character does not."""
 

@@ -33,11 +33,11 @@ _LEAST_SHARE, _LEAST_FULL, _LEAST_COUNTED = 0.25, 0.35, 3
 """In a wrapped text a sentence goes on after so many of the full lines, beside so many that are taken not to; and so
 many of the lines after which one goes on are full: word lists begin with small letters, too."""
 _LEAST_OF_ALL = 0.05
-"""Of all lines, so many at least have a sentence that goes on."""
+"""Least share of all lines in which a sentence continues on the next line."""
 _FULL = 0.85
 _MOST_PAUSES, _USUAL_PAUSES = 0.4, 1.0
-"""Of the lines that end within a sentence fewer end with a comma or dash: lines of verse do so, whatever they begin
-with. As many are taken to in `_USUAL_WEIGHT` lines of prose."""
+"""Most of the lines that end within a sentence and may end with a comma or dash: lines of verse do so, whatever they
+begin with. As many are taken to in `_USUAL_WEIGHT` lines of prose."""
 _LEAST_WIDTH = 16
 """Narrower lines (characters) are verse or lists, whatever they begin with."""
 _USUAL_SHARE, _USUAL_WEIGHT = 0.65, 10

@@ -8,13 +8,13 @@ from numba import njit
 TEXT, START, END = 0, 1, 2
 """Kinds of tokens."""
 BLOCK, TRANSPARENT, REMOVED, UNSEEN, INLINE, LINK, BREAK, CELL = range(8)
-"""What a tag does to the text: ends a block; nothing; leaves with its content; hides its content; may open a block in
+"""Effects of a tag on the text: ends a block; nothing; leaves with its content; hides its content; may open a block in
 the midst of a line, `<a>` among these; breaks a line; opens a table's cell."""
 INHERITED = 15
 """The kind of blocks in an element that leaves it as it is."""
 KIND_BITS, ROLE_BITS = 3, 7
 TITLE, SUBSTANCE, HEADER, LANDMARK = 1 << 10, 1 << 11, 1 << 12, 1 << 13
-"""Of a tag's bits: what it does in the lowest three, the kind of its blocks in four, its role in three, and flags: the
+"""Bits of a tag: its effect in the lowest three, the kind of its blocks in four, its role in three, and flags: the
 page's title, elements that may hold tables or headings besides what their names mean, headers, and landmarks that hold
 what a page is about."""
 HAS_ATTRIBUTES, HAS_NAMES, HAS_PROSE = 1, 2, 4
@@ -23,7 +23,7 @@ SPACE, WIDE = np.uint32(1 << 31), np.uint32(1 << 30)
 """Bits of a character beside its code point: it is white space; it writes a syllable or a word."""
 _DETAIL = 2
 _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-"""Of FNV-1a, by which names are hashed."""
+"""Constants of FNV-1a, the hash of names."""
 _REPLACED = 0xFFFD
 
 

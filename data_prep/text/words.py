@@ -52,7 +52,7 @@ _MAY_FOLD = (*range(0xAC00), *range(0xD7A4, 0x20000), *range(0x2F800, 0x2FA20))
 _EXPANDS = np.uint32(1 << 31)
 _IGNORED_ENTRY = np.uint32(0xFFFFFFFF)
 _FILLER = 0xAD
-"""What stands for the rest of an entity: a soft hyphen, which changes nothing."""
+"""Replaces the rest of an entity: a soft hyphen, which changes nothing."""
 _ENTITY = re.compile(
     r"&(?:amp;|#38;|#[xX]26;)*(#[0-9]{1,7};|#[xX][0-9a-fA-F]{1,6};|[a-zA-Z][a-zA-Z0-9]{1,31};)"
 )

@@ -38,7 +38,7 @@ _LEAST_NARROW = 1.3
 """Prose in a narrower column than the book's (letters, epigraphs) fills it, and goes on from line to line; verse does
 one of them at most. The least sum of both shares."""
 _NARROW = 0.9
-"""Of the book's width."""
+"""Share of the book's width."""
 _LEAST_BEGUN = 50
 """A paragraph of so many characters that ends within a sentence goes on after a blank line: a page ended there."""
 _LEAST_TORN = 30
@@ -48,7 +48,7 @@ _CONTINUING = ",;!?)"
 _MOSTLY = 3
 """So many times more breaks are with blank lines than without, where blank lines separate paragraphs."""
 _RARE = 0.1
-"""Where paragraphs are indented, fewer of the indented lines go on with a sentence."""
+"""Largest share of indented lines that continue a sentence, in a book with indented paragraphs."""
 
 
 def paragraphs_of(text: str, line_wrap: LineWrap) -> list[str]:

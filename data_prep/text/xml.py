@@ -120,7 +120,7 @@ class BookBuilder:
         self.parts: list[list[str]] = [[]]
         """Chapters of paragraphs; lines of verse are separated by line breaks."""
         self.headed: list[bool] = []
-        """Of each chapter that has text, whether it begins with a heading."""
+        """Whether each chapter that has text begins with a heading."""
 
     def start_chapter(self) -> None:
         """Begin a new chapter, unless only headings came since the last one began."""

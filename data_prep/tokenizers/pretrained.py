@@ -31,7 +31,7 @@ class Published:
     """A name in `FORMATS`."""
     files: tuple[Path, ...]
     uri: str | None = None
-    """Where `files` are copied from; other machines have copies of their own."""
+    """URI that `files` are copied from; other machines have copies of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PREFIX = "##"
-"""What the name of a byte begins with that goes on with a word; no word has it, because # is a word by itself."""
+"""Prefix of the name of a byte that continues a word; no word has it, because # is a word by itself."""
 _FIRST_BYTE = len(SPECIAL_TOKENS)
 _FIRST_CONTINUATION = _FIRST_BYTE + 256
 _FIRST_WORD = _FIRST_CONTINUATION + 256

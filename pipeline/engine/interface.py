@@ -27,7 +27,7 @@ class EngineSettings:
     """The settings that an engine is made from."""
 
     zero: ZeroConfig
-    """What is sharded."""
+    """ZeRO stage and offload."""
     optimizer: Optimizer
     """Makes the optimizer."""
     precision: str = "fp32"
@@ -75,4 +75,4 @@ class Captured:
     files: dict[str, Any] = field(default_factory=dict)
     """By file name, the contents to write with `torch.save`."""
     error: Exception | None = None
-    """What went wrong on this rank; then `files` is incomplete."""
+    """Failure of this rank; then `files` is incomplete."""

@@ -41,7 +41,7 @@ class RunFacts:
     """Activity of its workers, or the reason of its end."""
     step: int
     steps: int | None
-    """Of the whole run; None where only its time ends it."""
+    """Steps of the whole run; None where only its time ends it."""
     tokens: int
     """Read until `step`."""
     loss: float | None
@@ -56,7 +56,7 @@ class RunFacts:
     tokens_per_s: float | None
     """Median over steps."""
     workers: tuple[int, ...]
-    """Of each attempt."""
+    """Number of workers of each attempt."""
     skipped: tuple[int, ...]
     """Global batches that were left out after loss spikes, from 0."""
 

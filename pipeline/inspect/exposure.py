@@ -32,7 +32,7 @@ class DocumentExposure:
     store: str
     """Fingerprint of the token store."""
     number: int
-    """Of the document in the store."""
+    """Index of the document in the store."""
     first_step: int
     last_step: int
     num_updates: int

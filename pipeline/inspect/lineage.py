@@ -57,7 +57,7 @@ class Node:
     facts: dict[str, Any] = field(default_factory=dict)
     """How it was made: of a checkpoint and a run, how training went; of others, their settings and who made them."""
     inputs: Sequence[Node] = ()
-    """Of an artefact, `InputNodes`."""
+    """Nodes that it was made of; `InputNodes` for an artefact."""
 
     @property
     def own(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pipeline.checkpoint.hub import CONFIG_FILE, VOCABULARY_FILES, find_cached, 
 
 _IN_CACHE = re.compile(r"models--(?P<repository>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})$")
 _DOWNLOAD_RECORD = Path(".cache/huggingface/download") / f"{CONFIG_FILE}.metadata"
-"""What `hf download --local-dir` notes of a file; its first line is the commit."""
+"""Note of `hf download --local-dir` about a file; its first line is the commit."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 

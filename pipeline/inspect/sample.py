@@ -64,7 +64,7 @@ class InspectedPiece:
     target: str
     """The prediction target as one text; the predicted tokens with gaps between them if they are a part of the text."""
     relation: str = ""
-    """Of a pair, what its segments are to each other, as RELATIONS has it."""
+    """How the segments of a pair are related, as in RELATIONS."""
 
     def plain(self) -> str:
         """The text with what was done to it in brackets: `[masked:the]`, `[random:the→cat]`, `[deleted:the]`."""

@@ -57,7 +57,7 @@ class DocumentUse:
     number: int
     """In its store, as `cloze data inspect STORE --document` takes it."""
     tokens: int
-    """Of its tokens, how many the batch reads."""
+    """How many of its tokens the batch reads."""
     samples: tuple[int, ...]
     """The samples that it is in."""
 
@@ -72,7 +72,7 @@ class RebuiltStep:
     data_step: int
     """Number of the global batch, from 0; `step - 1` where nothing was left out before it."""
     spike: SkippedStep | None
-    """Of a global batch that was left out, why; the update that read it was taken back."""
+    """Why the global batch was left out, if it was; the update that read it was rolled back."""
     skipped: tuple[SkippedStep, ...]
     """The entries of the ledger for global batches before this one."""
     attempts: tuple[Attempt, ...]
@@ -206,7 +206,7 @@ class InspectedStep:
     documents: tuple[DocumentUse, ...]
     """The documents with the most tokens first."""
     _origins: tuple[SampleOrigin, ...]
-    """Of each of the samples."""
+    """Origin of each sample."""
     _whereabouts: Mapping[tuple[int, int], Whereabouts]
 
     def facts(self) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from pipeline.run.state import read_heartbeats
 
 _GIB = 1 << 30
 _LEAST_BYTES = 8
-"""Of a parameter, with its gradient: float32 both, or in half precision with a float32 master. Optimizer state and
-activations come on top."""
+"""Least bytes of a parameter with its gradient: float32 both, or in half precision with a float32 master. Optimizer
+state and activations come on top."""
 _ALLOCATION = r"out of memory|can(?:'|no)t allocate memory|unable to allocate"
 """Messages of torch, CUDA, NumPy and the C library; torch's allocator for CPUs raises a plain RuntimeError."""
 _ALLOCATION_LINE = re.compile(rf"^.*(?:{_ALLOCATION}).*$", re.IGNORECASE | re.MULTILINE)

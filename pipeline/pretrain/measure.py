@@ -164,7 +164,8 @@ class SampleFlops:
         self._build = build
         self._counted: dict[int, float] = {}
         self.per_sample = 0.0
-        """Of the samples that were counted last; 0 before the first, and where the network cannot be counted."""
+        """Operations per sample, of the samples that were counted last; 0 before the first, and where the network
+        cannot be counted."""
 
     def count(self, length: int, samples: int, inputs: Callable[[], Mapping[str, np.ndarray]]) -> None:
         """Count a micro-batch of rows of a length; `inputs` gives the network's arguments, once for a length."""

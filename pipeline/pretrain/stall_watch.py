@@ -46,8 +46,8 @@ class Stall:
     """The last sign of life of the rank that is behind."""
     silent_s: float
     state: str
-    """Of its process, as the system calls it, such as `sleeping` or `stopped`; `gone`, or `elsewhere` for a process on
-    another machine."""
+    """State of its process, as the system calls it, such as `sleeping` or `stopped`; `gone`, or `elsewhere` for a
+    process on another machine."""
     waiting: tuple[int, ...]
     """The ranks that were silent too, waiting for it or stuck as well."""
 

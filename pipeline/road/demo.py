@@ -56,7 +56,7 @@ class Report:
     runs_dir: str
     tracking_uri: str
     curves: str
-    """Where to look at them in MLflow."""
+    """How to look at the curves in MLflow."""
     tokens_directory: str
 
     def as_dict(self) -> dict[str, Any]:

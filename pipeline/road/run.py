@@ -197,7 +197,7 @@ class Results:
     """Tokens of text that the run read."""
     held_out: HeldOut
     scores: list[dict[str, Any]]
-    """Of every training, without the name of its checkpoint."""
+    """Scores of every training, without the name of its checkpoint."""
 
 
 def read_results(found: Finished) -> Results:

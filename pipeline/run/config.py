@@ -55,15 +55,15 @@ class PretrainConfig(Config):
     model: NetworkChoice
     """The network; `vocab_size` is taken from the tokens unless given."""
     objective: ObjectiveChoice
-    """What the network learns to predict."""
+    """The pre-training objective."""
     batch: BatchConfig
     """Samples of an update, and how they are cut."""
     steps: int | None = Field(default=None, gt=0)
     """Updates of the whole run; may be left out where the budget says how long it is."""
     budget: BudgetConfig | None = None
-    """What the run may take, in time or tokens."""
+    """Limit of the run, in time or tokens."""
     optimizer: OptimizerChoice
-    """What an update does with the gradients."""
+    """The optimizer, with its learning rate."""
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate over the run."""
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -82,7 +82,7 @@ class PretrainConfig(Config):
     seed: int = Field(default=1, ge=0)
     """Decides initial weights, order, noise and dropout."""
     guards: GuardsConfig = GuardsConfig()
-    """What happens after spikes, NaN, stalls and lost workers."""
+    """Reactions to loss spikes, NaN, stalls and lost workers."""
     profile: ProfileConfig | None = None
     """Steps that are profiled."""
     cluster: ClusterConfig = ClusterConfig()

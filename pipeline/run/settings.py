@@ -88,8 +88,8 @@ class BatchConfig(Config):
     format: Format | None = None
     """How samples are cut from documents (Liu et al. 2019, section 4.2); null takes what the objective's paper does."""
     shared_targets: bool = False
-    """Of `segment_pair`: whether all pairs of a document aim at one length, a short one in a tenth of the documents, as
-    in BERT's released code; false lets a tenth of the pairs of any document aim at short ones."""
+    """For `segment_pair`: whether all pairs of a document aim at one length, a short one in a tenth of the documents,
+    as in BERT's released code; false lets a tenth of the pairs of any document aim at short ones."""
     samples: int = Field(gt=0)
     """Samples of the global batch: what one update learns from, on however many workers."""
     warmup: tuple[BatchStage, ...] = ()
@@ -133,10 +133,10 @@ class ScheduleConfig(Config):
     """Shape after the warm-up. `inverse_sqrt` falls with the square root of the step (Vaswani et al. 2017, section
     5.3), whatever the number of steps; `wsd` stays at the peak and falls at the end (Hu et al. 2024, section 4)."""
     constant_steps: int = Field(default=0, ge=0)
-    """Of `inverse_sqrt`: steps from the beginning for which the rate stays at its peak (Raffel et al. 2020, section
+    """For `inverse_sqrt`: steps from the beginning for which the rate stays at its peak (Raffel et al. 2020, section
     3.1.2: 10,000); from there on it falls as sqrt(constant_steps / step)."""
     decay_tokens: int | None = Field(default=None, gt=0)
-    """Of `linear`, `cosine` and `polynomial`: tokens of text, counted from the beginning of the run, by which the rate
+    """For `linear`, `cosine` and `polynomial`: tokens of text, counted from the beginning of the run, by which the rate
     reaches `final_share` and stays there (Brown et al. 2020, appendix B: 260 billion of 300); null takes the whole run,
     counted in steps."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -146,9 +146,9 @@ class ScheduleConfig(Config):
     final_share: float = Field(default=0.0, ge=0, le=1)
     """Share of the peak learning rate that it would have after the last step."""
     power: float = Field(default=1.0, gt=0)
-    """Of `polynomial`: 1 falls linearly, 2 along a parabola."""
+    """For `polynomial`: 1 falls linearly, 2 along a parabola."""
     decay_share: float = Field(default=0.1, gt=0, le=1)
-    """Of `wsd`: share of the run, at its end, in which the rate falls, linearly."""
+    """For `wsd`: share of the run, at its end, in which the rate falls, linearly."""
 
     @model_validator(mode="after")
     def _fits(self) -> ScheduleConfig:
@@ -213,7 +213,7 @@ class EvaluationConfig(Config):
     per_source: bool = False
     """Measure each source of the stores alone too, with as many samples."""
     metric: str | None = None
-    """What decides which of two evaluations is better, for the best checkpoint and for `patience`: `loss`, the weighted
+    """The metric by which evaluations are compared, for the best checkpoint and for `patience`: `loss`, the weighted
     sum of the terms, or `TERM/loss`, `TERM/accuracy` (the higher the better), `TERM/perplexity` of one of them. null
     takes `loss` where there is one term and for `bilm`; `mlm/loss` for `mlm` with pairs, `span` and `distill`;
     `rtd/loss` for `rtd`."""
@@ -331,11 +331,11 @@ class ZeroConfig(Config):
     """DeepSpeed ZeRO (Rajbhandari et al. 2020)."""
 
     stage: Literal[0, 1, 2, 3] = 2
-    """What is sharded over workers: 1 optimizer state, 2 gradients too, 3 parameters too."""
+    """State that is sharded over workers: 1 optimizer state, 2 gradients too, 3 parameters too."""
     offload_optimizer: OffloadConfig | None = None
-    """Where optimizer state lives and is updated; stages 1 to 3."""
+    """Device that holds and updates the optimizer state; stages 1 to 3."""
     offload_parameters: OffloadConfig | None = None
-    """Where parameters live between their uses; stage 3."""
+    """Device that holds parameters between their uses; stage 3."""
     reduce_bucket_elements: int = Field(default=500_000_000, gt=0)
     """Gradient elements that are reduced at a time: larger ones are faster and take more memory."""
     reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"

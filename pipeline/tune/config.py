@@ -65,8 +65,8 @@ class FinetuneConfig(Config):
     precision: Precision = "fp32"
     """Number format of the forward and backward pass; weights and optimizer stay in fp32."""
     zero: ZeroConfig | None = None
-    """What DeepSpeed ZeRO shards among the processes; null keeps all weights and state in each of them. Scores are the
-    same up to the order of floating-point sums, and a training goes on in another stage."""
+    """State that DeepSpeed ZeRO shards among the processes; null keeps all weights and state in each of them. Scores
+    are the same up to the order of floating-point sums, and a training goes on in another stage."""
     num_threads: int | None = Field(default=None, gt=0)
     """CPU threads of a process; null leaves it to torch and OMP_NUM_THREADS."""
     side_by_side: int | None = Field(default=1, gt=0)

@@ -154,7 +154,7 @@ class Compared:
 
     sizes: Distillation
     metrics: Metrics
-    """Of the teacher, on the evaluation examples."""
+    """Metrics of the teacher on the evaluation examples."""
     examples_per_second: dict[str, float]
     """Evaluation rows that `teacher` and `student` read per second."""
 

@@ -56,7 +56,7 @@ class FinetunedNetwork:
     trial: Trial
     network: NetworkConfig
     labels: tuple[str, ...]
-    """Of its task, in the order of their numbers."""
+    """Labels of its task, in the order of their numbers."""
     weights_file: Path
     manifest: Manifest
     asked: str | None

@@ -39,11 +39,11 @@ class TaskPreview:
     trained_parameters: int
     trainings: int
     updates: int
-    """Of each training."""
+    """Updates of each training."""
     seconds: float
     """Estimate for all trainings on one device of this machine, without evaluation."""
     notes: tuple[str, ...]
-    """What the form says about the encoded examples."""
+    """Sentences about the encoded examples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Preview:
 
     reference: str
     parameters: int
-    """Of the first task's network."""
+    """Number of parameters of the first task's network."""
     directory: Path
     tasks: tuple[TaskPreview, ...]
 

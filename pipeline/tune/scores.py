@@ -85,7 +85,7 @@ class Distillation(BaseModel):
     teacher_parameters: int
     student_parameters: int
     teacher_bytes: int
-    """Of the weights as they are saved."""
+    """Size of the teacher's saved weights."""
     student_bytes: int
 
 
@@ -116,7 +116,7 @@ class Score(BaseModel):
     num_evaluation_examples: int
     epochs: tuple[EpochScore, ...]
     distillation: Distillation | None = None
-    """Where the network learned from a teacher, whose metrics are among `baselines`."""
+    """The teacher of the network, if it had one; the teacher's metrics are among `baselines`."""
     baselines: dict[str, dict[str, Number]] = {}
     """By name, the same metrics of predictions without a network, such as the first sentence as a summary."""
 

@@ -62,7 +62,7 @@ class TrainingConfig(Config):
     """Learning rate of each layer as a share of the layer's above it (Clark et al. 2020, table 7); null trains all
     layers at the same rate."""
     optimizer: FinetuningOptimizer = DEFAULT
-    """What updates the weights: AdamW(0.9, 0.999, 1e-8) unless another is named. Its rates are `lr`, `weight_decay` and
+    """The optimizer: AdamW(0.9, 0.999, 1e-8) unless another is named. Its rates are `lr`, `weight_decay` and
     `layer_decay` of the training."""
     keep: Kept = "last"
     """The epoch whose weights, predictions and score count: the last, or the one with the best main metric on the
@@ -72,7 +72,8 @@ class TrainingConfig(Config):
     if all epochs came."""
 
     peft: PeftChoice | None = None
-    """What is trained instead of all weights: LoRA, adapters, a prefix, biases, or MAM; null trains all weights."""
+    """Parameter-efficient method that is trained instead of all weights: LoRA, adapters, a prefix, biases, or MAM; null
+    trains all weights."""
     features: FeatureSettings | None = None
     """Train a linear layer on frozen features of these layers, for tags and for labels of texts (Devlin et al. 2019,
     section 5.3; Peters et al. 2018); null trains the network."""
@@ -121,13 +122,13 @@ class TrainingOverrides(Config):
     layer_decay: float | None = Field(default=None, gt=0, le=1)
     """Learning rate of each layer as a share of the layer's above it."""
     optimizer: FinetuningOptimizer | None = None
-    """What updates the weights."""
+    """The optimizer."""
     keep: Kept | None = None
     """The epoch that counts."""
     patience: int | None = Field(default=None, gt=0)
     """End after so many scored epochs without a better main metric."""
     peft: PeftChoice | None = None
-    """What is trained instead of all weights."""
+    """Parameter-efficient method that is trained instead of all weights."""
     features: FeatureSettings | None = None
     """Train a linear layer on frozen features of these layers."""
     distill: DistillSettings | None = None

@@ -230,7 +230,7 @@ class TwoFilesTaskConfig(TaskConfig):
     """The file to score on."""
 
     origin: ClassVar[str]
-    """Where such files come from, for messages about missing ones."""
+    """Origin of such files, for messages about missing ones."""
     labels: ClassVar[tuple[str, ...]] = ()
     """Names of the labels, in the order of their numbers; empty where nothing is classified."""
 

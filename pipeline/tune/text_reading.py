@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from models.generation.config import GenerationConfig
 
 EMBEDDING = "decoder.embeddings.tokens.weight"
-"""Of a decoder that classifies."""
+"""Token embeddings of a decoder that classifies."""
 
 
 @dataclass(frozen=True, slots=True)

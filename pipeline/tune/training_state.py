@@ -54,7 +54,7 @@ class TrainingState:
     updates: int = 0
     """Updates done."""
     losses: list[float] = field(default_factory=list)
-    """Of every update of the running epoch, the share of its mean loss from this process."""
+    """This process's share of the mean loss of every update of the running epoch."""
     curve: list[float] = field(default_factory=list)
     """Mean loss of every update of the finished epochs, over all processes."""
     epochs: list[EpochScore] = field(default_factory=list)

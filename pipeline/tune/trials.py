@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pipeline.checkpoint.references import PretrainedModel
 
 _VERSION = 2
-"""Of what the same settings and inputs train. 2: pairs are cut, and poolers drop out, as in `transformers`; unknown
-tokens are left out of written texts."""
+"""Version of the training that the same settings and inputs give. 2: pairs are cut, and poolers drop out, as in
+`transformers`; unknown tokens are left out of written texts."""
 PUBLISHED: Mapping[str, str] = MappingProxyType(
     {
         "encoder": "an encoder (BERT, RoBERTa, SpanBERT, ELECTRA)",
@@ -56,7 +56,7 @@ class Trials:
     inputs: tuple[InputEntry, ...]
     """Inputs of the artefact: checkpoint, tokenizer, the files or stores of the tasks, then teachers."""
     teachers: Mapping[str, Teacher]
-    """Of the tasks that learn from one, by their names."""
+    """Teachers by the names of the tasks that learn from one."""
 
     @property
     def reference(self) -> str | None:

@@ -68,7 +68,8 @@ class Description:
     ending: Ending | None
     """None while it goes on, or where the end was not recorded."""
     config_hash: str
-    """Of the configuration that the job resolved to, else of the run's stored one; empty for a verb without one."""
+    """Hash of the configuration that the job resolved to, else of the run's stored one; empty for a verb without
+    one."""
     nodes: tuple[str, ...]
     """Hosts of the driver and of the workers."""
     error: str

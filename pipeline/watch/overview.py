@@ -36,7 +36,7 @@ class DataStatus:
     """Whether it is being made; else it is finished, or waits for the same command."""
     is_committed: bool
     status: str
-    """What its running task says of itself; may be empty."""
+    """Status text of its running task; may be empty."""
     progress: ShardProgress
 
 

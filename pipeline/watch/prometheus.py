@@ -29,7 +29,7 @@ from pipeline.watch.run_status import UNREADABLE, RunsReader, RunStatus, load_of
 
 STATES = (*get_args(State), UNREADABLE)
 _STATUSES = ("PENDING", "RUNNING", "SUCCEEDED", "STOPPED", "FAILED")
-"""Of Ray's jobs."""
+"""Statuses of Ray's jobs."""
 
 
 class _Figure(NamedTuple):

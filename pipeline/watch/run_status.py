@@ -95,7 +95,7 @@ class RunStatus:
     """A state of `pipeline/run/state.py`, or `unreadable`."""
     detail: str = ""
     run_id: str = ""
-    """Of MLflow."""
+    """Run id in MLflow."""
     submission_id: str = ""
     """The Ray job that drives it, or drove it last; empty for none."""
     config_hash: str = ""
@@ -127,7 +127,7 @@ class RunStatus:
     events: Mapping[str, int] = field(default_factory=dict)
     """How often each kind of event is in its history."""
     unsent_bytes: int = 0
-    """Of the log, that MLflow does not have; 0 for a run without a tracking store."""
+    """Bytes of the log that MLflow does not have; 0 for a run without a tracking store."""
 
     @property
     def memory_bytes(self) -> float | None:

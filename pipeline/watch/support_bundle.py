@@ -34,9 +34,9 @@ from pipeline.watch.run_status import LogTail, RunReader
 
 LOG_LINES = 1000
 _MOST_BYTES = 1 << 20
-"""Of one file; its end is taken."""
+"""Most bytes of one file; its end is taken."""
 _MOST_FILES = 200
-"""Of one folder; the first by name are taken."""
+"""Most files of one folder; the first by name are taken."""
 _LISTED_FILES = 5000
 _FILES = (
     *(RUN_FILE, "events.jsonl", "skipped.json", "owner.json", "stop.json"),

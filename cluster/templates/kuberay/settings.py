@@ -86,7 +86,7 @@ class Storage(Settings):
     """The volume that all pods share: data, runs, checkpoints."""
 
     mount: AbsolutePath = "/shared"
-    """Where pods mount it; relative paths of jobs start there."""
+    """Directory at which pods mount it; relative paths of jobs start there."""
     claim: Name | None = None
     """An existing PersistentVolumeClaim; null renders one."""
     storage_class: Name | None = None

@@ -64,7 +64,7 @@ COUNTED_AFTER = regex.compile(
     r"|votes?|voters|members|users|viewers|visitors|copies|units|items|pieces|points|shares|views|barrels|ton(?:ne)?s?"
     r"|(?:kilo)?met(?:er|re)s|miles|feet|hectares|acres|[kmgt]?bytes|years|per ?cent)\b"
 )
-"""What is counted by a number that is written in groups with spaces."""
+"""Things that are counted by a number in groups with spaces."""
 
 _SPACES = frozenset(" \xa0\u2007\u2009\u202f")
 _ALONE_BEFORE = regex.compile(r"(?:\A|[\n\r:;•·(\[„“\"]|\n[-*])[ \t\xa0]*\Z")

@@ -33,10 +33,10 @@ class Filled:
 
     text: str
     score: float
-    """Of a masked language model the probability of all tokens, each predicted with those before it filled in; of an
+    """For a masked language model the probability of all tokens, each predicted with those before it filled in; for an
     encoder-decoder the mean log-probability of the written tokens, in nats."""
     parts: tuple[str, ...] = ()
-    """What stands at each mask."""
+    """The text at each mask."""
 
 
 @dataclass(frozen=True, slots=True)

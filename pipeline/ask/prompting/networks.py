@@ -177,7 +177,7 @@ class LanguageModel:
     config: TransformerConfig
     tokenizer: PromptTokenizer
     directory: Path | None
-    """Of a model that `transformers` can read; None for a checkpoint or scores of cloze."""
+    """Directory of a model that `transformers` can read; None for a checkpoint or scores of cloze."""
     reads_both_ways: bool = False
     """Whether a decoder reads a prompt in both directions."""
     chat_template: str | None = None

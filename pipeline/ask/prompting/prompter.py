@@ -91,7 +91,7 @@ class Question:
     """Places of a sequence, and a token at each whose log-probability is wanted."""
 
     ids: tuple[int, ...]
-    """What the network reads; the encoder's input, in an encoder-decoder."""
+    """Input of the network; of the encoder, in an encoder-decoder."""
     places: tuple[int, ...]
     """Positions in `ids` that predict; in `written`, in an encoder-decoder."""
     targets: tuple[int, ...]
@@ -111,7 +111,7 @@ class Prompter:
     answers: tuple[str, ...]
     """Per label."""
     demonstrations: str = ""
-    """What stands before the template, with a separator at its end."""
+    """Text before the template, with a separator at its end."""
     scoring: Scoring = "left_to_right"
     max_length: int = 512
 

@@ -26,7 +26,7 @@ class Written:
     """A text that a network wrote."""
 
     text: str
-    """What was written, without the prompt."""
+    """The written text, without the prompt."""
     score: float
     """Log-probability of the written tokens in nats, divided by their number ** `length_penalty`."""
     tokens: tuple[int, ...]

@@ -31,7 +31,7 @@ from pipeline.engine.deepspeed.saved_state import SavedMaster, SavedState
 from pipeline.engine.interface import WEIGHTS, Captured, WholeState
 
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")
-"""What a DeepSpeedEngine counts and writes into its checkpoints."""
+"""Counters that a DeepSpeedEngine writes into its checkpoints."""
 _NOWHERE, _TAG = "nowhere", "state"
 """The directory that DeepSpeed is asked to save to; nothing is written there."""
 

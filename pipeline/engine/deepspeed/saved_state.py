@@ -39,7 +39,7 @@ _UNREADABLE = (
     ValueError,
     AttributeError,
 )
-"""What torch raises for files that it did not write."""
+"""Errors that torch raises for files that it did not write."""
 
 
 @dataclass(frozen=True, slots=True)

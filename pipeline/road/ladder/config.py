@@ -44,9 +44,9 @@ class ComparisonConfig(Config):
     source: str
     """The paper and its table."""
     finding: str
-    """What the paper found, with its figures."""
+    """The paper's finding, with its figures."""
     note: str = ""
-    """What differs here."""
+    """Differences from the paper."""
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 WIDTH, LEFT, RIGHT, ROW, TOP = 420, 190, 44, 26, 26
-"""Of a plot and its parts, in pixels; narrow, so that names stay readable where a telephone shrinks it."""
+"""Sizes of a plot and its parts, in pixels; narrow, so that names stay readable where a telephone shrinks it."""
 NEAR = 0.05
 """Share of 1 by which a floor or a ceiling may lie outside of the arms' scores and still be drawn."""
 

@@ -73,7 +73,7 @@ class ComparisonResult(_Frozen):
     source: str
     finding: str
     order: str
-    """Of the arms by the paper, such as `none < masked`."""
+    """Order of the arms in the paper, such as `none < masked`."""
     note: str
     tasks: tuple[TaskResult, ...]
     """Empty while no task is finished with at least two seeds."""

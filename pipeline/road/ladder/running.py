@@ -24,8 +24,8 @@ _POLL_S = 0.5
 _SAVING_S = 15.0
 """Seconds that stages have to save when the ladder is stopped."""
 USUAL_FLOPS_PER_S = 4e10
-"""Of one core, where no pre-training is finished yet: one of an AMD EPYC with AVX-512 did 5.3e10 in a run of
-`configs/ladder` that had it for itself."""
+"""Operations per second of one core, where no pre-training is finished yet: one of an AMD EPYC with AVX-512 did 5.3e10
+in a run of `configs/ladder` that had it for itself."""
 _LAST_LINES = 12
 """Lines of a failed stage's output that are shown."""
 

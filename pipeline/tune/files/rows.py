@@ -35,7 +35,7 @@ class Row:
     values: Mapping[str, Any]
     """By column."""
     unit: str = "line"
-    """What the number at the end of `name` counts: `line` or `row`."""
+    """Unit of the number at the end of `name`: `line` or `row`."""
 
     @property
     def place(self) -> str:

@@ -27,7 +27,7 @@ NUM_ERRORS = 8
 FOLDED_AT = 240
 """Characters of a text that are shown before a reader unfolds it."""
 MOST_LABELS = 20
-"""Of more labels, the most frequent confusions are listed instead of a matrix."""
+"""With more labels, the most frequent confusions are listed instead of a matrix."""
 MOST_FILES = 100
 """Files that are listed of one artefact."""
 PAGE_FILE = "scores.html"
@@ -42,7 +42,7 @@ class Result:
 
     row: SummaryRow
     interval: Interval | None
-    """Of the main metric."""
+    """Interval of the main metric."""
     median: Score | None
     """The training whose predictions are shown; None for a baseline."""
     lines: Sequence[Line]
@@ -314,7 +314,7 @@ class DistilledRow:
     """`teacher` or `student`."""
     parameters: int
     size_bytes: int
-    """Of the weights as they are saved."""
+    """Size of the saved weights."""
     examples_per_second: float | None
     """Evaluation rows read on the machine of the training; None where it was not measured."""
     metric: str

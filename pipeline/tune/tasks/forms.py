@@ -84,7 +84,7 @@ class Choices:
     accepted: tuple[int, ...] = ()
     """Choices that count as right, where there are several; training learns `label`."""
     answers: tuple[str, ...] = ()
-    """What each choice says by itself, where the metrics of a task compare texts."""
+    """The text of each choice alone, where the metrics of a task compare texts."""
 
     @property
     def texts(self) -> tuple[str, ...]:
