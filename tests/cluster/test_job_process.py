@@ -70,6 +70,11 @@ def test_no_error_that_needs_an_operator_may_pass():
     }
 
 
+@pytest.mark.parametrize(("code", "name"), [(-9, "SIGKILL"), (-35, "signal 35"), (99, "not documented")])
+def test_every_exit_code_has_a_name(code: int, name: str):
+    assert failure_of_exit_code(code)[1] == name
+
+
 def test_stop_lets_the_command_save_and_gives_its_exit_code(tmp_path: Path):
     saving = (
         "import pathlib, signal, sys, time\n"

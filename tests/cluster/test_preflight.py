@@ -71,6 +71,11 @@ def test_declared_packages_are_all_here():
     assert machine.check_packages().status == "ok"
 
 
+def test_requirements_of_a_clone_are_those_of_its_project_file(monkeypatch):
+    monkeypatch.setattr(machine.metadata, "requires", lambda _: [])
+    assert machine.check_packages().status == "ok"
+
+
 def test_few_open_files_and_little_space_are_warned_of(tmp_path, monkeypatch):
     monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (1024, 1024))
     assert machine.check_open_files().status == "warn"

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from cluster.artefacts.errors import OutOfMemoryError, ResumeRefusedError, StorageError, TakenOverError
 from cluster.artefacts.manifest import MANIFEST_NAME
 from cluster.artefacts.owner import exclusive
+from cluster.group import Rank
 from cluster.jobs import STOP_SIGNAL
 from pipeline.checkpoint.checkpoint import (
     checkpoint_name,
@@ -28,7 +29,7 @@ from pipeline.commands import train
 from pipeline.commands.models import checkpoints
 from pipeline.commands.verbs import app
 from pipeline.plan.plan import advise
-from pipeline.pretrain import launch, ownership
+from pipeline.pretrain import launch, ownership, step
 from pipeline.pretrain.lost_workers import count_oom_kills, explain_killed_worker, memory_explained
 from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.resume_checks import check_resume
@@ -98,6 +99,15 @@ def test_memory_that_runs_out_is_told_with_what_would_fit_in_the_first_update_an
     assert read_heartbeats(run)[0].num_steps == 1
     with pytest.raises((RuntimeError, MemoryError)), memory_explained(run, 0):
         ask_for_much()
+
+
+def test_memory_that_runs_out_in_the_first_exchange_is_told_too(run: RunDirectory, monkeypatch):
+    def exchange(_):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    monkeypatch.setattr(step, "from_rank_zero", exchange)
+    with pytest.raises(OutOfMemoryError):
+        step.run_rank(run.path, Rank(0, 1, 0, torch.get_num_threads()))
 
 
 @pytest.mark.parametrize(
