@@ -320,6 +320,18 @@ def test_longer_texts_are_cut_as_they_were_when_scored(scored, tmp_path):
     assert cut == encode_examples(tokenizer, around, [Example("", *texts, 0)], 24).input_ids[0].tolist()
 
 
+@pytest.mark.parametrize("family", ["BART", "T5"])
+def test_longer_sources_are_cut_as_they_were_when_scored(family, scored, tmp_path):
+    scores = scored(family)
+    export(f"{scores}@summaries-pretrained-1", tmp_path / "out", runs_dir=tmp_path)
+    text = " ".join(WORDS[:11] * 3)
+    cut = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(text, truncation=True)["input_ids"]
+    assert len(cut) == 24
+    tokenizer = TextTokenizer(scores / "tokenizer.json")
+    around = sequence_format(dataclasses.replace(MODEL, **FAMILIES[family]), tokenizer)
+    assert cut == encode_examples(tokenizer, around, [Example("", text, None, 0)], 24).input_ids[0].tolist()
+
+
 LORA = {"kind": "lora", "rank": 2, "alpha": 8.0}
 
 
