@@ -45,9 +45,9 @@ BYTES, CHARACTERS, WIDE_WRITTEN = 0, 1, 2
 KEPT_BYTES, KEPT_CHARACTERS, KEPT_WIDE, LAST_CHARACTER = 3, 4, 5, 6
 """The same up to the open block's last character that is no white space, and that character: a block ends there."""
 BLOCK_BYTE, BLOCK_CHARACTER = 7, 8
-"""Where the open block begins."""
+"""First byte and character of the open block."""
 PIECES_READ, CHARACTERS_READ, LINE_BREAKS, ENDS_IN_BREAK = 9, 10, 11, 12
-"""What was read into the open block: pieces, characters, `<br>`, and whether the last piece was one."""
+"""Counts of the open block: pieces, characters, `<br>`, and whether the last piece was one."""
 LINKED, SEPARATOR_DUE = 13, 14
 """Characters in links, and the separator that is written before the next character."""
 STATES = 15
@@ -58,7 +58,7 @@ _BLOCK_COST = 20
 _LINK_COST = 2
 """Characters of plain text that one in a link outweighs."""
 _MIN_SCORE, _MIN_ROW_SCORE = -30, -10
-"""Of a block and of a table's row, so that a long list of links does not hide the text beside it."""
+"""Least scores of a block and of a table's row, so that a long list of links does not hide the text beside it."""
 
 
 @njit(cache=True, nogil=True)

@@ -9,17 +9,18 @@ import numpy as np
 from numba import njit
 
 _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-"""Of FNV-1a, by which names are hashed."""
+"""Constants of FNV-1a, the hash of names."""
 CLASS, ID, ITEMPROP, PROPERTY, HIDDEN, ARIA_HIDDEN, STYLE, ROLE, NUM_ATTRIBUTES = range(9)
 NAME_BITS, START_BIT, END_BIT = 7, 3, 1 << 6
-"""Of a word's value in a name: its role as a name, its role as the beginning of a word, and whether it ends others."""
+"""Bits of a word's value in a name: its role as a name, its role as the beginning of a word, and whether it ends
+others."""
 STATED_BITS, ARIA, TRUE = 7, 1 << 3, 1 << 4
-"""Of the value of an attribute: the role that it states, whether it is a role of ARIA without text of the page, and
-whether it says yes."""
+"""Bits of the value of an attribute: the role that it states, whether it is a role of ARIA without text of the page,
+and whether it says yes."""
 _LONGEST_NAME, _SHORTEST_START, _LONGEST_START = 4, 5, 9
 """Words, and characters."""
 _MAX_NAME_BYTES = 400
-"""Of an element's classes and id together; longer ones are generated, and say nothing."""
+"""Most bytes of an element's classes and id together; longer ones are generated, and say nothing."""
 _BODY_ROLE, _ASIDE_ROLE, _OTHERS_ROLE, _HIDDEN_ROLE = 1, 3, 4, 5
 
 

@@ -15,7 +15,7 @@ _JOINS, _STANDS_ALONE, _JAMO = np.uint32(1), np.uint32(2), np.uint32(4)
 _NOT_JOINING = np.uint32(2 << 24)
 """The lowest entry that is neither a separator nor a character that joins others."""
 _SYLLABLES, _LEADING, _VOWELS, _TRAILING = 0xAC00, 0x1100, 0x1161, 0x11A7
-"""Where Korean syllables and their parts begin (Unicode Standard, section 3.12)."""
+"""First code points of Korean syllables and their parts (Unicode Standard, section 3.12)."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
