@@ -17,6 +17,7 @@ import yaml
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.inspect.lineage import trace
+from pipeline.pretrain.launch import find_same_run
 from pipeline.road.ladder.arms import Ladder, load_ladder
 from pipeline.road.ladder.config import read_costs
 from pipeline.road.ladder.results import collect, commit_result
@@ -173,7 +174,7 @@ def test_same_command_continues_the_runs_that_had_begun(
     finished: subprocess.CompletedProcess[str], ladder: Ladder
 ):
     assert finished.returncode == 0, finished.stderr
-    runs = [Pretraining(ladder, "masked", seed).run() for seed in (1, 2)]
+    runs = [find_same_run(Pretraining(ladder, "masked", seed).config) for seed in (1, 2)]
     assert len(list(Path("runs").glob("two-masked-*"))) == 2
     assert sum(len(one.events(Event.STARTED)) for one in runs if one is not None) > 2
     assert all(cost.cpu_s > 0 for cost in read_costs(ladder.work).values())
