@@ -21,8 +21,9 @@ from models.stacks import add_stacks, read_text
 
 class SequenceClassifier(nn.Module):
     """Scores of a whole text, by the token that represents it: the first one of an encoder, `<s>` (Liu et al. 2019,
-    section 5.1); the last one of a decoder, which has read all of the text (Radford et al. 2018, section 3.2), as has
-    that of an encoder-decoder, whose two sides read the same text (Lewis et al. 2020, section 3.1).
+    section 5.1); the last one of a decoder, which has read all of the text (Radford et al. 2018, section 3.2). In an
+    encoder-decoder, both sides read the same text, and the decoder's last token represents it (Lewis et al. 2020,
+    section 3.1).
 
     Raises:
         ValueError: `num_labels` is below 1.

@@ -57,7 +57,7 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
     else:
         make_sample = partial(_make_sample, job, documents, selection)
         function = draw_and_train
-        # Without Ray nobody knows the processors of a node, and none is needed to confirm a finished tokenizer.
+        # Only Ray knows the processors of a node, and none is needed to confirm a finished tokenizer.
         split = Deferred(
             lambda: DrawSplit(
                 job.out,

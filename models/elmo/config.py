@@ -1,6 +1,6 @@
 """The shape of an ELMo network, and words as characters.
 
-The alphabet is that of the released models: the bytes of UTF-8, marks for the begin and the end of a sentence and of a
+The released models have this alphabet: the bytes of UTF-8, marks for the begin and the end of a sentence and of a
 word, and padding, shifted by one so that 0 stands for no word at all: 262 ids.
 """
 

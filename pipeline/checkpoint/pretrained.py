@@ -61,7 +61,7 @@ def _convert(directory: Path) -> str:
     from transformers import AutoTokenizer
 
     try:
-        # The reasons for a failure are in the error; what is printed on the way there is about other programs.
+        # The error holds the reasons for a failure; the library's output before it describes other programs.
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             found = AutoTokenizer.from_pretrained(
                 directory, use_fast=True, local_files_only=True, trust_remote_code=False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -186,25 +187,21 @@ def test_smoothed_loss_is_the_mixture_of_target_and_uniform():
     assert float(smoothed_loss(logits, targets, 0.1)) == pytest.approx(float(expected), rel=1e-6)
 
 
+def by_heart(path: Path, *, num_beams: int, batch_size: int) -> dict[str, Any]:
+    """Settings that learn the summaries of a file, and write them again."""
+    files = {"evaluation": path, "train": path}
+    training = {"epochs": 80, "batch_size": batch_size, "lr": 5e-3, "max_length": 48, "scored": "last_epoch"}
+    task = {"kind": "xsum", **files, "max_target_length": 60, "num_beams": num_beams}
+    return {"tasks": {"xsum": task}, "training": training, "seeds": [1]}
+
+
 def test_summaries_are_learnt_by_heart_and_lead_1_stands_beside_them(
     corpora: Path, tmp_path, make_config, recorder
 ):
     path = xsum_sample(corpora, tmp_path / "xsum.jsonl", 6)
     tokenizer = words_of(path.read_text(encoding="utf-8"), tmp_path / "words.json")
     checkpoint = make_checkpoint(tmp_path / "bart", tokenizer, network=SequenceToSequence(BART))
-    config = make_config(
-        tasks={
-            "xsum": {
-                "kind": "xsum",
-                "evaluation": path,
-                "train": path,
-                "max_target_length": 60,
-                "num_beams": 2,
-            }
-        },
-        training={"epochs": 80, "batch_size": 6, "lr": 5e-3, "max_length": 48, "scored": "last_epoch"},
-        seeds=[1],
-    )
+    config = make_config(**by_heart(path, num_beams=2, batch_size=6))
     (score,) = finetune(config, checkpoint, track=recorder)
     assert score.main_metric == "rouge1"
     assert score.metrics["rouge2"] > 0.9
@@ -250,19 +247,7 @@ def test_summaries_are_learnt_by_heart_with_a_decoder_behind_its_prompt(
     path = xsum_sample(corpora, tmp_path / "xsum.jsonl", 4)
     tokenizer = words_of(path.read_text(encoding="utf-8"), tmp_path / "words.json")
     checkpoint = make_checkpoint(tmp_path / "gpt", tokenizer, network=CausalLanguageModel(GPT))
-    config = make_config(
-        tasks={
-            "xsum": {
-                "kind": "xsum",
-                "evaluation": path,
-                "train": path,
-                "max_target_length": 60,
-                "num_beams": 1,
-            }
-        },
-        training={"epochs": 80, "batch_size": 4, "lr": 5e-3, "max_length": 48, "scored": "last_epoch"},
-        seeds=[1],
-    )
+    config = make_config(**by_heart(path, num_beams=1, batch_size=4))
     config = config.model_copy(update={"save_models": True})
     (score,) = finetune(config, checkpoint, track=recorder)
     assert score.metrics["rouge2"] > 0.8
