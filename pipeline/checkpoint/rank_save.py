@@ -22,7 +22,7 @@ from cluster.artefacts.errors import StorageError
 from cluster.artefacts.manifest import FileEntry
 from cluster.artefacts.storage import storage_errors
 from pipeline.checkpoint.checkpoint import TrainerState
-from pipeline.checkpoint.staging import PARTS_DIRECTORY, Staging
+from pipeline.checkpoint.disk_store import PARTS_DIRECTORY, Staging
 from pipeline.checkpoint.weights_file import (
     StoredSlice,
     from_array,

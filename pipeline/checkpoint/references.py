@@ -21,15 +21,10 @@ from cluster.artefacts.errors import (
 from cluster.artefacts.manifest import read_manifest
 from cluster.artefacts.storage import is_committed
 from pipeline.checkpoint import checkpoint as checkpoints
+from pipeline.checkpoint.disk_store import CheckpointStore, open_checkpoint
 from pipeline.checkpoint.hub import HubName, fetch, hub_name
 from pipeline.checkpoint.pretrained import WEIGHT_FILES, PretrainedModel, Weights, read_directory
-from pipeline.checkpoint.store import (
-    CheckpointStore,
-    best_step,
-    open_checkpoint,
-    open_store,
-    store_of,
-)
+from pipeline.checkpoint.store import best_step, open_store, store_of
 from pipeline.run.directory import RUN_FILE, RunDirectory, find_run
 
 _MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>.+)|/(?P<version>\d+|latest))$")

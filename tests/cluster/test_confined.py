@@ -29,6 +29,7 @@ from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.artefacts.storage import Damage, commit, find_damage, open_artefact, quarantine
 from data_prep.sources.hf_datasets import HfDatasetsConfig
 from data_prep.verify import examine
+from pipeline.checkpoint.object_store import ObjectStore
 from pipeline.checkpoint.store import open_store
 from tests.pipeline.small_checkpoints import state_at, write_files
 
@@ -207,7 +208,7 @@ def test_a_remote_checkpoint_writes_nothing_outside_of_its_copy(
     monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
     store = open_store(f"memory://{tmp_path.name}-{abs(hash(name))}", "run")
     write_files(store, state_at(10), {"planted": b"x" * 6})
-    assert store.remote is not None
+    assert isinstance(store, ObjectStore)
     filesystem: Any = store.remote.filesystem
     place = f"{store.remote.root}/step-00000010"
     contents = orjson.loads(filesystem.cat_file(f"{place}/{MANIFEST_NAME}"))

@@ -36,6 +36,7 @@ from pipeline.checkpoint.checkpoint import (
     read_trainer_state,
     step_of,
 )
+from pipeline.checkpoint.object_store import ObjectStore
 from pipeline.checkpoint.references import CheckpointReference, resolve_checkpoint, resolve_model
 from pipeline.checkpoint.store import (
     CheckpointStore,
@@ -85,15 +86,15 @@ def write(store: CheckpointStore, step: int, loss: float | None = None, *, publi
 
 def names_in(store: CheckpointStore) -> set[str]:
     """Everything that lies in the store, hidden or not."""
-    return set(os.listdir(store.directory) if store.remote is None else store.remote.names())
+    return set(os.listdir(store.directory) if not isinstance(store, ObjectStore) else store.remote.names())
 
 
 def change(store: CheckpointStore, step: int, name: str, data: bytes | None = None) -> None:
     """Put other bytes in the place of a file of a checkpoint; without `data`, flip one."""
     path: Any = store.local(step) / name
-    if store.remote is not None and data is None:
+    if isinstance(store, ObjectStore) and data is None:
         flip_byte(f"{store.place(step)}/{name}")
-    elif store.remote is not None:
+    elif isinstance(store, ObjectStore):
         store.remote.write(f"{checkpoint_name(step)}/{name}", data or b"")
     else:
         old = path.read_bytes()
@@ -101,7 +102,7 @@ def change(store: CheckpointStore, step: int, name: str, data: bytes | None = No
 
 
 def remove(store: CheckpointStore, step: int, name: str) -> None:
-    if store.remote is None:
+    if not isinstance(store, ObjectStore):
         (store.local(step) / name).unlink()
     else:
         store.remote.remove([f"{checkpoint_name(step)}/{name}"])
@@ -210,7 +211,7 @@ def test_when_none_verifies_the_run_is_refused_not_restarted(store: CheckpointSt
 
 def test_the_step_in_a_manifest_outweighs_the_name_of_its_directory(store: CheckpointStore):
     write_files(store, state_at(10))
-    if store.remote is None:
+    if not isinstance(store, ObjectStore):
         shutil.copytree(store.local(10), store.local(20))
     else:
         store.remote.copy(checkpoint_name(10), checkpoint_name(20))
