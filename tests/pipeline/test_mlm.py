@@ -1,4 +1,4 @@
-"""Masked language modelling: counts, shares, whole words, pairs, and what must never be touched."""
+"""Masking of MLM, SpanBERT and ELECTRA: how much is hidden, in which units, and what stands there instead."""
 
 from __future__ import annotations
 
@@ -11,27 +11,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from pipeline.objectives import mlm
+from pipeline.objectives import mlm, rtd, span
 from pipeline.objectives.base import Batch
 from pipeline.objectives.mlm import MaskedLM, Units, corrupt
+from pipeline.objectives.rtd import GeneratorSize, ReplacedTokenDetection, generator_config
+from pipeline.objectives.span import SpanMasking, span_lengths
 from pipeline.objectives.vocabulary import make_vocabulary
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
+    BOS,
     NUM_TOKENS,
     in_epoch,
     many_texts_per_row,
     one_text_per_row,
     vocabulary_for,
 )
+from tests.published_networks import PRESETS
 
-VOCABULARY = vocabulary_for(mlm, MaskedLM())
+VOCABULARIES = {length: vocabulary_for(mlm, MaskedLM(), word_length=length) for length in range(1, 5)}
+"""By the number of tokens of a word."""
+VOCABULARY = VOCABULARIES[1]
 NOISE = Noise.of("train", 1)
-UNITS = st.sampled_from(["token", "word", "ngram"])
 
 
 def positions_of(batch: Batch) -> np.ndarray:
     return batch.inputs["predicted_positions"]
+
+
+def chosen_in(batch: Batch) -> np.ndarray:
+    """Which positions are predicted, [batch, length]."""
+    chosen = np.zeros(batch.inputs["input_ids"].shape, dtype=bool)
+    chosen.reshape(-1)[positions_of(batch)] = True
+    return chosen
 
 
 def read_there(batch: Batch) -> np.ndarray:
@@ -56,78 +68,54 @@ def words_in(ids: np.ndarray, word_length: int) -> list[np.ndarray]:
     return [np.asarray(word) for word in found if word]
 
 
-@given(st.integers(0, 999), st.integers(1, 5), st.integers(8, 90), st.floats(0.01, 0.9), UNITS)
-def test_text_is_recoverable_and_specials_are_never_predicted(
-    seed: int, batch: int, length: int, rate: float, units: Units
-):
-    packed = many_texts_per_row(seed, batch, length)
-    masked = corrupt(packed, NOISE, MaskedLM(rate=rate, units=units), VOCABULARY)
-    restored = masked.inputs["input_ids"].copy().reshape(-1)
-    restored[positions_of(masked)] = masked.inputs["targets"]
-    assert (restored == packed.input_ids.reshape(-1)).all()
-    assert not VOCABULARY.is_special[masked.inputs["targets"]].any()
-    assert (np.diff(positions_of(masked)) > 0).all()
-    assert masked.counts == {"mlm": len(masked.inputs["targets"])}
-    assert {array.dtype for name, array in masked.inputs.items() if name != "cu_seqlens"} == {
-        np.dtype(np.int64)
-    }
-
-
 @given(st.integers(0, 999), st.integers(1, 5), st.integers(8, 90), st.floats(0.01, 0.9))
 def test_every_row_has_exactly_its_share_of_predictions(seed: int, batch: int, length: int, rate: float):
     packed = many_texts_per_row(seed, batch, length)
-    masked = corrupt(packed, NOISE, MaskedLM(rate=rate), VOCABULARY)
-    per_row = np.bincount(positions_of(masked) // length, minlength=batch)
     maskable = (~VOCABULARY.is_special[packed.input_ids]).sum(1)
-    assert per_row.tolist() == [max(round(rate * count), min(count, 1)) for count in maskable.tolist()]
+    wanted = [max(round(rate * count), min(count, 1)) for count in maskable.tolist()]
+    for masked in (
+        corrupt(packed, NOISE, MaskedLM(rate=rate), VOCABULARY),
+        rtd.corrupt(packed, NOISE, ReplacedTokenDetection(rate=rate), VOCABULARY),
+    ):
+        assert chosen_in(masked).sum(1).tolist() == wanted
 
 
-def test_of_the_predicted_positions_80_percent_are_masked_10_random_10_kept():
-    masked = corrupt(one_text_per_row(512, 128), NOISE, MaskedLM(), VOCABULARY)
+@pytest.mark.parametrize(
+    ("mask", "random"), [(0.8, 0.1), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.5, 0.5)], ids=str
+)
+def test_of_the_predicted_positions_80_percent_are_masked_10_random_10_kept_or_as_set(
+    mask: float, random: float
+):
+    objective = MaskedLM() if mask == 0.8 else MaskedLM(mask_share=mask, random_share=random)
+    masked = corrupt(one_text_per_row(512, 128), NOISE, objective, VOCABULARY)
     inputs, targets = read_there(masked), masked.inputs["targets"]
     # Three standard errors of a share; a random token equals the original in 1 of 3996 draws.
     tolerance = 3 * (0.25 / len(targets)) ** 0.5
-    assert (inputs == VOCABULARY["mask"]).mean() == pytest.approx(0.8, abs=tolerance)
-    assert (inputs == targets).mean() == pytest.approx(0.1, abs=tolerance)
+    assert (inputs == VOCABULARY["mask"]).mean() == pytest.approx(mask, abs=tolerance)
+    assert (inputs == targets).mean() == pytest.approx(1 - mask - random, abs=tolerance)
     drawn = inputs[(inputs != VOCABULARY["mask"]) & (inputs != targets)]
     assert not VOCABULARY.is_special[drawn].any()
-    # Uniform over the vocabulary: mean and deviation of a uniform distribution.
-    assert drawn.mean() == pytest.approx(NUM_TOKENS / 2, rel=0.1)
-    assert drawn.std() == pytest.approx(NUM_TOKENS / 12**0.5, rel=0.1)
+    if random:
+        # Uniform over the vocabulary: mean and deviation of a uniform distribution.
+        assert drawn.mean() == pytest.approx(NUM_TOKENS / 2, rel=0.1)
+        assert drawn.std() == pytest.approx(NUM_TOKENS / 12**0.5, rel=0.1)
 
 
-@pytest.mark.parametrize(("mask", "random"), [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.5, 0.5)])
-def test_shares_can_be_set(mask: float, random: float):
-    objective = MaskedLM(mask_share=mask, random_share=random)
-    masked = corrupt(one_text_per_row(64, 128), NOISE, objective, VOCABULARY)
-    inputs = read_there(masked)
-    assert (inputs == VOCABULARY["mask"]).mean() == pytest.approx(mask, abs=0.05)
-    assert (inputs == masked.inputs["targets"]).mean() == pytest.approx(1 - mask - random, abs=0.05)
-
-
-@pytest.mark.parametrize("units", ["token", "word", "ngram"])
-def test_static_masks_are_those_of_the_first_epoch(units):
-    first, static = one_text_per_row(4, 64), MaskedLM(units=units, dynamic=False)
+def test_static_masks_are_those_of_the_first_epoch():
+    first, static = one_text_per_row(4, 64), MaskedLM(dynamic=False)
     later = corrupt(in_epoch(first, 1), NOISE, static, VOCABULARY)
     assert same(corrupt(first, NOISE, static, VOCABULARY), later)
 
 
 @pytest.mark.parametrize("units", ["token", "word"])
-def test_every_position_is_predicted_equally_often(units):
-    masked = corrupt(one_text_per_row(4000, 22), NOISE, MaskedLM(rate=0.2, units=units), VOCABULARY)
-    counts = np.bincount(positions_of(masked) % 22, minlength=22)[1:-1]
-    expected = 4000 * 0.2
-    assert np.abs(counts - expected).max() < 5 * (expected * 0.8) ** 0.5
-
-
-def test_predictions_are_independent_of_each_other():
-    # Of 20 tokens 4 are chosen: two given ones together in 4/20 * 3/19 of the rows.
-    masked = corrupt(one_text_per_row(8000, 22), NOISE, MaskedLM(rate=0.2), VOCABULARY)
-    chosen = np.zeros((8000, 22))
-    chosen.reshape(-1)[positions_of(masked)] = 1
-    together = (chosen.T @ chosen)[1:-1, 1:-1][np.triu_indices(20, 1)]
+def test_positions_are_predicted_equally_often_and_independently_of_each_other(units: Units):
+    # Of 20 tokens 4 are chosen: each in a fifth, two given ones together in 4/20 * 3/19 of the rows.
+    masked = corrupt(one_text_per_row(8000, 22), NOISE, MaskedLM(rate=0.2, units=units), VOCABULARY)
+    chosen = chosen_in(masked).astype(float)
+    together = (chosen.T @ chosen)[1:-1, 1:-1]
+    assert np.abs(together.diagonal() - 1600).max() < 5 * (1600 * 0.8) ** 0.5
     expected = 8000 * 4 / 20 * 3 / 19
-    assert np.abs(together - expected).max() < 5 * expected**0.5
+    assert np.abs(together[np.triu_indices(20, 1)] - expected).max() < 5 * expected**0.5
 
 
 @given(st.integers(0, 999), st.integers(1, 4), st.floats(0.05, 0.6), st.sampled_from(["word", "ngram"]))
@@ -135,10 +123,8 @@ def test_whole_words_are_always_whole_and_within_the_budget(
     seed: int, word_length: int, rate: float, units: Units
 ):
     packed = many_texts_per_row(seed, 3, 60)
-    vocabulary = vocabulary_for(mlm, MaskedLM(), word_length=word_length)
-    masked = corrupt(packed, NOISE, MaskedLM(rate=rate, units=units), vocabulary)
-    chosen = np.zeros(packed.input_ids.size, dtype=bool)
-    chosen[positions_of(masked)] = True
+    masked = corrupt(packed, NOISE, MaskedLM(rate=rate, units=units), VOCABULARIES[word_length])
+    chosen = chosen_in(masked).reshape(-1)
     words = words_in(packed.input_ids.reshape(-1), word_length)
     assert all(chosen[word].all() or not chosen[word].any() for word in words)
     for row in range(3):
@@ -152,7 +138,7 @@ def test_whole_words_are_always_whole_and_within_the_budget(
 
 def test_words_are_hidden_token_by_token():
     # As in BERT's released code: in a word of two tokens, 0.8 * 0.8 are two masks.
-    vocabulary = vocabulary_for(mlm, MaskedLM(), word_length=2)
+    vocabulary = VOCABULARIES[2]
     masked = corrupt(one_text_per_row(512, 130), NOISE, MaskedLM(units="word"), vocabulary)
     is_mask = (read_there(masked) == vocabulary["mask"])[: len(positions_of(masked)) // 2 * 2]
     starts = masked.inputs["targets"] % 2 == 0
@@ -163,10 +149,8 @@ def test_words_are_hidden_token_by_token():
 
 def test_ngrams_have_the_lengths_of_albert():
     # One n-gram per row of single-token words: p(n) = 1/n / (1 + 1/2 + 1/3) (Lan et al. 2020, section 3.1).
-    rows = 6000
-    masked = corrupt(one_text_per_row(rows, 102), NOISE, MaskedLM(rate=0.08, units="ngram"), VOCABULARY)
-    chosen = np.zeros((rows, 102), dtype=bool)
-    chosen.reshape(-1)[positions_of(masked)] = True
+    masked = corrupt(one_text_per_row(6000, 102), NOISE, MaskedLM(rate=0.08, units="ngram"), VOCABULARY)
+    chosen = chosen_in(masked)
     assert (chosen.sum(1) == 8).all()
     lengths = np.concatenate([np.diff(np.flatnonzero(np.diff(row.astype(int))))[::2] for row in chosen])
     # Neighbours look like one, and the last of a row is shortened; so this allows for a little more than noise.
@@ -180,38 +164,20 @@ def test_ngrams_of_one_word_are_whole_words():
     assert same(corrupt(packed, NOISE, words, VOCABULARY), corrupt(packed, NOISE, ngrams, VOCABULARY))
 
 
-def as_pairs(packed: Packed) -> Packed:
-    labels = np.arange(len(packed.input_ids)) % 2
-    segments = np.zeros(packed.input_ids.shape, dtype=np.uint8)
-    segments[:, packed.input_ids.shape[1] // 2 :] = 1
-    return replace(packed, segment_ids=segments, pair_labels=labels)
-
-
 @pytest.mark.parametrize("pairs", ["nsp", "sop"])
 def test_pairs_are_a_second_term_with_one_prediction_per_row(pairs):
-    objective, packed = MaskedLM(pairs=pairs), as_pairs(one_text_per_row(6, 20))
+    objective, plain = MaskedLM(pairs=pairs), one_text_per_row(6, 20)
+    segments = np.repeat([[0] * 10 + [1] * 10], 6, axis=0).astype(np.uint8)
+    packed = replace(plain, segment_ids=segments, pair_labels=np.arange(6) % 2)
     reading = mlm.reading(objective, 20)
     assert (reading.relation, reading.formats[0]) == (pairs, "segment_pair")
-    assert mlm.terms(objective).keys() == {"mlm", pairs}
     batch = corrupt(packed, NOISE, objective, VOCABULARY)
     assert batch.counts[pairs] == 6
     assert batch.inputs["pair_labels"].tolist() == [0, 1, 0, 1, 0, 1]
-    assert (batch.inputs["segment_ids"] == packed.segment_ids).all()
+    assert (batch.inputs["segment_ids"] == segments).all()
     assert batch.inputs["segment_ids"].dtype == np.int64
     with pytest.raises(ValueError, match="read without pairs"):
-        corrupt(one_text_per_row(2, 20), NOISE, objective, VOCABULARY)
-
-
-def test_plain_text_has_one_term_and_reads_no_pairs():
-    reading = mlm.reading(MaskedLM(), 64)
-    assert (reading.relation, reading.formats[0], reading.length) == (None, "contiguous", 64)
-    assert mlm.terms(MaskedLM()).keys() == {"mlm"}
-    assert "pair_labels" not in corrupt(one_text_per_row(2, 20), NOISE, MaskedLM(), VOCABULARY).inputs
-
-
-def test_shares_over_one_are_refused():
-    with pytest.raises(ValueError, match="must not exceed 1"):
-        MaskedLM(mask_share=0.9, random_share=0.2)
+        corrupt(plain, NOISE, objective, VOCABULARY)
 
 
 def test_words_are_those_of_the_pre_tokenizer():
@@ -236,10 +202,149 @@ def test_words_are_those_of_the_pre_tokenizer():
 
     def shares_hidden(units: Units) -> set[float]:
         """Of all words, the shares of their tokens that are hidden."""
-        masked = corrupt(packed, NOISE, MaskedLM(rate=0.3, units=units), vocabulary)
-        chosen = np.zeros(len(encoding.ids))
-        chosen[positions_of(masked)] = 1
-        return set(np.bincount(word_of, chosen) / np.bincount(word_of))
+        chosen = chosen_in(corrupt(packed, NOISE, MaskedLM(rate=0.3, units=units), vocabulary))
+        return set(np.bincount(word_of, chosen[0]) / np.bincount(word_of))
 
     assert shares_hidden("word") == {0.0, 1.0}
     assert len(shares_hidden("token")) > 2
+
+
+def spans_of(batch: Batch) -> list[tuple[int, int]]:
+    """First and last positions of the spans, read from `span_offsets`."""
+    positions, offsets = batch.inputs["predicted_positions"], batch.inputs["span_offsets"]
+    starts = np.flatnonzero(offsets == 0)
+    ends = np.append(starts[1:], len(offsets)) - 1
+    return [(int(positions[a]), int(positions[b])) for a, b in zip(starts, ends, strict=True)]
+
+
+@pytest.mark.parametrize("word_length", [1, 2])
+def test_spans_have_geometric_lengths_up_to_ten_words_with_a_mean_of_3_8(word_length: int):
+    # Joshi et al. 2020, figure 2: 22% of the spans have one word, and the mean is 3.8.
+    probabilities = 0.2 * 0.8 ** np.arange(10) / (1 - 0.8**10)
+    assert np.diff(span_lengths(SpanMasking()), prepend=0) == pytest.approx(probabilities)
+    batch = span.corrupt(one_text_per_row(300, 2050), NOISE, SpanMasking(), VOCABULARIES[word_length])
+    words = np.array([(last - first + 1) // word_length for first, last in spans_of(batch)])
+    drawn = np.bincount(words, minlength=11)[1:]
+    assert drawn / len(words) == pytest.approx(probabilities, abs=0.012)
+    assert words.mean() == pytest.approx(3.797, abs=4 * 2.6 / len(words) ** 0.5)
+    assert batch.counts["mlm"] == batch.counts["sbo"] == pytest.approx(300 * 0.15 * 2048, rel=0.01)
+
+
+@pytest.mark.parametrize("length", [64, 128, 512])
+def test_what_is_left_of_the_budget_biases_neither_lengths_nor_the_rate(length: int):
+    """Words of one to four tokens, as WordPiece makes them."""
+    generator = np.random.Generator(np.random.Philox(length))
+    starts_word = VOCABULARY.starts_word.copy()
+    starts_word[VOCABULARY.ordinary] = generator.random(len(VOCABULARY.ordinary)) < 0.7
+    vocabulary = replace(VOCABULARY, starts_word=starts_word)
+    batch = span.corrupt(one_text_per_row(200_000 // length, length), NOISE, SpanMasking(), vocabulary)
+    targets, offsets = batch.inputs["targets"], batch.inputs["span_offsets"]
+    words = (starts_word[targets] | (offsets == 0)).sum() / (offsets == 0).sum()
+    assert words == pytest.approx(3.797, abs=0.06)
+    assert len(targets) / (200_000 // length * (length - 2)) == pytest.approx(0.15, abs=0.006)
+
+
+@given(st.integers(0, 999), st.integers(1, 3), st.floats(0.05, 0.5), st.booleans())
+def test_spans_are_enclosed_by_tokens_of_their_piece_that_are_not_hidden(
+    seed: int, word_length: int, rate: float, whole_words: bool
+):
+    packed = many_texts_per_row(seed, 3, 60)
+    objective = SpanMasking(rate=rate, max_span_tokens=7, whole_words=whole_words)
+    batch = span.corrupt(packed, NOISE, objective, VOCABULARIES[word_length])
+    positions = batch.inputs["predicted_positions"]
+    hidden = set(positions.tolist())
+    piece = np.searchsorted(packed.cu_seqlens, np.arange(packed.input_ids.size), side="right")
+    left, right = batch.inputs["left_positions"], batch.inputs["right_positions"]
+    offsets = batch.inputs["span_offsets"]
+    assert sorted(hidden.union(left.tolist(), right.tolist())) == batch.inputs["read_positions"].tolist()
+    assert not hidden & set(left.tolist())
+    assert not hidden & set(right.tolist())
+    assert (piece[left] == piece[positions]).all()
+    assert (piece[right] == piece[positions]).all()
+    assert (positions - left - 1 == offsets).all()
+    assert (right - left - 1 <= 7).all()
+    assert (offsets < right - left - 1).all()
+    for begin, end in zip(left.tolist(), right.tolist(), strict=True):
+        assert hidden >= set(range(begin + 1, end))
+
+
+@given(st.integers(0, 999), st.integers(1, 4), st.floats(0.05, 0.5))
+def test_spans_are_of_whole_words_within_the_budget(seed: int, word_length: int, rate: float):
+    packed = many_texts_per_row(seed, 3, 60)
+    vocabulary = VOCABULARIES[word_length]
+    batch = span.corrupt(packed, NOISE, SpanMasking(rate=rate), vocabulary)
+    ids = packed.input_ids.reshape(-1)
+    for first, last in spans_of(batch):
+        assert vocabulary.starts_word[ids[first]] or ids[first - 1] == BOS
+        assert vocabulary.starts_word[ids[last + 1]]
+    maskable = (~vocabulary.is_special[packed.input_ids]).sum(1)
+    predicted = np.bincount(batch.inputs["predicted_positions"] // 60, minlength=3)
+    assert (predicted <= np.rint(rate * maskable) + 10 * word_length).all()
+
+
+def test_a_span_is_replaced_as_a_whole_80_percent_by_masks_10_at_random_10_not_at_all():
+    batch = span.corrupt(one_text_per_row(800, 514), NOISE, SpanMasking(), VOCABULARY)
+    read, original = batch.inputs["input_ids"].reshape(-1), one_text_per_row(800, 514).input_ids.reshape(-1)
+    kinds = []
+    for first, last in spans_of(batch):
+        inside = slice(first, last + 1)
+        is_mask, is_kept = read[inside] == VOCABULARY["mask"], read[inside] == original[inside]
+        assert is_mask.all() or not is_mask.any()
+        # A random token equals the one that was there in 1 of 3996 draws.
+        kinds.append("mask" if is_mask.all() else "kept" if is_kept.all() else "random")
+        if kinds[-1] == "random" and last - first >= 4:
+            assert len(set(read[inside].tolist())) > 3, "each token is drawn by itself"
+    shares = [kinds.count(kind) / len(kinds) for kind in ("mask", "random", "kept")]
+    assert shares == pytest.approx([0.8, 0.1, 0.1], abs=4 * (0.16 / len(kinds)) ** 0.5)
+
+
+def test_every_word_of_a_text_is_in_a_span_about_equally_often():
+    batch = span.corrupt(one_text_per_row(4000, 42), NOISE, SpanMasking(max_words=3), VOCABULARY)
+    counts = np.bincount(batch.inputs["predicted_positions"] % 42, minlength=42)[1:-1]
+    # A span does not reach beyond the text, so the ends are hidden less often (as in the paper's procedure).
+    inner = counts[3:-3]
+    assert inner.std() / inner.mean() < 0.06
+    assert counts.min() > 0.4 * inner.mean()
+
+
+def test_without_the_boundary_objective_there_is_one_term():
+    batch = span.corrupt(one_text_per_row(2, 64), NOISE, SpanMasking(boundary=False), VOCABULARY)
+    assert set(batch.inputs) == {"input_ids", "predicted_positions", "targets", "read_positions"}
+    assert np.array_equal(batch.inputs["read_positions"], batch.inputs["predicted_positions"])
+    assert batch.counts.keys() == {"mlm"}
+
+
+def test_text_without_room_for_a_span_is_left_alone():
+    # Cut after its only word: nothing behind it.
+    packed = Packed(
+        input_ids=np.array([[BOS, 8, BOS, 12]], dtype=np.uint32),
+        cu_seqlens=np.array([0, 2, 4], dtype=np.int32),
+        sample_ids=np.zeros(1, dtype=np.uint64),
+        epochs=np.zeros(1, dtype=np.uint64),
+    )
+    batch = span.corrupt(packed, NOISE, SpanMasking(), VOCABULARY)
+    assert batch.counts == {"mlm": 0, "sbo": 0}
+    assert np.array_equal(batch.inputs["input_ids"], packed.input_ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "expected"),
+    # Clark et al. 2020, table 6: generator size 1/4, 1/3 and 1/4 of the hidden and feed-forward size and the heads.
+    [
+        ("electra-small", 1 / 4, (64, 256, 1)),
+        ("electra-base", 1 / 3, (256, 1024, 4)),
+        ("electra-large", 1 / 4, (256, 1024, 4)),
+    ],
+)
+def test_generators_have_the_published_shares(name, share, expected):
+    config = PRESETS[name]
+    generator = generator_config(GeneratorSize(hidden_share=share), config)
+    assert (generator.hidden_size, generator.intermediate_size, generator.num_heads) == expected
+    assert generator.num_layers == config.num_layers
+    assert generator.embedding_width == config.embedding_width
+    half = generator_config(GeneratorSize(layers_share=0.5), config)
+    assert half.num_layers == config.num_layers // 2
+
+
+def test_the_discriminator_weighs_50():
+    assert [term.weight for term in rtd.terms(ReplacedTokenDetection()).values()] == [1.0, 50.0]

@@ -1,4 +1,4 @@
-"""BART's denoising: each noise by its numbers, and what holds for all of them."""
+"""Denoising of BART and mBART: each noise by its numbers, and what holds for all of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare, poisson
 from transformers.models.bart.modeling_bart import shift_tokens_right
+from transformers.models.mbart.modeling_mbart import shift_tokens_right as shift_tokens_right_of_mbart
+from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES
 
-from pipeline.objectives import bart_denoising
+from pipeline.objectives import bart_denoising, mbart_denoising
 from pipeline.objectives.bart_denoising import BartDenoising
+from pipeline.objectives.mbart_denoising import MBartDenoising, extra_tokens, language_tag, reading
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
@@ -45,9 +48,17 @@ ROTATION = BartDenoising(permute_sentences=0, infilling_rate=0, rotation_probabi
 EVERYTHING = BartDenoising(masking_rate=0.1, deletion_rate=0.1, rotation_probability=0.5)
 ALL_SETTINGS = (BartDenoising(), INFILLING, OVERLAPPING, MASKING, DELETION, PERMUTATION, ROTATION, EVERYTHING)
 
+LANGUAGES = ("ko", "en", "la", "de")
+MULTILINGUAL = vocabulary_for(mbart_denoising, MBartDenoising(), LANGUAGES)
+MBART_MASK = MULTILINGUAL["mask"]
+
 
 def corrupted(packed: Packed, config: BartDenoising, vocabulary=VOCABULARY) -> list[Pair]:
     return pairs(bart_denoising.corrupt(packed, NOISE, config, vocabulary))
+
+
+def corrupted_by_mbart(packed: Packed, config: MBartDenoising = MBartDenoising()) -> list[Pair]:
+    return pairs(mbart_denoising.corrupt(packed, NOISE, config, MULTILINGUAL))
 
 
 def spans(source: list[int], text: list[int]) -> list[tuple[int, int]]:
@@ -63,13 +74,6 @@ def spans(source: list[int], text: list[int]) -> list[tuple[int, int]]:
             assert token == last + 1
         masks, last = 0, token
     return found
-
-
-def test_infilling_covers_30_percent_of_the_text():
-    packed = one_text_per_row(64, 402)
-    for pair in corrupted(packed, INFILLING):
-        kept = sum(token != MASK for token in pair.source) - 2
-        assert kept == 400 - 120
 
 
 def test_overlapping_spans_cover_and_leave_as_much_as_in_the_released_code():
@@ -94,13 +98,11 @@ def test_overlapping_spans_cover_and_leave_as_much_as_in_the_released_code():
     assert np.mean(masks) == pytest.approx(expected[1], abs=1.0)
 
 
-def test_infilled_spans_have_poisson_lengths_and_a_mask_each():
-    packed = one_text_per_row(400, 402)
-    found = [
-        span
-        for pair in corrupted(packed, INFILLING)
-        for span in spans(pair.source[1:-1], pair.decoder_inputs[2:-1] + pair.targets[-2:-1])
-    ]
+def test_infilling_covers_30_percent_by_spans_of_poisson_lengths_with_a_mask_each():
+    found = []
+    for pair in corrupted(one_text_per_row(400, 402), INFILLING):
+        assert sum(token != MASK for token in pair.source) - 2 == 400 - 120
+        found += spans(pair.source[1:-1], pair.decoder_inputs[2:-1] + pair.targets[-2:-1])
     # Where masks stand alone, what each hides is known.
     lengths = np.bincount([length for masks, length in found if masks == 1], minlength=12)
     assert lengths.sum() > 10_000
@@ -134,25 +136,16 @@ def test_infilling_never_splits_a_word():
             kept = [token in pair.source for token in text]
             for number in set(word.tolist()):
                 assert len({keep for keep, its in zip(kept, word, strict=True) if its == number}) == 1
-
-
-def test_infilling_of_tokens_where_words_do_not_matter():
-    vocabulary = vocabulary_for(bart_denoising, INFILLING, word_length=3)
     config = INFILLING.model_copy(update={"whole_words": False})
-    assert corrupted(one_text_per_row(3, 90), config, vocabulary) == corrupted(
-        one_text_per_row(3, 90), config, VOCABULARY
-    )
+    text = one_text_per_row(3, 90)
+    assert corrupted(text, config, vocabulary) == corrupted(text, config, VOCABULARY), "unless it may"
 
 
-def test_masking_hides_exactly_its_share_one_by_one():
+def test_masking_and_deletion_take_exactly_their_share_one_by_one():
     for pair in corrupted(one_text_per_row(50, 202), MASKING):
         assert len(pair.source) == len(pair.targets)
-        hidden = [(now, was) for now, was in zip(pair.source, pair.targets, strict=True) if now != was]
-        assert {now for now, _ in hidden} == {MASK}
-        assert len(hidden) == 30
-
-
-def test_deletion_leaves_out_exactly_its_share():
+        hidden = [now for now, was in zip(pair.source, pair.targets, strict=True) if now != was]
+        assert hidden == [MASK] * 30
     for pair in corrupted(one_text_per_row(50, 202), DELETION):
         assert len(pair.source) == 202 - 30
         assert pair.source == [token for token in pair.targets if token in pair.source]
@@ -265,12 +258,52 @@ def test_unknown_tokens_are_text():
         assert pair.source.count(UNK) == 70
 
 
-def test_settings_without_noise_are_refused():
-    with pytest.raises(ValueError, match="at least one noise"):
-        BartDenoising(permute_sentences=0, infilling_rate=0)
+def test_tags_are_those_of_the_published_vocabulary():
+    assert [language_tag(tag[:2]) for tag in FAIRSEQ_LANGUAGE_CODES] == FAIRSEQ_LANGUAGE_CODES
+    published = extra_tokens(MBartDenoising(), [tag[:2] for tag in FAIRSEQ_LANGUAGE_CODES])
+    assert list(published) == [*FAIRSEQ_LANGUAGE_CODES, "<mask>"]
+    assert extra_tokens(MBartDenoising(), LANGUAGES) == ("de_DE", "en_XX", "ko_KR", "la_XX", "<mask>")
 
 
-def test_permuting_without_sentences_is_refused():
-    packed = replace(one_text_per_row(1, 8), sentence_starts=None)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(4, 90))
+def test_texts_end_with_their_language_and_the_decoder_starts_with_it(seed: int, batch: int, length: int):
+    langs = Noise.of("langs", seed).at(np.arange(batch)).integers(4)
+    packed = replace(many_texts_per_row(seed, batch, length), langs=langs)
+    made = mbart_denoising.corrupt(packed, NOISE, MBartDenoising(), MULTILINGUAL)
+    tags = [MULTILINGUAL[tag] for tag in ("de_DE", "en_XX", "ko_KR", "la_XX")]
+    assert made.inputs["input_ids"].shape == made.inputs["decoder_input_ids"].shape == (batch, length)
+    for pair, text in zip(pairs(made), texts(packed), strict=True):
+        tag = tags[langs[pair.row]]
+        assert pair.targets == [*text[1:], tag]
+        assert pair.source[-1] == tag
+        assert (pair.source[-2:-1] == [EOS]) == (text[-1] == EOS)
+        assert BOS not in pair.source
+        shifted = shift_tokens_right_of_mbart(torch.tensor([pair.targets]), PAD)
+        assert pair.decoder_inputs == shifted[0].tolist()
+        assert Counter(token for token in pair.source if token != MBART_MASK) <= Counter(pair.targets)
+
+
+def test_35_percent_is_infilled_by_mbart_with_spans_of_mean_3_and_a_half():
+    masks = 0
+    for pair in corrupted_by_mbart(one_text_per_row(200, 402, num_sentences=20)):
+        masks += pair.source.count(MBART_MASK)
+        assert len(pair.source) - pair.source.count(MBART_MASK) - 2 == 400 - 140
+    assert 200 * 140 / masks == pytest.approx(3.5, abs=0.12)
+
+
+def test_sentences_change_places_in_mbart():
+    made = corrupted_by_mbart(one_text_per_row(3000, 11, num_sentences=3), MBartDenoising(infilling_rate=0))
+    orders = Counter(tuple(pair.source) for pair in made)
+    assert len(orders) == 6
+    assert min(orders.values()) > 400
+
+
+def test_samples_without_sentences_or_a_known_language_are_refused():
+    packed = one_text_per_row(2, 8)
     with pytest.raises(ValueError, match="sentence_starts"):
-        bart_denoising.corrupt(packed, NOISE, PERMUTATION, VOCABULARY)
+        corrupted(replace(packed, sentence_starts=None), PERMUTATION)
+    for langs in (None, np.asarray([0, 4])):
+        with pytest.raises(ValueError, match="de_DE, en_XX, ko_KR, la_XX"):
+            corrupted_by_mbart(replace(packed, langs=langs))
+    wanted = reading(MBartDenoising(), 512)
+    assert (wanted.langs, wanted.sentence_starts, wanted.length) == (True, True, 512)

@@ -1,15 +1,21 @@
-"""What holds for every objective: its noise is a function of the seed, the epoch and the sample alone."""
+"""What holds for every objective: its noise is a function of the seed, the epoch and the sample alone, and the text can
+be rebuilt from what it makes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
+from scipy.stats import chisquare
 
+from models.config import TransformerConfig
 from pipeline.config.loading import Config
 from pipeline.objectives import (
     bart_denoising,
@@ -23,15 +29,23 @@ from pipeline.objectives import (
     t5_span_corruption,
     ul2_mixture_of_denoisers,
 )
+from pipeline.objectives.base import Batch
 from pipeline.samples.noise import Noise
+from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
+    BOS,
+    EOS,
+    PAD,
     UNK,
     in_epoch,
     many_texts_per_row,
     one_text_per_row,
+    pairs,
     row_alone,
     rows_of,
+    texts,
     vocabulary_for,
+    with_spans,
 )
 
 
@@ -58,19 +72,30 @@ CASES: dict[str, tuple[ModuleType, Config]] = {
     "t5, short": (t5_span_corruption, t5_span_corruption.SpanCorruption(rate=0.9, mean_span_length=1)),
     "ul2": (ul2_mixture_of_denoisers, ul2_mixture_of_denoisers.MixtureOfDenoisers()),
 }
+
+
 VOCABULARIES = {name: vocabulary_for(*case) for name, case in CASES.items()}
 every_case = pytest.mark.parametrize("case", CASES)
+SEEDS, LENGTHS = st.integers(0, 10**6), st.integers(4, 90)
 
 
-def made(case: str, packed, seed: int = 1):
-    """What a batch says of each of its rows."""
+def corrupted(case: str, packed: Packed, seed: int = 1) -> Batch:
     objective, chosen = CASES[case]
-    return rows_of(objective.corrupt(packed, Noise.of("train", seed), chosen, VOCABULARIES[case]), packed)
+    return objective.corrupt(packed, Noise.of("train", seed), chosen, VOCABULARIES[case])
+
+
+def made(case: str, packed: Packed, seed: int = 1) -> list[Any]:
+    """What a batch says of each of its rows."""
+    return rows_of(corrupted(case, packed, seed), packed)
+
+
+def cases_of(*kinds: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", [name for name in CASES if name.startswith(kinds)])
 
 
 @every_case
 @settings(max_examples=20)
-@given(seed=st.integers(0, 10**6), length=st.integers(4, 90))
+@given(seed=SEEDS, length=LENGTHS)
 def test_a_sample_is_corrupted_alike_in_any_batch(case: str, seed: int, length: int):
     packed = many_texts_per_row(seed, 4, length)
     alone = [made(case, row_alone(packed, row))[0] for row in range(4)]
@@ -86,7 +111,7 @@ def test_noise_changes_with_the_epoch_and_the_seed(case: str):
         assert (first != other) == (case != "clm")
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name.startswith(("bart", "mbart", "t5", "ul2"))])
+@cases_of("bart", "mbart", "t5", "ul2")
 def test_a_piece_knows_nothing_of_its_neighbours(case: str):
     packed = many_texts_per_row(8, 1, 120)
     changed = packed.input_ids.copy()
@@ -96,3 +121,129 @@ def test_a_piece_knows_nothing_of_its_neighbours(case: str):
     (before,), (after,) = (made(case, each) for each in (packed, replace(packed, input_ids=changed)))
     assert before[0] == after[0]
     assert before[1:] != after[1:]
+
+
+@cases_of("mlm", "span", "rtd", "distill")
+@given(seed=SEEDS, length=LENGTHS)
+def test_text_is_rebuilt_from_masked_inputs_and_special_tokens_are_never_predicted(
+    case: str, seed: int, length: int
+):
+    packed, vocabulary = many_texts_per_row(seed, 4, length), VOCABULARIES[case]
+    inputs, counts = (batch := corrupted(case, packed)).inputs, batch.counts
+    ids, restored = packed.input_ids.reshape(-1), inputs["input_ids"].copy().reshape(-1)
+    restored[inputs["predicted_positions"]] = inputs["targets"]
+    assert (restored == ids).all()
+    assert not vocabulary.is_special[inputs["targets"]].any()
+    assert (np.diff(inputs["predicted_positions"]) > 0).all()
+    assert counts["mlm"] == len(inputs["targets"])
+    assert all(inputs[name].dtype == np.int64 for name in ("input_ids", "predicted_positions", "targets"))
+    tokens = np.flatnonzero(ids != PAD)
+    if case == "rtd":
+        assert (inputs["input_ids"].reshape(-1)[inputs["predicted_positions"]] == vocabulary["mask"]).all()
+        assert np.array_equal(inputs["token_positions"], tokens)
+        assert counts["rtd"] == len(tokens)
+    if case == "distill":
+        assert np.array_equal(inputs["soft_positions"], tokens)
+        assert counts["soft"] == counts["cosine"] == len(tokens)
+
+
+@cases_of("t5", "ul2")
+@given(seed=SEEDS, batch=st.integers(1, 6), length=st.integers(4, 120))
+def test_sentinels_and_spans_give_the_text_back(case: str, seed: int, batch: int, length: int):
+    packed, vocabulary = many_texts_per_row(seed, batch, length), VOCABULARIES[case]
+    sentinels = [vocabulary[f"<extra_id_{number}>"] for number in range(100)]
+    modes = {vocabulary[mode] for mode in ("[NLU]", "[S2S]", "[NLG]") if mode in vocabulary.roles}
+    written = [[token for token in text if token not in (BOS, EOS)] for text in texts(packed)]
+    found = pairs(corrupted(case, packed))
+    rebuilt = [with_spans(pair, sentinels) for pair in found]
+    assert [text[bool(modes) :] for text in rebuilt] == [text for text in written if len(text) >= 2]
+    for pair in found:
+        assert pair.source[-1] == pair.targets[-1] == EOS
+        assert pair.decoder_inputs == [PAD, *pair.targets[:-1]]
+        assert not {BOS, PAD} & {*pair.source, *pair.targets}
+        assert not modes or pair.source[0] in modes
+    # All pieces of a sample have its denoiser.
+    assert not modes or len({(pair.row, pair.source[0]) for pair in found}) == len(
+        {pair.row for pair in found}
+    )
+
+
+@cases_of("clm", "prefix_lm")
+@given(seed=SEEDS, batch=st.integers(1, 4), length=LENGTHS)
+def test_decoders_predict_each_next_token_of_a_piece_after_its_prefix(
+    case: str, seed: int, batch: int, length: int
+):
+    packed = many_texts_per_row(seed, batch, length)
+    made, flat = corrupted(case, packed), packed.input_ids.reshape(-1)
+    prefixes = made.inputs.get("prefix_lengths", (flat[packed.cu_seqlens[:-1]] != PAD).astype(np.int32))
+    assert (made.inputs["input_ids"] == packed.input_ids).all()
+    assert (made.inputs.get("cu_seqlens", packed.cu_seqlens) == packed.cu_seqlens).all()
+    assert prefixes.dtype == np.int32
+    expected = {}
+    for start, stop, prefix in zip(packed.cu_seqlens[:-1], packed.cu_seqlens[1:], prefixes, strict=True):
+        if flat[start] == PAD:
+            assert prefix == 0
+            continue
+        assert 1 <= prefix <= max(1, stop - start - 1)
+        expected |= {place - 1: int(flat[place]) for place in range(start + prefix, stop)}
+    predicted = made.inputs["predicted_positions"].tolist()
+    assert dict(zip(predicted, made.inputs["targets"].tolist(), strict=True)) == expected
+    assert predicted == sorted(expected)
+    assert made.counts == {"clm": len(expected)}
+
+
+def test_every_split_into_prefix_and_rest_is_equally_likely():
+    made = corrupted("prefix_lm", one_text_per_row(8000, 17))
+    counts = np.bincount(made.inputs["prefix_lengths"], minlength=17)
+    assert (counts[0], len(counts)) == (0, 17)
+    assert chisquare(counts[1:]).pvalue > 1e-3
+
+
+def test_padding_inside_of_a_piece_is_not_predicted():
+    packed = one_text_per_row(2, 8)
+    packed.input_ids[1, 6:] = PAD
+    made = corrupted("clm", packed)
+    assert "cu_seqlens" not in made.inputs, "rows of one piece need no boundaries"
+    assert made.inputs["predicted_positions"].tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12]
+
+
+@pytest.mark.parametrize("case", ["bart", "t5", "ul2"])
+def test_the_loss_of_a_packed_batch_is_that_of_its_pieces_alone(case: str):
+    objective, chosen = CASES[case]
+    batch = corrupted(case, many_texts_per_row(3, 3, 50, longest=20))
+    config = TransformerConfig(
+        network="encoder_decoder",
+        vocab_size=VOCABULARIES[case].size,
+        num_layers=1,
+        hidden_size=16,
+        num_heads=2,
+        intermediate_size=32,
+        max_positions=128,
+        initializer_std=0.3,
+    )
+    model = objective.build_model(chosen, config).eval()
+    inputs = {name: torch.from_numpy(array) for name, array in batch.inputs.items()}
+    together = model(**inputs)[0]["denoise"]
+    alone = sum(
+        model(
+            input_ids=torch.tensor([pair.source]),
+            decoder_input_ids=torch.tensor([pair.decoder_inputs]),
+            predicted_positions=torch.arange(len(pair.targets)),
+            targets=torch.tensor(pair.targets),
+        )[0]["denoise"]
+        for pair in pairs(batch)
+    )
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields"),
+    [
+        (mlm.MaskedLM, {"mask_share": 0.9, "random_share": 0.2}),
+        (bart_denoising.BartDenoising, {"permute_sentences": 0, "infilling_rate": 0}),
+        (distill.Distillation, {"teacher": "x", "masking": {"pairs": "nsp"}}),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: type[Config], fields: dict[str, Any]):
+    with pytest.raises(ValidationError):
+        settings(**fields)
