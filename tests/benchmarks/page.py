@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks.readme import Row, figure
+from tests.benchmarks.readme import figure
 from tests.benchmarks.results import Results
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -22,8 +22,8 @@ def render(results: Results, different: Sequence[str]) -> str:
         {
             "what": line["what"],
             "peer": line["peer"],
-            "ratio": figure(_row(line["ratio"], line["ratio"])),
-            "spread": figure(_row(min(line["rounds"]), max(line["rounds"]))),
+            "ratio": figure(line["ratio"], line["ratio"]),
+            "spread": figure(min(line["rounds"]), max(line["rounds"])),
             "rounds": len(line["rounds"]),
             "ours": f"{line['ours']:,.0f} {line['unit']}",
             "theirs": f"{line['theirs']:,.0f} {line['unit']}",
@@ -33,7 +33,3 @@ def render(results: Results, different: Sequence[str]) -> str:
     notes = [line["text"] for line in results.lines if "ratio" not in line]
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(results=results, rows=rows, notes=notes, different=different)
-
-
-def _row(low: float, high: float) -> Row:
-    return Row(what="", against="", low=low, high=high)

@@ -26,10 +26,19 @@ class Row(BaseModel):
     what: str
     against: str
     key: str | None = None
-    """Of the comparison that measures it; None for a figure that is taken over by hand."""
-    low: float
-    """Of the ratio, over rounds."""
-    high: float
+    """Key of the comparison that measures it; None for a figure that is written by hand."""
+    ranges: dict[str, tuple[float, float]]
+    """Lowest and highest ratio of the rounds, by machine."""
+
+    @property
+    def low(self) -> float:
+        """The lowest ratio on any machine."""
+        return min(low for low, _ in self.ranges.values())
+
+    @property
+    def high(self) -> float:
+        """The highest ratio on any machine."""
+        return max(high for _, high in self.ranges.values())
 
 
 _ROWS = TypeAdapter(list[Row])
@@ -40,9 +49,9 @@ def published() -> list[Row]:
     return _ROWS.validate_json(PUBLISHED.read_bytes())
 
 
-def figure(row: Row) -> str:
-    """The ratio as it is printed: one number where both ends round to it."""
-    low, high = _rounded(row.low), _rounded(row.high)
+def figure(lowest: float, highest: float) -> str:
+    """A range of ratios as it is printed: one number where both ends round to it."""
+    low, high = _rounded(lowest), _rounded(highest)
     return low if low == high else f"{low} to {high}"
 
 
@@ -54,30 +63,31 @@ def _rounded(ratio: float) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown."""
-    lines = [f"| {row.what} | {row.against} | {figure(row)} |" for row in rows]
+    lines = [f"| {row.what} | {row.against} | {figure(row.low, row.high)} |" for row in rows]
     return "\n".join(["| what | against | ratio |", "|---|---|---|", *lines]) + "\n"
 
 
 def differences(results: Results, rows: Sequence[Row]) -> list[str]:
     """Rows of the table that these rounds contradict: the two ranges of the ratio do not meet."""
-    found, told = results.ratios(), []
+    found, contradicted = results.ratios(), []
     for row in rows:
         if row.key is None or (line := found.get(row.key)) is None:
             continue
         low, high = min(line["rounds"]), max(line["rounds"])
         if high < row.low or low > row.high:
-            measured = figure(row.model_copy(update={"low": low, "high": high}))
-            told.append(
-                f"{row.what}, against {row.against}: the table says {figure(row)}, measured {measured}"
+            contradicted.append(
+                f"{row.what}, against {row.against}: the table says {figure(row.low, row.high)},"
+                f" measured {figure(low, high)}"
             )
-    return told
+    return contradicted
 
 
 def taken_over(results: Results, rows: Sequence[Row]) -> list[Row]:
-    """The rows with the ends of these rounds, where they were measured."""
+    """The rows with the range of these rounds for this machine, where they were measured."""
     found = results.ratios()
+    machine = f"{results.machine['processor']}, {results.machine['cores']} cores"
     return [
-        row.model_copy(update={"low": min(line["rounds"]), "high": max(line["rounds"])})
+        row.model_copy(update={"ranges": row.ranges | {machine: (min(line["rounds"]), max(line["rounds"]))}})
         if row.key and (line := found.get(row.key))
         else row
         for row in rows
