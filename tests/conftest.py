@@ -116,6 +116,8 @@ CANARIES = (
     "pipeline/test_tracking_outages.py::*broke_off*",
     "pipeline/tune/test_acts_as_scored.py::*[[]BERT-labels*",
     "pipeline/tune/test_acts_as_scored.py::*[[]BART-summaries*",
+    "pipeline/tune/test_acts_as_scored.py::*[[]BERT-labels-peft*",
+    "pipeline/tune/test_acts_as_scored.py::*[[]RoBERTa-labels-Auto*",
     "pipeline/tune/test_finetuned.py::*must_be_named*",
     "pipeline/tune/test_zero.py::*no_launcher*",
     "pipeline/test_tiny_runs.py::*heart[[]bert-tiny]",

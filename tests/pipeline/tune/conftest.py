@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -18,14 +19,26 @@ from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from pipeline.checkpoint.references import PretrainedModel
 from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.forms import FORMS
+from pipeline.tune.forms.base import TaskContext
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import Score
+from pipeline.tune.settings import TrainingConfig
+from pipeline.tune.task import TaskData
+from pipeline.tune.tokenizer import TextTokenizer
 from pipeline.tune.trials import scores_directory
 
 WORDS = ["good", "bad", "film", "plot", "the", "a", "was", "and", "very", "one", "two", "three"]
-MODEL = TransformerConfig(
-    vocab_size=32, num_layers=1, hidden_size=32, num_heads=2, intermediate_size=64, max_positions=32
-)
+SIZES: dict[str, Any] = {
+    "num_layers": 1,
+    "hidden_size": 32,
+    "num_heads": 2,
+    "intermediate_size": 64,
+    "max_positions": 32,
+}
+MODEL = TransformerConfig(vocab_size=32, **SIZES)
+TRAINING = {"epochs": 3, "batch_size": 8, "lr": 5e-3, "max_length": 16}
+"""A training on the separable task that takes less than a second."""
 
 
 @dataclass
@@ -76,6 +89,35 @@ def write_tokenizer(path: Path) -> Path:
 
 
 @pytest.fixture
+def tokenizer(tokenizer_path: Path) -> TextTokenizer:
+    return TextTokenizer(tokenizer_path)
+
+
+def prepare(
+    config: Any,
+    tokenizer: TextTokenizer,
+    rows: Any = None,
+    labels: tuple[str, ...] = (),
+    network: Any = MODEL,
+    **settings: Any,
+) -> Any:
+    """A task ready to be trained, on its files or on these rows; `settings` are of the training."""
+    data = config.load() if rows is None else TaskData(rows, rows, labels, ())
+    training = TrainingConfig.model_validate({"max_length": 16} | settings)
+    return FORMS[config.form](TaskContext(config, data, training, network, tokenizer))
+
+
+def enlarged(network: Any, factor: float = 10, seed: int = 7) -> Any:
+    """A network whose random weights are large enough for its outputs to depend on its texts."""
+    init_weights(network, seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(factor)
+    return network.eval()
+
+
+@pytest.fixture
 def checkpoint(tmp_path: Path, tokenizer_path: Path) -> PretrainedModel:
     """Step 5 of a run called `tiny`, with random weights."""
     return make_checkpoint(tmp_path / "checkpoint", tokenizer_path)
@@ -122,19 +164,26 @@ def write_sst2(folder: Path, num_train: int, num_evaluation: int) -> Path:
 def make_config(tmp_path: Path, sst2: Path) -> Callable[..., FinetuneConfig]:
     """A configuration for the separable task that trains in under a second; `changes` replace its fields."""
 
-    def make(**changes) -> FinetuneConfig:
-        plain = {
-            "name": "small",
-            "out": tmp_path / "finetuned",
-            "runs_dir": tmp_path / "runs",
-            "tasks": {"reviews": {"kind": "sst2", "path": sst2}},
-            "training": {"epochs": 3, "batch_size": 8, "lr": 5e-3, "max_length": 16},
-            "seeds": [1, 2],
-            "num_threads": 1,
-        }
-        return FinetuneConfig.model_validate(plain | changes)
+    return lambda **changes: config_in(tmp_path, **changes)
 
-    return make
+
+def config_in(folder: Path, **changes: Any) -> FinetuneConfig:
+    """The settings of `make_config`, for files in a folder."""
+    plain = {
+        "name": "small",
+        "out": folder / "finetuned",
+        "runs_dir": folder / "runs",
+        "tasks": {"reviews": {"kind": "sst2", "path": folder / "SST-2"}},
+        "training": TRAINING,
+        "seeds": [1, 2],
+        "num_threads": 1,
+    }
+    return FinetuneConfig.model_validate(plain | changes)
+
+
+def predictions(directory: Path, trial: str = "reviews-pretrained-1") -> list[dict[str, Any]]:
+    text = (directory / f"predictions-{trial}.jsonl").read_bytes()
+    return [orjson.loads(line) for line in text.splitlines()]
 
 
 @dataclass(frozen=True)
@@ -151,8 +200,7 @@ class Tuned:
 
     def lines(self, trial: str = "reviews-pretrained-1") -> list[dict[str, Any]]:
         """The predictions of a trial."""
-        text = (self.directory / f"predictions-{trial}.jsonl").read_bytes()
-        return [orjson.loads(line) for line in text.splitlines()]
+        return predictions(self.directory, trial)
 
 
 @pytest.fixture

@@ -1,13 +1,97 @@
-"""Small parts of real task files, and tokenizers made from published vocabularies."""
+"""Small networks, tasks of two rows, small parts of real task files, and tokenizers of published vocabularies."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from models.config import ElmoConfig, TransformerConfig
+from pipeline.tune.tasks.forms import Answer, Choices, Example, Question, TaggedSentence, TextPair
+from pipeline.tune.tasks.question_answering import SquadConfig
+from pipeline.tune.tasks.rows import RowsClassificationConfig, RowsRegressionConfig
+from pipeline.tune.tasks.summaries import XsumConfig
+from pipeline.tune.tasks.superglue import CopaConfig
+from pipeline.tune.tasks.tagging import ConllNerConfig
+from pipeline.tune.tokenizer import TextTokenizer
+from tests.pipeline.tune.conftest import MODEL, prepare
+
+BERT = TransformerConfig(
+    vocab_size=400,
+    num_layers=1,
+    hidden_size=64,
+    num_heads=2,
+    intermediate_size=128,
+    max_positions=128,
+    num_segments=2,
+    dropout=0.0,
+    attention_dropout=0.0,
+)
+GPT = dataclasses.replace(BERT, network="decoder", num_segments=0, norm="pre", embedding_norm=False)
+BART = dataclasses.replace(BERT, network="encoder_decoder", num_segments=0)
+ELMO = ElmoConfig(
+    vocab_size=600,
+    max_characters=12,
+    character_size=8,
+    filters=((1, 8), (2, 16), (3, 24)),
+    num_highway_layers=1,
+    projection_size=16,
+    cell_size=32,
+)
+UNREAD = {"train": Path("unread"), "evaluation": Path("unread")}
+FIRST, SECOND = "the good film", "bad plot and film"
+TWO_ROWS: dict[str, tuple[Any, tuple[str, ...], tuple[Any, Any]]] = {
+    "classification": (
+        RowsClassificationConfig(**UNREAD),
+        ("bad", "good"),
+        (Example("a", FIRST, None, 1), Example("b", SECOND, None, 0)),
+    ),
+    "regression": (
+        RowsRegressionConfig(**UNREAD),
+        (),
+        (Example("a", FIRST, None, 0.5), Example("b", SECOND, None, -2.0)),
+    ),
+    "tags": (
+        ConllNerConfig(**UNREAD),
+        ("B-X", "O"),
+        (
+            TaggedSentence("a", ("the", "good", "film"), ("O", "B-X", "O")),
+            TaggedSentence("b", ("one",), ("O",)),
+        ),
+    ),
+    "spans": (
+        SquadConfig(**UNREAD, max_query_length=4),
+        (),
+        (
+            Question("a", "the plot", "the good film was bad", (Answer("good film", 4),)),
+            Question("b", "two", "one two", (Answer("two", 4),)),
+        ),
+    ),
+    "choices": (
+        CopaConfig(path=Path("unread")),
+        (),
+        (
+            Choices("a", (("good", "film"), ("bad", "film plot")), 1),
+            Choices("b", (("one", "two"), ("one", "three"), ("a", "the")), 2),
+        ),
+    ),
+    "generation": (
+        XsumConfig(**UNREAD, max_target_length=8, min_target_length=1, label_smoothing=0.0),
+        (),
+        (TextPair("a", FIRST, "film"), TextPair("b", SECOND, "plot and film")),
+    ),
+}
+"""By form, a task of two rows of unequal lengths in the words of the tests: settings, labels and rows."""
+
+
+def two_rows(form: str, tokenizer: TextTokenizer, network: Any = MODEL, **settings: Any) -> Any:
+    """A task of two rows, ready to be trained; `settings` are of the training."""
+    config, labels, rows = TWO_ROWS[form]
+    return prepare(config, tokenizer, rows, labels, network, **settings)
 
 
 def wordpiece(corpora: Path, path: Path) -> Path:

@@ -17,7 +17,6 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
 from models.hf.family import TokenIds
-from models.initialization import init_weights
 from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from pipeline.checkpoint.references import resolve_model
 from pipeline.tune.encoding import encode_examples
@@ -26,7 +25,7 @@ from pipeline.tune.run import finetune
 from pipeline.tune.tasks.forms import Example
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.trials import scores_directory
-from tests.pipeline.tune.conftest import MODEL, Recorder
+from tests.pipeline.tune.conftest import MODEL, Recorder, config_in, enlarged, predictions
 
 WORDS = [
     *("film", "good", "bad", "plot", "the", "a", "was", "very", "one", "two", "three"),
@@ -48,6 +47,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "classification_head": "gelu_norm",
     },
     "GPT-2": {"network": "decoder", "norm": "pre", "embedding_norm": False, "activation": "gelu_tanh"},
+    # It has one special token for everything, and none to pad with.
+    "GPT-2 of OpenAI": {
+        "network": "decoder",
+        "norm": "pre",
+        "embedding_norm": False,
+        "activation": "gelu_tanh",
+    },
     "LLaMA": {**RMS, "network": "decoder", "positions": "rotary", "gated": True, "activation": "silu"},
     "BART": {"network": "encoder_decoder"},
     "mBART": {"network": "encoder_decoder", "norm": "pre"},
@@ -66,8 +72,8 @@ NETWORKS = {
 }
 ENCODERS = [name for name, fields in FAMILIES.items() if "network" not in fields]
 FORMS = {
-    "labels": [*ENCODERS, "GPT-2", "LLaMA", "BART", "T5"],
-    "pairs": [*ENCODERS, "GPT-2", "LLaMA", "BART", "T5"],
+    "labels": [*ENCODERS, "GPT-2", "GPT-2 of OpenAI", "LLaMA", "BART", "T5"],
+    "pairs": [*ENCODERS, "GPT-2", "GPT-2 of OpenAI", "LLaMA", "BART", "T5"],
     "numbers": [*ENCODERS, "GPT-2", "LLaMA", "BART", "T5"],
     "tags": [*ENCODERS, "GPT-2", "LLaMA"],
     "choices": ENCODERS,
@@ -115,26 +121,31 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
-def write_tokenizer(path: Path) -> Path:
+def write_tokenizer(path: Path, specials: tuple[str, ...]) -> Path:
     """Words, with the template that tokenizers trained here have, and special tokens of languages."""
-    vocabulary = {word: n for n, word in enumerate(["<s>", "<pad>", "</s>", "<unk>", *WORDS])}
+    vocabulary = {word: n for n, word in enumerate([*specials, "<unk>", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.add_special_tokens([AddedToken(token) for token in ("<s>", "<pad>", "</s>")])
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    tokenizer.add_special_tokens([AddedToken(token) for token in specials])
+    if len(specials) > 1:
+        tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     tokenizer.save(str(path))
     return path
+
+
+def hf_name(family: str) -> str:
+    return family.partition(" of ")[0]
 
 
 def checkpoint_of(folder: Path, family: str):
     """A network whose weights are large enough for its outputs to depend on its texts."""
     shape: TransformerConfig = dataclasses.replace(MODEL, max_positions=48, **FAMILIES[family])
-    network = NETWORKS[shape.network](shape)
-    init_weights(network, seed=7)
-    larger = {n: tensor * (8 if tensor.dim() > 1 else 1) for n, tensor in network.state_dict().items()}
-    ids = TokenIds(pad=1, bos=0, eos=2)
-    save_hf_directory(folder / "start", larger, shape, ids, family=family)
-    write_tokenizer(folder / "start/tokenizer.json")
+    network = enlarged(NETWORKS[shape.network](shape), 8)
+    single = family != hf_name(family)
+    ids = TokenIds(pad=0, bos=0, eos=0) if single else TokenIds(pad=1, bos=0, eos=2)
+    save_hf_directory(folder / "start", network.state_dict(), shape, ids, family=hf_name(family))
+    specials = ("<|endoftext|>",) if single else ("<s>", "<pad>", "</s>")
+    write_tokenizer(folder / "start/tokenizer.json", specials)
     return resolve_model(str(folder / "start"), folder)
 
 
@@ -152,8 +163,6 @@ def scored(tmp_path_factory):
 
 
 def scores_of(folder: Path, family: str, peft: dict | None) -> Path:
-    from pipeline.tune.config import FinetuneConfig
-
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     for name in ("source", "target"):
         (folder / name).write_text("".join(row[name] + "\n" for row in ROWS))
@@ -166,27 +175,16 @@ def scores_of(folder: Path, family: str, peft: dict | None) -> Path:
         for form, families in FORMS.items()
         if family in families
     }
-    config = FinetuneConfig.model_validate(
-        {
-            "name": "small",
-            "out": folder / "finetuned",
-            "runs_dir": folder / "runs",
-            "tasks": tasks,
-            "training": {"epochs": 1, "batch_size": 4, "lr": 1e-3, "max_length": 24, "peft": peft},
-            "seeds": [1],
-            "num_threads": 1,
-            "save_models": True,
-        }
-    )
+    training = {"epochs": 1, "batch_size": 4, "lr": 1e-3, "max_length": 24, "peft": peft}
+    config = config_in(folder, tasks=tasks, training=training, seeds=[1], save_models=True)
     start = checkpoint_of(folder, family)
     recorder: Any = Recorder()
     finetune(config, start, track=recorder)
     return scores_directory(config, start)
 
 
-def predictions(scores: Path, form: str) -> list[dict[str, Any]]:
-    lines = (scores / f"predictions-{form}-pretrained-1.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+def lines_of(scores: Path, form: str) -> list[dict[str, Any]]:
+    return predictions(scores, f"{form}-pretrained-1")
 
 
 def labelled(directory: Path, inputs: list[Any], found: list[dict[str, Any]]) -> None:
@@ -255,14 +253,10 @@ def check_spans(directory, found):
 def check_texts(directory, found):
     sources = [row["source"] for row in ROWS]
     model, tokenizer = read(directory, auto_class(directory))
-    inputs = tokenizer(sources, padding=True, return_tensors="pt")
-    written = model.generate(**inputs)
+    check_written(model, tokenizer, tokenizer(sources, padding=True, return_tensors="pt"), found)
     if not model.config.is_encoder_decoder:
-        written = written[:, inputs["input_ids"].shape[1] :]
         piped = pipe(directory, "text-generation", return_full_text=False)(sources)
         assert [each[0]["generated_text"] for each in piped] == [line["prediction"] for line in found]
-    texts = tokenizer.batch_decode(written, skip_special_tokens=True)
-    assert texts == [line["prediction"] for line in found]
 
 
 def check_chats(directory, found):
@@ -271,13 +265,16 @@ def check_chats(directory, found):
     inputs = tokenizer.apply_chat_template(
         chats, add_generation_prompt=True, padding=True, return_dict=True, return_tensors="pt"
     )
+    check_written(model, tokenizer, inputs, found)
+    if not model.config.is_encoder_decoder:
+        piped = [each[0]["generated_text"] for each in pipe(directory, "text-generation")(chats)]
+        assert [turns[-1]["content"] for turns in piped] == [line["prediction"] for line in found]
+
+
+def check_written(model, tokenizer, inputs, found):
     written = model.generate(**inputs)
     if not model.config.is_encoder_decoder:
         written = written[:, inputs["input_ids"].shape[1] :]
-        piped = pipe(directory, "text-generation")(chats)
-        assert [each[0]["generated_text"][-1]["content"] for each in piped] == [
-            line["prediction"] for line in found
-        ]
     texts = tokenizer.batch_decode(written, skip_special_tokens=True)
     assert texts == [line["prediction"] for line in found]
 
@@ -306,30 +303,29 @@ CHECKS = {
 )
 def test_texts_give_what_was_scored(family, form, scored, tmp_path):
     scores = scored(family)
-    made = export(f"{scores}@{form}-pretrained-1", tmp_path / "export", runs_dir=tmp_path, family=family)
-    CHECKS[form](made.directory, predictions(scores, form))
+    made = export(
+        f"{scores}@{form}-pretrained-1", tmp_path / "export", runs_dir=tmp_path, family=hf_name(family)
+    )
+    CHECKS[form](made.directory, lines_of(scores, form))
 
 
-def test_longer_texts_are_cut_as_they_were_when_scored(scored, tmp_path):
-    scores = scored("BERT")
-    export(f"{scores}@pairs-pretrained-1", tmp_path / "out", runs_dir=tmp_path)
-    texts = " ".join(WORDS[:11] * 2), " ".join(WORDS[:12] * 2)
-    cut = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(*texts, truncation=True)["input_ids"]
-    tokenizer = TextTokenizer(scores / "tokenizer.json")
-    around = sequence_format(dataclasses.replace(MODEL, num_segments=2), tokenizer)
-    assert cut == encode_examples(tokenizer, around, [Example("", *texts, 0)], 24).input_ids[0].tolist()
-
-
-@pytest.mark.parametrize("family", ["BART", "T5"])
-def test_longer_sources_are_cut_as_they_were_when_scored(family, scored, tmp_path):
+@pytest.mark.parametrize(
+    ("family", "form", "texts"),
+    [
+        ("BERT", "pairs", (" ".join(WORDS[:11] * 2), " ".join(WORDS[:12] * 2))),
+        ("BART", "summaries", (" ".join(WORDS[:11] * 3), None)),
+        ("T5", "summaries", (" ".join(WORDS[:11] * 3), None)),
+    ],
+    ids=["BERT", "BART", "T5"],
+)
+def test_longer_texts_are_cut_as_they_were_when_scored(family, form, texts, scored, tmp_path):
     scores = scored(family)
-    export(f"{scores}@summaries-pretrained-1", tmp_path / "out", runs_dir=tmp_path)
-    text = " ".join(WORDS[:11] * 3)
-    cut = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(text, truncation=True)["input_ids"]
+    export(f"{scores}@{form}-pretrained-1", tmp_path / "out", runs_dir=tmp_path)
+    cut = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(*texts, truncation=True)["input_ids"]
     assert len(cut) == 24
     tokenizer = TextTokenizer(scores / "tokenizer.json")
     around = sequence_format(dataclasses.replace(MODEL, **FAMILIES[family]), tokenizer)
-    assert cut == encode_examples(tokenizer, around, [Example("", text, None, 0)], 24).input_ids[0].tolist()
+    assert cut == encode_examples(tokenizer, around, [Example("", *texts, 0)], 24).input_ids[0].tolist()
 
 
 LORA = {"kind": "lora", "rank": 2, "alpha": 8.0}
@@ -338,25 +334,31 @@ LORA = {"kind": "lora", "rank": 2, "alpha": 8.0}
 @pytest.mark.parametrize(
     ("family", "form", "auto_class"),
     [
-        ("BERT", "labels", "AutoPeftModelForSequenceClassification"),
-        ("BERT", "numbers", "AutoPeftModelForSequenceClassification"),
-        ("BERT", "tags", "AutoPeftModelForTokenClassification"),
-        ("BERT", "choices", "AutoPeftModel"),
-        ("BERT", "spans", "AutoPeftModel"),
-        ("BERT", "pairs", "AutoPeftModelForSequenceClassification"),
-        ("RoBERTa", "spans", "AutoPeftModelForQuestionAnswering"),
-        ("GPT-2", "labels", "AutoPeftModelForSequenceClassification"),
-        ("GPT-2", "summaries", "AutoPeftModelForCausalLM"),
-        ("GPT-2", "chats", "AutoPeftModelForCausalLM"),
-        ("T5", "summaries", "AutoPeftModelForSeq2SeqLM"),
+        ("BERT", "labels", "peft.AutoPeftModelForSequenceClassification"),
+        ("BERT", "numbers", "peft.AutoPeftModelForSequenceClassification"),
+        ("BERT", "tags", "peft.AutoPeftModelForTokenClassification"),
+        ("BERT", "choices", "peft.AutoPeftModel"),
+        ("BERT", "spans", "peft.AutoPeftModel"),
+        ("BERT", "pairs", "peft.AutoPeftModelForSequenceClassification"),
+        ("RoBERTa", "spans", "peft.AutoPeftModelForQuestionAnswering"),
+        ("GPT-2", "labels", "peft.AutoPeftModelForSequenceClassification"),
+        ("GPT-2", "summaries", "peft.AutoPeftModelForCausalLM"),
+        ("GPT-2", "chats", "peft.AutoPeftModelForCausalLM"),
+        ("T5", "summaries", "peft.AutoPeftModelForSeq2SeqLM"),
+        # Merged with its base.
+        ("RoBERTa", "labels", "AutoModelForSequenceClassification"),
     ],
 )
-def test_adapter_over_the_base_that_it_names_gives_what_was_scored(
+def test_adapter_over_the_base_that_it_names_or_merged_gives_what_was_scored(
     family, form, auto_class, scored, tmp_path
 ):
     scores = scored(family, LORA)
     made = export(
-        f"{scores}@{form}-pretrained-1", tmp_path / "export", runs_dir=tmp_path, family=family, peft=True
+        f"{scores}@{form}-pretrained-1",
+        tmp_path / "export",
+        runs_dir=tmp_path,
+        family=family,
+        peft=auto_class.startswith("peft."),
     )
-    assert made.auto_class == f"peft.{auto_class}"
-    CHECKS[form](made.directory, predictions(scores, form))
+    assert made.auto_class == auto_class
+    CHECKS[form](made.directory, lines_of(scores, form))

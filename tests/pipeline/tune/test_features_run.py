@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cluster.artefacts.errors import ConfigError, ExportError, MismatchError
-from pipeline.config.loading import validate
-from pipeline.tune.config import FinetuneConfig
+from cluster.artefacts.errors import ExportError, MismatchError
 from pipeline.tune.export import export
 from pipeline.tune.finetuned import resolve_start
 from pipeline.tune.networks import initial_network
-from pipeline.tune.processes import make_accelerator
-from pipeline.tune.runner import TrialRunner
 from pipeline.tune.trials import plan_trials
+from tests.pipeline.tune.conftest import prepare
 
 TRAINING = {"epochs": 4, "batch_size": 8, "lr": 5e-2, "max_length": 16}
 CONLLU = "\n".join(
@@ -24,12 +21,9 @@ CONLLU = "\n".join(
 
 
 @pytest.mark.parametrize("features", [{}, {"combine": "scalar_mix"}, {"combine": "layer", "layer": 0}])
-def test_only_the_layer_on_top_is_trained_and_learns(
-    features, tune, make_config, checkpoint, recorder, tmp_path
-):
-    config = make_config(seeds=[1], training=TRAINING | {"features": features})
-    trials = plan_trials(config, checkpoint)
-    task = TrialRunner(make_accelerator(config), trials, tmp_path, recorder).task("reviews")
+def test_only_the_layer_on_top_is_trained_and_learns(features, tune, make_config, checkpoint, tokenizer):
+    config = make_config()
+    task = prepare(config.tasks["reviews"], tokenizer, features=features)
     model = initial_network(task, 1, checkpoint.state_dict())
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert {name.split(".")[0] for name in trained} <= {"scores", "features"}
@@ -55,14 +49,8 @@ def test_layer_on_features_is_neither_exported_nor_a_start(tune, tmp_path):
         resolve_start(directory, tmp_path)
 
 
-def test_features_where_they_have_no_meaning_are_refused(make_config, checkpoint, tmp_path):
-    both = {
-        "tasks": {"a": {"kind": "sst2", "path": "x"}},
-        "training": {"features": {}, "peft": {"kind": "lora"}},
-    }
-    with pytest.raises(ConfigError, match="set one of them"):
-        validate(FinetuneConfig, both, "here")
-    squad = {"kind": "squad", "train": tmp_path / "a.json", "evaluation": tmp_path / "a.json"}
+def test_features_for_spans_are_refused(make_config, checkpoint):
+    squad = {"kind": "squad", "train": "unread", "evaluation": "unread"}
     config = make_config(tasks={"squad": squad}, training=TRAINING | {"features": {}})
-    with pytest.raises(MismatchError, match="cannot be trained on frozen features"):
+    with pytest.raises(MismatchError, match="frozen features"):
         plan_trials(config, checkpoint)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from cluster.artefacts.errors import ClozeError, ConfigError, MismatchError
+from cluster.artefacts.errors import ClozeError, ConfigError
 from cluster.artefacts.manifest import read_manifest
-from pipeline.tune import run, runner
+from pipeline.tune import runner
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import read_scores
-from pipeline.tune.trials import scores_directory
+from tests.pipeline.tune.conftest import SIZES
 
 TRAINING = {"batch_size": 8, "lr": 5e-3, "max_length": 16}
 
@@ -66,8 +66,9 @@ def test_same_seed_gives_identical_bytes_whatever_the_global_generators_and_anot
 
 def test_finished_artefact_is_not_trained_again(tune, monkeypatch):
     scores = tune().scores
-    monkeypatch.setattr(run, "_make", None)
+    trained = count_trainings(monkeypatch)
     assert tune().scores == scores
+    assert trained == []
 
 
 def test_interrupted_run_continues_after_its_finished_trainings_to_the_same_artefact(
@@ -109,7 +110,7 @@ def test_scores_that_lost_their_manifest_are_committed_again_without_training(tu
 
 def test_other_settings_are_refused_and_replacing_keeps_unchanged_trainings(tune, monkeypatch):
     tune(seeds=[1, 2])
-    with pytest.raises(ConfigError, match=r"seeds was \[1, 2\], is \[1, 2, 3\]"):
+    with pytest.raises(ConfigError, match="seeds was"):
         tune(seeds=[1, 2, 3])
     trained = count_trainings(monkeypatch)
     assert [score.seed for score in tune(seeds=[1, 2, 3], replace=True).scores] == [1, 2, 3]
@@ -127,18 +128,14 @@ def test_metrics_are_tracked_under_the_task_and_tied_to_the_checkpoint(tune, rec
 
 
 def test_network_without_a_checkpoint_comes_from_scratch(tune, tokenizer_path):
-    model = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
-    tuned = tune(None, scratch={"model": model, "tokenizer": tokenizer_path})
+    tuned = tune(None, scratch={"model": SIZES, "tokenizer": tokenizer_path})
     assert [(score.initial, score.reference) for score in tuned.scores] == [("random", None)]
     assert tuned.directory.name == "random"
 
 
-def test_what_cannot_be_trained_is_refused_with_what_to_type(make_config, checkpoint):
+def test_network_neither_from_a_checkpoint_nor_from_scratch_is_refused_with_what_to_type(make_config):
     with pytest.raises(ConfigError, match="--from RUN"):
         finetune(make_config(), None)
-    with pytest.raises(MismatchError, match=r"knows only 32 positions.\n.*training.max_length=32"):
-        finetune(make_config(training={"max_length": 64}), checkpoint)
-    assert not scores_directory(make_config(), checkpoint).parent.exists()
 
 
 def test_diverging_training_is_reported_and_its_run_marked_failed(tune, recorder):

@@ -13,11 +13,9 @@ from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export, load_finetuned
 from pipeline.tune.finetuned import resolve_start, split_scores
 from pipeline.tune.networks import initial_network
-from pipeline.tune.processes import make_accelerator
-from pipeline.tune.runner import TrialRunner
 from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.trials import plan_trials, scores_directory
-from tests.pipeline.tune.conftest import MODEL
+from tests.pipeline.tune.conftest import MODEL, prepare
 
 
 def test_kept_network_comes_back_with_labels_and_tokenizer_and_gives_its_predictions(tune, recorder):
@@ -46,7 +44,7 @@ def test_kept_network_comes_back_with_labels_and_tokenizer_and_gives_its_predict
 def test_one_of_several_trainings_must_be_named_and_is_a_start_of_its_own(tune, make_config, tmp_path):
     tuned = tune(save_models=True, seeds=[1, 2], training={"epochs": 1, "batch_size": 32, "max_length": 16})
     directory = tuned.directory
-    with pytest.raises(ReferenceNotFoundError, match="more than one training; there are") as refused:
+    with pytest.raises(ReferenceNotFoundError, match="more than one training") as refused:
         load_finetuned(directory)
     with pytest.raises(ReferenceNotFoundError, match="no training reviews-random-9"):
         load_finetuned(directory, "reviews-random-9")
@@ -68,14 +66,14 @@ def test_one_of_several_trainings_must_be_named_and_is_a_start_of_its_own(tune, 
 
 
 def test_training_goes_on_from_a_fine_tuned_network_and_its_lineage_leads_back(
-    tune, make_config, recorder, tmp_path
+    tune, make_config, tokenizer, tmp_path
 ):
     tuned = tune(seeds=[1, 2], save_models=True)
     start = resolve_start(f"{tuned.directory}@reviews-pretrained-2", tmp_path)
     assert start is not None
     config = make_config(name="next", seeds=[3])
-    runner = TrialRunner(make_accelerator(config), plan_trials(config, start), tmp_path, recorder)
-    own = initial_network(runner.task("reviews"), 3, start.state_dict()).state_dict()
+    task = prepare(config.tasks["reviews"], tokenizer)
+    own = initial_network(task, 3, start.state_dict()).state_dict()
     kept = load_file(tuned.directory / "model-reviews-pretrained-2.safetensors")
     encoder = [name for name in own if name.startswith("encoder.")]
     assert encoder

@@ -1,4 +1,4 @@
-"""GLUE's regression, its tasks with several evaluation sets, its test sets, and other layouts of the same data."""
+"""GLUE's test sets, its diagnostic set, and the layout of the Hub."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ import numpy as np
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from models.classifiers import SequenceClassifier
-from models.initialization import init_weights
-from pipeline.tune.forms.base import TaskContext
-from pipeline.tune.forms.classification import ClassificationTask
-from pipeline.tune.run import finetune
-from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.tasks.forms import UNLABELLED
 from pipeline.tune.tasks.glue import (
     ColaConfig,
@@ -24,15 +18,9 @@ from pipeline.tune.tasks.glue import (
     QqpConfig,
     RteConfig,
     Sst2Config,
-    StsbConfig,
     WnliConfig,
 )
-from pipeline.tune.tokenizer import TextTokenizer
-from tests.pipeline.tune.conftest import MODEL, WORDS
 from tests.pipeline.tune.excerpts import EXCERPTS, task_of
-
-STSB_HEAD = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
-STSB_TEST = f"{STSB_HEAD}\n0\tmain-captions\tMSRvid\t2012test\t0024\tnone\tnone\tA girl.\tA boy.\n"
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -40,58 +28,6 @@ def write(folder: Path, **files: str) -> Path:
     for name, content in files.items():
         (folder / f"{name}.tsv").write_text(content, encoding="utf-8")
     return folder
-
-
-def write_similarities(folder: Path, count: int) -> Path:
-    """Pairs that share 0 to 4 words; the number is the similarity."""
-    rows = []
-    for number in range(count):
-        shared = number % 5
-        first = [WORDS[(number + k) % 6] for k in range(4)]
-        second = [*first[:shared], *[WORDS[6 + (number + k) % 6] for k in range(4 - shared)]]
-        rows.append(f"{number}\t-\t-\t-\t-\t-\t-\t{' '.join(first)}\t{' '.join(second)}\t{shared:.3f}\n")
-    content = f"{STSB_HEAD}\tscore\n{''.join(rows)}"
-    return write(folder, train=content, dev=content, test=STSB_TEST)
-
-
-def test_regression_learns_numbers(make_config, checkpoint, tmp_path, recorder):
-    config = make_config(
-        tasks={"similarity": {"kind": "stsb", "path": write_similarities(tmp_path / "STS-B", 60)}},
-        training={"epochs": 30, "batch_size": 10, "lr": 5e-3, "max_length": 16, "scored": "last_epoch"},
-        seeds=[1],
-    )
-    (score,) = finetune(config, checkpoint, track=recorder)
-    assert score.main_metric == "pearson"
-    assert score.metrics["pearson"] > 0.9
-    assert score.metrics["spearman"] > 0.9
-
-
-def test_loss_of_a_regression_is_the_squared_error(tmp_path, tokenizer_path):
-    config = StsbConfig(path=write_similarities(tmp_path / "STS-B", 10), submit=True)
-    settings, tokenizer = TrainingConfig(max_length=16), TextTokenizer(tokenizer_path)
-    task = ClassificationTask(TaskContext(config, config.load(), settings, MODEL, tokenizer))
-    model = SequenceClassifier(MODEL, 1).eval()
-    init_weights(model, 1)
-    batch = task.batch(task.train, np.arange(4))
-    predicted = task.outputs(model, batch).detach().numpy()
-    assert predicted.shape == (4, 1)
-    expected = ((predicted[:, 0] - np.array([0, 1, 2, 3])) ** 2).sum()
-    assert float(task.loss(model, batch).detach()) == pytest.approx(expected, rel=1e-5)
-    lines = [json.loads(line) for line in task.files(np.full((10, 1), 2.5))["predictions.jsonl"].splitlines()]
-    texts = {"text": task.examples[1].text_a, "text_b": task.examples[1].text_b}
-    assert lines[1] == {"id": "dev-3", "label": 1.0, "prediction": 2.5} | texts
-    assert task.test is not None
-    assert len(task.test) == 1
-    assert task.submission(np.array([[5.2]])) == {"STS-B.tsv": b"index\tprediction\n0\t5.000\n"}
-    assert task.submission(np.array([[-0.1]])) == {"STS-B.tsv": b"index\tprediction\n0\t0.000\n"}
-
-
-def test_mnli_scores_both_evaluation_sets(tmp_path):
-    config = task_of(tmp_path, EXCERPTS["mnli"])
-    data = config.load()
-    outputs = np.eye(3)[[2, 1, 2, 0]]
-    assert config.measure(data.evaluation, outputs) == {"accuracy_matched": 1.0, "accuracy_mismatched": 0.5}
-    assert data.test == ()
 
 
 def test_mnli_is_submitted_with_the_diagnostic_set(tmp_path):

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
-import torch
-from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification
 
 from cluster.artefacts.errors import ConfigError, ExportError, MismatchError
 from models.hf.directory import save_hf_directory
@@ -20,10 +16,8 @@ from models.language_models import MaskedLanguageModel
 from pipeline.checkpoint.references import resolve_model
 from pipeline.tune.export import export, load_finetuned
 from pipeline.tune.finetuned import resolve_start
-from pipeline.tune.forms import FORMS
-from pipeline.tune.forms.base import TaskContext
 from pipeline.tune.trials import plan_trials
-from tests.pipeline.tune.conftest import MODEL
+from tests.pipeline.tune.conftest import MODEL, enlarged
 
 METHODS = {
     "lora": {"kind": "lora", "rank": 4},
@@ -40,13 +34,7 @@ TRAINING = {"epochs": 6, "batch_size": 8, "lr": 2e-2, "max_length": 16}
 @pytest.fixture
 def start(tmp_path, tokenizer_path):
     """A Hugging Face directory of a small RoBERTa with random weights."""
-    model = MaskedLanguageModel(MODEL)
-    init_weights(model, seed=7)
-    with torch.no_grad():
-        # Random weights as small as usual hide from the first token what the others are.
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(12)
+    model = enlarged(MaskedLanguageModel(MODEL), 12)
     directory = tmp_path / "roberta"
     save_hf_directory(directory, model.state_dict(), MODEL, TokenIds(pad=1, bos=0, eos=2), head="masked_lm")
     (directory / "tokenizer.json").write_bytes(tokenizer_path.read_bytes())
@@ -67,30 +55,6 @@ def test_every_method_learns_and_keeps_a_small_file_over_one_base(method, tune, 
     assert not any(name.startswith("encoder.embeddings.tokens") for name in kept)
     with safe_open(weights, "pt") as file:
         assert len(file.metadata()) == 1, "safetensors writes several keys in another order each time"
-
-
-@pytest.mark.parametrize("method", ["lora merged", "lora"])
-def test_transformers_and_peft_give_the_saved_logits(method, tune, start, tmp_path):
-    tuned = tune(start, save_models=True, training=TRAINING | {"peft": METHODS["lora"]})
-    made = export(str(tuned.directory), tmp_path / "out", runs_dir=tmp_path, peft=method != "lora merged")
-    if method == "lora merged":
-        model = AutoModelForSequenceClassification.from_pretrained(made.directory)
-    else:
-        assert made.auto_class == "peft.AutoPeftModelForSequenceClassification"
-        base = AutoModelForSequenceClassification.from_pretrained(start.directory)
-        model = PeftModel.from_pretrained(base, made.directory)
-    trials, settings = plan_trials(tuned.config, start), tuned.config.training_of("reviews")
-    context = TaskContext(
-        tuned.config.tasks["reviews"], trials.tasks["reviews"], settings, trials.model, trials.tokenizer
-    )
-    task = FORMS["classification"](context)
-    inputs = task.batch(task.evaluation, np.arange(len(task.evaluation))).inputs
-    with torch.no_grad():
-        found = model.eval()(
-            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"].long()
-        ).logits
-    saved = torch.tensor([line["logits"] for line in tuned.lines()])
-    torch.testing.assert_close(found, saved, rtol=1e-4, atol=1e-4)
 
 
 def test_what_no_plain_network_holds_or_lies_over_another_checkpoint_is_not_exported(tune, start, tmp_path):
