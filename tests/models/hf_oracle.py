@@ -21,6 +21,7 @@ from models.hf.families import Exported, Imported, export_model, import_model
 from models.hf.family import TokenIds
 from models.hf.heads import Head, carrier_of, num_labels_of, their_inputs
 from models.initialization import init_weights
+from tests.models.materials import padding, shake, some_tokens
 
 TOLERANCE = 1e-4
 transformers.utils.logging.disable_progress_bar()
@@ -113,10 +114,15 @@ def assert_same_outputs(
     found = carrier_of(config, head).outputs(ours, batch.input_ids, batch.attention_mask, batch.segment_ids)
     inputs = their_inputs(config, batch.input_ids, batch.attention_mask, batch.segment_ids, head)
     expected = theirs(**inputs, **arguments)
+    assert_close_outputs(found, expected, batch.attention_mask)
+
+
+def assert_close_outputs(found: Mapping[str, Tensor], expected: Any, present: Tensor) -> None:
+    """Every output of ours is theirs, at every token where it has one for each."""
     for name, scores in found.items():
         other = expected[name]
-        if scores.shape[:2] == batch.attention_mask.shape:
-            scores, other = scores[batch.attention_mask], other[batch.attention_mask]
+        if scores.shape[:2] == present.shape:
+            scores, other = scores[present], other[present]
         torch.testing.assert_close(scores, other, atol=TOLERANCE, rtol=0)
 
 
@@ -125,16 +131,8 @@ def random_network(config: TransformerConfig, head: Head, seed: int, num_labels:
     model = carrier_of(config, head).build(config, num_labels).eval()
     model.config = config  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
     init_weights(model, seed)
-    shake(model, seed)
+    shake(model, seed, 0.1)
     return model
-
-
-@torch.no_grad()
-def shake(model: nn.Module, seed: int) -> None:
-    """Move every parameter off its initial value."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
-        parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
 
 
 READ_FROM_THE_FIRST_TOKEN = ("pretraining", "sequence_classification", "multiple_choice")
@@ -147,7 +145,7 @@ def assert_import_agrees(data: DataObject, theirs: Any, *, counts_columns: bool 
     Args:
         counts_columns: whether their positions are columns unless given, so that padding on the left shifts them.
     """
-    shake(theirs.eval(), 1)
+    shake(theirs.eval(), 1, 0.1)
     imported = imported_from(theirs)
     pad = theirs.config.pad_token_id
     _assert_agree(data, built(imported), theirs, imported.config, imported.head, pad, counts_columns)
@@ -224,17 +222,6 @@ def tensors_on_meta(hf_config: dict[str, Any]) -> dict[str, list[int]]:
 def shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
     """Names and shapes."""
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
-
-
-def some_tokens(batch: int, length: int, seed: int) -> Tensor:
-    """[batch, length] ids of a vocabulary of 61, none of them special."""
-    return torch.randint(6, 61, (batch, length), generator=torch.Generator().manual_seed(seed))
-
-
-def padding(lengths: list[int], length: int, side: str = "right") -> Tensor:
-    """[len(lengths), length] bool: true at tokens."""
-    place, sizes = torch.arange(length), torch.tensor(lengths)[:, None]
-    return place < sizes if side == "right" else place >= length - sizes
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from models.elmo.encoder import read_sentences
 from models.elmo.export import Elmo, load_elmo, save_elmo
 from models.elmo.language_model import ElmoLanguageModel
 from models.initialization import init_weights
-from tests.models.conftest import tiny_elmo
+from tests.models.materials import tiny_elmo
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "models" / "elmo" / "README.md"

@@ -15,7 +15,7 @@ from models.elmo.encoder import pad_sentences, read_sentences
 from models.elmo.language_model import ElmoLanguageModel
 from models.elmo.representations import ElmoClassifier, ElmoRepresentations, ScalarMix
 from models.initialization import init_weights
-from tests.models.conftest import tiny_elmo
+from tests.models.materials import tiny_elmo
 
 CONFIG = tiny_elmo(num_highway_layers=1)
 SENTENCES = [["a", "short", "one"], ["word"], ["this", "one", "is", "longer"]]

@@ -12,7 +12,7 @@ from models.elmo.encoder import read_sentences
 from models.elmo.language_model import ElmoLanguageModel, choose_candidates, sampled_cross_entropy
 from models.initialization import init_weights
 from models.losses import EACH
-from tests.models.conftest import tiny_elmo
+from tests.models.materials import tiny_elmo
 
 WORDS, WIDTH, PREDICTED = 400, 12, 30
 

@@ -9,12 +9,13 @@ import transformers
 from models.hf.directory import read_hf_directory, save_hf_directory, weight_files
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
+from tests.models.materials import small_config
 
 INPUT_IDS = torch.tensor([[0, 5, 6, 7, 2], [0, 8, 9, 10, 2]])
 
 
 @pytest.fixture
-def saved(tmp_path, small_config):
+def saved(tmp_path):
     model = MaskedLanguageModel(small_config()).eval()
     init_weights(model, seed=1)
     save_hf_directory(tmp_path / "export", model.state_dict(), small_config())
@@ -94,13 +95,13 @@ def test_refusal_names_the_directory(saved):
         read_hf_directory(saved)
 
 
-def test_refused_export_leaves_no_model_behind(tmp_path, small_config):
+def test_refused_export_leaves_no_model_behind(tmp_path):
     with pytest.raises(ValueError, match="its head is not known"):
         save_hf_directory(tmp_path / "export", {}, small_config())
     assert not (tmp_path / "export").exists()
 
 
-def test_export_replaces_the_shards_of_another(saved, small_config):
+def test_export_replaces_the_shards_of_another(saved):
     (saved / "model.safetensors.index.json").write_text("{}")
     save_hf_directory(saved, MaskedLanguageModel(small_config()).state_dict(), small_config())
     assert not (saved / "model.safetensors.index.json").exists()

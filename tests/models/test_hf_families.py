@@ -16,6 +16,7 @@ from models.hf.heads import CARRIERS, build_on_meta, exported_part
 from models.language_models import MaskedLanguageModel
 from models.span_boundary import SpanBoundaryLanguageModel
 from tests.models.hf_oracle import TOKENS, imported_from, random_network
+from tests.models.materials import small_config
 from tests.published_networks import PRESETS
 
 WRITTEN_AS = {
@@ -53,7 +54,7 @@ def test_every_class_that_is_read_belongs_to_one_family_and_every_head_has_a_net
     assert heads <= {head for _, head in CARRIERS}
 
 
-def test_family_may_be_chosen_and_must_be_able(small_config):
+def test_family_may_be_chosen_and_must_be_able():
     config = small_config(num_segments=2)
     state = MaskedLanguageModel(config).state_dict()
     assert export_model(state, config).family == "BERT"
@@ -108,7 +109,7 @@ def test_field_that_changes_outputs_is_noticed(name):
     assert any(line.startswith(f"{name} is ") for line in differences(config, "masked_lm", base, ()))
 
 
-def test_span_boundary_head_is_left_out_and_said_so(small_config):
+def test_span_boundary_head_is_left_out_and_said_so():
     config = small_config(num_segments=2)
     state = SpanBoundaryLanguageModel(config, 10).state_dict()
     written = export_model(state, config, TokenIds(0, 1, 2))
@@ -117,7 +118,7 @@ def test_span_boundary_head_is_left_out_and_said_so(small_config):
     assert exported_part(state, config).state_dict.keys() == MaskedLanguageModel(config).state_dict().keys()
 
 
-def test_half_a_network_is_not_exported(small_config):
+def test_half_a_network_is_not_exported():
     state = MaskedLanguageModel(small_config()).state_dict()
     del state["encoder.embeddings.norm.bias"]
     with pytest.raises(ValueError, match=r"missing encoder\.embeddings\.norm\.bias"):
@@ -137,12 +138,12 @@ def test_fused_and_transposed_tensors_come_back(transposed):
     assert all(torch.equal(ours[name], back[name]) for name in ours)
 
 
-def test_classifier_with_one_label_is_a_regression_there(small_config):
+def test_classifier_with_one_label_is_a_regression_there():
     state = SequenceClassifier(small_config(), 1).state_dict()
     assert export_model(state, small_config()).config["id2label"] == {"0": "LABEL_0"}
 
 
-def test_labels_keep_their_names(small_config):
+def test_labels_keep_their_names():
     state = SequenceClassifier(small_config(), 2).state_dict()
     config = export_model(state, small_config(), labels=["negative", "positive"]).config
     assert config["label2id"] == {"negative": 0, "positive": 1}
@@ -164,7 +165,7 @@ FOREIGN = {
 }
 
 
-def test_heads_that_are_not_read_are_named(small_config):
+def test_heads_that_are_not_read_are_named():
     config = small_config(num_segments=2)
     ours = random_network(config, "masked_lm", 1)
     exported = export_model(ours.state_dict(), config, TOKENS, family="BERT")

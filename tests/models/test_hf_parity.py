@@ -26,11 +26,10 @@ from tests.models.hf_oracle import (
     export_of,
     import_of,
     random_network,
-    shake,
     shapes,
-    some_tokens,
     tensors_on_meta,
 )
+from tests.models.materials import shake, some_tokens
 from tests.published_networks import PRESETS
 
 FAMILY = {family.name: family for family in FAMILIES}
@@ -62,7 +61,7 @@ def writer(family: str) -> Any:
 @given(data=st.data())
 def test_imported_network_computes_what_transformers_computes(family, architecture, data):
     case = CASES[family]
-    theirs = getattr(transformers, architecture)(data.draw(case.theirs(architecture), "config"))
+    theirs = getattr(transformers, architecture)(case.draw_theirs(data.draw, architecture))
     imported = assert_import_agrees(data, theirs, counts_columns=case.counts_columns)
     assert (imported.family, imported.head) == (family, FAMILY[family].architectures[architecture])
 
@@ -74,7 +73,7 @@ def test_imported_network_computes_what_transformers_computes(family, architectu
 @given(data=st.data())
 def test_exported_network_computes_the_same_in_transformers_and_comes_back(family, head, data):
     case = CASES[family]
-    config = data.draw(case.ours(), "config")
+    config = case.draw_ours(data.draw)
     assert_export_agrees(data, config, head, family, counts_columns=case.counts_columns)
 
 
@@ -167,7 +166,7 @@ def test_untied_bart_computes_the_same_where_its_inputs_are_one():
         **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 20),
     )
     theirs = transformers.BartForConditionalGeneration(config).eval()
-    shake(theirs, 1)
+    shake(theirs, 1, 0.1)
     with pytest.raises(ValueError, match=r"model\.decoder\.embed_tokens\.weight differs"):
         import_of(theirs)
     theirs.model.decoder.embed_tokens.weight.data.copy_(theirs.model.encoder.embed_tokens.weight)
@@ -194,7 +193,7 @@ def test_texts_longer_than_the_largest_distance_of_t5_share_the_last_bucket():
     sizes = {"vocab_size": 61, "d_model": 16, "d_kv": 4, "d_ff": 30, "num_layers": 1, "num_heads": 4}
     buckets = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
     theirs = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, **buckets)).eval()
-    shake(theirs, 1)
+    shake(theirs, 1, 0.1)
     source, target = some_tokens(1, 90, 1), some_tokens(1, 70, 2)
     expected = theirs(input_ids=source, decoder_input_ids=target).logits
     found = import_of(theirs).logits(source, target)

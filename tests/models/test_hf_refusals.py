@@ -15,6 +15,7 @@ from models.hf.heads import Head, build_on_meta
 from models.language_models import MaskedLanguageModel
 from tests.models.hf_configs import small
 from tests.models.hf_oracle import TOKENS, random_network
+from tests.models.materials import small_config
 
 HEADS: dict[str, Head] = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "seq2seq_lm"}
 
@@ -63,7 +64,7 @@ def test_network_that_a_family_cannot_carry_is_refused_by_the_field(family, fiel
         export_model(state, config, TOKENS, family=family)
 
 
-def test_network_that_no_family_computes_is_refused_with_every_reason(small_config):
+def test_network_that_no_family_computes_is_refused_with_every_reason():
     config = small_config(positions="sinusoidal", gated=True)
     with pytest.raises(ValueError, match="no family") as refused:
         export_model(MaskedLanguageModel(config).state_dict(), config)
@@ -223,7 +224,7 @@ def test_weights_that_are_not_finite_are_not_exported(family, name):
         export_model(state | {name: torch.full_like(state[name], float("inf"))}, config, TOKENS)
 
 
-def test_special_tokens_outside_the_vocabulary_are_refused(small_config):
+def test_special_tokens_outside_the_vocabulary_are_refused():
     state = MaskedLanguageModel(small_config()).state_dict()
     with pytest.raises(ValueError, match=r"pad token has the id 61, but .* 61 ids"):
         export_model(state, small_config(), TokenIds(pad=61))

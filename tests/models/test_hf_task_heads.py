@@ -15,10 +15,9 @@ from tests.models.hf_oracle import (
     TOKENS,
     import_of,
     opened_by_transformers,
-    padding,
     random_network,
-    some_tokens,
 )
+from tests.models.materials import padding, some_tokens
 
 V1_1 = {"gated": True, "tie_embeddings": False}
 CASES = [

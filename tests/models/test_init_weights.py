@@ -8,9 +8,10 @@ from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from models.stacks import Encoder
+from tests.models.materials import small_config
 
 
-def test_weights_are_a_function_of_the_seed_alone(small_config):
+def test_weights_are_a_function_of_the_seed_alone():
     def weights(seed: int, global_seed: int) -> dict[str, torch.Tensor]:
         torch.manual_seed(global_seed)
         model = MaskedLanguageModel(small_config())
@@ -23,14 +24,14 @@ def test_weights_are_a_function_of_the_seed_alone(small_config):
     assert changed == {name for name in first if name.endswith("weight") and "norm" not in name}
 
 
-def test_global_random_state_is_left_alone(small_config):
+def test_global_random_state_is_left_alone():
     model = Encoder(small_config())
     before = torch.get_rng_state()
     init_weights(model, seed=1)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_shared_names_get_the_same_weights_in_every_network(small_config):
+def test_shared_names_get_the_same_weights_in_every_network():
     masked, classifier = (
         MaskedLanguageModel(small_config(num_layers=3)),
         SequenceClassifier(small_config(), 2),
@@ -42,7 +43,7 @@ def test_shared_names_get_the_same_weights_in_every_network(small_config):
     assert all(torch.equal(ours[name], theirs[name]) for name in shared)
 
 
-def test_network_from_the_meta_device_gets_the_same_weights(small_config):
+def test_network_from_the_meta_device_gets_the_same_weights():
     direct = MaskedLanguageModel(small_config())
     with torch.device("meta"):
         late = MaskedLanguageModel(small_config())
@@ -76,14 +77,14 @@ def test_distribution_is_that_of_the_config():
             assert tensor.mean().item() == pytest.approx(0.0, abs=6e-4)
 
 
-def test_different_tensors_of_one_shape_differ(small_config):
+def test_different_tensors_of_one_shape_differ():
     model = Encoder(small_config())
     init_weights(model, seed=0)
     first, second = (layer.attention.qkv.weight for layer in model.transformer.layers)
     assert not torch.equal(first, second)
 
 
-def test_initial_weights_are_cut_off_as_in_berts_released_code(small_config):
+def test_initial_weights_are_cut_off_as_in_berts_released_code():
     """Two deviations of 0.02 at most, which leave one of 0.0176."""
     model = Encoder(small_config(vocab_size=5000, initializer_cut=2.0, initializer_std=0.02))
     init_weights(model, seed=1)

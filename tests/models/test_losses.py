@@ -142,6 +142,7 @@ import resource
 import torch
 import torch.nn.functional as F
 from models.losses import summed_cross_entropy
+from tests.models.materials import gradients
 
 tokens, vocabulary, width = 4096, 65536, 32
 torch.manual_seed(0)

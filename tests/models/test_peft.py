@@ -11,20 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from models.classifiers import SequenceClassifier
-from models.elmo.config import ElmoConfig
 from models.elmo.representations import ElmoClassifier
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
-from models.initialization import init_weights
 from models.language_models import CausalLanguageModel, ConditionalGenerator, SequenceToSequence
-from models.peft.apply import (
-    apply_peft,
-    load_peft,
-    merge,
-    peft_state,
-    trained_parameters,
-    trained_share,
-)
+from models.peft.apply import apply_peft, load_peft, merge, peft_state, trained_parameters, trained_share
 from models.peft.prefix import layers_of
 from models.peft.settings import (
     AdapterSettings,
@@ -36,39 +27,18 @@ from models.peft.settings import (
 )
 from models.transformer import Transformer
 from models.visibility import Varlen, Visible
-from tests.models.hf_oracle import padding, some_tokens
+from tests.models.hf_configs import small
+from tests.models.materials import padding, randomised, small_config, some_tokens, tiny_elmo
 from tests.published_networks import PRESETS
 
-NETWORKS: dict[str, dict[str, Any]] = {
-    "encoder": {"num_segments": 2},
-    "decoder": {"network": "decoder", "norm": "pre", "embedding_norm": False},
-    "grouped": {
-        "network": "decoder",
-        "norm": "pre",
-        "norm_kind": "rms",
-        "biases": False,
-        "embedding_norm": False,
-        "positions": "rotary",
-        "gated": True,
-        "num_key_value_heads": 2,
-    },
-    "encoder_decoder": {"network": "encoder_decoder"},
-    "t5": {
-        "network": "encoder_decoder",
-        "norm": "pre",
-        "norm_kind": "rms",
-        "biases": False,
-        "positions": "relative_bias",
-        "scale_attention": False,
-    },
-    "local": {
-        "positions": "rotary",
-        "norm": "pre",
-        "first_norm": False,
-        "gated": True,
-        "local_window": 4,
-        "global_every": 2,
-    },
+DETERMINISTIC = {"dropout": 0.0, "attention_dropout": 0.0}
+NETWORKS = {
+    "encoder": small("BERT", **DETERMINISTIC),
+    "decoder": small("GPT-2", **DETERMINISTIC),
+    "grouped": small("LLaMA", **DETERMINISTIC),
+    "encoder_decoder": small("BART", **DETERMINISTIC),
+    "t5": small("T5", **DETERMINISTIC),
+    "local": small("ModernBERT", local_window=4, global_every=2, **DETERMINISTIC),
 }
 METHODS: dict[str, PeftSettings] = {
     "lora": LoraSettings(rank=3),
@@ -81,29 +51,21 @@ METHODS: dict[str, PeftSettings] = {
     "bitfit": BitFitSettings(),
     "mam": MamSettings(prefix_length=5, size=6),
 }
-WITHOUT_BIASES = ("grouped", "t5")
 CASES = [
     (network, method)
     for network in NETWORKS
     for method in METHODS
-    if not (method == "bitfit" and network in WITHOUT_BIASES)
+    if method != "bitfit" or NETWORKS[network].biases
 ]
+IDS, MASK = some_tokens(3, 11, 1), padding([11, 6, 1], 11)
 
 
-@pytest.fixture
-def classifier(small_config, randomise):
-    def make(network: str, **overrides) -> nn.Module:
-        config = small_config(**{"dropout": 0.0, "attention_dropout": 0.0, **NETWORKS[network], **overrides})
-        model = SequenceClassifier(config, 3)
-        init_weights(model, 1)
-        randomise(model, 2)
-        return model
-
-    return make
+def classifier(network: str) -> Any:
+    return randomised(SequenceClassifier(NETWORKS[network], 3))
 
 
 @torch.no_grad()
-def moved(model: nn.Module) -> nn.Module:
+def moved(model: nn.Module) -> Any:
     """With every trained parameter off its initial value."""
     generator = torch.Generator().manual_seed(4)
     for parameter in trained_parameters(model).values():
@@ -111,28 +73,27 @@ def moved(model: nn.Module) -> nn.Module:
     return model
 
 
-def text() -> tuple[Tensor, Tensor]:
-    return some_tokens(3, 11, 1), padding([11, 6, 1], 11)
+def adapted(network: str, method: str) -> Any:
+    return moved(apply_peft(classifier(network), METHODS[method], 1))
 
 
 @pytest.mark.parametrize(("network", "method"), CASES)
-def test_nothing_changes_at_first_but_what_a_prefix_adds(classifier, network, method):
-    model = classifier(network).eval()
-    before = model(*text())
-    names = model.state_dict().keys()
+def test_nothing_changes_at_first_but_what_a_prefix_adds(network, method):
+    model = classifier(network)
+    before, names = model(IDS, MASK), model.state_dict().keys()
     assert apply_peft(model, METHODS[method], 1) is model
     assert names <= model.state_dict().keys(), "tensors of the network keep their names"
-    same = torch.allclose(model(*text()), before, atol=1e-6)
+    same = torch.allclose(model(IDS, MASK), before, atol=1e-6)
     assert same == (method not in ("prefix", "prefix by a network", "mam"))
-    assert not torch.allclose(moved(model)(*text()), before, atol=1e-3)
+    assert not torch.allclose(moved(model)(IDS, MASK), before, atol=1e-3)
 
 
 @pytest.mark.parametrize(("network", "method"), CASES)
-def test_training_moves_all_that_was_added_and_the_head_and_nothing_else(classifier, network, method):
-    model = moved(apply_peft(classifier(network), METHODS[method], 1)).train()
+def test_training_moves_all_that_was_added_and_the_head_and_nothing_else(network, method):
+    model = adapted(network, method).train()
     before = copy.deepcopy(model.state_dict())
     optimizer = torch.optim.SGD(trained_parameters(model).values(), lr=1.0)
-    model(*text()).square().sum().backward()
+    model(IDS, MASK).square().sum().backward()
     assert all(parameter.grad is None for parameter in model.parameters() if not parameter.requires_grad)
     optimizer.step()
     after = model.state_dict()
@@ -142,20 +103,18 @@ def test_training_moves_all_that_was_added_and_the_head_and_nothing_else(classif
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_saved_state_makes_another_start_the_same_network(classifier, method):
-    model = moved(apply_peft(classifier("encoder"), METHODS[method], 1)).eval()
+def test_saved_state_makes_another_start_the_same_network(method):
+    model, other = adapted("encoder", method), apply_peft(classifier("encoder"), METHODS[method], 2)
     state = {name: tensor.clone() for name, tensor in peft_state(model).items()}
-    other = apply_peft(classifier("encoder"), METHODS[method], 2).eval()
     load_peft(other, state)
-    assert torch.equal(model(*text()), other(*text()))
+    assert torch.equal(model(IDS, MASK), other(IDS, MASK))
     with pytest.raises(ValueError, match=r"missing head\.output\.bias"):
         load_peft(other, {name: tensor for name, tensor in state.items() if name != "head.output.bias"})
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_initial_weights_follow_from_seed_and_name_alone(classifier, method):
-    models = [classifier("encoder") for _ in range(3)]
-    before = torch.get_rng_state()
+def test_initial_weights_follow_from_seed_and_name_alone(method):
+    models, before = [classifier("encoder") for _ in range(3)], torch.get_rng_state()
     first, again, other = (
         peft_state(apply_peft(model, METHODS[method], seed))
         for model, seed in zip(models, (1, 1, 2), strict=True)
@@ -167,56 +126,47 @@ def test_initial_weights_follow_from_seed_and_name_alone(classifier, method):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_merged_network_computes_the_same_with_the_tensors_it_had(classifier, network):
-    model = classifier(network).eval()
+def test_merged_network_computes_the_same_with_the_tensors_it_had(network):
+    model = classifier(network)
     names = model.state_dict().keys()
     gate = ("gate",) if model.config.gated else ()
     settings = LoraSettings(targets=("query", "key", "value", "output", "up", "down", *gate))
-    expected = moved(apply_peft(model, settings, 1))(*text())
+    expected = moved(apply_peft(model, settings, 1))(IDS, MASK)
     merge(model)
     assert model.state_dict().keys() == names
     assert all(parameter.requires_grad for parameter in model.parameters())
-    torch.testing.assert_close(model(*text()), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(model(IDS, MASK), expected, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="the method is none"):
         merge(model)
 
 
-SHARES: list[tuple[str, PeftSettings, float, float]] = [
-    # Hu et al. 2022, table 2: 0.3M of 125M.
-    ("roberta-base", LoraSettings(rank=8), 0.0022, 0.0026),
-    # Ben Zaken et al. 2022, table 1 and section 4: 0.08 % of BERT large, 0.09 % of BERT base.
-    ("bert-large", BitFitSettings(), 0.00075, 0.00085),
-    ("bert-base", BitFitSettings(), 0.00085, 0.00095),
-    # Houlsby et al. 2019, table 1: 2.1 % of BERT large with size 64.
-    ("bert-large", AdapterSettings(size=64), 0.0185, 0.0215),
-    # He et al. 2022, table 2: 3.6 % and 7.2 % of BART large for prefixes of 200 and adapters of 200 and 400.
-    ("bart-large", PrefixSettings(length=200), 0.034, 0.038),
-    # Table 6: MAM with l = 30 and r = 512 is 6.7 %.
-    ("bart-large", MamSettings(), 0.065, 0.069),
-]
-
-
-@pytest.mark.parametrize(("preset", "settings", "least", "most"), SHARES)
+@pytest.mark.parametrize(
+    ("preset", "settings", "least", "most"),
+    [
+        # Hu et al. 2022, table 2: 0.3M of 125M.
+        ("roberta-base", LoraSettings(rank=8), 0.0022, 0.0026),
+        # Ben Zaken et al. 2022, table 1 and section 4: 0.08 % of BERT large, 0.09 % of BERT base.
+        ("bert-large", BitFitSettings(), 0.00075, 0.00085),
+        ("bert-base", BitFitSettings(), 0.00085, 0.00095),
+        # Houlsby et al. 2019, table 1: 2.1 % of BERT large with size 64.
+        ("bert-large", AdapterSettings(size=64), 0.0185, 0.0215),
+        # He et al. 2022, table 2: 3.6 % of BART large for prefixes of 200; table 6: 6.7 % for l = 30 and r = 512.
+        ("bart-large", PrefixSettings(length=200), 0.034, 0.038),
+        ("bart-large", MamSettings(), 0.065, 0.069),
+    ],
+)
 def test_share_of_trained_parameters_is_that_of_the_papers(preset, settings, least, most):
     config = PRESETS[preset]
-    build = SequenceToSequence if config.network == "encoder_decoder" else None
     with torch.device("meta"):
-        model = build(config) if build else SequenceClassifier(config, 2)
+        writes = config.network == "encoder_decoder"
+        model = SequenceToSequence(config) if writes else SequenceClassifier(config, 2)
     apply_peft(model, settings, 1)
     assert all(parameter.is_meta for parameter in model.parameters())
     assert least < trained_share(model) < most
 
 
-def test_lora_of_roberta_base_has_as_many_parameters_as_in_the_paper():
-    with torch.device("meta"):
-        model = SequenceClassifier(PRESETS["roberta-base"], 2)
-    apply_peft(model, LoraSettings(rank=8), 1)
-    added = sum(one.numel() for name, one in trained_parameters(model).items() if ".lora." in name)
-    assert added == 12 * 2 * 2 * 8 * 768
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_vocabulary_of_a_generator_is_not_trained(small_config, method):
+def test_vocabulary_of_a_generator_is_not_trained(method):
     model = ConditionalGenerator(small_config(network="encoder_decoder", tie_embeddings=False))
     apply_peft(model, METHODS[method], 1)
     assert "network.head.weight" not in trained_parameters(model)
@@ -225,42 +175,20 @@ def test_vocabulary_of_a_generator_is_not_trained(small_config, method):
 @torch.no_grad()
 @pytest.mark.parametrize("network", ["decoder", "grouped"])
 @pytest.mark.parametrize("method", ["prefix", "lora", "houlsby", "mam"])
-def test_cached_generation_is_generation_without_a_cache(small_config, randomise, network, method):
-    config = small_config(**NETWORKS[network])
-    model = CausalLanguageModel(config).eval()
-    init_weights(model, 1)
-    randomise(model, 2)
-    moved(apply_peft(model, METHODS[method], 1))
-    prompt = some_tokens(2, 5, 1)
-    generated = generate(
-        model,
-        prompt,
-        config=GenerationConfig(max_new_tokens=6, min_new_tokens=6, eos_token_id=5, pad_token_id=3),
-    ).sequences
+def test_cached_generation_is_generation_without_a_cache(network, method):
+    model = moved(apply_peft(randomised(CausalLanguageModel(NETWORKS[network])), METHODS[method], 1))
+    config = GenerationConfig(max_new_tokens=6, min_new_tokens=6, eos_token_id=5, pad_token_id=3)
+    generated = generate(model, some_tokens(2, 5, 1), config=config).sequences
     for place in range(5, 11):
         scores = model.logits(generated[:, :place])[:, -1]
         scores[:, 5] = -torch.inf
         assert generated[:, place].equal(scores.argmax(-1))
 
 
-def test_generation_ends_with_the_positions_that_a_prefix_leaves(small_config):
-    model = CausalLanguageModel(small_config(**NETWORKS["decoder"]))
-    init_weights(model, 1)
-    apply_peft(model, PrefixSettings(length=20), 1)
-    prompt = some_tokens(1, 3, 1)
-    settings: dict[str, Any] = {"eos_token_id": 5, "pad_token_id": 3, "min_length": 4}
-    assert generate(model, prompt, config=GenerationConfig(**settings)).sequences.shape == (1, 4)
-    with pytest.raises(ValueError, match="max_positions: 4"):
-        generate(model, prompt, config=GenerationConfig(**settings, max_new_tokens=2))
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("network", ["encoder_decoder", "t5"])
-def test_beams_of_an_encoder_decoder_share_the_prefix_of_their_memory(small_config, randomise, network):
-    config = small_config(**NETWORKS[network])
-    model = SequenceToSequence(config).eval()
-    init_weights(model, 1)
-    randomise(model, 2)
+def test_beams_of_an_encoder_decoder_share_the_prefix_of_their_memory(network):
+    model = randomised(SequenceToSequence(NETWORKS[network]))
     moved(apply_peft(model, PrefixSettings(length=3), 1))
     settings = GenerationConfig(
         max_new_tokens=5, num_beams=3, decoder_start_token_id=3, eos_token_id=5, pad_token_id=3
@@ -274,73 +202,83 @@ def test_beams_of_an_encoder_decoder_share_the_prefix_of_their_memory(small_conf
 @torch.no_grad()
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("network", ["encoder", "decoder"])
-def test_packed_pieces_are_read_as_texts_by_themselves(classifier, network, method):
-    model = moved(apply_peft(classifier(network).eval(), METHODS[method], 1))
-    stack: Any = model.encoder if network == "encoder" else model.decoder
+def test_packed_pieces_are_read_as_texts_by_themselves(network, method):
+    stack = getattr(adapted(network, method), network)
     ids = some_tokens(1, 12, 1)
     packed = stack(ids, cu_seqlens=torch.tensor([0, 5, 12], dtype=torch.int32))
     torch.testing.assert_close(packed[:, :5], stack(ids[:, :5]), atol=1e-5, rtol=0)
     torch.testing.assert_close(packed[:, 5:], stack(ids[:, 5:]), atol=1e-5, rtol=0)
 
 
-def test_prefix_refuses_the_kernel_for_packed_pieces(classifier):
-    model = apply_peft(classifier("encoder"), PrefixSettings(length=2), 1)
-    boundaries = torch.tensor([0, 4], dtype=torch.int32)
+def test_prefix_refuses_the_kernel_for_packed_pieces():
+    model, boundaries = adapted("encoder", "prefix"), torch.tensor([0, 4], dtype=torch.int32)
     visible = Visible(varlen=Varlen(boundaries, boundaries, 4, 4, (-1, -1)))
     stack = next(module for module in model.modules() if isinstance(module, Transformer))
-    attention = layers_of(stack)[0].attention
     with pytest.raises(ValueError, match="attention_backend: sdpa"):
-        attention(torch.zeros(1, 4, 16), visible)
+        layers_of(stack)[0].attention(torch.zeros(1, 4, 16), visible)
 
 
-def test_prefix_of_a_decoder_takes_its_first_positions(classifier):
-    model = apply_peft(classifier("decoder"), PrefixSettings(length=20), 1)
-    model(some_tokens(1, 4, 1))
+def test_prefix_of_a_decoder_takes_its_first_positions_and_ends_what_it_writes():
+    model = randomised(CausalLanguageModel(NETWORKS["decoder"]))
+    apply_peft(model, PrefixSettings(length=20), 1)
+    model.logits(some_tokens(1, 4, 1))
     with pytest.raises(ValueError, match="knows 4 positions"):
-        model(some_tokens(1, 5, 1))
-    with pytest.raises(ValueError, match="a prefix of 24 leaves no positions"):
-        apply_peft(classifier("decoder"), PrefixSettings(length=24), 1)
+        model.logits(some_tokens(1, 5, 1))
+    prompt = some_tokens(1, 3, 1)
+    settings: dict[str, Any] = {"eos_token_id": 5, "pad_token_id": 3, "min_length": 4}
+    assert generate(model, prompt, config=GenerationConfig(**settings)).sequences.shape == (1, 4)
+    with pytest.raises(ValueError, match="max_positions: 4"):
+        generate(model, prompt, config=GenerationConfig(**settings, max_new_tokens=2))
 
 
-def test_recomputed_layers_have_the_same_gradients(classifier):
-    gradients = []
+def test_recomputed_layers_have_the_same_gradients():
+    gradients: list[dict[str, Tensor]] = []
     for recompute in (False, True):
-        model: Any = moved(apply_peft(classifier("encoder"), MamSettings(prefix_length=3, size=4), 1))
-        model.train()
+        model = adapted("encoder", "mam").train()
         model.encoder.transformer.gradient_checkpointing = recompute
-        model(*text()).sum().backward()
+        model(IDS, MASK).sum().backward()
         gradients.append({name: one.grad for name, one in trained_parameters(model).items()})
-    assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("kind", "fields"),
     [
-        (lambda: LoraSettings(rank=0), "rank must be at least 1, not 0"),
-        (lambda: LoraSettings(targets=()), "targets must be some of query"),
-        (lambda: LoraSettings(targets=("q_proj",)), "targets must be some of query"),  # type: ignore[arg-type]
-        (lambda: AdapterSettings(size=0), "size must be at least 1"),
-        (lambda: AdapterSettings(dropout=1.0), "dropout must be a probability"),
-        (lambda: PrefixSettings(length=0), "length must be at least 1"),
-        (lambda: MamSettings(prefix_length=0), "length must be at least 1"),
+        (LoraSettings, {"rank": 0}),
+        (LoraSettings, {"targets": ()}),
+        (LoraSettings, {"targets": ("q_proj",)}),
+        (AdapterSettings, {"size": 0}),
+        (AdapterSettings, {"dropout": 1.0}),
+        (PrefixSettings, {"length": 0}),
+        (MamSettings, {"prefix_length": 0}),
     ],
 )
-def test_settings_outside_their_range_are_refused(make, message):
+def test_settings_outside_their_range_are_refused_by_name(kind, fields):
+    (name,) = fields
+    with pytest.raises(ValueError, match=f"{name.removeprefix('prefix_')} must be"):
+        kind(**fields)
+
+
+@pytest.mark.parametrize(
+    ("network", "settings", "message"),
+    [
+        ("t5", BitFitSettings(), "this network has none"),
+        ("encoder", LoraSettings(targets=("gate",)), "no projection gate"),
+        ("decoder", PrefixSettings(length=24), "leaves no positions"),
+    ],
+)
+def test_networks_that_a_method_does_not_fit_are_refused_unchanged(network, settings, message):
+    model = classifier(network)
     with pytest.raises(ValueError, match=message):
-        make()
+        apply_peft(model, settings, 1)
+    assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_networks_that_a_method_does_not_fit_are_refused(classifier):
-    with pytest.raises(ValueError, match="this network has none"):
-        apply_peft(classifier("t5"), BitFitSettings(), 1)
-    model = classifier("encoder")
-    with pytest.raises(ValueError, match="no projection gate"):
-        apply_peft(model, LoraSettings(targets=("gate",)), 1)
-    assert all(parameter.requires_grad for parameter in model.parameters()), "nothing is changed then"
+def test_a_second_method_another_merging_and_elmo_are_refused():
+    model = adapted("encoder", "houlsby")
     with pytest.raises(ValueError, match="has a method"):
-        apply_peft(apply_peft(model, BitFitSettings(), 1), LoraSettings(), 1)
+        apply_peft(model, LoraSettings(), 1)
     with pytest.raises(ValueError, match="the method is adapters"):
-        merge(apply_peft(classifier("encoder"), AdapterSettings(), 1))
-    small = ElmoConfig(character_size=4, filters=((1, 4),), projection_size=6, cell_size=10)
+        merge(model)
     with pytest.raises(ValueError, match="ELMo has none"):
-        apply_peft(ElmoClassifier(small, 2), LoraSettings(), 1)
+        apply_peft(ElmoClassifier(tiny_elmo(), 2), LoraSettings(), 1)

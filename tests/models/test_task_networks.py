@@ -21,8 +21,8 @@ from models.initialization import init_weights
 from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from models.stacks import read_text, shifted_right
 from models.weights import check_tensors, count_parameters
-from tests.models.conftest import tiny_elmo
-from tests.models.hf_oracle import export_of, padding, some_tokens
+from tests.models.hf_oracle import export_of
+from tests.models.materials import padding, randomised, small_config, some_tokens, tiny_elmo
 
 NETWORKS = {
     "encoder": {"num_segments": 2},
@@ -32,11 +32,10 @@ NETWORKS = {
 
 
 @pytest.fixture
-def built(small_config, randomise):
+def built():
     def make(build, kind: str, *arguments, **overrides) -> nn.Module:
         model = build(small_config(**NETWORKS[kind], **overrides), *arguments).eval()
-        init_weights(model, 1)
-        randomise(model, 2)
+        randomised(model, 1)
         return model
 
     return make
@@ -78,7 +77,7 @@ def test_decoder_tags_a_token_without_what_follows(built):
     torch.testing.assert_close(model(ids)[:, :5], model(ids[:, :5]))
 
 
-def test_networks_refuse_what_they_have_not(built, small_config):
+def test_networks_refuse_what_they_have_not(built):
     ids = some_tokens(1, 4, 1)
     with pytest.raises(ValueError, match="segment_ids belong to an encoder"):
         read_text(built(TokenClassifier, "decoder", 2), ids, segment_ids=ids)
@@ -137,7 +136,7 @@ COMBINED = {
 
 @pytest.mark.parametrize("kind", NETWORKS)
 @pytest.mark.parametrize("combine", COMBINED)
-def test_features_combine_layers_as_their_name_says(built, small_config, kind, combine):
+def test_features_combine_layers_as_their_name_says(built, kind, combine):
     config = small_config(**NETWORKS[kind], num_layers=5)
     model = FeatureTagger(config, 3, FeatureSettings(combine))
     init_weights(model, 1)
@@ -150,7 +149,7 @@ def test_features_combine_layers_as_their_name_says(built, small_config, kind, c
     assert all(name.startswith(("scores.", "features.mix.")) for name in trained)
 
 
-def test_named_layer_is_counted_from_the_embeddings(small_config):
+def test_named_layer_is_counted_from_the_embeddings():
     ids = some_tokens(2, 6, 1)
     model = FeatureTagger(small_config(), 3, FeatureSettings("layer", layer=1)).train()
     init_weights(model, 1)
@@ -166,7 +165,7 @@ def test_named_layer_is_counted_from_the_embeddings(small_config):
         FeatureTagger(small_config(), 3, FeatureSettings("sum_last_four"))
 
 
-def test_features_of_a_text_are_the_mean_over_its_tokens_or_words(small_config):
+def test_features_of_a_text_are_the_mean_over_its_tokens_or_words():
     model = FeatureClassifier(small_config(), 3, FeatureSettings()).eval()
     init_weights(model, 1)
     ids = some_tokens(2, 6, 1)
@@ -180,7 +179,7 @@ def test_features_of_a_text_are_the_mean_over_its_tokens_or_words(small_config):
 
 
 @pytest.mark.parametrize("num_labels", [1, 3])
-def test_every_label_gets_a_score_from_the_first_position(small_config, num_labels):
+def test_every_label_gets_a_score_from_the_first_position(num_labels):
     model = SequenceClassifier(small_config(), num_labels).eval()
     init_weights(model, seed=0)
     input_ids = torch.randint(61, (4, 9))
@@ -189,12 +188,12 @@ def test_every_label_gets_a_score_from_the_first_position(small_config, num_labe
     torch.testing.assert_close(logits, model.head(model.encoder(input_ids)[:, 0]))
 
 
-def test_classifier_without_labels_is_refused(small_config):
+def test_classifier_without_labels_is_refused():
     with pytest.raises(ValueError, match="num_labels must be at least 1"):
         SequenceClassifier(small_config(), 0)
 
 
-def test_tensors_that_do_not_fit_are_named(small_config):
+def test_tensors_that_do_not_fit_are_named():
     expected = SequenceClassifier(small_config(), 2).state_dict()
     state = dict(expected)
     cut = state.pop("encoder.transformer.layers.1.feed_forward.up.bias")
@@ -210,6 +209,6 @@ def test_tensors_that_do_not_fit_are_named(small_config):
         check_tensors(expected, {}, "the checkpoint")
 
 
-def test_shared_parameters_count_once(small_config):
+def test_shared_parameters_count_once():
     tied, untied = (MaskedLanguageModel(small_config(tie_embeddings=tie)) for tie in (True, False))
     assert count_parameters(untied) - count_parameters(tied) == 61 * 16

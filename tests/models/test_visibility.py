@@ -9,6 +9,7 @@ from models.language_models import CausalLanguageModel
 from models.layout import Layout, make_layout
 from models.stacks import Encoder
 from models.visibility import Varlen, Visible, see
+from tests.models.materials import small_config
 
 LENGTH = 7
 PACKED = torch.tensor([0, 3, LENGTH, LENGTH + 2, 2 * LENGTH], dtype=torch.int32)
@@ -89,7 +90,7 @@ def test_variable_length_kernel_is_left_what_it_can_compute():
     assert see(packed, bias=torch.zeros(1, 1, LENGTH, LENGTH), varlen=True).varlen is None
 
 
-def test_combinations_that_are_not_supported_are_refused(small_config):
+def test_combinations_that_are_not_supported_are_refused():
     with pytest.raises(ValueError, match="prefix_lengths belong to causal attention"):
         see(layout_of("whole", 0), prefix_lengths=torch.tensor([1, 1]))
     pieces = Varlen(PACKED, PACKED, LENGTH, LENGTH, (-1, -1))

@@ -1,0 +1,200 @@
+"""Positions that no head reads, and padding, are not computed; states and gradients stay as they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import models.transformer
+from models.classifiers import SequenceClassifier
+from models.features import recorded_layers
+from models.initialization import init_weights
+from models.language_models import CausalLanguageModel, MaskedLanguageModel
+from models.layout import FEWER_ROWS, Unpadded, make_layout, side_by_side, unpadded
+from models.peft.apply import apply_peft
+from models.peft.settings import AdapterSettings, LoraSettings, MamSettings, PrefixSettings
+from models.stacks import Decoder, Encoder
+from models.transformer import Transformer
+from tests.models.materials import NETWORKS, padding, shake, small_config, some_tokens
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "post-norm": {},
+    "pre-norm, gated, rms": {"norm": "pre", "norm_kind": "rms", "gated": True, "output_dropout": 0.0},
+    "relative bias": {"positions": "relative_bias", "norm": "pre", "scale_attention": False},
+    "rotary, local": {"positions": "rotary", "local_window": 4, "global_every": 2},
+}
+PEFT = {
+    "none": None,
+    "houlsby": AdapterSettings(placement="houlsby", size=4),
+    "pfeiffer": AdapterSettings(placement="pfeiffer", size=4),
+    "parallel": AdapterSettings(placement="parallel", size=4),
+    "lora": LoraSettings(targets=("query", "value", "output", "down"), dropout=0.0),
+    "prefix": PrefixSettings(length=3),
+    "mam": MamSettings(),
+}
+IDS, PRESENT = some_tokens(4, 12, 0), padding([3, 12, 1, 7], 12)
+PACKED = {
+    "input_ids": IDS,
+    "cu_seqlens": torch.tensor([0, 5, 12, 24, 30, 36, 48], dtype=torch.int32),
+    "predicted_positions": torch.tensor([0, 3, 13, 14, 30, 47]),
+    "targets": torch.tensor([7, 8, 9, 10, 11, 12]),
+}
+
+
+def build(make: Any, settings: dict[str, Any], *arguments: Any) -> Any:
+    model = make(small_config(**settings, dropout=0.0, attention_dropout=0.0), *arguments).double()
+    init_weights(model, seed=1)
+    return model
+
+
+def outcome(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The result and all gradients."""
+    model.zero_grad()
+    out = model(**inputs)
+    out = torch.stack([*out[0].values()]) if isinstance(out, tuple) else out
+    out.square().sum().backward()
+    grads = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    return {"out": out.detach(), **grads}
+
+
+def assert_same_with_all_positions(
+    model: nn.Module, inputs: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    stacks = [each for each in model.modules() if isinstance(each, Transformer)]
+    last: Any = stacks[-1].layers[-1]
+    with last.feed_forward.register_forward_pre_hook(
+        lambda _, given: rows.append(given[0].shape[:-1].numel())
+    ):
+        found = outcome(model, inputs)
+        monkeypatch.setattr(models.transformer, "WORTH_IT", 0.0)
+        expected = outcome(model, inputs)
+    assert rows[0] < rows[-1] / 2
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_packed_masked_lm_and_pairs_lose_nothing(shape, recompute, monkeypatch):
+    model = build(lambda config: MaskedLanguageModel(config, pair="nsp"), SHAPES[shape])
+    model.encoder.transformer.gradient_checkpointing = recompute
+    inputs = PACKED | {"pair_labels": torch.tensor([0, 1, 1, 0])}
+    assert_same_with_all_positions(model, inputs, monkeypatch)
+
+
+def test_responses_of_a_packed_decoder_lose_nothing(monkeypatch):
+    model = build(CausalLanguageModel, NETWORKS["decoder"])
+    assert_same_with_all_positions(model, PACKED, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("shape", "network"),
+    [
+        (shape, network)
+        for shape in SHAPES
+        for network in NETWORKS
+        if (shape, network) != ("rotary, local", "encoder_decoder")
+    ],
+)
+@pytest.mark.parametrize("padded", [False, True])
+def test_classifiers_lose_nothing(shape, network, padded, monkeypatch):
+    model = build(SequenceClassifier, SHAPES[shape] | {"network": network}, 3)
+    inputs = {"input_ids": IDS} | ({"attention_mask": PRESENT} if padded else {})
+    assert_same_with_all_positions(model, inputs, monkeypatch)
+
+
+@pytest.mark.parametrize("method", PEFT)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_parameter_efficient_methods_lose_nothing(method, norm, monkeypatch):
+    model = build(SequenceClassifier, {"norm": norm}, 3)
+    if PEFT[method] is not None:
+        apply_peft(model, PEFT[method], seed=1)
+    shake(model, 2)
+    assert_same_with_all_positions(model, {"input_ids": IDS, "attention_mask": PRESENT}, monkeypatch)
+
+
+def test_all_layers_are_recorded_whole_while_a_classifier_reads_one_position():
+    model = build(SequenceClassifier, {}, 3).eval()
+    with recorded_layers(model) as states:
+        recorded = model(IDS, attention_mask=PRESENT)
+    torch.testing.assert_close(recorded, model(IDS, attention_mask=PRESENT))
+    assert [tuple(state.shape) for state in states] == [(4, 12, 16)] * 3
+    torch.testing.assert_close(states[-1], model.encoder(IDS, attention_mask=PRESENT))
+
+
+def test_a_position_that_is_read_twice_comes_twice():
+    encoder, read = build(Encoder, {}).eval(), torch.tensor([5, 0, 5])
+    torch.testing.assert_close(encoder(IDS, read=read), encoder(IDS).flatten(0, 1)[read])
+
+
+def rows_of(present: Tensor):
+    """Places of the tokens, and the rows in which attention sees them."""
+    layout = make_layout(present.long(), None, present, max_positions=None)
+    return side_by_side(Unpadded.of(present), layout)
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=30), st.sampled_from(["left", "right"]))
+def test_every_token_has_a_place_of_its_own_behind_the_one_before_it(lengths, side):
+    places, layout = rows_of(padding(lengths, 12, side))
+    if layout.present is not None:
+        assert layout.batch == len(lengths)
+        return
+    assert layout.batch <= FEWER_ROWS * len(lengths)
+    assert layout.length == max(lengths)
+    pieces, positions = layout.piece_ids.flatten(), layout.position_ids.flatten()
+    texts = [[text, place] for text, length in enumerate(lengths) for place in range(length)]
+    found = torch.stack((pieces[places.index], positions[places.index]), 1)
+    assert found.tolist() == texts
+    assert places.index.unique().numel() == len(texts)
+    assert (pieces == -1).sum() == pieces.numel() - len(texts)
+    # Neighbours in a text are neighbours in a row.
+    steps = places.index.diff()[torch.tensor(texts)[1:, 1] > 0]
+    assert (steps == 1).all()
+    assert (places.index // layout.length).unique().numel() == layout.batch
+
+
+def test_texts_with_padding_inside_and_full_batches_keep_their_rows():
+    gap = padding([3, 12, 1, 7], 12)
+    gap[1, 4] = False
+    assert rows_of(gap)[1].present is not None
+    assert rows_of(padding([11, 12, 10, 12], 12))[1].present is not None
+    assert unpadded(torch.ones(2, 5, dtype=torch.bool)) is None
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        pytest.param(Encoder, {}, id="learned positions"),
+        pytest.param(Encoder, SHAPES["relative bias"], id="relative bias"),
+        pytest.param(Encoder, SHAPES["rotary, local"], id="rotary, local"),
+        pytest.param(Decoder, {"network": "decoder"}, id="left to right"),
+    ],
+)
+@pytest.mark.parametrize("skipped", ["unpadded", "side_by_side"])
+def test_states_and_gradients_are_those_of_texts_in_rows_of_their_own(
+    make, settings, side, skipped, monkeypatch
+):
+    """With padding computed like tokens, and with texts in rows of their own."""
+    network, ids, present = build(make, settings), some_tokens(5, 14, 0), padding([3, 12, 1, 7, 2], 14, side)
+    assert rows_of(present)[1].batch == 3
+    read = present.flatten().nonzero().squeeze(1)[::2].contiguous()
+
+    def computed() -> list[Tensor]:
+        network.zero_grad()
+        states = [
+            network(ids, attention_mask=present)[present],
+            network(ids, attention_mask=present, read=read),
+        ]
+        torch.cat(states).square().sum().backward()
+        return [*states, *(each.grad.clone() for each in network.parameters() if each.grad is not None)]
+
+    found = computed()
+    plain = {"unpadded": lambda present: None, "side_by_side": lambda places, layout: (places, layout)}
+    monkeypatch.setattr(models.transformer, skipped, plain[skipped])
+    torch.testing.assert_close(found, computed(), rtol=1e-11, atol=1e-11)
