@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from hypothesis import settings
 from cluster.artefacts.private import private_cache
 
 if TYPE_CHECKING:
+    from data_prep.token_writer import EncodedBatch
     from tests.object_store import Proxy
 
 # Under nohup, SIGHUP would be ignored in every process that a test starts.
@@ -256,6 +257,29 @@ def proxy(server: str, uri: str) -> Iterator[Proxy]:
         yield found
 
 
+def commit_tokens(
+    path: Path,
+    shards: Sequence[tuple[str, EncodedBatch]],
+    tokenizer_json: str,
+    vocab_size: int,
+    special_tokens: Mapping[str, int],
+    langs: Sequence[str] = ("en",),
+) -> Path:
+    """Commit a token store with a file for each of `shards`: its source and its documents."""
+    from cluster.artefacts.storage import commit, staging_directory
+    from data_prep.token_writer import token_dtype, token_files, write_sidecars, write_token_shard
+
+    staging = staging_directory(path, "test-store")
+    staging.mkdir(parents=True)
+    files, dtype = token_files(len(shards)), token_dtype(vocab_size)
+    for file, (source, batch) in zip(files, shards, strict=True):
+        write_token_shard(staging / file, source, langs, [batch], dtype)
+    write_sidecars(staging, files, dtype, tokenizer_json.encode())
+    config = {"vocab_size": vocab_size, "special_tokens": dict(special_tokens)}
+    commit(staging, path, "tokens", config=config)
+    return path
+
+
 def write_store(
     path: Path,
     *,
@@ -267,15 +291,8 @@ def write_store(
     """Commit a token store of a small Markov language, with which a network can learn something in seconds."""
     from tokenizers import Tokenizer, models
 
-    from cluster.artefacts.storage import commit, staging_directory
     from data_prep.ragged import Ragged
-    from data_prep.token_writer import (
-        EncodedBatch,
-        token_dtype,
-        token_files,
-        write_sidecars,
-        write_token_shard,
-    )
+    from data_prep.token_writer import EncodedBatch
 
     generator = np.random.Generator(np.random.Philox(seed))
     specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -285,10 +302,8 @@ def write_store(
     )
     tokenizer.add_special_tokens(specials)
     successors = generator.integers(len(specials), vocab_size, size=(vocab_size, 2))
-    staging = staging_directory(path, "test-store")
-    staging.mkdir(parents=True)
-    files, dtype = token_files(2), token_dtype(vocab_size)
-    for shard, file in enumerate(files):
+    shards = []
+    for shard in range(2):
         numbers = range(num_documents // 2)
         batch = EncodedBatch(
             doc_ids=pa.array([f"test:{shard}-{number}" for number in numbers]),
@@ -296,11 +311,9 @@ def write_store(
             input_ids=Ragged.of([_walk(generator, successors, vocab_size) for _ in numbers]),
             sentence_starts=Ragged.of([np.zeros(1, np.int32) for _ in numbers]),
         )
-        write_token_shard(staging / file, "test", langs, [batch], dtype)
-    write_sidecars(staging, files, dtype, tokenizer.to_str().encode())
+        shards.append(("test", batch))
     special_tokens = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
-    commit(staging, path, "tokens", config={"vocab_size": vocab_size, "special_tokens": special_tokens})
-    return path
+    return commit_tokens(path, shards, tokenizer.to_str(), vocab_size, special_tokens, langs)
 
 
 def _walk(generator: np.random.Generator, successors: np.ndarray, vocab_size: int) -> np.ndarray:

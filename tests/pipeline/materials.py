@@ -6,21 +6,24 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from cluster.artefacts.storage import commit, staging_directory
 from data_prep.ragged import Ragged
 from data_prep.token_arrays import TokenArrays
-from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
+from data_prep.token_writer import EncodedBatch
+from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats.base import FormatInput, RowFormat
-from pipeline.samples.packed import Relation
+from pipeline.samples.mixture import StoreShare
+from pipeline.samples.packed import PAIR_FORMATS, Relation
 from pipeline.samples.rows import Slice, slices_of_row
 from pipeline.samples.shuffle import StoreOrder
 from pipeline.samples.text import sentence_positions, write_rows
+from tests.conftest import commit_tokens
 
 BOS, PAD, EOS = 0, 1, 2
 FIRST_ORDINARY = 5
@@ -139,22 +142,30 @@ def read_rows(cut: RowFormat, material: FormatInput, epoch: int = 0) -> list[Row
     return rows
 
 
+CORPUS = Corpus([[2 + (d + 3 * s) % 9 for s in range(1 + d % 7)] for d in range(240)])
+"""Documents of every number of sentences, enough for a few rows of each format."""
+
+
 def write_corpus(path: Path, corpus: Corpus, langs: Sequence[str]) -> Path:
     """Commit the documents, document `i` in language `langs[i]`, as a token store of two files."""
-    staging = staging_directory(path, "test-store")
-    staging.mkdir(parents=True)
-    vocab_size = FIRST_ORDINARY + corpus.num_tokens
-    files, dtype = token_files(2), token_dtype(vocab_size)
+    shards = []
     middle = len(corpus.sentences) // 2
-    for file, own in zip(files, (range(middle), range(middle, len(corpus.sentences))), strict=True):
+    for own in (range(middle), range(middle, len(corpus.sentences))):
         batch = EncodedBatch(
             doc_ids=pa.array([f"test:{document}" for document in own]),
             langs=pa.array([langs[document] for document in own]),
             input_ids=Ragged.of([np.array(corpus.ids(document), dtype=np.uint32) for document in own]),
             sentence_starts=Ragged.of([corpus.starts[document] for document in own]),
         )
-        write_token_shard(staging / file, "test", sorted(set(langs)), [batch], dtype)
-    write_sidecars(staging, files, dtype, ANY_TOKENIZER)
+        shards.append(("test", batch))
     special = {"bos": BOS, "pad": PAD, "eos": EOS, "unk": 3, "mask": 4}
-    commit(staging, path, "tokens", config={"vocab_size": vocab_size, "special_tokens": special})
-    return path
+    vocab_size = FIRST_ORDINARY + corpus.num_tokens
+    return commit_tokens(path, shards, ANY_TOKENIZER.decode(), vocab_size, special, sorted(set(langs)))
+
+
+def open_samples(shares: Sequence[StoreShare], **options: Any) -> TokenDataset:
+    """Samples of these stores, with the settings that most tests share."""
+    options = {"sequence_length": 24, "seed": 1, "held_out": 0.1, "format": "contiguous"} | options
+    if options["format"] in PAIR_FORMATS:
+        options = {"relation": "nsp"} | options
+    return TokenDataset(shares, **options)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from cluster.artefacts.storage import commit, staging_directory
 from data_prep.document import Document
 from data_prep.sentences import cut_sentences
 from data_prep.sources.base import FilePart
 from data_prep.sources.python_docs import PythonDocsConfig
-from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
+from data_prep.token_writer import EncodedBatch
 from data_prep.tokenizers import byte_level_bpe, sentencepiece, word_lexicon, wordpiece
 from data_prep.tokenizers.config import ByteLevelBPE, SentencePiece, WordLexicon, WordPiece
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
+from tests.conftest import commit_tokens
 
 VOCAB_SIZE = 1024
 TRAINERS: Mapping[str, Callable[[Iterable[str]], str]] = {
@@ -59,18 +58,11 @@ def write_text_store(
     tokenizer = Tokenizer.from_str(tokenizer_json)
     cuts = cut_sentences(pa.array(texts), pa.array(["en"] * len(texts)), "blingfire")
     ids, starts = ReferenceEncoder(tokenizer_json).encode(pa.array(texts, pa.string()), cuts)
-    staging = staging_directory(path, "real-text")
-    staging.mkdir(parents=True)
-    size = vocabulary_size(tokenizer)
-    files, dtype = token_files(1), token_dtype(size)
     batch = EncodedBatch(
         doc_ids=pa.array([document.doc_id for document in documents]),
         langs=pa.array([langs[number % len(langs)] for number in range(len(documents))]),
         input_ids=ids,
         sentence_starts=starts,
     )
-    write_token_shard(staging / files[0], "docstrings", langs, [batch], dtype)
-    write_sidecars(staging, files, dtype, tokenizer_json.encode())
-    facts: dict[str, Any] = {"vocab_size": size, "special_tokens": find_special_tokens(tokenizer)}
-    commit(staging, path, "tokens", config=facts)
-    return path
+    size, special = vocabulary_size(tokenizer), find_special_tokens(tokenizer)
+    return commit_tokens(path, [("docstrings", batch)], tokenizer_json, size, special, langs)

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer
+from huggingface_hub import constants
+from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from cluster.artefacts.errors import DownloadError, MismatchError, ReferenceNotFoundError
 from pipeline.checkpoint.hub import HubName, hub_name
@@ -52,8 +53,6 @@ def bert_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert_directory: Path) -> Iterator[Hub]:
     """A Hub, and an empty cache."""
-    from huggingface_hub import constants
-
     with serve({"bert-tiny": bert_directory, "org/bert.v1-Tiny": bert_directory}) as hub:
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
@@ -70,23 +69,16 @@ def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert_directory: Path
     [
         ("bert-base-uncased", HubName("bert-base-uncased")),
         ("facebook/bart-base", HubName("facebook/bart-base")),
-        ("org/name@v1.0", HubName("org/name", "v1.0")),
         ("org/name@refs/pr/3", HubName("org/name", "refs/pr/3")),
         ("name@latest", None),
         ("name@best", None),
         ("name@1200", None),
         ("./name", None),
-        ("../name", None),
-        ("/name", None),
         ("~/name", None),
         ("a/b/c", None),
-        ("a/", None),
-        ("a b", None),
         ("", None),
         ("näme", None),
-        ("a\nb", None),
         ("name\n", None),
-        ("name@", None),
         ("a--b", None),
         ("name@../../x", None),
         ("models:/name@best", None),
@@ -118,18 +110,9 @@ def test_only_files_that_are_read_are_downloaded_and_only_once(online: Hub, tmp_
     assert there >= {"config.json", "tokenizer.json", "vocab.txt", "model.safetensors"}
     assert not there & {"README.md", "tf_model.h5", "pytorch_model.bin", "flax_model.msgpack"}
     asked = len(online.asked)
-    for reference in ("bert-tiny", "bert-tiny@main", found.reference):
+    for reference in ("bert-tiny", "bert-tiny@main", f"bert-tiny@{online.commit('bert-tiny')}"):
         assert resolve_model(reference, tmp_path) == found
     assert len(online.asked) == asked
-
-
-def test_a_revision_is_a_branch_or_a_commit(online: Hub, tmp_path: Path):
-    commit = online.commit("bert-tiny")
-    for revision in ("main", commit):
-        assert resolve_model(f"bert-tiny@{revision}", tmp_path).reference == f"bert-tiny@{commit}"
-    with pytest.raises(ReferenceNotFoundError, match="bert-tiny has no revision v2") as caught:
-        resolve_model("bert-tiny@v2", tmp_path)
-    assert "leave out the revision: bert-tiny" in str(caught.value)
 
 
 def test_a_cache_that_lacks_weights_is_completed(online: Hub, tmp_path: Path):
@@ -141,79 +124,65 @@ def test_a_cache_that_lacks_weights_is_completed(online: Hub, tmp_path: Path):
     assert weights.is_file()
 
 
-def test_a_name_that_is_nothing_is_answered_with_what_was_looked_for(online: Hub, tmp_path: Path):
-    with pytest.raises(ReferenceNotFoundError) as caught:
-        resolve_model("bert-tinny", tmp_path / "runs")
-    message = str(caught.value)
-    assert f"There is no run bert-tinny in {tmp_path / 'runs'}." in message
-    assert f"There is no model bert-tinny on the Hugging Face Hub ({online.url})" in message
-    assert "cloze runs" in message
-    assert "HF_TOKEN" in message
+def test_what_the_hub_cannot_give_is_answered_with_what_to_do(
+    online: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refused(reference: str) -> str:
+        with pytest.raises(ReferenceNotFoundError) as caught:
+            resolve_model(reference, tmp_path / "runs")
+        return str(caught.value)
 
-
-def test_a_model_with_terms_of_use_names_its_page(online: Hub, tmp_path: Path):
+    unknown = refused("bert-tinny")
+    for named in (f"no run bert-tinny in {tmp_path / 'runs'}", online.url, "cloze runs", "HF_TOKEN"):
+        assert named in unknown
+    assert "leave out the revision: bert-tiny" in refused("bert-tiny@v2")
     online.gated.add("bert-tiny")
-    with pytest.raises(ReferenceNotFoundError, match="accepted its terms") as caught:
-        resolve_model("bert-tiny", tmp_path)
-    assert f"{online.url}/bert-tiny" in str(caught.value)
+    assert f"{online.url}/bert-tiny" in refused("bert-tiny")
+    asked = len(online.asked)
+    with pytest.raises(MismatchError, match="moving average"):
+        resolve_model("bert-tiny", tmp_path, "ema")
+    assert len(online.asked) == asked
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    unreachable = refused("bert-tiny")
+    assert address in unreachable
+    assert "hf download bert-tiny --local-dir DIR" in unreachable
 
 
 def test_a_download_that_fails_says_so_and_is_continued(online: Hub, tmp_path: Path):
     online.broken.add("model.safetensors")
-    with pytest.raises(DownloadError, match="bert-tiny cannot be downloaded"):
+    with pytest.raises(DownloadError):
         resolve_model("bert-tiny", tmp_path)
     online.broken.clear()
     assert resolve_model("bert-tiny", tmp_path).model.num_layers == 1
 
 
-def test_an_average_of_weights_is_refused_before_anything_is_downloaded(online: Hub, tmp_path: Path):
-    with pytest.raises(MismatchError, match="no moving average"):
-        resolve_model("bert-tiny", tmp_path, "ema")
-    assert not online.asked
-
-
-def test_places_in_the_directory_of_runs_are_not_asked_for(online: Hub, tmp_path: Path, monkeypatch):
+def test_paths_and_places_in_the_directory_of_runs_are_not_asked_for(
+    online: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
-    for reference in ("runs/secret", "runs/secret@10", "./secret", "a/b/c", "secret@best"):
-        with pytest.raises(ReferenceNotFoundError):
-            resolve_model(reference, Path("runs"))
-    assert not online.asked
-
-
-@pytest.mark.parametrize("reference", ["./missing", "/missing/model", "a/b/c", "../x/"])
-def test_a_path_that_is_missing_is_said_to_be_missing(reference: str, tmp_path: Path, monkeypatch):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(ReferenceNotFoundError, match=f"There is no directory {Path(reference)}"):
-        resolve_model(reference, tmp_path)
-
-
-def test_a_directory_without_config_json_says_so(online: Hub, tmp_path: Path, monkeypatch):
     (tmp_path / "own" / "deeper").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    for reference in ("own", "./own", "own/deeper", str(tmp_path / "own")):
-        with pytest.raises(ReferenceNotFoundError, match=r"config\.json"):
+    for reference, lacking in (
+        ("runs/secret", "run"),
+        ("runs/secret@10", "run"),
+        ("secret@best", "run"),
+        ("./secret", "no directory secret"),
+        ("a/b/c", "no directory a/b/c"),
+        ("/missing/model", "no directory /missing/model"),
+        ("own/deeper", r"config\.json"),
+    ):
+        with pytest.raises(ReferenceNotFoundError, match=lacking):
             resolve_model(reference, Path("runs"))
+    assert not online.asked
+    with pytest.raises(ReferenceNotFoundError, match=r"config\.json"):
+        resolve_model("own", Path("runs"))
 
 
-def test_an_address_where_no_hub_answers_is_named(online: Hub, tmp_path: Path, monkeypatch):
-    from huggingface_hub import constants
-
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    monkeypatch.setattr(constants, "ENDPOINT", address)
-    with pytest.raises(
-        ReferenceNotFoundError, match=f"Hub \\({address}\\) has a model .* cannot be found out"
-    ) as caught:
-        resolve_model("bert-tiny", tmp_path)
-    assert address in str(caught.value)
-    assert "hf download bert-tiny --local-dir DIR" in str(caught.value)
-
-
-def test_offline_the_cache_is_used_and_the_hub_is_not_asked(online: Hub, tmp_path: Path, monkeypatch):
-    from huggingface_hub import constants
-
+def test_offline_the_cache_is_used_and_the_hub_is_not_asked(
+    online: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     found = resolve_model("bert-tiny", tmp_path)
     asked = len(online.asked)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -253,11 +222,12 @@ def test_a_tokenizer_with_a_vocabulary_only_is_converted(old: Path, bert_directo
     assert converted.encode(TEXT).ids == own.encode(TEXT).ids
     assert not (old / "tokenizer.json").exists()
     assert resolve_model(str(old), tmp_path).tokenizer_path == found.tokenizer_path
+    (old / "vocab.txt").write_text("\n".join([*WORDS, "dog"]) + "\n")
+    with pytest.raises(MismatchError, match="ids up to 12"):
+        resolve_model(str(old), tmp_path)
 
 
 def test_byte_level_vocabulary_and_merges_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from tokenizers import ByteLevelBPETokenizer
-
     monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
     trained = ByteLevelBPETokenizer()
     trained.train_from_iterator(
@@ -273,20 +243,12 @@ def test_byte_level_vocabulary_and_merges_are_converted(tmp_path: Path, monkeypa
     assert Tokenizer.from_file(str(found.tokenizer_path)).encode(TEXT).ids == trained.encode(TEXT).ids
 
 
-def test_a_converted_tokenizer_with_ids_beyond_the_network_is_refused(old: Path, tmp_path: Path):
-    (old / "vocab.txt").write_text("\n".join([*WORDS, "dog"]) + "\n")
-    with pytest.raises(MismatchError, match="has ids up to 12"):
-        resolve_model(str(old), tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "contents"),
     [
         ("vocab.txt", b""),
         ("vocab.txt", b"\xff\xfe\x00"),
-        ("vocab.json", b"{"),
         ("vocab.json", b"[1]"),
-        ("spiece.model", b""),
         ("spiece.model", b"\xff\xfe\x00"),
     ],
 )
@@ -295,8 +257,5 @@ def test_a_vocabulary_that_cannot_be_converted_keeps_the_hint(
 ):
     (old / "vocab.txt").unlink()
     (old / name).write_bytes(contents)
-    with pytest.raises(
-        ReferenceNotFoundError, match=rf"has no tokenizer\.json, and its {name} cannot"
-    ) as caught:
+    with pytest.raises(ReferenceNotFoundError, match=name):
         resolve_model(str(old), tmp_path)
-    assert "save its fast tokenizer there" in str(caught.value)
