@@ -1,8 +1,8 @@
-"""What sources give of their files, read as a whole or in parts."""
+"""Results of sources, read as a whole or in parts."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.shard_records import Reject
@@ -10,33 +10,66 @@ from data_prep.document import Document
 from data_prep.sources import FilePart, Skipped, SourceConfig
 
 
-def read(config: SourceConfig, bounds: Sequence[int] = ()) -> list[Any]:
-    """All results of all files, each in parts that begin at 0 and at every bound, in order."""
-    return [
-        result
-        for file in config.list_files()
-        for start, end in zip([0, *bounds], [*bounds, None], strict=True)
-        for result in config.read(FilePart(file, start, end))
-    ]
+class Results(list[Any]):
+    """Everything that a source gives of its files, in order."""
+
+    @property
+    def documents(self) -> list[Document]:
+        return [result for result in self if isinstance(result, Document)]
+
+    @property
+    def rejects(self) -> list[Reject]:
+        return [result for result in self if isinstance(result, Reject)]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why records were skipped."""
+        return [result.reason for result in self if isinstance(result, Skipped)]
+
+    @property
+    def texts(self) -> list[str]:
+        return [document.text for document in self.documents]
+
+    @property
+    def ids(self) -> list[str]:
+        return [document.doc_id for document in self.documents]
+
+    @property
+    def titles(self) -> list[str]:
+        return [document.title for document in self.documents]
+
+    @property
+    def offsets(self) -> list[int]:
+        """First bytes of what was rejected."""
+        return [reject.byte_offset for reject in self.rejects]
+
+    def only(self) -> Document:
+        """The document that is the only result."""
+        (document,) = self
+        assert isinstance(document, Document), document
+        return document
+
+    def rejected(self) -> Reject:
+        """The reject that is the only result."""
+        (reject,) = self
+        assert isinstance(reject, Reject), reject
+        return reject
 
 
-def read_split(config: SourceConfig, size_bytes: int, part_bytes: int) -> list[Any]:
-    """All results of all files, each in the parts of about `part_bytes` that its source makes of it."""
-    return [
-        result
-        for file in config.list_files()
-        for part in config.split_file(file, size_bytes, part_bytes)
-        for result in config.read(part)
-    ]
+def read(config: SourceConfig, bounds: Sequence[int] = (), part_bytes: int | None = None) -> Results:
+    """All results of all files, in parts that begin at 0 and at every bound, or in those that the source makes."""
+    found = Results()
+    for file in config.list_files():
+        parts = [FilePart(file, start, end) for start, end in zip([0, *bounds], [*bounds, None], strict=True)]
+        if part_bytes:
+            parts = config.split_file(file, os.path.getsize(file.path), part_bytes)
+        found += (result for part in parts for result in config.read(part))
+    return found
 
 
-def documents(results: Iterable[Any]) -> list[Document]:
-    return [result for result in results if isinstance(result, Document)]
-
-
-def rejects(results: Iterable[Any]) -> list[Reject]:
-    return [result for result in results if isinstance(result, Reject)]
-
-
-def reasons(results: Iterable[Any]) -> list[str]:
-    return [result.reason for result in results if isinstance(result, Skipped)]
+def read_file(
+    kind: type[SourceConfig], path: Path, data: bytes, bounds: Sequence[int] = (), **settings: Any
+) -> Results:
+    """Results of a file with these bytes, by the source `s`."""
+    path.write_bytes(data)
+    return read(kind.model_validate({"name": "s", "paths": [str(path)], **settings}), bounds)

@@ -19,7 +19,7 @@ from data_prep.documents import document_files
 from data_prep.input_checks import check_inputs
 from data_prep.input_hashes import CACHE_NAME, hash_inputs
 from data_prep.inputs import Inputs, group_inputs, list_inputs
-from data_prep.sources.base import FilePart, SourceFile, SourceFiles, expand_patterns
+from data_prep.sources.base import FilePart, SourceFile
 
 
 @pytest.fixture
@@ -171,25 +171,6 @@ def test_a_big_file_is_split_into_parts_that_end_where_the_next_begins(tmp_path:
         (FilePart(file, 2 << 20, None),),
     ]
     assert list(groups.sizes) == [1 << 20] * 3
-
-
-def test_a_file_that_two_patterns_match_is_listed_once_by_its_first_name(tmp_path: Path):
-    (tmp_path / "in").mkdir()
-    for name in ("in/a", "in/b", "c"):
-        (tmp_path / name).touch()
-    found = expand_patterns([f"{tmp_path}/in/*", f"{tmp_path}/**/*"])
-    assert [file.name for file in found] == ["a", "b", "c"]
-    assert found == SourceFiles(list(found))
-    assert found[:2] == [SourceFile(f"{tmp_path}/in/a", "a"), SourceFile(f"{tmp_path}/in/b", "b")]
-
-
-@pytest.mark.parametrize("pattern", ["{}//in/*", "{}/./in/*", "{}/in/../in/*", "{}/*/../in/*"])
-def test_names_do_not_depend_on_how_a_path_is_written(tmp_path: Path, pattern: str):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a").touch()
-    (file,) = expand_patterns([pattern.format(tmp_path)])
-    assert file.name in ("a", "in/a")
-    assert os.path.samefile(file.path, tmp_path / "in" / "a")
 
 
 @pytest.mark.parametrize("num_shards", [1, 100_000, 100_001])

@@ -1,15 +1,10 @@
 """TEI books: header, chapters, what shows and what does not, and XML that is broken or hostile."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from cluster.artefacts.shard_records import Reject
-from data_prep.document import Document
-from data_prep.sources.base import FilePart
 from data_prep.sources.books_tei import BooksTeiConfig
 from data_prep.text.books import CHAPTER_BREAK
 from tests.data_prep import reading
@@ -43,55 +38,48 @@ TEXT = (
 )
 
 
-def read(tmp_path, data: bytes, **changes) -> list[Any]:
-    (tmp_path / "book.xml").write_bytes(data)
-    return reading.read(BooksTeiConfig(name="tei", paths=(f"{tmp_path}/book.xml",), **changes))
-
-
-def rejected(tmp_path, data: bytes, **changes) -> Reject:
-    (result,) = read(tmp_path, data, **changes)
-    assert isinstance(result, Reject)
-    return result
+def read(tmp_path, data: str | bytes, **settings) -> reading.Results:
+    data = data.encode() if isinstance(data, str) else data
+    return reading.read_file(BooksTeiConfig, tmp_path / "book.xml", data, **settings)
 
 
 def test_a_book_is_its_chapters_without_title_page_notes_and_page_breaks(tmp_path):
-    (document,) = read(tmp_path, BOOK.encode())
+    document = read(tmp_path, BOOK).only()
     assert document.text == TEXT
-    assert len(document.text.split(CHAPTER_BREAK)) == document.meta["chapters"] == 3
-    assert (document.title, document.meta["author"], document.lang) == (
-        "Der Müller",
-        "Stifter, Adalbert",
-        "de",
-    )
-    assert (document.meta["byte_start"], document.meta["byte_end"]) == (0, len(BOOK.encode()))
+    assert (document.title, document.lang) == ("Der Müller", "de")
+    place = {"byte_start": 0, "byte_end": len(BOOK.encode())}
+    assert document.meta == place | {"chapters": 3, "author": "Stifter, Adalbert"}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "iso-8859-1"])
 def test_every_encoding_gives_the_same_text(tmp_path, encoding):
     declared = BOOK.replace("UTF-8", encoding.removesuffix("-sig").removesuffix("-le"))
-    (document,) = read(tmp_path, declared.encode(encoding))
-    assert document.text == TEXT
-
-
-def test_without_types_the_outermost_divisions_are_chapters(tmp_path):
-    text = "<TEI.2><text><body><div1><p>a</p><div2><p>b</p></div2></div1><div1><p>c</p></div1></body></text></TEI.2>"
-    (document,) = read(tmp_path, text.encode())
-    assert document.text == "a\n\nb\n\n\nc"
+    assert read(tmp_path, declared.encode(encoding)).only().text == TEXT
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("body", "shown"),
     [
         ("<p>un<lb/>even and un<lb break='no'/>broken</p>", "un even and unbroken"),
         ("<p>a <!-- hidden --> b <?page 3?>c</p>", "a b c"),
         ("<table><row><cell>1</cell><cell>2</cell></row><row><cell>3</cell></row></table>", "1 2\n\n3"),
         ("<sp><speaker>HAMLET.</speaker><l>To be</l><l>or not</l></sp>", "HAMLET.\n\nTo be\nor not"),
         ("<p>see <ref target='http://x.org'>there</ref><ref>12</ref>.</p>", "see there."),
+        ("</div><div1><p>a</p><div2><p>b</p></div2></div1><div1><p>c</p></div1><div>", "a\n\nb\n\n\nc"),
     ],
 )
-def test_elements_show_as_in_print(tmp_path, text, shown):
-    (document,) = read(tmp_path, f"<TEI><text><body><div>{text}</div></body></text></TEI>".encode())
-    assert document.text == shown
+def test_elements_show_as_in_print(tmp_path, body, shown):
+    assert read(tmp_path, f"<TEI.2><text><body><div>{body}</div></body></text></TEI.2>").only().text == shown
+
+
+@pytest.mark.parametrize("root", ["teiCorpus", "TEI"])
+def test_every_book_of_a_corpus_is_a_document(tmp_path, root):
+    book = "<TEI><teiHeader><fileDesc><titleStmt><title>{0}</title></titleStmt></fileDesc></teiHeader>"
+    book += "<text><body><p>Text of {0}.</p></body></text></TEI>"
+    data = f'<{root} xmlns="http://www.tei-c.org/ns/1.0"><teiHeader/>{book.format("A")}{book.format("B")}</{root}>'
+    found = read(tmp_path, data)
+    assert (found.titles, found.texts) == (["A", "B"], ["Text of A.", "Text of B."])
+    assert found.ids == ["s:book.xml#1", "s:book.xml#2"]
 
 
 def test_entities_are_expanded_shown_as_written_or_rejected_and_no_file_is_ever_read(tmp_path):
@@ -106,9 +94,9 @@ def test_entities_are_expanded_shown_as_written_or_rejected_and_no_file_is_ever_
         "<TEI><text><p>a&mdash;b &name; &lt;&no;c&nbsp;&eacute; &unknown; <![CDATA[&who;]]></p></text></TEI>"
     )
     for encoding in ("utf-8", "utf-16"):
-        (document,) = read(tmp_path, (doctype + text).encode(encoding))
+        document = read(tmp_path, (doctype + text).encode(encoding)).only()
         assert document.text == "a—b A&Bé&odd; <c é &unknown; &who;"
-    outside = rejected(tmp_path, (doctype + text.replace("&unknown;", "&file;")).encode())
+    outside = read(tmp_path, doctype + text.replace("&unknown;", "&file;")).rejected()
     assert "entity 'file' lies in another file" in outside.reason
 
 
@@ -123,49 +111,44 @@ def test_entities_are_expanded_shown_as_written_or_rejected_and_no_file_is_ever_
 def test_an_entity_bomb_is_rejected(tmp_path, entities, reference, reason):
     doctype = f'<!DOCTYPE TEI [<!ENTITY e0 "lollollollol">{entities}]>'
     for body in (f'<text n="{reference}"/>', f"<text><p>{reference}</p></text>"):
-        assert reason in rejected(tmp_path, f"{doctype}<TEI>{body}</TEI>".encode()).reason
-
-
-def test_deep_nesting_is_rejected(tmp_path):
-    assert "depth" in rejected(tmp_path, b"<TEI><text>" + b"<div>" * 100_000).reason
-
-
-def test_a_book_over_the_limit_is_rejected(tmp_path):
-    assert "limit of 100 bytes" in rejected(tmp_path, BOOK.encode(), max_book_bytes=100).reason
-
-
-@pytest.mark.parametrize("data", [b"<html><body>x</body></html>", b"<TEI><teiHeader/></TEI>"])
-def test_xml_that_is_no_book_is_rejected(tmp_path, data):
-    assert "not a TEI book" in rejected(tmp_path, data).reason
+        assert reason in read(tmp_path, f"{doctype}<TEI>{body}</TEI>").rejected().reason
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\0\0\0\0", b"\x01" * 50, b"plain text", b"\xff\xfe", b"<TEI>\xff</TEI>"]
+    ("data", "reason"),
+    [
+        (b"<TEI><text>" + b"<div>" * 100_000, "depth"),
+        (BOOK.encode(), "limit of 1000 bytes"),
+        (b"<html><body>x</body></html>", "not a TEI book"),
+        (b"<TEI><teiHeader/></TEI>", "not a TEI book"),
+        *(
+            (data, "malformed XML")
+            for data in (b"", b"\0\0\0\0", b"plain text", b"\xff\xfe", b"<TEI>\xff</TEI>")
+        ),
+    ],
 )
-def test_what_is_no_xml_is_rejected(tmp_path, data):
-    assert "malformed XML" in rejected(tmp_path, data).reason
+def test_what_is_no_book_is_rejected_with_the_reason(tmp_path, data, reason):
+    limit = 1000 if b"Stifter" in data else 1 << 20
+    assert reason in read(tmp_path, data, max_book_bytes=limit).rejected().reason
 
 
 def test_a_malformed_place_is_named_by_its_byte(tmp_path):
     broken = BOOK.replace("</lg>", "</lx>").encode()
-    offset = rejected(tmp_path, broken).byte_offset
-    assert abs(offset - broken.index(b"</lx>")) < 10
+    assert abs(read(tmp_path, broken).rejected().byte_offset - broken.index(b"</lx>")) < 10
 
 
 @given(cut=st.integers(0, len(BOOK.encode()) - 10))
 def test_a_book_cut_anywhere_is_rejected_near_the_cut(tmp_path_factory, cut):
-    assert 0 <= rejected(tmp_path_factory.getbasetemp(), BOOK.encode()[:cut]).byte_offset <= cut
+    assert 0 <= read(tmp_path_factory.getbasetemp(), BOOK.encode()[:cut]).rejected().byte_offset <= cut
 
 
 @pytest.mark.corpora
 @pytest.mark.parametrize("lang", ["de", "fr", "ro"])
 def test_real_novels_have_the_words_of_their_paragraphs_and_a_chapter_for_each_division(corpora, lang):
-    config = BooksTeiConfig(name="eltec", paths=(f"{corpora}/books/{lang}/*.xml",))
-    files = config.list_files()
+    files = BooksTeiConfig(name="eltec", paths=(f"{corpora}/books/{lang}/*.xml",)).list_files()
     assert len(files) == 12
     for file in files[:4]:
-        (document,) = config.read(FilePart(file))
-        assert isinstance(document, Document)
+        document = reading.read(BooksTeiConfig(name="eltec", paths=(file.path,))).only()
         assert document.lang == lang
         assert "ELTeC" not in document.title
         assert len(document.meta["author"]) > 4
@@ -176,13 +159,3 @@ def test_real_novels_have_the_words_of_their_paragraphs_and_a_chapter_for_each_d
         typed = [each for each in divisions if any(line.text for line in each.iter("{*}p", "{*}l"))]
         assert len(document.text.split(CHAPTER_BREAK)) == document.meta["chapters"]
         assert len(typed) <= document.meta["chapters"] <= len(typed) + 6
-
-
-@pytest.mark.parametrize("root", ["teiCorpus", "TEI"])
-def test_every_book_of_a_corpus_is_a_document(tmp_path, root):
-    book = "<TEI><teiHeader><fileDesc><titleStmt><title>{0}</title></titleStmt></fileDesc></teiHeader>"
-    book += "<text><body><p>Text of {0}.</p></body></text></TEI>"
-    data = f'<{root} xmlns="http://www.tei-c.org/ns/1.0"><teiHeader/>{book.format("A")}{book.format("B")}</{root}>'
-    first, second = read(tmp_path, data.encode())
-    assert [(each.title, each.text) for each in (first, second)] == [("A", "Text of A."), ("B", "Text of B.")]
-    assert second.doc_id == first.doc_id.removesuffix("#1") + "#2"

@@ -1,168 +1,117 @@
-"""Plain-text books: encodings, wrapped lines, Project Gutenberg's frame."""
+"""Books and other files of plain text."""
 
 import codecs
-import textwrap
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from cluster.artefacts.shard_records import Reject
-from data_prep.document import Document
-from data_prep.sources.base import Skipped
-from data_prep.sources.books import BooksTextConfig
+from data_prep.sources import Skipped
+from data_prep.sources.books import BooksTextConfig, TextFilesConfig
+from data_prep.text.books import take_off_frame
 from tests.data_prep import reading
 
-PARAGRAPHS = [
-    "It was a bright cold day in the village — naïve travellers arrived by coach, and " * 3 + "so it began.",
-    '"Well?" she said.',
-    "Nobody answered. " * 12 + "Then the clock struck.",
-]
-
-
-def wrapped(separator: str) -> str:
-    return separator.join("\n".join(textwrap.wrap(text, 70)) for text in PARAGRAPHS)
-
-
-def read(tmp_path, data: bytes, name: str = "Some_Book.txt", **settings) -> list[Any]:
-    (tmp_path / name).write_bytes(data)
-    return reading.read(BooksTextConfig(name="books", paths=(f"{tmp_path}/*",), **settings))
-
-
-def text_of(tmp_path, text: str, **settings) -> str:
-    (document,) = read(tmp_path, text.encode(), **settings)
-    assert isinstance(document, Document)
-    return document.text
-
-
-@pytest.mark.parametrize("separator", ["\n\n", "\n \n\n", "\n"])
-def test_hard_wrapped_paragraphs_are_joined_with_and_without_blank_lines(tmp_path, separator):
-    assert text_of(tmp_path, wrapped(separator)).split("\n\n") == PARAGRAPHS
-
-
-@pytest.mark.parametrize("separator", ["\n\n", "\n"])
-def test_one_line_per_paragraph_is_kept(tmp_path, separator):
-    text = separator.join(paragraph * 3 for paragraph in PARAGRAPHS)
-    assert text_of(tmp_path, text).split("\n\n") == [paragraph * 3 for paragraph in PARAGRAPHS]
-
-
-def test_the_way_of_reading_lines_can_be_fixed(tmp_path):
-    assert text_of(tmp_path, "one\ntwo\n\nthree", line_wrap="kept") == "one\n\ntwo\n\nthree"
-    assert text_of(tmp_path, "one\ntwo\n\nthree", line_wrap="joined") == "one two\n\nthree"
-
-
-def test_words_and_dashes_broken_over_lines_are_joined(tmp_path):
-    text = "a well-\nknown man--\nbut no sol\u00ad\ndier; a dash -\nthen\n\nmore"
-    assert text_of(tmp_path, text, line_wrap="joined") == (
-        "a well-known man--but no soldier; a dash - then\n\nmore"
-    )
-
-
-@pytest.mark.parametrize(
-    "encode",
-    [
-        lambda text: text.encode(),
-        lambda text: codecs.BOM_UTF8 + text.replace("\n", "\r\n").encode(),
-        lambda text: text.encode("utf-16"),
-        lambda text: codecs.BOM_UTF16_BE + text.encode("utf-16-be"),
-    ],
+STORY = "[Transcriber's note: spelling kept.]\n\nCHAPTER I\n\nThe story.\n\nThe end of it."
+NEW = (
+    "The Project Gutenberg eBook of A Tale,\nby Ann Walker\n\nTitle: A Tale\n       Of Two Lines\n\n"
+    "Author: Ann Walker\n\nLanguage: English\n\n"
 )
-def test_every_encoding_gives_the_same_text(tmp_path, encode):
-    (document,) = read(tmp_path, encode(wrapped("\n\n")))
-    assert document.text.split("\n\n") == PARAGRAPHS
-
-
-def test_the_encoding_setting_is_used_where_there_is_no_byte_order_mark(tmp_path):
-    (document,) = read(tmp_path, "naïve".encode("latin-1"), encoding="ISO-8859-1")
-    assert document.text == "naïve"
-
-
-@pytest.mark.parametrize("encoding", ["utf-9", "rot13", "hex"])
-def test_an_unknown_encoding_is_a_config_error(encoding):
-    with pytest.raises(ValidationError, match="unknown encoding"):
-        BooksTextConfig(name="books", paths=("*",), encoding=encoding)
-
-
-def test_bytes_invalid_in_a_named_encoding_reject_the_book_with_their_offset(tmp_path):
-    (reject,) = read(tmp_path, codecs.BOM_UTF8 + b"good text \xff more", encoding="utf-8")
-    assert isinstance(reject, Reject)
-    assert reject.byte_offset == 13
-    assert "invalid utf-8" in reject.reason
-
-
-def test_a_book_over_the_limit_is_rejected(tmp_path):
-    (reject,) = read(tmp_path, b"x" * 2000, max_book_bytes=1000)
-    assert "limit of 1000 bytes" in reject.reason
-
-
-def test_an_empty_book_is_skipped_and_counted(tmp_path):
-    assert read(tmp_path, b"\r\n \r\n") == [Skipped("no_text")]
-
-
-def test_title_id_and_bytes_come_from_the_file(tmp_path):
-    (document,) = read(tmp_path, b"Text.", "Eliot_Felix_1866.txt")
-    assert document.doc_id == "books:Eliot_Felix_1866.txt"
-    assert document.title == "Eliot Felix 1866"
-    assert document.meta == {"byte_start": 0, "byte_end": 5, "chapters": 1}
-
-
-def test_project_gutenbergs_frame_is_stripped(tmp_path):
-    text = (
-        "The Project Gutenberg eBook of X\n\n*** START OF THE PROJECT GUTENBERG EBOOK X,\nOR Y ***\n\n\n"
-        "The story.\n\nEnd of Project Gutenberg's X, by Z\n\n*** END OF THE PROJECT GUTENBERG EBOOK ***\nLaw"
-    )
-    assert text_of(tmp_path, text) == "The story."
-
-
-def test_control_characters_are_removed_and_page_breaks_separate_lines(tmp_path):
-    text = "a long enough line\x00b\x7f\tc\x0c\x0cd\ufeff"
-    assert text_of(tmp_path, text, line_wrap="kept") == "a long enough lineb\tc\n\nd"
-
-
-OLD_ENCODINGS = {
-    "pl": ("Zażółć gęślą jaźń. Litwo! Ojczyzno moja! ty jesteś jak zdrowie; ", ["iso8859-2", "cp1250"]),
-    "ru": (
-        "Все счастливые семьи похожи друг на друга, каждая несчастлива по-своему. ",
-        ["koi8-r", "cp866", "cp1251"],
+FRAMES = {
+    "2020": (
+        NEW + "*** START OF THE PROJECT GUTENBERG EBOOK A TALE,\nOR B ***\n\n\n"
+        "Produced by B. C. and the\nonline team\n\n\n",
+        "\n\n*** END OF THE PROJECT GUTENBERG EBOOK A TALE ***\n\nLicence\n*** START: FULL LICENSE ***\nmore",
     ),
-    "ja": ("吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。", ["euc_jp", "cp932"]),
-    "zh": ("吾十有五而志於學，三十而立，四十而不惑，五十而知天命。", ["big5", "gb18030"]),
+    "2006": (
+        NEW + "***START OF THE PROJECT GUTENBERG EBOOK A TALE***\n\n\nE-text prepared by B. C.\n\n\n\n",
+        "\n\nEnd of the Project Gutenberg EBook of A Tale, by Ann Walker\n\n"
+        "*** END OF THIS PROJECT GUTENBERG EBOOK A TALE ***\n\nLicence",
+    ),
+    "1999": (
+        "Project Gutenberg Etext of A Tale\n\n***START**THE SMALL PRINT!**FOR PUBLIC DOMAIN ETEXTS**START***\nLaw\n"
+        "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n\n\n"
+        "This etext was prepared by B. C.\n\n\n",
+        "\n\n\nEnd of The Project Gutenberg Etext of A Tale, by Ann Walker\n",
+    ),
+    "1994": (
+        "Law\n*END THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.02.11.94*END*\n\n",
+        "\n\n\nEnd of Project Gutenberg's A Tale\n\n***START**THE SMALL PRINT! LAW*START***\nLaw",
+    ),
 }
 
 
+def read(tmp_path, data: bytes, **settings) -> reading.Results:
+    return reading.read_file(BooksTextConfig, tmp_path / "Eliot_Felix_1866.txt", data, **settings)
+
+
+def test_a_book_is_named_by_its_file_or_its_frame_which_is_taken_off(tmp_path):
+    plain = read(tmp_path, b"Text.").only()
+    assert (plain.doc_id, plain.title) == ("s:Eliot_Felix_1866.txt", "Eliot Felix 1866")
+    assert plain.meta == {"byte_start": 0, "byte_end": 5, "chapters": 1}
+    header, footer = FRAMES["2020"]
+    framed = read(tmp_path, (header + STORY + footer).encode()).only()
+    assert (framed.title, framed.meta["author"]) == ("A Tale Of Two Lines", "Ann Walker")
+    assert framed.text == STORY.replace("\n\nCHAPTER", "\n\n\nCHAPTER")
+
+
+@pytest.mark.parametrize("style", FRAMES)
+def test_project_gutenbergs_frame_of_every_decade_is_taken_off(style):
+    header, footer = FRAMES[style]
+    assert take_off_frame(header + STORY + footer).text == STORY
+
+
 @pytest.mark.parametrize(
-    ("lang", "encoding"), [(lang, name) for lang, (_, names) in OLD_ENCODINGS.items() for name in names]
+    "text",
+    [
+        STORY,
+        "Title: no header\n\nProduced by hand.\n\nThe End of the Project was near.",
+        "x" * 200_000 + "\n*** START OF THE PROJECT GUTENBERG EBOOK ***\n" + "y" * 200_000,
+    ],
+    ids=["plain", "words of a frame", "far inside"],
 )
-def test_encodings_from_before_windows_are_told_by_the_text(tmp_path, lang, encoding):
-    text = OLD_ENCODINGS[lang][0] * 8
-    (document,) = read(tmp_path, text.encode(encoding), lang=lang)
-    assert document.text == text.strip()
+def test_text_that_is_no_frame_stays(text):
+    assert take_off_frame(text).text == text
+    assert take_off_frame(text).title == ""
 
 
-@pytest.mark.parametrize("prose", ["", "\n\n".join(PARAGRAPHS)], ids=["verse", "verse in prose"])
-def test_verse_keeps_its_lines_and_prose_does_not(tmp_path, prose):
-    stanzas = [
-        "So we'll go no more a roving\nSo late into the night,\nThough the heart be still as loving,\n"
-        "And the moon be still as bright.",
-        "For the sword outwears its sheath,\nAnd the soul wears out the breast,\nAnd the heart must pause to"
-        " breathe,\nAnd love itself have rest.",
-    ]
-    wrapped_prose = wrapped("\n\n") if prose else ""
-    text = "\n\n".join([wrapped_prose, *stanzas, wrapped_prose]).strip("\n")
-    expected = "\n\n".join([prose, *stanzas, prose]).strip("\n")
-    assert text_of(tmp_path, text) == expected
-    assert stanzas[0].replace("\n", " ") in text_of(tmp_path, text, line_wrap="joined")
+def test_hostile_frames_take_linear_time():
+    for text in ("*** START OF THE PROJECT GUTENBERG " * 30_000, "\n" * 1_000_000, "Produced by\n" * 80_000):
+        for frame in ("", "*** START OF THE PROJECT GUTENBERG EBOOK ***\n"):
+            assert take_off_frame(frame + text).text.strip() == text.strip()
 
 
-def test_chinese_and_japanese_lines_join_without_a_space_and_indents_begin_paragraphs(tmp_path):
-    text = "\u3000次日，三人同行，路遇一人，乃徐州刺史陶\n谦之使也。\n\u3000飞曰：然。\n\n" * 8
-    assert text_of(tmp_path, text, lang="zh").split("\n\n")[:2] == [
-        "次日，三人同行，路遇一人，乃徐州刺史陶谦之使也。",
-        "飞曰：然。",
-    ]
+def test_the_way_of_reading_lines_can_be_fixed(tmp_path):
+    assert read(tmp_path, b"one\ntwo\n\nthree", line_wrap="kept").texts == ["one\n\ntwo\n\nthree"]
+    assert read(tmp_path, b"one\ntwo\n\nthree", line_wrap="joined").texts == ["one two\n\nthree"]
 
 
-def test_a_web_page_is_no_book(tmp_path):
-    (reject,) = read(tmp_path, b"<!DOCTYPE html>\n<html><body><p>Text</p></body></html>")
-    assert isinstance(reject, Reject)
-    assert "an HTML page" in reject.reason
+def test_a_named_encoding_is_used_where_there_is_no_byte_order_mark(tmp_path):
+    assert read(tmp_path, "naïve".encode("latin-1"), encoding="ISO-8859-1").texts == ["naïve"]
+    assert read(tmp_path, codecs.BOM_UTF8 + "naïve".encode(), encoding="latin-1").texts == ["naïve"]
+    for unknown in ("utf-9", "rot13", "hex"):
+        with pytest.raises(ValidationError, match="encoding"):
+            BooksTextConfig(name="s", paths=("*",), encoding=unknown)
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "offset", "reason"),
+    [
+        (codecs.BOM_UTF8 + b"good text \xff more", {"encoding": "utf-8"}, 13, "utf-8"),
+        (b"x" * 2000, {"max_book_bytes": 1000}, 0, "limit of 1000 bytes"),
+        (b"<!DOCTYPE html>\n<html><body><p>Text</p></body></html>", {}, 0, "EPUB"),
+    ],
+)
+def test_a_file_that_is_no_book_is_rejected(tmp_path, data, settings, offset, reason):
+    reject = read(tmp_path, data, **settings).rejected()
+    assert reject.byte_offset == offset
+    assert reason in reject.reason
+
+
+def test_every_file_of_a_folder_is_a_document_with_its_own_lines(tmp_path):
+    assert read(tmp_path, b"\r\n \r\n") == [Skipped("no_text")]
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a.txt").write_bytes("Żółta róża pachnie, a świt jest bliski.\n".encode("cp1250"))
+    (tmp_path / "b" / "poem").write_text("Short lines\nstay lines.\n\n\n\nAlways.\n")
+    (tmp_path / "noise").write_bytes(bytes(range(256)))
+    found = reading.read(TextFilesConfig(name="s", lang="pl", paths=(str(tmp_path),)))
+    assert (found.ids, found.reasons, len(found.rejects)) == (["s:a.txt", "s:b/poem"], ["no_text"], 1)
+    assert found.texts == ["Żółta róża pachnie, a świt jest bliski.", "Short lines\nstay lines.\n\nAlways."]

@@ -1,7 +1,5 @@
 """What every source keeps to, whatever its format: parts, packing, cuts, damage and remote files."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

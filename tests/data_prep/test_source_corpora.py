@@ -18,18 +18,18 @@ pytestmark = pytest.mark.corpora
 MARKUP = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{\||<ref|thumb\||Category:|'''")
 
 
-def read(config: SourceConfig) -> list[Document]:
+def read(kind: type[SourceConfig], *paths: str, **settings) -> list[Document]:
     """All documents; there must be no reject."""
-    results = reading.read(config)
-    assert reading.rejects(results) == []
-    return reading.documents(results)
+    found = reading.read(kind.model_validate({"name": "s", "paths": paths, **settings}))
+    assert found.rejects == []
+    return found.documents
 
 
 @pytest.mark.parametrize(
     ("pattern", "num_articles"), [("enwiki-table-markup*", 5), ("Wikipedia-2017*", 88), ("bgwiki*", 1)]
 )
 def test_real_dumps_give_articles_without_markup(corpora, pattern, num_articles):
-    documents = read(WikipediaDumpConfig(name="wikipedia", paths=(f"{corpora}/wikipedia/dumps/{pattern}",)))
+    documents = read(WikipediaDumpConfig, f"{corpora}/wikipedia/dumps/{pattern}")
     assert len(documents) == num_articles
     assert [document.title for document in documents if MARKUP.search(document.text)] == []
     assert all(len(document.text) > 100 for document in documents)
@@ -46,16 +46,14 @@ def test_the_first_pages_of_an_english_dump_are_plausible(corpora):
 
 
 def test_a_utf16_dump_gives_cyrillic(corpora):
-    (document,) = read(
-        WikipediaDumpConfig(name="bg", lang="bg", paths=(f"{corpora}/wikipedia/dumps/bgwiki*",))
-    )
+    (document,) = read(WikipediaDumpConfig, f"{corpora}/wikipedia/dumps/bgwiki*", lang="bg")
     letters = re.findall(r"[^\W\d_]", document.text)
     assert sum("а" <= letter.lower() <= "я" for letter in letters) > 0.95 * len(letters)
 
 
 def test_extracted_english_articles_come_from_every_block(corpora):
-    paths = tuple(f"{corpora}/wikipedia/extracted-en/wiki_{number}" for number in ("00", "57"))
-    documents = read(WikipediaExtractedConfig(name="en", paths=paths))
+    paths = [f"{corpora}/wikipedia/extracted-en/wiki_{number}" for number in ("00", "57")]
+    documents = read(WikipediaExtractedConfig, *paths)
     blocks = sum(Path(path).read_bytes().count(b'<doc id="') for path in paths)
     assert blocks - 2 <= len(documents) <= blocks
     assert 80 < len(documents) < 200
@@ -63,16 +61,14 @@ def test_extracted_english_articles_come_from_every_block(corpora):
 
 
 def test_extracted_korean_articles_are_read(corpora):
-    path = f"{corpora}/wikipedia/extracted-ko/wiki_00"
-    documents = read(WikipediaExtractedConfig(name="ko", lang="ko", paths=(path,)))
+    documents = read(WikipediaExtractedConfig, f"{corpora}/wikipedia/extracted-ko/wiki_00", lang="ko")
     assert documents[0].title == "지미 카터"
     assert not any("&lt;" in document.text for document in documents)
 
 
 def test_real_novels_are_paragraphs_whatever_their_line_breaks(corpora):
     names = ("Dickens_Bleak_1853", "Kipling_Kim_1901", "Anon_Clara_1864", "Woolf_Lighthouse_1927")
-    paths = tuple(f"{corpora}/books/en/{name}.txt" for name in names)
-    for document in read(BooksTextConfig(name="books", paths=paths)):
+    for document in read(BooksTextConfig, *(f"{corpora}/books/en/{name}.txt" for name in names)):
         paragraphs = document.text.replace("\n\n\n", "\n\n").split("\n\n")
         assert "\r" not in document.text
         verse = [paragraph for paragraph in paragraphs if "\n" in paragraph]
@@ -82,7 +78,7 @@ def test_real_novels_are_paragraphs_whatever_their_line_breaks(corpora):
 
 
 def test_hardly_a_paragraph_of_eighty_novels_begins_in_mid_sentence(corpora):
-    documents = read(BooksTextConfig(name="books", paths=(f"{corpora}/books/en/*.txt",)))
+    documents = read(BooksTextConfig, f"{corpora}/books/en/*.txt")
     starts = [line for document in documents for line in re.split("\n\n+", document.text)]
     assert len(documents) == 80
     assert mid_sentence(starts) < 0.003

@@ -7,8 +7,6 @@ import pytest
 from pydantic import ValidationError
 
 from cluster.artefacts.errors import MissingInputError
-from cluster.artefacts.shard_records import Reject
-from data_prep.document import Document
 from data_prep.sources.base import FilePart
 from data_prep.sources.python_docs import PythonDocsConfig
 from tests.data_prep import reading
@@ -51,21 +49,23 @@ def package(tmp_path, monkeypatch):
     return root
 
 
-def read(**settings) -> list[Document | Reject]:
-    config = PythonDocsConfig(name="docs", stdlib=False, **settings)
-    return reading.read(config)
+def read(package="sample_docs") -> reading.Results:
+    return reading.read(PythonDocsConfig(name="s", stdlib=False, packages=(package,)))
+
+
+def in_module(found: reading.Results) -> list:
+    """The documents of the outermost module."""
+    return [document for document in found.documents if document.uri == "sample_docs/module.py"]
 
 
 def test_docstrings_of_modules_classes_and_functions_are_documents(package):
-    documents = [
-        document for document in read(packages=("sample_docs",)) if document.uri.endswith("s/module.py")
-    ]
+    documents = in_module(read())
     assert [(document.title, document.doc_id) for document in documents] == [
-        ("sample_docs.module", "docs:sample_docs/module.py#"),
-        ("sample_docs.module.Outer", "docs:sample_docs/module.py#Outer"),
-        ("sample_docs.module.Outer.method", "docs:sample_docs/module.py#Outer.method"),
-        ("sample_docs.module.twice", "docs:sample_docs/module.py#twice"),
-        ("sample_docs.module.twice", "docs:sample_docs/module.py#twice:22"),
+        ("sample_docs.module", "s:sample_docs/module.py#"),
+        ("sample_docs.module.Outer", "s:sample_docs/module.py#Outer"),
+        ("sample_docs.module.Outer.method", "s:sample_docs/module.py#Outer.method"),
+        ("sample_docs.module.twice", "s:sample_docs/module.py#twice"),
+        ("sample_docs.module.twice", "s:sample_docs/module.py#twice:22"),
     ]
     assert documents[1].text == f"Outer — naïve. {LONG.strip()}\n\nParameters:\n    Indented more."
     assert {document.meta["package"] for document in documents} == {"sample_docs"}
@@ -74,12 +74,9 @@ def test_docstrings_of_modules_classes_and_functions_are_documents(package):
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
 def test_meta_gives_the_exact_bytes_of_the_docstring(package, encoding):
     source = f"# -*- coding: {encoding.removesuffix('-sig')} -*-\n" + MODULE.replace("—", "ü")
-    path = package / "module.py"
-    path.write_bytes(source.replace("\n", "\r\n").encode(encoding))
-    data = path.read_bytes()
-    documents = [
-        document for document in read(packages=("sample_docs",)) if document.uri.endswith("s/module.py")
-    ]
+    data = source.replace("\n", "\r\n").encode(encoding)
+    (package / "module.py").write_bytes(data)
+    documents = in_module(read())
     assert len(documents) == 5
     for document in documents:
         literal = data[document.meta["byte_start"] : document.meta["byte_end"]].decode(encoding)
@@ -87,7 +84,7 @@ def test_meta_gives_the_exact_bytes_of_the_docstring(package, encoding):
 
 
 def test_nothing_is_imported_and_tests_and_vendored_code_are_skipped(package):
-    uris = {document.uri for document in read(packages=("sample_docs",))}
+    uris = {document.uri for document in read()}
     assert uris == {"sample_docs/__init__.py", "sample_docs/inner/module.py", "sample_docs/module.py"}
     assert "sample_docs" not in sys.modules
 
@@ -97,39 +94,31 @@ def test_nothing_is_imported_and_tests_and_vendored_code_are_skipped(package):
 )
 def test_a_file_that_is_no_python_3_is_rejected(package, content, offset):
     (package / "inner" / "module.py").write_bytes(content)
-    rejects = [result for result in read(packages=("sample_docs",)) if isinstance(result, Reject)]
-    assert [(reject.uri, reject.byte_offset) for reject in rejects] == [
-        ("sample_docs/inner/module.py", offset)
-    ]
+    (reject,) = read().rejects
+    assert (reject.uri, reject.byte_offset) == ("sample_docs/inner/module.py", offset)
 
 
 def test_lone_surrogates_from_escapes_do_not_reach_the_text(package):
     (package / "inner" / "module.py").write_text(f'"""\\ud800 {LONG}"""')
-    found = {document.uri: document.text for document in read(packages=("sample_docs",))}
-    assert found["sample_docs/inner/module.py"] == f" {LONG.rstrip()}"
+    assert f" {LONG.rstrip()}" in read().texts
 
 
 def test_a_limit_chooses_the_same_files_every_time(package):
-    config = PythonDocsConfig(name="docs", packages=("sample_docs",), stdlib=False, max_bytes=2500)
-    chosen = config.list_files()
-    assert chosen == config.list_files()
-    assert 0 < len(chosen) < 3
+    config = PythonDocsConfig(name="s", packages=("sample_docs",), stdlib=False, max_bytes=2500)
+    assert config.list_files() == config.list_files()
+    assert 0 < len(config.list_files()) < 3
 
 
-def test_a_missing_package_is_named_with_the_remedy():
-    with pytest.raises(MissingInputError, match=r"'no_such_package' is not installed[\s\S]*install it"):
-        read(packages=("no_such_package",))
-
-
-def test_a_config_that_reads_nothing_is_refused():
+def test_what_reads_nothing_is_refused():
+    with pytest.raises(MissingInputError, match="no_such_package"):
+        read("no_such_package")
     with pytest.raises(ValidationError, match="stdlib: true"):
-        PythonDocsConfig(name="docs", stdlib=False)
+        PythonDocsConfig(name="s", stdlib=False)
 
 
 def test_the_standard_library_is_named_relative_to_its_root():
-    config = PythonDocsConfig(name="docs")
+    config = PythonDocsConfig(name="s")
     files = {file.name: file for file in config.list_files()}
-    assert "json/decoder.py" in files
     assert not any("site-packages" in name or "/test/" in name for name in files)
-    titles = [document.title for document in config.read(FilePart(files["json/decoder.py"]))]
+    titles = reading.Results(config.read(FilePart(files["json/decoder.py"]))).titles
     assert "json.decoder.JSONDecoder" in titles

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from data_prep.text import clean_text
@@ -11,7 +11,6 @@ from data_prep.text import clean_text
 MESSY = st.text(
     st.sampled_from("ab \n\r\t\x00\x0b\x0c\x1c\x85\u00a0\u00ad\u2028\u3000\ud800\ufeffé"), max_size=30
 )
-BOOKS = pytest.mark.parametrize("keep_chapters", [False, True])
 
 
 def rules_spelled_out(text: str, most_newlines: int) -> str:
@@ -23,15 +22,11 @@ def rules_spelled_out(text: str, most_newlines: int) -> str:
     return re.sub(f"\n{{{most_newlines},}}", "\n" * most_newlines, text).strip("\n")
 
 
-@BOOKS
+@pytest.mark.parametrize("keep_chapters", [False, True])
 @given(text=st.text() | MESSY)
+@example(text="One.\n\nStill one.\n\n\nTwo.\n\n\n\n\nThree.")
+@example(text="a  \r\n\r\n\r\n\tb\x00\u2028c" + " " * 1_000_000 + "d\ud800")
 def test_text_is_cleaned_as_the_rules_say(keep_chapters, text):
     expected = rules_spelled_out(text, 3 if keep_chapters else 2)
     assert clean_text(text, keep_chapters=keep_chapters) == expected
     assert clean_text(expected, keep_chapters=keep_chapters) == expected
-
-
-def test_two_blank_lines_stand_between_chapters_only_where_they_are_asked_for():
-    book = "One.\n\nStill one.\n\n\nTwo.\n\n\n\n\nThree."
-    assert clean_text(book) == "One.\n\nStill one.\n\nTwo.\n\nThree."
-    assert clean_text(book, keep_chapters=True) == "One.\n\nStill one.\n\n\nTwo.\n\n\nThree."

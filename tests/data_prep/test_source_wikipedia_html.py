@@ -8,9 +8,6 @@ import tarfile
 
 import pytest
 
-from cluster.artefacts.shard_records import Reject
-from data_prep.document import Document
-from data_prep.sources.base import Skipped
 from data_prep.sources.wikipedia_html import WikipediaHtmlConfig
 from tests.data_prep import reading
 
@@ -69,64 +66,53 @@ def archive(**files: bytes) -> bytes:
     return out.getvalue()
 
 
-def read(tmp_path, data: bytes, name: str = "itwiki-NS0-20240101-ENTERPRISE-HTML.json.tar.gz", **settings):
-    path = tmp_path / name
-    path.write_bytes(data)
-    return reading.read_split(
-        WikipediaHtmlConfig(name="wiki", paths=(str(path),), **settings), len(data), 1000
-    )
+def read(tmp_path, data: bytes, **settings) -> reading.Results:
+    return reading.read_file(WikipediaHtmlConfig, tmp_path / "itwiki-NS0.json", data, **settings)
 
 
 @pytest.mark.parametrize(("math", "formula"), [("drop", ""), ("keep", " $x^{2}$")])
 def test_an_article_reads_as_on_the_page_without_its_furniture(tmp_path, math, formula):
-    (document,) = read(tmp_path, lines(record(4016366, CRIMEAN_MOUNTAINS)), "a.ndjson", math=math)
+    document = read(tmp_path, lines(record(4016366, CRIMEAN_MOUNTAINS)), math=math).only()
     assert document.text == TEXT.format(formula=formula)
-    assert (document.doc_id, document.title, document.lang) == ("wiki:4016366", "Page 4016366", "it")
+    assert (document.doc_id, document.title, document.lang) == ("s:4016366", "Page 4016366", "it")
     assert document.meta["url"] == "https://it.wikipedia.org/wiki/Page_4016366"
 
 
-@pytest.mark.parametrize("pack", [lambda data: data, gzip.compress], ids=["tar", "tar.gz"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["tar", "tar.gz"])
 def test_every_article_of_an_archive_knows_its_bytes(tmp_path, pack):
     first = lines(record(1), record(2, "<p>È così.</p>"))
     tar = archive(**{"it_0.ndjson": first, "it_1.ndjson": lines(record(3))[:-1]})
     documents = read(tmp_path, pack(tar))
-    assert [document.doc_id for document in documents] == ["wiki:1", "wiki:2", "wiki:3"]
+    assert documents.ids == ["s:1", "s:2", "s:3"]
     for document in documents:
         line = tar[document.meta["byte_start"] : document.meta["byte_end"]]
-        assert f"wiki:{json.loads(line)['identifier']}" == document.doc_id
+        assert f"s:{json.loads(line)['identifier']}" == document.doc_id
 
 
 def test_lines_that_are_no_articles_are_told_and_cost_only_themselves(tmp_path):
     bad = [b'{"name": "cut', b"[1]", b'{"article_body": {"html": 5}}', b'{"article_body": {"html": "<p>x"}}']
+    bad += [lines(record(8, "<div>" * 600 + "x"))[:-1], lines(record(7, "y" * 9000))[:-1]]
     data = b"\n".join([*bad, b"", lines(record(9))])
-    rejects = read(tmp_path, data, "a.json")
-    document = rejects.pop()
-    assert isinstance(document, Document)
-    assert [type(each) for each in rejects] == [Reject] * 4
-    offsets = [reject.byte_offset for reject in rejects]
-    assert offsets == [data.index(line) for line in bad]
+    found = read(tmp_path, data, max_line_bytes=8000)
+    assert (found.ids, found.offsets) == (["s:9"], [data.index(line) for line in bad])
+    assert "elements inside each other" in found.rejects[-2].reason
+    assert "longer than the limit" in found.rejects[-1].reason
 
 
 def test_pages_that_are_no_articles_are_skipped_by_their_reason(tmp_path):
     disambiguation = '<meta property="mw:PageProp/disambiguation"/><p>A may be:</p>'
-    results = read(
-        tmp_path,
-        lines(
-            record(1, namespace={"identifier": 14}),
-            record(2, disambiguation),
-            record(3, None),
-            record(4, "<table><tr><td>x</td></tr></table>"),
-            record(5, in_language=None, is_part_of={"in_language": {"identifier": "pt-br"}}),
-        ),
-        "a.json",
+    data = lines(
+        record(1, namespace={"identifier": 14}),
+        record(2, disambiguation),
+        record(3, None),
+        record(4, "<table><tr><td>x</td></tr></table>"),
+        record(5, in_language=None, is_part_of={"in_language": {"identifier": "pt-br"}}),
     )
-    reasons = ["other_namespace", "disambiguation", "no_text", "no_text"]
-    assert results[:4] == [Skipped(reason) for reason in reasons]
-    assert results[4].lang == "pt"
-    assert (
-        read(tmp_path, lines(record(2, disambiguation)), "a.json", disambiguation="keep", lang="fr")[0].lang
-        == "fr"
-    )
+    found = read(tmp_path, data)
+    assert found.reasons == ["other_namespace", "disambiguation", "no_text", "no_text"]
+    assert [(each.doc_id, each.lang) for each in found.documents] == [("s:5", "pt")]
+    kept = read(tmp_path, data, disambiguation="keep", lang="fr").documents
+    assert [(each.doc_id, each.lang) for each in kept] == [("s:2", "fr"), ("s:5", "fr")]
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.6, 0.95])
@@ -135,20 +121,11 @@ def test_a_damaged_archive_gives_what_comes_before_the_damage_and_one_reject(tmp
     pages = [record(number, f"<p>{noise[2000 * number :][:2000]}</p>") for number in range(40)]
     tar = archive(a=lines(*pages), b=lines(record(99)))
     data = gzip.compress(tar)
-    *documents, reject = read(tmp_path, data[: int(len(data) * cut)])
-    assert [document.doc_id for document in documents] == [
-        f"wiki:{number}" for number in range(len(documents))
-    ]
-    assert 0 < len(documents) < 40
-    assert isinstance(reject, Reject)
-    assert tar[reject.byte_offset : reject.byte_offset + 8] == b'{"name":'
-
-
-def test_deep_pages_and_long_lines_are_rejected(tmp_path):
-    deep = record(1, "<div>" * 600 + "x")
-    first, second = read(tmp_path, lines(deep, record(2, "y" * 9000)), "a.json", max_line_bytes=8000)
-    assert "elements inside each other" in first.reason
-    assert "longer than the limit" in second.reason
+    found = read(tmp_path, data[: int(len(data) * cut)])
+    assert 0 < len(found.ids) < 40
+    assert found.ids == [f"s:{number}" for number in range(len(found) - 1)]
+    (offset,) = found.offsets
+    assert tar[offset : offset + 8] == b'{"name":'
 
 
 def test_furniture_is_found_in_thousands_of_sections_and_in_other_furniture(tmp_path):
@@ -156,5 +133,4 @@ def test_furniture_is_found_in_thousands_of_sections_and_in_other_furniture(tmp_
         "<h2>A<span class='mw-editsection'>[edit]</span></h2><p>b<sup class='x reference'>[1]</sup></p>"
         "<div class='navbox'><table><tr><td><div class='hatnote'>c</div></td></tr></table></div>"
     )
-    (document,) = read(tmp_path, lines(record(1, section * 3000)), "a.json")
-    assert document.text == "\n\n".join(["A\nb"] * 3000)
+    assert read(tmp_path, lines(record(1, section * 3000))).texts == ["\n\n".join(["A\nb"] * 3000)]

@@ -26,7 +26,16 @@ VERSE = (
     "Tiger, tiger, burning bright\nIn the forests of the night,\nWhat immortal hand or eye\n"
     "Could frame thy fearful symmetry?"
 )
+POEM = [
+    "So we'll go no more a roving\nSo late into the night,\nThough the heart be still as loving,\n"
+    "And the moon be still as bright.",
+    "For the sword outwears its sheath,\nAnd the soul wears out the breast,\nAnd the heart must pause to breathe,\n"
+    "And love itself have rest.",
+]
 CONTENTS = "I. The Period\nII. The Mail\nIII. The Night Shadows\nIV. The Preparation"
+WORDS = ["abandon", "ability", "able", "about", "above", "absence", "accept", "access", "accident"]
+UNMARKED = ("nothing between", "blank lines between all lines")
+"""Layouts in which a paragraph whose last line is full cannot be told from one that goes on."""
 
 
 def wrapped(text: str, width: int = 70, indent: int = 0) -> str:
@@ -58,66 +67,61 @@ def test_letters_and_epigraphs_in_a_narrower_column_are_joined_and_verse_and_con
 @pytest.mark.parametrize("separator", [*line_wrapping.SEPARATORS])
 @pytest.mark.parametrize("wrap", ["72 and 48 wide by turns", "72 wide, then 50", "130 wide"])
 def test_lines_of_two_widths_and_blank_lines_between_all_lines_are_joined(wrap, separator, line_wrap):
-    book = [
-        *PROSE,
-        LETTER,
-        *PROSE[::-1],
-        *[f"{part} Then {number} more." for number, part in enumerate(PROSE)],
-    ] * 6
-    found = line_wrapping.found([book], wrap, separator, line_wrap)
+    extra = [f"{part} Then {number} more." for number, part in enumerate(PROSE)]
+    found = line_wrapping.found([[*PROSE, LETTER, *PROSE[::-1], *extra] * 6], wrap, separator, line_wrap)
     assert found.precision > 0.93
     assert found.recall > 0.75
     assert found.mid_sentence < 0.02
 
 
-def test_a_sentence_goes_on_behind_the_blank_lines_of_a_page_break():
-    lines = wrapped(LETTER).split("\n")
-    text = "\n\n".join(map(wrapped, PROSE)) + "\n\n" + "\n".join(lines[:2]) + "\n\n\n" + "\n".join(lines[2:])
-    assert paragraphs_of(text, "auto") == [*PROSE, LETTER]
-    long = [*PROSE[:4], LETTER[:40], LETTER[40:].strip()]
-    assert paragraphs_of(
-        "\n\n".join(["IT", PROSE[0][3:], LETTER[:120].strip(), LETTER[120:].strip()]), "auto"
-    ) == [
-        "IT " + PROSE[0][3:],
-        LETTER,
-    ]
-    assert paragraphs_of("\n\n".join(long), "kept") == long
+@pytest.mark.parametrize(
+    ("text", "line_wrap", "expected"),
+    [
+        ("\n\n".join(part * 3 for part in PROSE), "auto", [part * 3 for part in PROSE]),
+        ("\n".join(part * 3 for part in PROSE), "auto", [part * 3 for part in PROSE]),
+        ("\n\n".join(POEM), "auto", POEM),
+        ("\n\n".join(POEM), "joined", [stanza.replace("\n", " ") for stanza in POEM]),
+        ("\n".join(WORDS), "auto", WORDS),
+        (
+            "a well-\nknown man--\nbut no sol\u00ad\ndier; a dash -\nthen\n\nmore",
+            "joined",
+            ["a well-known man--but no soldier; a dash - then", "more"],
+        ),
+        (
+            "\u3000次日，三人同行，路遇一人，乃徐州刺史陶\n谦之使也。\n\u3000飞曰：然。\n\n" * 8,
+            "auto",
+            ["次日，三人同行，路遇一人，乃徐州刺史陶谦之使也。", "飞曰：然。"] * 8,
+        ),
+        ("ภาษาไทยไม่มี\nช่องว่าง\nဤစာကြောင်း\nများ", "joined", ["ภาษาไทยไม่มีช่องว่างဤစာကြောင်းများ"]),
+    ],
+    ids=["wide", "wide, unspaced", "poem", "poem, joined", "words", "hyphens", "Chinese", "Thai and Burmese"],
+)
+def test_layouts_and_scripts_have_their_own_paragraphs(text, line_wrap, expected):
+    assert paragraphs_of(text, line_wrap) == expected
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "abandon\nability\nable\nabout\nabove\nabsence\nabsolutely\nacademic\naccept\naccess\naccident\naccount",
-        "\n".join(f"word: {'it is ' * (number % 11)}what one says" for number in range(100)),
-        "\n".join(f"Mr. Brown said that it was {number}, and left." for number in range(30)),
-    ],
+    "form", ["word: {often}what one says", "Mr. Brown said that it was {number}, and left."]
 )
-def test_lists_are_no_wrapped_prose(text):
-    assert paragraphs_of(text, "auto") == text.split("\n")
+def test_lists_are_no_wrapped_prose(form):
+    lines = [form.format(number=number, often="it is " * (number % 11)) for number in range(100)]
+    assert paragraphs_of("\n".join(lines), "auto") == lines
+
+
+def test_a_sentence_goes_on_behind_the_blank_lines_of_a_page_break():
+    lines = wrapped(LETTER).split("\n")
+    text = "\n\n".join([*map(wrapped, PROSE), "\n".join(lines[:2]), "\n" + "\n".join(lines[2:])])
+    assert paragraphs_of(text, "auto") == [*PROSE, LETTER]
+    broken = ["IT", PROSE[0][3:], LETTER[:120].strip(), LETTER[120:].strip()]
+    assert paragraphs_of("\n\n".join(broken), "auto") == ["IT " + PROSE[0][3:], LETTER]
+    assert paragraphs_of("\n\n".join(broken), "kept") == broken
+
+
+PIECES = ["a", "B", "word ", "Word. ", "\n", "\n\n", "\n\n\n", "  ", "\u3000", "，", "次", "-", "—"]
 
 
 @given(
-    text=st.lists(
-        st.sampled_from(
-            [
-                "a",
-                "B",
-                "word ",
-                "Word. ",
-                "\n",
-                "\n\n",
-                "\n\n\n",
-                "  ",
-                "\u3000",
-                "，",
-                "次",
-                "-",
-                "—",
-                "ab " * 30,
-            ]
-        ),
-        max_size=60,
-    ).map("".join),
+    text=st.lists(st.sampled_from([*PIECES, "ab " * 30]), max_size=60).map("".join),
     line_wrap=st.sampled_from(["auto", "joined", "kept"]),
 )
 def test_no_word_is_lost_whatever_the_layout(text, line_wrap):
@@ -136,11 +140,3 @@ def test_paragraphs_of_real_novels_are_found_again_in_every_layout(corpora):
             assert found.precision > 0.94, found
             assert found.recall > (0.84 if separator in UNMARKED else 0.96), found
             assert found.mid_sentence < 0.03, found
-
-
-UNMARKED = ("nothing between", "blank lines between all lines")
-"""Layouts in which a paragraph whose last line is full cannot be told from one that goes on."""
-
-
-def test_lines_of_scripts_without_spaces_join_without_a_space():
-    assert paragraphs_of("ภาษาไทยไม่มี\nช่องว่าง\nဤစာကြောင်း\nများ", "joined") == ["ภาษาไทยไม่มีช่องว่างဤစာကြောင်းများ"]

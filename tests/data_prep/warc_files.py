@@ -8,12 +8,8 @@ from pathlib import Path
 
 import zstandard
 
-from cluster.artefacts.shard_records import Reject
-from data_prep.document import Document
-from data_prep.sources import FilePart, Skipped
 from data_prep.sources.common_crawl import CommonCrawlConfig
-
-Result = Document | Reject | Skipped
+from tests.data_prep import reading
 
 COMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
     "warc": bytes,
@@ -75,11 +71,6 @@ def config_of(path: Path, **settings: object) -> CommonCrawlConfig:
     return CommonCrawlConfig.model_validate({"name": "cc", "paths": [str(path)], **settings})
 
 
-def read(path: Path, part_bytes: int | None = None, **settings: object) -> list[Result]:
+def read(path: Path, part_bytes: int | None = None, **settings: object) -> reading.Results:
     """Everything that a file gives, read as a whole or in parts."""
-    config = config_of(path, **settings)
-    (file,) = config.list_files()
-    parts = [FilePart(file)]
-    if part_bytes:
-        parts = config.split_file(file, path.stat().st_size, part_bytes)
-    return [result for part in parts for result in config.read(part)]
+    return reading.read(config_of(path, **settings), part_bytes=part_bytes)
