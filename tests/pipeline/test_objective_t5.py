@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -140,6 +140,23 @@ def test_sentinels_are_numbered_downwards_as_in_the_published_vocabulary():
 def test_too_few_sentinels_are_refused_before_anything_is_read():
     with pytest.raises(ConfigError, match="num_sentinels by 8"):
         t5.reading(SpanCorruption(num_sentinels=20), 512)
+
+
+@given(rate=st.floats(0.001, 0.9999), mean=st.floats(1, 1e6), length=st.integers(8, 300))
+def test_raw_lengths_are_the_longest_that_fit(rate: float, mean: float, length: int):
+    config = SpanCorruption(rate=rate, mean_span_length=mean, num_sentinels=400)
+    vocabulary = vocabulary_for(t5, config)
+    raw = t5.reading(config, length).length - 1
+    assume(raw < 3000)
+    fitting, longer = (
+        max(
+            len(pair.source)
+            for pair in pairs(t5.corrupt(rows_of_raw_tokens(1, n), NOISE, config, vocabulary))
+        )
+        for n in (raw, raw + 1)
+    )
+    assert raw == 3 or fitting <= length
+    assert longer > length
 
 
 def test_subsets_are_all_equally_likely():

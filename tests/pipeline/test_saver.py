@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import orjson
@@ -29,7 +30,7 @@ from pipeline.checkpoint.checkpoint import (
 )
 from pipeline.checkpoint.rank_save import PARTS_DIRECTORY, RankSave, Snapshot, assemble, files_of_all
 from pipeline.checkpoint.saver import CheckpointSaver, Committed, Failed
-from pipeline.checkpoint.store import CheckpointStore, Retention, newest_good, store_of
+from pipeline.checkpoint.store import CheckpointStore, newest_good, store_of
 from pipeline.checkpoint.weights_file import (
     IncompleteWeightsError,
     from_array,
@@ -38,8 +39,9 @@ from pipeline.checkpoint.weights_file import (
     write_weights,
 )
 from pipeline.engine.deepspeed.engine import Engine
+from tests.pipeline.full_disk import largest_file
 from tests.pipeline.process_group import PATIENCE_S, Group, run_group
-from tests.pipeline.ranks import make_config
+from tests.pipeline.ranks import make_run
 from tests.pipeline.saver_ranks import (
     CASES,
     is_same,
@@ -112,98 +114,6 @@ def test_a_save_without_a_thread_writes_the_same(engine: Engine, tmp_path: Path)
         assert is_same(torch.load(file, weights_only=False), torch.load(other, weights_only=False))
     for name in (MODEL_FILE, EMA_FILE):
         assert (stores[0].local(1) / name).read_bytes() == (stores[1].local(1) / name).read_bytes()
-
-
-def test_a_disk_that_fills_up_costs_that_save_alone(engine: Engine, store: CheckpointStore):
-    saver = make_saver(store, ALONE)
-    assert isinstance(save(saver, engine, 1), Committed)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        outcome = save(saver, engine, 2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert isinstance(outcome, Failed)
-    assert outcome.step == 2
-    assert outcome.error.exit_code == 33
-    assert "ulimit" in outcome.error.next_step
-    # What it wrote is gone again, and nothing half-written is there to be read.
-    assert [path.name for path in store.directory.iterdir()] == ["step-00000001"]
-    assert isinstance(save(saver, engine, 3), Committed)
-    assert store.steps() == [1, 3]
-
-
-def test_a_place_that_cannot_be_written_is_reported_and_training_goes_on(
-    engine: Engine, store: CheckpointStore
-):
-    saver = make_saver(store, ALONE)
-    store.directory.write_text("a file stands here")
-    outcome = save(saver, engine, 1)
-    assert isinstance(outcome, Failed)
-    assert str(store.directory) in outcome.error.problem
-    store.directory.unlink()
-    assert isinstance(save(saver, engine, 2), Committed)
-
-
-def test_memory_that_cannot_be_had_is_a_failed_save(
-    engine: Engine, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-):
-    def refuse(*_: Any, **__: Any) -> torch.Tensor:
-        raise MemoryError("cannot allocate 1 TiB")
-
-    saver = make_saver(store, ALONE)
-    with monkeypatch.context() as patched:
-        patched.setattr(Snapshot, "tensor", refuse)
-        outcome = save(saver, engine, 1)
-    assert isinstance(outcome, Failed)
-    assert "MemoryError" in outcome.error.problem
-    assert isinstance(save(saver, engine, 2), Committed)
-
-
-def test_retention_runs_after_each_save_and_keeps_the_best(engine: Engine, store: CheckpointStore):
-    saver = make_saver(store, ALONE)
-    outcomes = [save(saver, engine, step, loss) for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0), (4, 0.5))]
-    assert [outcome.kept for outcome in outcomes] == [(1,), (1, 2), (1, 2, 3), (3, 4)]
-    assert [outcome.best for outcome in outcomes] == [True, False, False, True]
-    assert store.steps() == [3, 4]
-
-
-def test_every_so_many_steps_a_checkpoint_is_kept_for_good(engine: Engine, store: CheckpointStore):
-    saver = make_saver(store, ALONE, Retention(keep_last=1, keep_every_steps=20))
-    for step in (10, 15, 20, 25, 30, 35):
-        assert isinstance(save(saver, engine, step), Committed)
-    assert store.steps() == [20, 35]
-
-
-def test_what_a_killed_save_left_is_removed_at_the_next_start_and_never_counts(
-    engine: Engine, store: CheckpointStore
-):
-    old = store.staging(7, "0ld-0001")
-    with old.create("deepspeed/half.pt") as stream:
-        stream.write(b"half")
-    old.mark("rank-00000.done", b"[]")
-    assert store.staging(7, "new-0001").marks() == {}
-    assert store.steps() == []
-    saver = make_saver(store, ALONE)
-    assert list(store.directory.iterdir()) == []
-    assert isinstance(save(saver, engine, 7), Committed)
-
-
-def test_the_configuration_says_where_checkpoints_are(tmp_path: Path):
-    from pipeline.run.directory import RunDirectory, RunInfo
-
-    places = {
-        "null": tmp_path / "runs" / "here" / "checkpoints",
-        str(tmp_path / "elsewhere"): tmp_path / "elsewhere" / "here",
-    }
-    for place, expected in places.items():
-        config = make_config(tmp_path, tmp_path / "none", f"checkpoint.directory={place}")
-        run = RunDirectory(config.runs_dir / "here")
-        if not run.path.exists():
-            run.create(RunInfo(name="here", run_id="0" * 32, tracking_uri="none"), config)
-        else:
-            run.reconfigure(config)
-        assert store_of(run) == CheckpointStore(expected)
 
 
 def test_copies_share_memory_where_originals_do_and_change_no_more():
@@ -296,17 +206,6 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path):
         assert seen == store.steps()[-1]
 
 
-def test_a_share_that_cannot_be_opened_leaves_none_of_the_others_open(tmp_path: Path):
-    staging = CheckpointStore(tmp_path).staging(10, "key")
-    with staging.create(f"{PARTS_DIRECTORY}/{MODEL_FILE}.00001"):
-        pass
-    before = sorted(os.listdir("/proc/self/fd"))
-    with pytest.raises(FileNotFoundError) as caught:
-        assemble(SimpleNamespace(staging=staging, weights={MODEL_FILE: []}, shapes={}), MODEL_FILE, 3)  # type: ignore[arg-type]
-    assert caught.value.filename.endswith(".00002")
-    assert sorted(os.listdir("/proc/self/fd")) == before
-
-
 def test_the_cause_counts_of_a_rank_that_fails_while_its_marker_is_looked_for(tmp_path: Path):
     save = RankSave(SimpleNamespace(step=1), SimpleNamespace(poll_s=0.0), 0.0)  # type: ignore[arg-type]
 
@@ -321,3 +220,66 @@ def test_the_cause_counts_of_a_rank_that_fails_while_its_marker_is_looked_for(tm
     with pytest.raises(StorageError) as caught:
         files_of_all(save, 2, "runs/one")
     assert caught.value.problem == "the disk is full"
+
+
+def test_a_save_that_fails_is_reported_and_costs_that_save_alone(
+    engine: Engine, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+):
+    saver = make_saver(store, ALONE)
+    assert isinstance(save(saver, engine, 1), Committed)
+    with largest_file(20_000):
+        full = save(saver, engine, 2)
+    assert isinstance(full, Failed)
+    assert (full.step, full.error.exit_code) == (2, 33)
+    assert "ulimit" in full.error.next_step
+    # What it wrote is gone again, and nothing half-written is there to be read.
+    assert [path.name for path in store.directory.iterdir()] == ["step-00000001"]
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "empty", Mock(side_effect=MemoryError("cannot allocate 1 TiB")))
+        outcome = save(make_saver(store, ALONE), engine, 2)
+    assert isinstance(outcome, Failed)
+    assert "MemoryError" in outcome.error.problem
+    shutil.move(store.directory, store.directory.with_name("moved"))
+    store.directory.write_text("a file stands here")
+    outcome = save(saver, engine, 2)
+    assert isinstance(outcome, Failed)
+    assert str(store.directory) in outcome.error.problem
+    store.directory.unlink()
+    shutil.move(store.directory.with_name("moved"), store.directory)
+    assert isinstance(save(saver, engine, 3), Committed)
+    assert store.steps() == [1, 3]
+
+
+def test_what_a_killed_save_left_goes_at_the_next_start_and_retention_follows_each_save(
+    engine: Engine, store: CheckpointStore
+):
+    old = store.staging(1, "0ld-0001")
+    with old.create("deepspeed/half.pt") as stream:
+        stream.write(b"half")
+    old.mark("rank-00000.done", b"[]")
+    assert store.staging(1, "new-0001").marks() == {}
+    assert store.steps() == []
+    saver = make_saver(store, ALONE)
+    assert list(store.directory.iterdir()) == []
+    outcomes = [save(saver, engine, step, loss) for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0), (4, 0.5))]
+    assert [outcome.kept for outcome in outcomes] == [(1,), (1, 2), (1, 2, 3), (3, 4)]
+    assert [outcome.best for outcome in outcomes] == [True, False, False, True]
+    assert store.steps() == [3, 4]
+
+
+def test_the_configuration_says_where_checkpoints_are(tmp_path: Path):
+    run = make_run(tmp_path, tmp_path / "none", "here")
+    assert store_of(run) == CheckpointStore(run.path / "checkpoints")
+    run.reconfigure(run.config((f"checkpoint.directory={tmp_path}/elsewhere",)))
+    assert store_of(run) == CheckpointStore(tmp_path / "elsewhere" / "here")
+
+
+def test_a_share_that_cannot_be_opened_leaves_none_of_the_others_open(tmp_path: Path):
+    staging = CheckpointStore(tmp_path).staging(10, "key")
+    with staging.create(f"{PARTS_DIRECTORY}/{MODEL_FILE}.00001"):
+        pass
+    before = sorted(os.listdir("/proc/self/fd"))
+    saved: Any = SimpleNamespace(staging=staging, weights={MODEL_FILE: []}, shapes={})
+    with pytest.raises(FileNotFoundError, match=r"\.00002"):
+        assemble(saved, MODEL_FILE, 3)
+    assert sorted(os.listdir("/proc/self/fd")) == before

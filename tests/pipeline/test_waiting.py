@@ -1,7 +1,5 @@
 """Work of one rank may take longer than collective operations wait."""
 
-from __future__ import annotations
-
 from tests.pipeline.process_group import run_group
 
 
