@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,50 +79,53 @@ def resume(
     log_format: LogFormat = None,
 ) -> None:
     """Continue a run from its newest good checkpoint, on as many workers as `cluster.workers=N` says."""
-    from contextlib import nullcontext
-
-    from pipeline.checkpoint.checkpoint import step_of
     from pipeline.checkpoint.references import find_checkpoint
-    from pipeline.pretrain.launch import execute, settled
-    from pipeline.pretrain.resume_checks import check_resume
+    from pipeline.pretrain.launch import continue_run
     from pipeline.run.directory import find_run
-    from pipeline.run.events import Event
-    from pipeline.run.history import changed_packages, tokens_by_step
+    from pipeline.run.history import changed_packages
 
     name, _, chosen = reference.partition("@")
     run = find_run(name, runs_dir)
     at = find_checkpoint(reference, runs_dir).step if chosen else None
-    # To the end, because workers read the settings at every restart: no other command may change them until then.
-    with nullcontext() if dry_run else run.held("its resumption"):
-        settings = settled(run.config(tuple(overrides or ())))
-        start = check_resume(run, settings, allow_changed or (), at=at, look_only=dry_run)
-        step = 0 if start is None else step_of(start)
-        packages = changed_packages(run)
-        if dry_run:
-            plan = {
-                "run": run.path.name,
-                "from step": step,
-                "to step": settings.num_steps,
-                "packages that changed": "; ".join(packages) or "none",
-                **describe(settings),
-                "tokens": tokens_by_step(run)(step)
-                + settings.tokens_before(settings.num_steps)
-                - settings.tokens_before(step),
-            }
-            left = settings.num_steps - step
-            nothing = (
-                f"finished at step {step}: nothing would be trained, unless `steps` or the budget is raised"
-            )
-            title = "what would be resumed" if left > 0 else nothing
-            show({**plan, "updates left": left}, title, as_json=as_json)
-            return
-        if packages:
+    if dry_run:
+        _show_resumption(run, overrides or (), allow_changed or (), at, as_json)
+        return
+
+    def announce(step: int, settings: PretrainConfig) -> None:
+        if packages := changed_packages(run):
             typer.echo(f"Results may round otherwise from here on: {'; '.join(packages)}.", err=True)
         typer.echo(f"resume {run.path.name} at step {step} of {settings.num_steps}", err=True)
-        if step < settings.num_steps or not run.events(Event.FINISHED):
-            run.reconfigure(settings)
-            execute(run, held=True)
+
+    continue_run(run, overrides or (), allow_changed=allow_changed or (), at=at, begins=announce)
     _show_end(run, as_json)
+
+
+def _show_resumption(
+    run: RunDirectory, overrides: Sequence[str], allow_changed: Sequence[str], at: int | None, as_json: bool
+) -> None:
+    """The dry run of a resumption."""
+    from pipeline.checkpoint.checkpoint import step_of
+    from pipeline.pretrain.launch import settled
+    from pipeline.pretrain.resume_checks import check_resume
+    from pipeline.run.history import changed_packages, tokens_by_step
+
+    settings = settled(run.config(tuple(overrides)))
+    start = check_resume(run, settings, allow_changed, at=at, look_only=True)
+    step = 0 if start is None else step_of(start)
+    left = settings.num_steps - step
+    plan = {
+        "run": run.path.name,
+        "from step": step,
+        "to step": settings.num_steps,
+        "packages that changed": "; ".join(changed_packages(run)) or "none",
+        **describe(settings),
+        "tokens": tokens_by_step(run)(step)
+        + settings.tokens_before(settings.num_steps)
+        - settings.tokens_before(step),
+        "updates left": left,
+    }
+    nothing = f"finished at step {step}: nothing would be trained, unless `steps` or the budget is raised"
+    show(plan, "what would be resumed" if left > 0 else nothing, as_json=as_json)
 
 
 def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]:

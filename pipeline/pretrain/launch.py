@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from cluster.failures import Retries
 from cluster.group import GroupFailure, Rank, run_group
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile, stop_on_sigterm
+from pipeline.checkpoint.checkpoint import step_of
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_plain
@@ -82,6 +83,36 @@ def train_to_end(config: PretrainConfig, *, submission_id: str | None = None) ->
             found.reconfigure(settled(config))
             execute(found, held=True)
     return found
+
+
+def continue_run(
+    run: RunDirectory,
+    overrides: Sequence[str] = (),
+    *,
+    allow_changed: Sequence[str] = (),
+    at: int | None = None,
+    begins: Callable[[int, PretrainConfig], None] = lambda step, config: None,
+) -> None:
+    """Continue a run to its end from its newest good checkpoint.
+
+    Args:
+        overrides: settings that change from here on.
+        allow_changed: keys that may differ from the checkpoint's.
+        at: the checkpoint that the run is rolled back to; later ones are set aside.
+        begins: called with the step and the settings that it goes on with.
+
+    Raises:
+        ClozeError: as `check_resume` and `execute`.
+    """
+    # To the end, because workers read the settings at every restart: no other command may change them until then.
+    with run.held("its resumption"):
+        settings = settled(run.config(tuple(overrides)))
+        start = check_resume(run, settings, allow_changed, at=at)
+        step = 0 if start is None else step_of(start)
+        begins(step, settings)
+        if step < settings.num_steps or not run.events(Event.FINISHED):
+            run.reconfigure(settings)
+            execute(run, held=True)
 
 
 def find_same_run(config: PretrainConfig) -> RunDirectory | None:

@@ -82,6 +82,25 @@ def fine_tuning(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Sit
 
 
 @pytest.fixture
+def python(killed_run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path: Path) -> Situation:
+    """A finished preparation, a run whose workers were killed, and rows with labels."""
+    run = copy_run(killed_run, tmp_path / "runs")
+    config = tmp_path / "data.yaml"
+    config.write_text(f"base: {corpus.config}\nmax_rejects: 1\n")
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"word {n},{n % 2}\n" for n in range(60)))
+    settings = {"CONFIG": config, "OUT": prepared, "RUN": run.path.name, "RUNS": run.path.parent}
+    expected = (
+        "documents,",
+        "held out",
+        f"{run.path.name}@",
+        "parameters",
+        "reviews 1 ",
+        "ReferenceNotFoundError",
+    )
+    return Situation(tmp_path, settings | {"ROWS": tmp_path / "rows.csv"}, corpus.environment, expected)
+
+
+@pytest.fixture
 def clusters(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Iterator[Situation]:
     """A machine without a cluster."""
     settings = {
