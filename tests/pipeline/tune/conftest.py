@@ -93,18 +93,23 @@ def tokenizer(tokenizer_path: Path) -> TextTokenizer:
     return TextTokenizer(tokenizer_path)
 
 
-def prepare(
+def context_of(
     config: Any,
     tokenizer: TextTokenizer,
     rows: Any = None,
     labels: tuple[str, ...] = (),
     network: Any = MODEL,
     **settings: Any,
-) -> Any:
-    """A task ready to be trained, on its files or on these rows; `settings` are of the training."""
+) -> TaskContext:
+    """All that a form needs of a task on its files or on these rows; `settings` are of the training."""
     data = config.load() if rows is None else TaskData(rows, rows, labels, ())
     training = TrainingConfig.model_validate({"max_length": 16} | settings)
-    return FORMS[config.form](TaskContext(config, data, training, network, tokenizer))
+    return TaskContext(config, data, training, network, tokenizer)
+
+
+def prepare(config: Any, *arguments: Any, **named: Any) -> Any:
+    """A task ready to be trained; takes what `context_of` does."""
+    return FORMS[config.form](context_of(config, *arguments, **named))
 
 
 def enlarged(network: Any, factor: float = 10, seed: int = 7) -> Any:

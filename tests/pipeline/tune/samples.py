@@ -11,6 +11,8 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from models.config import ElmoConfig, TransformerConfig
+from pipeline.tune.forms import FORMS
+from pipeline.tune.forms.base import TaskContext
 from pipeline.tune.tasks.forms import Answer, Choices, Example, Question, TaggedSentence, TextPair
 from pipeline.tune.tasks.question_answering import SquadConfig
 from pipeline.tune.tasks.rows import RowsClassificationConfig, RowsRegressionConfig
@@ -18,7 +20,7 @@ from pipeline.tune.tasks.summaries import XsumConfig
 from pipeline.tune.tasks.superglue import CopaConfig
 from pipeline.tune.tasks.tagging import ConllNerConfig
 from pipeline.tune.tokenizer import TextTokenizer
-from tests.pipeline.tune.conftest import MODEL, prepare
+from tests.pipeline.tune.conftest import MODEL, context_of
 
 BERT = TransformerConfig(
     vocab_size=400,
@@ -88,10 +90,16 @@ TWO_ROWS: dict[str, tuple[Any, tuple[str, ...], tuple[Any, Any]]] = {
 """By form, a task of two rows of unequal lengths in the words of the tests: settings, labels and rows."""
 
 
-def two_rows(form: str, tokenizer: TextTokenizer, network: Any = MODEL, **settings: Any) -> Any:
-    """A task of two rows, ready to be trained; `settings` are of the training."""
+def two_rows(form: str, tokenizer: TextTokenizer, network: Any = MODEL, **settings: Any) -> TaskContext:
+    """A task of two rows; `settings` are of the training."""
     config, labels, rows = TWO_ROWS[form]
-    return prepare(config, tokenizer, rows, labels, network, **settings)
+    return context_of(config, tokenizer, rows, labels, network, **settings)
+
+
+def prepared_rows(form: str, tokenizer: TextTokenizer, network: Any = MODEL) -> Any:
+    """A task of two rows, ready to be trained."""
+    context = two_rows(form, tokenizer, network)
+    return FORMS[context.config.form](context)
 
 
 def wordpiece(corpora: Path, path: Path) -> Path:

@@ -11,7 +11,7 @@ import transformers
 
 from models.hf.directory import save_hf_directory
 from tests.pipeline.tune.conftest import MODEL, enlarged
-from tests.pipeline.tune.samples import two_rows
+from tests.pipeline.tune.samples import prepared_rows
 from tests.published_networks import PRESETS
 
 BERT = dataclasses.replace(MODEL, num_segments=2, norm_eps=1e-12)
@@ -31,7 +31,7 @@ T5 = dataclasses.replace(PRESETS["t5-small"], vocab_size=32, num_layers=1, hidde
 # One row at a time, because in transformers the ends of answers compete with padding.
 @pytest.mark.parametrize("row", [0, 1])
 def test_losses_are_those_that_transformers_computes(network, form, auto_class, row, tokenizer, tmp_path):
-    task = two_rows(form, tokenizer, network)
+    task = prepared_rows(form, tokenizer, network)
     model = enlarged(task.build(), 3)
     state = {name.removeprefix("network."): tensor for name, tensor in model.state_dict().items()}
     save_hf_directory(tmp_path / "hf", state, network)

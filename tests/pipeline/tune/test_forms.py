@@ -24,7 +24,7 @@ from pipeline.tune.tasks.tagging import ConllNerConfig
 from pipeline.tune.trials import PUBLISHED
 from tests.pipeline.tune.conftest import MODEL, prepare
 from tests.pipeline.tune.excerpts import EXCERPTS, task_of
-from tests.pipeline.tune.samples import UNREAD, two_rows
+from tests.pipeline.tune.samples import UNREAD, prepared_rows
 
 DECODER = dataclasses.replace(MODEL, network="decoder", norm="pre", embedding_norm=False)
 ENCODER_DECODER = dataclasses.replace(MODEL, network="encoder_decoder")
@@ -40,7 +40,7 @@ ENCODER_DECODER = dataclasses.replace(MODEL, network="encoder_decoder")
     ids=lambda value: value if isinstance(value, str) else value.network,
 )
 def test_loss_of_rows_is_the_sum_of_the_losses_of_each(form, network, tokenizer):
-    task = two_rows(form, tokenizer, network)
+    task = prepared_rows(form, tokenizer, network)
     model = task.build().eval()
     init_weights(model, 1)
     with torch.no_grad():
@@ -52,7 +52,7 @@ def test_loss_of_rows_is_the_sum_of_the_losses_of_each(form, network, tokenizer)
 
 
 def test_questions_may_have_different_numbers_of_choices(tokenizer):
-    task = two_rows("choices", tokenizer)
+    task = prepared_rows("choices", tokenizer)
     model = task.build().eval()
     with torch.no_grad():
         outputs = task.outputs(model, task.batch(task.evaluation, np.arange(2)))

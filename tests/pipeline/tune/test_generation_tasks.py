@@ -21,7 +21,7 @@ from pipeline.tune.tasks.summaries import XsumConfig, read_xsum
 from pipeline.tune.tasks.translation import TranslationConfig
 from pipeline.tune.tokenizer import TextTokenizer
 from tests.pipeline.tune.conftest import prepare
-from tests.pipeline.tune.samples import BART, GPT, UNREAD, two_rows, words_of
+from tests.pipeline.tune.samples import BART, GPT, UNREAD, prepared_rows, words_of
 
 ARTICLE = "(CNN) A man ran. He fell down a hill. A dog saw him. The dog barked at him. It was night."
 SIDES = {side: Path("unread") for side in ("source", "target", "train_source", "train_target")}
@@ -114,7 +114,7 @@ def test_settings_that_contradict_each_other_are_refused(task, said):
 
 
 def test_targets_written_as_outputs_give_the_summaries_back(tokenizer):
-    task = two_rows("generation", tokenizer, BART)
+    task = prepared_rows("generation", tokenizer, BART)
     outputs = np.ones((2, 8), dtype=np.int64)
     for row in range(2):
         ids = task.evaluation.targets[row]
