@@ -347,6 +347,7 @@ LORA = {"kind": "lora", "rank": 2, "alpha": 8.0}
         ("T5", "summaries", "peft.AutoPeftModelForSeq2SeqLM"),
         # Merged with its base.
         ("RoBERTa", "labels", "AutoModelForSequenceClassification"),
+        ("GPT-2", "chats", "AutoModelForCausalLM"),
     ],
 )
 def test_adapter_over_the_base_that_it_names_or_merged_gives_what_was_scored(

@@ -56,28 +56,23 @@ def test_seeds_share_their_resamples():
     assert resampled([sums, sums], 20).tolist() == resampled([sums], 20).tolist()
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "matthews", "macro_f1"])
-def test_metrics_of_labels_are_functions_of_sums(metric: str):
-    lines, right, guessed = random_lines(200, NAMES)
-    assert value(metric, lines, NAMES) == pytest.approx(measure([metric], right, guessed)[metric], abs=1e-12)
+@pytest.mark.parametrize(
+    ("metric", "names"),
+    [("accuracy", NAMES), ("matthews", NAMES), ("macro_f1", NAMES), ("f1", NAMES[:2])],
+)
+def test_metrics_of_labels_are_functions_of_sums(metric: str, names: tuple[str, ...]):
+    lines, right, guessed = random_lines(200, names)
+    assert value(metric, lines, names) == pytest.approx(measure([metric], right, guessed)[metric], abs=1e-12)
 
 
-def test_f1_is_of_the_second_label():
-    lines, right, guessed = random_lines(200, NAMES[:2])
-    assert value("f1", lines, NAMES[:2]) == pytest.approx(measure(["f1"], right, guessed)["f1"], abs=1e-12)
-
-
-def test_constant_predictions_have_a_correlation_of_zero():
-    assert value("matthews", label_lines([("a", "b"), ("b", "b")], NAMES), NAMES) == 0
-    assert value("pearson", [{"label": 1.0, "prediction": 2.0}] * 3) == 0
-
-
-def test_correlation_is_a_function_of_sums():
+def test_correlations_are_functions_of_sums_and_zero_for_constants():
     draw = np.random.default_rng(1)
     right = draw.random(100) * 5
     guessed = right + draw.normal(size=100) + 1000
     lines = [{"label": float(r), "prediction": float(g)} for r, g in zip(right, guessed, strict=True)]
     assert value("pearson", lines) == pytest.approx(measure(["pearson"], right, guessed)["pearson"], abs=1e-9)
+    assert value("pearson", [{"label": 1.0, "prediction": 2.0}] * 3) == 0
+    assert value("matthews", label_lines([("a", "b"), ("b", "b")], NAMES), NAMES) == 0
 
 
 def test_accuracy_of_a_group_counts_its_examples_only():
@@ -87,22 +82,37 @@ def test_accuracy_of_a_group_counts_its_examples_only():
     assert (value("accuracy_matched", lines, NAMES), value("accuracy_mismatched", lines, NAMES)) == (0.5, 1.0)
 
 
-def test_scores_of_spans_texts_and_tags_are_functions_of_sums():
-    answers, predictions = [["the red car"], ["a", "b c"], ["x"]], ["red", "b", "x"]
-    spans = [{"answers": a, "prediction": p, "n_best": []} for a, p in zip(answers, predictions, strict=True)]
-    for metric, expected in answer_metrics(answers, predictions).items():
-        assert value(metric, spans) == pytest.approx(expected)
-    spans[0] |= {"answers": [], "prediction": ""}
-    expected = unanswerable_metrics([[], *answers[1:]], ["", *predictions[1:]], np.zeros(3))
-    assert value("f1", spans) == pytest.approx(expected["f1"])
-    references, written = ["A red car. It runs.", "one line"], ["A car runs. It is red.", "two lines"]
-    texts = [{"reference": r, "prediction": p} for r, p in zip(references, written, strict=True)]
-    for metric, expected in rouge(references, written).items():
-        assert value(metric, texts) == pytest.approx(expected)
-    right, guessed = [["B-X", "I-X", "O"], ["B-Y"]], [["B-X", "O", "O"], ["B-Y"]]
-    tags = [{"words": r, "tags": r, "predictions": g} for r, g in zip(right, guessed, strict=True)]
-    for metric in ("f1", "accuracy"):
-        assert value(metric, tags) == pytest.approx(entity_metrics(right, guessed)[metric])
+ANSWERS, ANSWERED = [["the red car"], ["a", "b c"], ["x"]], ["red", "b", "x"]
+OR_NONE, OR_NOTHING = [[], *ANSWERS[1:]], ["", *ANSWERED[1:]]
+TEXTS, WRITTEN = ["A red car. It runs.", "one line"], ["A car runs. It is red.", "two lines"]
+TAGS, TAGGED = [["B-X", "I-X", "O"], ["B-Y"]], [["B-X", "O", "O"], ["B-Y"]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "measured"),
+    [
+        (
+            [{"answers": r, "prediction": g, "n_best": []} for r, g in zip(ANSWERS, ANSWERED, strict=True)],
+            answer_metrics(ANSWERS, ANSWERED),
+        ),
+        (
+            [{"answers": r, "prediction": g, "n_best": []} for r, g in zip(OR_NONE, OR_NOTHING, strict=True)],
+            {"f1": unanswerable_metrics(OR_NONE, OR_NOTHING, np.zeros(3))["f1"]},
+        ),
+        (
+            [{"reference": r, "prediction": g} for r, g in zip(TEXTS, WRITTEN, strict=True)],
+            rouge(TEXTS, WRITTEN),
+        ),
+        (
+            [{"words": r, "tags": r, "predictions": g} for r, g in zip(TAGS, TAGGED, strict=True)],
+            {metric: entity_metrics(TAGS, TAGGED)[metric] for metric in ("f1", "accuracy")},
+        ),
+    ],
+    ids=["spans", "spans or none", "texts", "tags"],
+)
+def test_scores_of_other_forms_are_functions_of_sums(lines, measured):
+    for metric, expected in measured.items():
+        assert value(metric, lines) == pytest.approx(expected)
 
 
 def test_a_score_that_the_predictions_do_not_have_gets_no_interval():

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
 from pipeline.commands.verbs import app
 from pipeline.run.tracking import connect, start_run
-from pipeline.tune.report.page import PAGE_FILE, TABLE_FILE, log_page, publish_page
+from pipeline.tune.report.page import PAGE_FILE, TABLE_FILE, log_page, publish_page, render_page
 from tests.pipeline.tune.written_scores import label_lines, score_of, write_artefact
 
 NAMES = ("negative", "positive")
@@ -54,25 +55,32 @@ def test_show_answers_programs_and_writes_the_page(scores: Path, tmp_path: Path)
 
 
 def test_list_prints_scores_and_names_damaged_ones(scores: Path, tmp_path: Path):
+    root = tmp_path / "finetuned"
     damaged = write_artefact(
-        tmp_path / "finetuned" / "broken[/red]",
-        [(score_of("reviews", {"accuracy": 0.75}, 4), label_lines(PAIRS, NAMES))],
+        root / "broken[/red]", [(score_of("reviews", {"accuracy": 0.75}, 4), label_lines(PAIRS, NAMES))]
     )
-    (damaged / "scores.json").write_text("{}")
-    done = cloze("finetune", "list", tmp_path / "finetuned")
+    (damaged / "predictions-reviews-pretrained-1.jsonl").write_text("{}\n")
+    for name, content in (("torn/manifest.json", "{"), ("not-scores/file", "")):
+        (root / name).parent.mkdir()
+        (root / name).write_text(content)
+    done = cloze("finetune", "list", root)
     assert done.exit_code == 0, done.output
     assert "small/tiny@5" in done.output
     assert "reviews: accuracy 75.0 ± 0.0" in done.output
     assert "broken[/red] is damaged" in done.output
-    answer = json.loads(cloze("finetune", "list", tmp_path / "finetuned", "--json").stdout)
-    assert {each["name"]: bool(each["problem"]) for each in answer} == {
-        "small/tiny@5": False,
-        "broken[/red]": True,
-    }
+    answer = {each["name"]: each for each in json.loads(cloze("finetune", "list", root, "--json").stdout)}
+    assert {name for name, each in answer.items() if each["problem"]} == {"broken[/red]", "torn"}
+    assert answer.keys() == {"broken[/red]", "torn", "small/tiny@5"}
+    assert "predictions-reviews-pretrained-1.jsonl" in answer["broken[/red]"]["problem"]
+    whole = answer["small/tiny@5"]
+    assert (whole["reference"], whole["tasks"]) == ("tiny@5", ["reviews"])
+    with pytest.raises(CorruptArtefactError):
+        render_page(damaged, tmp_path / "runs")
 
 
 def test_a_directory_without_scores_is_said_to_have_none(tmp_path: Path):
     assert "no scores" in cloze("finetune", "list", tmp_path).output
+    assert isinstance(cloze("finetune", "list", tmp_path / "nowhere").exception, MissingInputError)
 
 
 def test_page_and_table_are_logged_to_the_runs_of_the_trainings(tmp_path: Path, monkeypatch):
