@@ -1,11 +1,11 @@
 """Words: what counts as the same word, whatever it is written with, and where it stands in the text."""
 
-from __future__ import annotations
-
 import html
+import re
 import unicodedata
 from collections.abc import Callable
 from html.entities import codepoint2name
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 
 from data_prep.decontaminate.ngrams import NgramIndex
 from data_prep.dedup.texts import hash_words
-from data_prep.text.words import code_points, find_words, spell, split_joined, split_words
+from data_prep.text.words import (
+    ListedWords,
+    code_points,
+    find_words,
+    letter_runs,
+    lines,
+    spell,
+    split_joined,
+    split_words,
+    word_spans,
+    words,
+)
 from tests.data_prep.decontaminate.oracle import words_of
 
 INVISIBLE = "\u00ad\u200b\u200c\u200d\u200e\u2060\ufe0f\ufeff\u034f"
@@ -95,46 +106,58 @@ def test_a_short_text_is_found_and_exactly_it_is_cut_out(text, disguise):
     index = NgramIndex.build([text], 13, 3)
     hidden = disguise(text)
     document = f"Before it, {hidden} — and after."
-    words = split_words([document])
-    found = index.find(words)
+    split = split_words([document])
+    found = index.find(split)
     (word,) = found.words.tolist()
-    start, end = int(words.places[word]), int(words.ends[word + int(found.counts[0]) - 1])
+    start, end = int(split.places[word]), int(split.ends[word + int(found.counts[0]) - 1])
     assert document[:start] == "Before it, "
     assert document[end:] == " — and after."
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    ("first", "second", "same"),
     [
-        ("The quick, brown fox!", "the QUICK brown\nfox"),
-        ("it 's a charming journey .", "It's a charming journey."),
-        ("“Çà et là” – ÉTÉ…", 'çà et là" été'),
-        ("a\u00a0b\u3000c\td", "a b c d"),
-        ("你好，世界。", "你好 世界"),
-        ("ΟΔΟΣ", "οδος"),
-        ("AT&amp;T&nbsp;rocks", "AT&T rocks"),
-        ("caf&eacute; &amp;amp;c", "café & c"),
-        ("cafe", "café"),
-        ("п\u02bcять", "п'ять"),
+        ("The quick, brown fox!", "the QUICK brown\nfox", True),
+        ("it 's a charming journey .", "It's a charming journey.", True),
+        ("“Çà et là” – ÉTÉ…", 'çà et là" été', True),
+        ("a\u00a0b\u3000c\td", "a b c d", True),
+        ("你好，世界。", "你好 世界", True),
+        ("ΟΔΟΣ", "οδος", True),
+        ("AT&amp;T&nbsp;rocks", "AT&T rocks", True),
+        ("caf&eacute; &amp;amp;c", "café & c", True),
+        ("cafe", "café", True),
+        ("п\u02bcять", "п'ять", True),
+        ("12 3", "1 23", False),
+        ("ab c", "a bc", False),
+        ("9 lives", "lives", False),
+        ("1984", "2084", False),
+        ("AT&T;x", "AT T;y", False),
+        ("कि", "कु", False),
     ],
 )
-def test_case_accents_punctuation_spacing_and_entities_do_not_matter(first, second):
-    assert spelled(first) == spelled(second)
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [("12 3", "1 23"), ("ab c", "a bc"), ("9 lives", "lives"), ("1984", "2084"), ("AT&T;x", "AT T;y"), ("कि", "कु")],
-)  # fmt: skip
-def test_letters_digits_vowel_signs_and_the_limits_of_words_matter(first, second):
-    assert spelled(first) != spelled(second)
+def test_letters_digits_and_limits_of_words_matter_and_nothing_else(first, second, same):
+    assert (spelled(first) == spelled(second)) == same
 
 
 def test_digits_are_alike_where_that_is_asked_for():
-    def words(text: str) -> str:
+    def folded(text: str) -> str:
         return spell(split_joined(text, np.array([0, len(text)]), fold_digits=True).codes)
 
-    assert words("in 1984, ٣ ½") == words("in 2084, 7 3⁄4") != words("in 20845, 7 3⁄4")
+    assert folded("in 1984, ٣ ½") == folded("in 2084, 7 3⁄4") != folded("in 20845, 7 3⁄4")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("हिन्दी भाषा", "हिन्दी भाषा"),
+        ("日本語のtext 1984", "日 本 語 の text 1984"),
+        ("ที่นี่", "ที่ นี่"),
+        ("한국어 문장", "한국어 문장"),
+        ("Ein\u00adheit snake_case, caf&eacute; ＦＵＬＬ", "Ein\u00adheit snake case caf&eacute; ＦＵＬＬ"),
+    ],
+)
+def test_words_are_as_they_are_written_and_characters_of_scripts_without_spaces_stand_alone(text, expected):
+    assert words(text) == tuple(expected.split(" "))
 
 
 def test_every_character_of_a_script_without_spaces_is_a_word_with_its_marks():
@@ -147,19 +170,12 @@ PLAIN = "aÀ世กี ้'éß\u0301-1\n\U0001f600\U00020000İ½&;\u00ad\u200d"
 
 @given(st.lists(st.lists(st.sampled_from([*PLAIN, "&eacute;"])).map("".join)))
 def test_words_and_their_places_are_those_of_a_plain_loop(texts):
-    words = split_words(texts)
-    every = np.arange(words.num_words)
-    found = list(
-        zip(
-            words.text_of(every).tolist(),
-            [spell(words.codes[words.starts[i] : words.starts[i + 1]]) for i in range(words.num_words)],
-            words.places.tolist(),
-            words.ends.tolist(),
-            strict=True,
-        )
-    )
-    assert found == [(t, *word) for t, text in enumerate(texts) for word in words_of(text)]
-    assert words.counts.tolist() == [len(words_of(text)) for text in texts]
+    found = split_words(texts)
+    spellings = [spell(found.codes[a:b]) for a, b in pairwise(found.starts[: found.num_words + 1])]
+    numbers = found.text_of(np.arange(found.num_words)).tolist()
+    rows = zip(numbers, spellings, found.places.tolist(), found.ends.tolist(), strict=True)
+    assert [*rows] == [(t, *word) for t, text in enumerate(texts) for word in words_of(text)]
+    assert found.counts.tolist() == [len(words_of(text)) for text in texts]
 
 
 def test_an_entity_does_not_reach_into_the_next_text():
@@ -172,3 +188,22 @@ def test_places_of_words_alone_are_those_that_whole_words_have(text):
     places, ends = find_words(text, code_points(text))
     assert places.tolist() == whole.places.tolist()
     assert ends.tolist() == whole.ends.tolist()
+
+
+def test_lines_have_no_white_space_around_them_and_are_never_empty():
+    assert lines(" one \n\n \t\ntwo\r\n") == ("one", "two")
+
+
+@given(st.text(st.sampled_from("aZé漢ก١7_.-# \t\n\x1c\x85\xa0\u200b\u0301\U00020000\U000e0100"), max_size=60))
+def test_runs_with_a_letter_are_those_that_an_expression_finds(text):
+    assert letter_runs(text) == (len(text.split()), len(re.findall(r"[^\W\d_]\S*", text)))
+
+
+@given(
+    st.lists(st.sampled_from(["the", "The", "thé", "of", "漢", "x" * 40, "y" * 40]), max_size=12),
+    st.lists(st.sampled_from(["the", "th", "of", "漢", "字", "x" * 40, "x" * 41, ""]), max_size=5),
+    st.integers(0, 4),
+)
+def test_listed_words_are_counted_once_each_and_as_written(found, listed, enough):
+    count = word_spans(" ".join(found)).count_listed(ListedWords.of(listed), enough)
+    assert count == min(enough, len({*found} & {*listed}))

@@ -235,47 +235,21 @@ def _moment(draw: random.Random) -> datetime:
     return datetime(1950, 1, 1) + timedelta(seconds=draw.randrange(3_000_000_000))
 
 
+_DATES = "%Y-%m-%d|%d.%m.%Y|%d/%m/%Y|%m/%d/%Y|%d-%m-%Y|%Y/%m/%d|%Y.%m.%d|%Y%m%d|%d.%m.%y|%m-%d-%Y"
+_TIMESTAMPS = (
+    "%Y-%m-%d %H:%M:%S|%Y-%m-%dT%H:%M:%SZ|%d.%m.%Y %H:%M|%d/%m/%Y %H.%M|%Y%m%d%H%M%S|%Y%m%dT%H%M%S|%Y%m%d-%H%M%S"
+    "|%Y%m%d %H%M|%Y-%m-%d %H:%M:%S.%f|%d/%b/%Y:%H:%M:%S +0000|%Y-%m-%d %H:%M:%S +0530|%d.%m.%Y, %H.%M Uhr"
+    "|%m/%d/%Y %I:%M %p|%Y-%m-%d_%H-%M-%S|%Y-%m-%dT%H:%M:%S+02:00|%H:%M:%S %d-%m-%Y"
+)
+
+
 def _date(draw: random.Random) -> str:
-    forms = (
-        "%Y-%m-%d",
-        "%d.%m.%Y",
-        "%d/%m/%Y",
-        "%m/%d/%Y",
-        "%d-%m-%Y",
-        "%Y/%m/%d",
-        "%Y.%m.%d",
-        "%Y%m%d",
-        "%d.%m.%y",
-        "%m-%d-%Y",
-    )
-    one, other = _moment(draw).strftime(draw.choice(forms)), _moment(draw).strftime(draw.choice(forms))
+    one, other = (_moment(draw).strftime(draw.choice(_DATES.split("|"))) for _ in range(2))
     return draw.choice((one, one, f"{one} - {other}", f"{one}, {other}", f"{one}/{other}"))
 
 
 def _timestamp(draw: random.Random) -> str:
-    forms = (
-        "%Y-%m-%d %H:%M:%S",
-        "%Y-%m-%dT%H:%M:%SZ",
-        "%d.%m.%Y %H:%M",
-        "%d/%m/%Y %H.%M",
-        "%Y%m%d%H%M%S",
-        "%Y%m%dT%H%M%S",
-    )
-    forms += (
-        "%Y%m%d-%H%M%S",
-        "%Y%m%d %H%M",
-        "%Y-%m-%d %H:%M:%S.%f",
-        "%d/%b/%Y:%H:%M:%S +0000",
-        "%Y-%m-%d %H:%M:%S +0530",
-    )
-    forms += (
-        "%d.%m.%Y, %H.%M Uhr",
-        "%m/%d/%Y %I:%M %p",
-        "%Y-%m-%d_%H-%M-%S",
-        "%Y-%m-%dT%H:%M:%S+02:00",
-        "%H:%M:%S %d-%m-%Y",
-    )
-    return _moment(draw).strftime(draw.choice(forms))
+    return _moment(draw).strftime(draw.choice(_TIMESTAMPS.split("|")))
 
 
 def _clock(draw: random.Random) -> str:

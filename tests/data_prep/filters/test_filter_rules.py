@@ -1,0 +1,241 @@
+"""Rules for pages and lines at their limits: those of C4, FineWeb and Gopher, length, boilerplate."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.artefacts.errors import MissingInputError
+from data_prep.filters.c4 import without_citations
+from data_prep.filters.phrases import LineScreen
+
+GOOD = "One sentence stands here alone.\nDoes another one stand here?\nA third one makes it enough!"
+FIFTY = "the of " + "stone " * 48
+"""Fifty words, two of them stop words."""
+PROSE = "The mill was built in 1832 and ground corn until the war, when it burnt down."
+GERMAN = "Der Hund und die Katze lagen in der Sonne vor dem Haus. " * 6
+CHINESE = "他们在河边的小村庄里住了很多年。" * 6
+
+
+def page(*groups: tuple[str, int]) -> str:
+    """Lines, each with its number so that none is a duplicate: `(ending, how many)`."""
+    return "\n".join(
+        f"line {place}-{number} of a page with enough characters{ending}"
+        for place, (ending, count) in enumerate(groups)
+        for number in range(count)
+    )
+
+
+def numbered(width: int, count: int) -> list[str]:
+    """Lines that are numbers of this width, and a full stop."""
+    return [f"{number:0{width}}." for number in range(count)]
+
+
+C4 = [
+    ("One sentence stands here alone. Does another one stand here?", "few_sentences"),
+    ("One sentence stands here alone. Does another one stand here? A third.", None),
+    ("One sentence stands here alone.\nDoes another one stand here?", "few_sentences"),
+    (f"{GOOD}\nfunction() {{", "dropped_phrase"),
+    (f"Lorem Ipsum dolor\n{GOOD}", "dropped_phrase"),
+]
+FINEWEB = [
+    (page((".", 13), ("", 87)), None),
+    (page((".", 12), ("", 88)), "unpunctuated_lines"),
+    (page(("。", 5), ("？", 5), ("!", 5), ("", 60)), None),
+    ("", "empty"),
+    (" \n\t\n", "empty"),
+    ("\n".join(numbered(29, 100)), None),
+    ("\n".join([*numbered(30, 33), *numbered(28, 67)]), "short_lines"),
+    ("\n".join([*numbered(30, 34), *numbered(28, 66)]), None),
+    ("\n".join([*numbered(39, 19), *["x" * 39 + "."] * 2]), None),
+    ("\n".join([*numbered(39, 17), *["x" * 39 + "."] * 3]), "duplicate_lines"),
+    *((page((mark, 100)), None) for mark in ".!?。！？।؟።"),
+    *((page((mark, 100)), "unpunctuated_lines") for mark in ",;:\"')"),
+]
+GOPHER = [
+    (FIFTY, None),
+    (FIFTY.replace("stone ", "", 1), "few_words"),
+    ("the of " + "stone " * 99_998, None),
+    ("the of " + "stone " * 99_999, "many_words"),
+    ("the of " + "xy " * 48, "short_words"),
+    ("the with " + "bbb " * 48, None),
+    ("the of " + "x" * 10 + " " + "abcdefghij " * 48, None),
+    ("the of " + "abcdefghijk " * 60, "long_words"),
+    (FIFTY + "#" * 5, None),
+    (FIFTY + "#" * 6, "many_hashes"),
+    (FIFTY + "... " * 2 + "… " * 3 + "stone", None),
+    (FIFTY + "... " * 3 + "… " * 3, "many_ellipses"),
+    (FIFTY + "word\n" + "- stone\n" * 9, None),
+    (FIFTY + "word\n" + "• stone\n" * 10, "bullet_lines"),
+    (FIFTY * 2 + "\n" + "stone\n" * 6 + "stone...\n" * 3, None),
+    (FIFTY * 2 + "\n" + "stone\n" * 5 + "stone…\n" * 3, "ellipsis_lines"),
+    (FIFTY * 2 + "2024 " * 25, None),
+    (FIFTY * 2 + "2024 " * 26, "few_words_with_letters"),
+    (FIFTY * 2 + "| " * 26, "few_words_with_letters"),
+    (FIFTY.replace("of", "off"), "few_stop_words"),
+    (FIFTY.replace("of", "The"), "few_stop_words"),
+    (GERMAN, "few_stop_words"),
+    (CHINESE, "short_words"),
+]
+PAGES = [
+    *(("c4", {}, *row) for row in C4),
+    *(("fineweb", {}, *row) for row in FINEWEB),
+    *(("gopher_quality", {}, *row) for row in GOPHER),
+    ("gopher_quality", {"stop_words": ["der", "die", "und"]}, GERMAN, None),
+    ("gopher_quality", {"min_mean_word_length": 0, "min_stop_words": 0}, CHINESE, None),
+    *(
+        ("length", {"min_characters": 3, "max_characters": 5}, "x" * size, reason)
+        for size, reason in ((2, "too_short"), (3, None), (5, None), (6, "too_long"))
+    ),
+    ("length", {"min_words": 2, "max_words": 3}, "one - !", "too_short"),
+    ("length", {"min_words": 2, "max_words": 3}, "one two, three.", None),
+    ("length", {"min_words": 2, "max_words": 3}, "one two three four", "too_long"),
+    ("length", {"min_words": 6, "max_words": 6}, "我喜欢读书。ok", None),
+    ("length", {"min_characters": 10, "languages": {"en": {"min_characters": 3}}}, "I am", None),
+    ("length", {"min_characters": 10, "languages": {"zh": {"min_characters": 3}}}, "I am", "too_short"),
+    ("boilerplate_lines", {}, "Home | News | Contact\n\nLog in", "only_boilerplate"),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "text", "reason"), PAGES)
+def test_pages_are_dropped_beyond_a_limit_and_kept_at_it(bench, kind, settings, text, reason):
+    assert bench(kind, **settings).reason(text) == reason
+
+
+REMOVED = [
+    *("a line without an end mark", "a line that trails off...", "only four words here.", ""),
+    "Please enable JavaScript in your own browser.",
+    "Read our Privacy Policy before you go on.",
+    "this word is " + "x" * 1001 + " much too long.",
+]
+KEPT = [
+    "exactly five words are here.",
+    *(f"he said quite enough of it{mark}" for mark in '"”’»“」'),
+    "x" * 1000 + " is a long word.",
+]
+CITED = (
+    "The town has two old mills.[1] [2]\nIt was founded in 1200 [citation needed] by monks.\n"
+    "Its name[edit] is very old indeed."
+)
+C4_OFF = {
+    "end_marks": [],
+    "removed_phrases": [],
+    "dropped_phrases": [],
+    "min_words_per_line": 0,
+    "min_sentences": 0,
+    "remove_citations": False,
+}
+ANYTHING = "menu\njavascript { [1]\nlorem ipsum"
+LONG_COMMAND = (
+    "Read more books, said the teacher to her class, and you will never be alone in this wide world."
+)
+LONG_NOTICE = (
+    "The commission found that the company, whose website says that it uses cookies, had kept the names of visitors"
+    " for eleven years without asking any of them, and fined it more than it had earned by that."
+)
+BAR = "If x > 3 then the | operator of the language is applied to both values, and its result is printed > once."
+OFF = {"commands": [], "notices": [], "copyright": False, "min_separators": 0}
+MENU = "Log in\nuses cookies\n© 2020\nA | B | C"
+LINES = [
+    *(("c4", {}, f"{line}\n{GOOD}", GOOD) for line in REMOVED),
+    *(("c4", {}, f"  {line} \n{GOOD}", f"{line}\n{GOOD}") for line in KEPT),
+    (
+        *("c4", {}, CITED),
+        "The town has two old mills.\nIt was founded in 1200  by monks.\nIts name is very old indeed.",
+    ),
+    ("c4", C4_OFF, ANYTHING, ANYTHING),
+    *(
+        ("boilerplate_lines", {}, f"{line}\n{PROSE}", f"{line}\n{PROSE}")
+        for line in (PROSE, "", LONG_COMMAND, LONG_NOTICE, "Copyright law protects the author.", BAR)
+    ),
+    ("boilerplate_lines", OFF, MENU, MENU),
+    (
+        *("boilerplate_lines", {"commands": ["Weiterlesen"], "notices": ["verwendet Cookies"]}),
+        *(f"Weiterlesen …\nDiese Seite verwendet Cookies.\nLog in\n{PROSE}", f"Log in\n{PROSE}"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "text", "left"), LINES)
+def test_lines_that_are_no_prose_are_removed_and_others_stay(bench, kind, settings, text, left):
+    assert bench(kind, **settings).text(text) == left
+
+
+BOILERPLATE = [
+    ("notices", "This site uses cookies to give you the best experience. OK"),
+    ("notices", "Please enable JavaScript to view this page."),
+    ("commands", "Read more »"),
+    ("commands", "Share on Facebook"),
+    ("commands", "Skip to main content"),
+    ("copyright", "© 2019 Example Ltd."),
+    ("copyright", "Copyright (c) 2004-2012 by the editors"),
+    ("navigation", "Home | News | Sports | Contact"),
+    ("navigation", "Home > Products > Lamps"),
+    ("navigation", "Home » News » 2016"),
+]
+
+
+@pytest.mark.parametrize(("kind", "line"), BOILERPLATE)
+def test_line_around_the_text_is_removed_and_counted(bench, line, kind):
+    clean = bench("boilerplate_lines")
+    assert clean.text(f"{PROSE}\n  {line}\n{PROSE}") == f"{PROSE}\n{PROSE}"
+    assert clean.counts(f"{line}\n{PROSE}\n{line}") == {kind: 2}
+
+
+def test_removed_lines_of_c4_are_counted_without_blank_ones(bench):
+    assert bench("c4").counts(f"menu\n\n{GOOD}\n\nfooter") == {"lines_removed": 2}
+
+
+BRACKETS = {
+    "a[1]b[]c": "abc",
+    "[[1]2]": "",
+    "[ci[3]tation needed]": "",
+    "a[b]c": "a[b]c",
+    "a[b[1]c": "a[bc",
+    "]1[": "]1[",
+    "[x[12]": "[x",
+    "[x][12]": "[x]",
+    "a] [edit]": "a] ",
+}
+
+
+@pytest.mark.parametrize("line", BRACKETS)
+def test_brackets_in_brackets(line):
+    assert without_citations(line) == BRACKETS[line]
+
+
+def test_bad_words_drop_pages_that_hold_them_as_words(bench, tmp_path):
+    (tmp_path / "list.txt").write_text("Rotten\nvery bad thing\n坏话\n\n", encoding="utf-8")
+    c4 = bench("c4", bad_words=tmp_path / "list.txt")
+    for text, reason in (
+        ("", None),
+        ("That is ROTTEN to the core.", "bad_word"),
+        ("He spoke of a very bad\nthing.", "bad_word"),
+        ("Forgotten things are very bad.", None),
+        ("他说坏话了.", "bad_word"),
+    ):
+        assert c4.reason(f"{GOOD} {text}") == reason
+    with pytest.raises(MissingInputError, match=r"absent\.txt"):
+        bench("c4", bad_words=tmp_path / "absent.txt")
+
+
+PIECES = st.sampled_from([*"aBKΣςσ\n \x0b/漢\U00020000", "ab", "İ", "i̇"])
+
+
+@given(
+    st.lists(PIECES, max_size=20).map("".join),
+    st.lists(st.lists(PIECES, max_size=4).map(lambda own: "".join(own).lower()), max_size=4),
+    st.integers(0, 3),
+)
+def test_every_line_that_holds_a_phrase_or_enough_characters_is_found(text, phrases, least):
+    found = LineScreen(phrases, "/漢", least).lines(text)
+    for number, line in enumerate(text.split("\n")):
+        has_phrase = bool(line) and any(phrase in line.lower() for phrase in phrases if "\n" not in phrase)
+        has_enough = least > 0 and line.count("/") + line.count("漢") >= least
+        assert number in found or not (has_phrase or has_enough)
+    assert found == sorted(set(found))
+
+
+def test_lines_that_hold_neither_are_not_found():
+    screen = LineScreen(["terms of use", "use cookies"], "|/", 2)
+    assert screen.lines("Terms of\nuse cookie\n|\nÄ /\n漢字 uses of terms") == []
+    assert screen.lines("x\nWe USE COOKIES.\n\n| a /\nthe Terms of Use") == [1, 3, 4]
