@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ from data_prep.stages.deduplicate import deduplicate
 from data_prep.workspace import Workspace
 
 MIN_CHARACTERS = 5
+NEAR = {"documents": False, "near": {"threshold": 0.6, "ngram": 2, "verify": False}}
+VERIFIED = {"documents": False, "near": {"threshold": 0.85, "ngram": 2, "bands": 38, "rows": 5}}
+FULL = NEAR | {"documents": True, "paragraphs": {"scope": "corpus", "min_length": 20}}
 
 
 def write_documents(out: Path, texts: Sequence[Sequence[str]]) -> Manifest:
@@ -103,3 +107,33 @@ def kept_documents(out: Path, num_shards: int) -> list[int]:
         for shard in range(num_shards)
         for row in read_selection(out / DEDUP, shard, num_shards).rows
     ]
+
+
+def family_corpus(seed: int = 4, num_families: int = 12, size: int = 6) -> list[str]:
+    """Texts in which every family descends from one text, a few words changed from each to the next; shuffled.
+
+    Some have one of two last paragraphs.
+    """
+    generator = np.random.Generator(np.random.Philox(seed))
+    words = ["".join(generator.choice([*"abcdefghij"], 6)) for _ in range(3000)]
+    texts = []
+    for _ in range(num_families):
+        text = list(generator.choice(words, 60))
+        for _ in range(size):
+            for place in generator.choice(60, int(generator.integers(0, 6)), replace=False):
+                text[place] = str(generator.choice(words))
+            footer = generator.choice(
+                ["", "\nshared by many documents here", "\nand by these others there too"]
+            )
+            texts.append(" ".join(text) + footer)
+    generator.shuffle(texts)
+    return texts
+
+
+TEXTS = family_corpus()
+
+
+def split(texts: Sequence[str], bounds: Sequence[int]) -> list[list[str]]:
+    """The texts in shards that end at `bounds`."""
+    edges = [0, *sorted(min(bound, len(texts)) for bound in bounds), len(texts)]
+    return [list(texts[start:end]) for start, end in pairwise(edges)]

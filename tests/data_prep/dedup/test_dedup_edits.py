@@ -1,7 +1,5 @@
 """Edited copies are found as the S-curve says, also by `full`; documents of one form with other contents are kept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """MinHash finds what the theory says: signatures estimate Jaccard similarity, bands follow the S-curve."""
 
-import math
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,9 +10,8 @@ from data_prep.dedup.near import band_keys, sign
 from data_prep.dedup.texts import shingle
 from data_prep.ragged import Ragged
 
-NGRAM, NUM_PERMUTATIONS, SEED = 5, 128, 1
-NUM_PAIRS = 400
-NUM_WORDS = 160
+NGRAM, NUM_PERMUTATIONS = 5, 128
+NUM_PAIRS, NUM_WORDS = 400, 160
 GOLDEN = [[2150135554, 154349435, 471372049, 529430064], [1954477199, 4081489542, 3405608619, 911664300]]
 
 
@@ -28,36 +25,31 @@ def pairs_of_texts(generator, num_changes):
     return [[" ".join(f"w{word:x}" for word in row) for row in rows] for rows in (words, changed)]
 
 
-def letters(text):
-    """Digits are all alike to deduplication: spell them."""
-    return text.translate({ord("0") + digit: chr(ord("g") + digit) for digit in range(10)})
-
-
 def jaccard(first, second):
     """Similarity of the two texts' sets of n-grams, without any hash."""
-    sets = []
-    for text in (first, second):
-        words = text.split()
-        sets.append({tuple(words[start : start + NGRAM]) for start in range(len(words) - NGRAM + 1)})
-    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+    one, other = (
+        {tuple(words[start : start + NGRAM]) for start in range(len(words) - NGRAM + 1)}
+        for words in (first.split(), second.split())
+    )
+    return len(one & other) / len(one | other)
 
 
 @pytest.fixture(scope="module")
 def planted():
     """By number of changed words: ([pairs] true similarity, [pairs, permutations] signatures of both texts)."""
     generator = np.random.Generator(np.random.Philox(11))
-    found = {}
+    found = []
     for num_changes in (1, 2, 4, 7, 12, 25):
-        texts = [[letters(text) for text in side] for side in pairs_of_texts(generator, num_changes)]
+        texts = pairs_of_texts(generator, num_changes)
         similarities = np.array([jaccard(*pair) for pair in zip(*texts, strict=True)])
-        signatures = [sign(shingle(pa.array(side), NGRAM), NUM_PERMUTATIONS, SEED) for side in texts]
-        found[num_changes] = similarities, signatures
+        signatures = [sign(shingle(pa.array(side), NGRAM), NUM_PERMUTATIONS, 1) for side in texts]
+        found.append((similarities, signatures))
     return found
 
 
 def test_agreement_of_signatures_estimates_jaccard_similarity(planted):
     errors, variances = [], []
-    for similarities, (first, second) in planted.values():
+    for similarities, (first, second) in planted:
         agreement = (first == second).mean(axis=1)
         variance = similarities * (1 - similarities) / NUM_PERMUTATIONS
         mean_error = (agreement - similarities).mean()
@@ -70,26 +62,22 @@ def test_agreement_of_signatures_estimates_jaccard_similarity(planted):
 
 @pytest.mark.parametrize("shape", [choose_bands(0.8, 0.95, 128), (14, 8), (20, 5), (1, 16)])
 def test_documents_meet_with_the_probability_of_the_s_curve(planted, shape):
-    for similarities, signatures in planted.values():
+    for similarities, signatures in planted:
         first, second = (band_keys(each, *shape) for each in signatures)
         num_met = int((first == second).any(axis=1).sum())
         probability = meeting_probability(similarities, *shape)
         sigma = np.sqrt((probability * (1 - probability)).sum())
         assert abs(num_met - probability.sum()) <= 4 * sigma + 0.5
-    means = [similarities.mean() for similarities, _ in planted.values()]
+    means = [similarities.mean() for similarities, _ in planted]
     assert min(means) < 0.3 < 0.9 < max(means)
 
 
-def test_unrelated_documents_do_not_meet(planted):
-    first = np.concatenate([signatures[0] for _, signatures in planted.values()])
-    keys = band_keys(first, 14, 8)
-    assert len(np.unique(keys)) == keys.size
-
-
-def test_equal_values_in_different_bands_are_different_buckets():
-    keys = band_keys(np.full((2, 12), 7, dtype=np.uint32), 3, 4)
-    assert np.array_equal(keys[0], keys[1])
-    assert len(np.unique(keys[0])) == 3
+def test_unrelated_documents_and_equal_values_in_different_bands_do_not_meet(planted):
+    unrelated = band_keys(np.concatenate([signatures[0] for _, signatures in planted]), 14, 8)
+    assert len(np.unique(unrelated)) == unrelated.size
+    first, second = band_keys(np.full((2, 12), 7, dtype=np.uint32), 3, 4)
+    assert np.array_equal(first, second)
+    assert len(np.unique(first)) == 3
 
 
 def test_signatures_are_what_they_were():
@@ -112,31 +100,6 @@ def test_bands_find_what_is_asked_for_and_of_all_that_do_the_least_below(thresho
     assert false_positives[chosen] <= min(false_positives.values()) + 1e-4
 
 
-@pytest.mark.parametrize("similarity", [0.7, 0.8, 0.85, 0.9])
-def test_pairs_of_known_similarity_are_found_as_often_as_promised(similarity):
-    num_pairs, size = 3000, 340
-    shared = round(2 * size * similarity / (1 + similarity))
-    true = shared / (2 * size - shared)
-    values = np.random.Generator(np.random.Philox(3)).integers(
-        0, 1 << 64, (num_pairs, 2 * size - shared), np.uint64
-    )
-    method = NearDedup()
-    bands, rows = method.shape
-    offsets = size * np.arange(num_pairs + 1)
-    sides = (values[:, :size], values[:, -size:])
-    signed = [
-        sign(Ragged(np.ascontiguousarray(side).reshape(-1), offsets), bands * rows, 1) for side in sides
-    ]
-    first, second = (band_keys(own, bands, rows) for own in signed)
-    found = (first == second).any(axis=1).mean()
-    expected = float(meeting_probability(true, bands, rows))
-    sigma = math.sqrt(expected * (1 - expected) / num_pairs)
-    # The library's permutations are not quite independent: see `sign`.
-    assert abs(found - expected) < 4 * sigma + 0.013
-    if similarity >= method.threshold:
-        assert found > method.recall - 4 * sigma
-
-
 def test_the_default_is_described_by_what_it_finds():
     told = NearDedup(verify=False).describe()
     assert (told["bands"], told["rows"], told["verified"]) == (21, 9, False)
@@ -148,35 +111,30 @@ def test_the_default_is_described_by_what_it_finds():
     assert verified["false_positives"] == 0.0
 
 
-def test_short_names_stand_for_settings():
-    def make(value):
-        return DedupConfig.model_validate(value)
-
-    assert make("exact") == DedupConfig()
-    assert make("none") == DedupConfig(documents=False)
-    full = make("full")
-    assert full.documents
-    assert full.near == NearDedup()
-    assert full.paragraphs is not None
-    assert full.paragraphs.scope == "corpus"
-    assert make({"paragraphs": "within"}).paragraphs == full.paragraphs.model_copy(update={"scope": "within"})
-    assert make({"paragraphs": "none"}).paragraphs is None
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ("exact", {}),
+        ("none", {"documents": False}),
+        ("full", {"near": {}, "paragraphs": {"scope": "corpus"}}),
+        ({"paragraphs": "within"}, {"paragraphs": {"scope": "within"}}),
+        ({"paragraphs": "none"}, {"paragraphs": None}),
+    ],
+)
+def test_short_names_stand_for_settings(short, whole):
+    assert DedupConfig.model_validate(short) == DedupConfig.model_validate(whole)
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("value", "told"),
     [
         ("exakt", "none, exact, full"),
         ({"near": {"bands": 4}}, "together"),
         ({"near": {"bands": 30, "rows": 10}}, "num_permutations = 256"),
-        (
-            {"near": {"threshold": 0.3, "recall": 0.99, "num_permutations": 8}},
-            "0.99 of the pairs .* 0.3; 13 can",
-        ),
-        ({"near": {"threshold": 1.0}}, "less than 1"),
+        ({"near": {"threshold": 0.3, "recall": 0.99, "num_permutations": 8}}, "13 can"),
         ({"paragraphs": "everywhere"}, "within"),
     ],
 )
-def test_wrong_settings_are_explained(value, message):
-    with pytest.raises(ValidationError, match=message):
+def test_wrong_settings_are_explained(value, told):
+    with pytest.raises(ValidationError, match=told):
         DedupConfig.model_validate(value)

@@ -1,7 +1,5 @@
 """Sorted records on disk, ranges of them, and what of them repeats an earlier one."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +9,6 @@ from cluster.artefacts.errors import CorruptArtefactError
 from data_prep.dedup import records
 from data_prep.dedup.records import (
     RecordWriter,
-    count_partitions,
     document_ranges,
     documents_of,
     hash_range,
@@ -50,19 +47,6 @@ def test_partitions_hold_every_record_once(tmp_path_factory, files):
                 assert all(first <= key <= last for key in part["key"].tolist())
                 found += zip(part["key"].tolist(), part["document"].tolist(), strict=True)
         assert sorted(found) == expected
-
-
-def test_hash_ranges_cover_all_keys_without_overlap():
-    for count in (1, 3, 1000):
-        bounds = [hash_range(partition, count) for partition in range(count)]
-        assert bounds[0][0] == 0
-        assert bounds[-1][1] == LAST_KEY
-        assert all(last + 1 == first for (_, last), (first, _) in pairwise(bounds))
-
-
-def test_partitions_follow_from_the_number_of_records(monkeypatch):
-    monkeypatch.setattr(records, "PARTITION_RECORDS", 10)
-    assert [count_partitions(number) for number in (0, 1, 10, 11, 100)] == [1, 1, 1, 2, 10]
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 12))

@@ -2,19 +2,17 @@
 
 import re
 import unicodedata
-from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.dedup import texts as blocks_module
 from data_prep.dedup.texts import hash_words, shingle, text_blocks
 
-WORDS = "the The café cafe\u0301 CAFE x1 x2 don't don t 日本 本 naïve, -- Ωmega"
-TEXTS = st.lists(st.sampled_from(WORDS.split()), max_size=12).map(" ".join)
+WORDS = "the The café cafe\u0301 CAFE x1 x2 don't don t ab cab abc 日本 本 naïve, -- Ωmega \u0301"
+TEXTS = st.lists(st.sampled_from(WORDS.split(" ")), max_size=12).map(" ".join)
 
 
 def words_of(text):
@@ -24,10 +22,10 @@ def words_of(text):
 
 
 def ngrams_of(text, ngram):
+    """Runs of so many words, or all words where they are fewer."""
     words = words_of(text)
-    if len(words) < ngram:
-        return {tuple(words)} if words else set()
-    return {tuple(words[start : start + ngram]) for start in range(len(words) - ngram + 1)}
+    runs = [tuple(words[start : start + ngram]) for start in range(max(1, len(words) - ngram + 1))]
+    return runs if words else []
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5), st.integers(1, 6))
@@ -36,9 +34,7 @@ def test_ngrams_are_equal_when_their_words_are(texts, ngram):
     assert len(found) == len(texts)
     hash_of = {}
     for row, text in enumerate(texts):
-        words = words_of(text)
-        grams = [tuple(words[start : start + ngram]) for start in range(max(1, len(words) - ngram + 1))]
-        grams = grams if words else []
+        grams = ngrams_of(text, ngram)
         assert len(found[row]) == len(grams)
         for gram, value in zip(grams, found[row].tolist(), strict=True):
             assert hash_of.setdefault(gram, value) == value
@@ -51,33 +47,16 @@ def test_real_words_do_not_collide(corpora):
     hashes = hash_words(pa.array([text]))[0]
     assert len(hashes) == len(words) > 20_000
     assert len(np.unique(hashes)) == len(set(words))
-    assert len(np.unique(shingle(pa.array([text]), 3)[0])) == len(ngrams_of(text, 3))
-
-
-def test_order_of_words_and_letters_matters():
-    texts = ["a b c", "b a c", "ab c", "abc", "a bc", "acb", "c b a"]
-    hashes = [tuple(hash_words(pa.array([text]))[0].tolist()) for text in texts]
-    grams = [frozenset(shingle(pa.array([text]), 3)[0].tolist()) for text in texts]
-    for first, second in combinations(range(len(texts)), 2):
-        assert hashes[first] != hashes[second]
-        assert not grams[first] & grams[second]
+    assert len(np.unique(shingle(pa.array([text]), 3)[0])) == len(set(ngrams_of(text, 3)))
 
 
 def test_slices_and_blocks_change_nothing(monkeypatch):
-    texts = pa.array(["", "skipped", "one two three", "é" * 30, "", "日本語 の 文", "four five six seven"])[
-        2:
-    ]
+    texts = pa.array(["skipped", "one two three", "é" * 30, "", "日本語 の 文", "four five six seven"])[1:]
     whole = shingle(texts, 2)
     for block_bytes in (1, 10, 40, 10_000):
         monkeypatch.setattr(blocks_module, "BLOCK_BYTES", block_bytes)
         blocks = list(text_blocks(texts))
-        assert [first for first, _ in blocks] == np.cumsum(
-            [0, *(len(own) for _, own in blocks[:-1])]
-        ).tolist()
+        sizes = [len(own) for _, own in blocks]
+        assert [first for first, _ in blocks] == np.cumsum([0, *sizes[:-1]]).tolist()
         values = np.concatenate([shingle(own, 2).values for _, own in blocks])
         assert np.array_equal(values, whole.values)
-
-
-@pytest.mark.parametrize("text", ["", " ", "—…!", "\u0301"])
-def test_a_text_without_words_has_no_ngrams(text):
-    assert shingle(pa.array([text, "a word"]), 5).lengths.tolist() == [0, 1]

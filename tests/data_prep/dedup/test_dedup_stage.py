@@ -24,54 +24,26 @@ from data_prep.dedup.texts import shingle
 from data_prep.selection import selection_files
 from data_prep.stages.deduplicate import deduplicate
 from tests.data_prep.dedup.corpus import (
+    FULL,
+    NEAR,
+    TEXTS,
+    VERIFIED,
     dedup,
     kept_documents,
     kept_texts,
+    split,
     without_ray,
     workspace,
     write_documents,
 )
 
-NEAR = {"documents": False, "near": {"threshold": 0.6, "ngram": 2, "verify": False}}
-VERIFIED = {
-    "documents": False,
-    "near": {"threshold": 0.85, "ngram": 2, "bands": 38, "rows": 5},
+SHARDS = split(TEXTS, [30, 31])
+STEPS = {
+    "FULL": "id-hashes id-repeats document-hashes document-repeats near-buckets near-edges near-round-00-large"
+    " near-round-00-small near-repeats paragraph-hashes paragraph-repeats paragraphs-removed",
+    "VERIFIED": "near-pairs near-shingles near-edges",
 }
-FULL = {
-    "documents": True,
-    "paragraphs": {"scope": "corpus", "min_length": 20},
-    "near": {"threshold": 0.6, "ngram": 2, "verify": False},
-}
-
-
-def family_corpus(seed=4, num_families=12, size=6):
-    """Texts in which every family descends from one text, a few words changed from each to the next; shuffled.
-
-    Some have one of two last paragraphs.
-    """
-    generator = np.random.Generator(np.random.Philox(seed))
-    words = ["".join(generator.choice([*"abcdefghij"], 6)) for _ in range(3000)]
-    texts = []
-    for _ in range(num_families):
-        text = list(generator.choice(words, 60))
-        for _ in range(size):
-            for place in generator.choice(60, int(generator.integers(0, 6)), replace=False):
-                text[place] = str(generator.choice(words))
-            footer = generator.choice(
-                ["", "\nshared by many documents here", "\nand by these others there too"]
-            )
-            texts.append(" ".join(text) + footer)
-    generator.shuffle(texts)
-    return texts
-
-
-TEXTS = family_corpus()
-
-
-def split(texts, bounds):
-    """The texts in shards that end at `bounds`."""
-    edges = [0, *sorted(min(bound, len(texts)) for bound in bounds), len(texts)]
-    return [texts[start:end] for start, end in pairwise(edges)]
+SETTINGS = {"FULL": FULL, "VERIFIED": VERIFIED}
 
 
 @settings(max_examples=12)
@@ -85,16 +57,25 @@ def test_of_equal_texts_the_first_is_kept_and_no_other(tmp_path_factory, shards)
     assert kept_texts(out, len(shards)) == expected
     assert manifest.stats["duplicates"] == sum(map(len, shards)) - len(seen)
     assert manifest.stats["documents_kept"] == manifest.stats["sources"]["web"]["documents_kept"] == len(seen)
+    dedup(out, shards, "none")
+    assert kept_texts(out, len(shards)) == shards
 
 
-def test_without_deduplication_every_document_is_kept(tmp_path):
-    dedup(tmp_path / "out", [["a", "a"], [], ["a"]], "none")
-    assert kept_texts(tmp_path / "out", 3) == [["a", "a"], [], ["a"]]
+def in_one_bucket(method) -> np.ndarray:
+    """[texts, texts] bool: whether two texts share a bucket."""
+    bands, rows = NearDedup(**method["near"]).shape
+    keys = band_keys(sign(shingle(pa.array(TEXTS), 2), bands * rows, 1), bands, rows)
+    return (keys[:, None] == keys[None]).any(axis=2)
+
+
+def firsts_of_components(linked: np.ndarray) -> list[int]:
+    """The first text of every component of the graph."""
+    labels = connected_components(coo_array(linked), directed=False)[1]
+    return sorted(np.unique(labels, return_index=True)[1].tolist())
 
 
 def test_near_duplicates_are_the_components_of_documents_that_share_a_bucket(tmp_path):
-    met = in_one_bucket(NEAR)
-    expected = firsts_of_components(met)
+    expected = firsts_of_components(in_one_bucket(NEAR))
     manifest = dedup(tmp_path / "out", split(TEXTS, [20, 21, 50]), NEAR)
     assert kept_documents(tmp_path / "out", 4) == expected
     assert 12 <= len(expected) < len(TEXTS) / 2
@@ -103,35 +84,19 @@ def test_near_duplicates_are_the_components_of_documents_that_share_a_bucket(tmp
     assert any(path.name.startswith("near-round-01") for path in (tmp_path / "out" / "work").iterdir())
 
 
-def in_one_bucket(method):
-    """[texts, texts] bool: whether two texts share a bucket."""
-    bands, rows = NearDedup(**method["near"]).shape
-    keys = band_keys(sign(shingle(pa.array(TEXTS), 2), bands * rows, 1), bands, rows)
-    return (keys[:, None] == keys[None]).any(axis=2)
-
-
-def firsts_of_components(linked):
-    """The first text of every component of the graph."""
-    labels = connected_components(coo_array(linked), directed=False)[1]
-    return sorted(np.unique(labels, return_index=True)[1].tolist())
-
-
+@pytest.mark.parametrize("sizes", [(1 << 22, 1 << 22), (50, 30)])
 def test_verified_near_duplicates_are_those_whose_ngrams_are_as_similar_as_is_asked_for(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, sizes
 ):
-    words = [text.split() for text in TEXTS]
-    sets = [set(pairwise(own)) for own in words]
+    sets = [set(pairwise(text.split())) for text in TEXTS]
     similar = np.array([[len(a & b) / len(a | b) >= 0.85 for b in sets] for a in sets])
     met = in_one_bucket(VERIFIED)
     expected = firsts_of_components(met & similar)
     assert len(expected) > len(firsts_of_components(met))
-    kept = []
-    for number, sizes in enumerate([(1 << 22, 1 << 22), (50, 30)]):
-        monkeypatch.setattr(records, "PARTITION_RECORDS", sizes[0])
-        monkeypatch.setattr(records, "BLOCK_RECORDS", sizes[1])
-        dedup(tmp_path / str(number), split(TEXTS, [20, 21, 50]), VERIFIED)
-        kept.append(kept_documents(tmp_path / str(number), 4))
-    assert kept == [expected] * 2
+    monkeypatch.setattr(records, "PARTITION_RECORDS", sizes[0])
+    monkeypatch.setattr(records, "BLOCK_RECORDS", sizes[1])
+    dedup(tmp_path, split(TEXTS, [20, 21, 50]), VERIFIED)
+    assert kept_documents(tmp_path, 4) == expected
 
 
 @given(st.lists(st.sets(st.integers(0, 5), max_size=3), max_size=30), st.integers(1, 20), st.integers(1, 4))
@@ -147,64 +112,70 @@ def test_documents_of_a_bucket_are_paired_with_its_first_and_those_before(
     for bucket in range(6):
         members = [document for document, own in enumerate(buckets) if bucket in own]
         for place, document in enumerate(members):
-            expected |= {
-                (document, other) for other in [*members[:1], *members[max(0, place - paired) : place]]
-            }
+            others = {*members[:1], *members[max(0, place - paired) : place]} - {document}
+            expected |= {(document, other) for other in others} | {(other, document) for other in others}
     (out / "made").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "BLOCK_RECORDS", block)
         patch.setattr(graph, "PAIRED_BEFORE", paired)
-        split_ = RepeatsSplit(out, 0, 1, near.KEYS, ())
-        graph.pair_documents(split_, out / "made" / "pairs.arrow")
-    found = [(a, b) for run in read_range(out / "made", 0, 1 << 40)
-             for a, b in zip(run["node"].tolist(), run["other"].tolist(), strict=True)]  # fmt: skip
-    expected = {(a, b) for a, b in expected if a != b}
-    assert set(found) == expected | {(b, a) for a, b in expected}
+        graph.pair_documents(RepeatsSplit(out, 0, 1, near.KEYS, ()), out / "made" / "pairs.arrow")
+    runs = read_range(out / "made", 0, 1 << 40)
+    pairs = [zip(run["node"].tolist(), run["other"].tolist(), strict=True) for run in runs]
+    assert {pair for own in pairs for pair in own} == expected
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """(fingerprint, texts that are kept) of the corpus in three shards."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    fingerprint = dedup(out, SHARDS, FULL).fingerprint
+    return fingerprint, [text for own in kept_texts(out, 3) for text in own]
 
 
 @settings(max_examples=4)
-@given(st.lists(st.integers(0, len(TEXTS)), max_size=4))
-def test_the_same_documents_are_kept_however_they_are_spread_over_shards(tmp_path_factory, bounds):
+@given(bounds=st.lists(st.integers(0, len(TEXTS)), max_size=4))
+def test_the_same_documents_are_kept_however_they_are_spread_over_shards(
+    tmp_path_factory, undisturbed, bounds
+):
     out = tmp_path_factory.mktemp("spread")
     shards = split(TEXTS, bounds)
     dedup(out, shards, FULL)
-    assert [text for own in kept_texts(out, len(shards)) for text in own] == undisturbed(tmp_path_factory)[1]
+    assert [text for own in kept_texts(out, len(shards)) for text in own] == undisturbed[1]
 
 
-def test_partitions_and_blocks_of_any_size_give_the_same_artefact(tmp_path_factory, monkeypatch):
-    fingerprint, _ = undisturbed(tmp_path_factory)
-    for partition, block, block_bytes in ((7, 5, 1), (50, 1 << 20, 1000), (1 << 20, 3, 1 << 20)):
-        out = tmp_path_factory.mktemp("partitions")
-        monkeypatch.setattr(records, "PARTITION_RECORDS", partition)
-        monkeypatch.setattr(records, "BLOCK_RECORDS", block)
-        monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
-        assert dedup(out, split(TEXTS, [30, 31]), FULL).fingerprint == fingerprint
-    assert len(list((out / "work" / "near-edges").glob("*.arrow"))) == 1
+@pytest.mark.parametrize("sizes", [(7, 5, 1), (50, 1 << 20, 1000), (1 << 20, 3, 1 << 20)])
+def test_partitions_and_blocks_of_any_size_give_the_same_artefact(tmp_path, undisturbed, monkeypatch, sizes):
+    monkeypatch.setattr(records, "PARTITION_RECORDS", sizes[0])
+    monkeypatch.setattr(records, "BLOCK_RECORDS", sizes[1])
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", sizes[2])
+    assert dedup(tmp_path, SHARDS, FULL).fingerprint == undisturbed[0]
+    files = list((tmp_path / "work" / "near-edges").glob("*.arrow"))
+    assert (len(files) == 1) == (sizes[0] == 1 << 20)
 
 
-_undisturbed = {}
+# -- damage and interruption ------------------------------------------------------------------------------------
 
 
-def undisturbed(tmp_path_factory):
-    """(fingerprint, texts that are kept) of the corpus in three shards."""
-    if not _undisturbed:
-        out = tmp_path_factory.mktemp("undisturbed")
-        manifest = dedup(out, split(TEXTS, [30, 31]), FULL)
-        _undisturbed["result"] = manifest.fingerprint, [text for own in kept_texts(out, 3) for text in own]
-    return _undisturbed["result"]
-
-
-@pytest.fixture
-def prepared(tmp_path, tmp_path_factory):
+def prepared(out, method=FULL):
     """(workspace, documents, fingerprint) of a finished deduplication; its files may be damaged."""
-    shards = split(TEXTS, [30, 31])
-    manifest = dedup(tmp_path / "out", shards, FULL)
-    documents = read_manifest(tmp_path / "out" / "documents")
-    return workspace(tmp_path / "out", len(shards), FULL), documents, manifest.fingerprint
+    fingerprint = dedup(out, SHARDS, method).fingerprint
+    return workspace(out, len(SHARDS), method), read_manifest(out / "documents"), fingerprint
 
 
-def test_an_intact_artefact_needs_none_of_the_work(prepared, monkeypatch):
-    job, documents, fingerprint = prepared
+def times(directory) -> dict[str, int]:
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return {path.relative_to(directory).as_posix(): path.stat().st_mtime_ns for path in files}
+
+
+def flip_a_byte(directory) -> None:
+    path = min([*directory.glob("0*.arrow"), *directory.glob("*.parquet")])
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_an_intact_artefact_needs_none_of_the_work(tmp_path, monkeypatch):
+    job, documents, fingerprint = prepared(tmp_path)
     shutil.rmtree(job.out / "work")
     monkeypatch.setattr(sharded_artefact, "map_shards", None)
     assert deduplicate(job, documents).fingerprint == fingerprint
@@ -212,8 +183,8 @@ def test_an_intact_artefact_needs_none_of_the_work(prepared, monkeypatch):
 
 
 @pytest.mark.parametrize("with_work", [True, False])
-def test_a_damaged_selection_comes_back_as_it_was(prepared, with_work):
-    job, documents, fingerprint = prepared
+def test_a_damaged_selection_comes_back_as_it_was(tmp_path, with_work):
+    job, documents, fingerprint = prepared(tmp_path)
     path = job.out / "dedup" / selection_files(3)[2]
     good = path.read_bytes()
     path.write_bytes(good[:-1] + b"!")
@@ -224,90 +195,48 @@ def test_a_damaged_selection_comes_back_as_it_was(prepared, with_work):
     assert path.read_bytes() == good
 
 
-STEPS = (
-    "id-hashes",
-    "id-repeats",
-    "document-hashes",
-    "document-repeats",
-    "near-buckets",
-    "near-edges",
-    "near-round-00-large",
-    "near-round-00-small",
-    "near-repeats",
-    "paragraph-hashes",
-    "paragraph-repeats",
-    "paragraphs-removed",
+@pytest.mark.parametrize(
+    ("name", "step"), [(name, step) for name, steps in STEPS.items() for step in steps.split()]
 )
-
-
-def assert_made_again(job, documents, fingerprint, step, damage):
-    """After damage to a step, the same artefact comes back, and no other step is made again."""
-    shutil.rmtree(job.out / "dedup")
-    damage(job.out / "work" / step)
-    before = times(job.out / "work")
-    with without_ray():
-        assert deduplicate(job, documents).fingerprint == fingerprint
-    after = times(job.out / "work")
-    assert {name.partition("/")[0] for name in after if after[name] != before.get(name)} == {step}
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_a_step_that_is_damaged_or_lost_is_made_again_and_no_other(prepared, step):
+def test_a_step_that_is_damaged_or_lost_is_made_again_and_no_other(tmp_path, name, step):
+    job, documents, fingerprint = prepared(tmp_path, SETTINGS[name])
     for damage in (flip_a_byte, shutil.rmtree):
-        assert_made_again(*prepared, step, damage)
+        shutil.rmtree(job.out / "dedup")
+        damage(job.out / "work" / step)
+        before = times(job.out / "work")
+        with without_ray():
+            assert deduplicate(job, documents).fingerprint == fingerprint
+        after = times(job.out / "work")
+        assert {file.partition("/")[0] for file in after if after[file] != before.get(file)} == {step}
 
 
-def flip_a_byte(directory):
-    path = sorted(directory.glob("0*.arrow") or ())[0] if list(directory.glob("0*.arrow")) else None
-    path = path or next(directory.glob("*.parquet"))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def times(directory):
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    return {path.relative_to(directory).as_posix(): path.stat().st_mtime_ns for path in files}
-
-
-@pytest.mark.parametrize("after", range(0, len(STEPS) + 1, 3))
-def test_a_run_that_died_between_steps_goes_on_and_ends_the_same(
-    tmp_path, tmp_path_factory, monkeypatch, after
-):
+@pytest.mark.parametrize("after", range(0, 13, 3))
+def test_a_run_that_died_between_steps_goes_on_and_ends_the_same(tmp_path, undisturbed, monkeypatch, after):
     """The death is an error that nothing catches, between two artefacts; kills within one are tested with Ray."""
-    shards = split(TEXTS, [30, 31])
-    documents = write_documents(tmp_path / "out", shards)
-    job = workspace(tmp_path / "out", len(shards), FULL)
-    build, count = parts.commit, 0
+    documents = write_documents(tmp_path, SHARDS)
+    job = workspace(tmp_path, len(SHARDS), FULL)
+    commit, calls = parts.commit, []
 
     def die(*args, **kwargs):
-        nonlocal count
-        count += 1
-        if count > after:
+        calls.append(args)
+        if len(calls) > after:
             raise KeyboardInterrupt
-        return build(*args, **kwargs)
+        return commit(*args, **kwargs)
 
     with without_ray():
-        monkeypatch.setattr(parts, "commit", die)
-        with pytest.raises(KeyboardInterrupt):
-            deduplicate(job, documents)
-        monkeypatch.setattr(parts, "commit", build)
+        with monkeypatch.context() as patch:
+            patch.setattr(parts, "commit", die)
+            with pytest.raises(KeyboardInterrupt):
+                deduplicate(job, documents)
         assert not (job.out / "dedup").exists()
         finished = times(job.out / "work")
-        assert deduplicate(job, documents).fingerprint == undisturbed(tmp_path_factory)[0]
+        assert deduplicate(job, documents).fingerprint == undisturbed[0]
     later = times(job.out / "work")
     assert all(later[name] == time for name, time in finished.items() if not name.startswith("."))
 
 
-@pytest.mark.parametrize("step", ["near-pairs", "near-shingles", "near-edges"])
-def test_a_step_of_the_verification_that_is_damaged_is_made_again_and_no_other(tmp_path, step):
-    fingerprint = dedup(tmp_path / "out", split(TEXTS, [30, 31]), VERIFIED).fingerprint
-    job = workspace(tmp_path / "out", 3, VERIFIED)
-    assert_made_again(job, read_manifest(job.out / "documents"), fingerprint, step, flip_a_byte)
-
-
-def test_other_settings_replace_the_work_of_earlier_ones(prepared):
-    job, documents, fingerprint = prepared
+def test_other_settings_replace_the_work_of_earlier_ones(tmp_path):
+    job, documents, fingerprint = prepared(tmp_path)
     others = [workspace(job.out, 3, settings) for settings in (NEAR, VERIFIED)]
     with without_ray():
         made = [deduplicate(other, documents).fingerprint for other in others]
