@@ -58,15 +58,8 @@ def test_reloaded_network_gives_equal_layers_and_losses(model: ElmoLanguageModel
 
 
 def test_text_is_split_as_in_training(exported: Path):
-    assert load_elmo(exported).split("The river's naïve  bank.") == [
-        "The",
-        "river",
-        "'",
-        "s",
-        "naïve",
-        "bank",
-        ".",
-    ]
+    words = ["The", "river", "'", "s", "naïve", "bank", "."]
+    assert load_elmo(exported).split("The river's naïve  bank.") == words
 
 
 def test_loading_needs_neither_the_trainer_nor_its_libraries(exported: Path):
@@ -92,27 +85,14 @@ def test_page_can_be_followed(block: str, exported: Path, monkeypatch: pytest.Mo
     assert isinstance(names["elmo"], Elmo)
 
 
-def test_page_names_the_files_and_tensors_that_there_are(exported: Path):
-    text = PAGE.read_text()
-    assert all(f"`{path.name}`" in text for path in exported.iterdir())
-    pages = [text.replace("{forward,backward}", direction) for direction in ("forward", "backward")]
-    for name in load_file(exported / "model.safetensors"):
-        module = re.split(r"\.\d+\.", name)[0] if re.search(r"\d", name) else name.rpartition(".")[0]
-        assert any(f"`{module}." in page for page in pages), name
-
-
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_missing_file_is_named(name: str, exported: Path):
-    (exported / name).unlink()
-    with pytest.raises(ValueError, match=f"has no {name}"):
-        load_elmo(exported)
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_cut_off_file_is_named(name: str, exported: Path):
+def test_damaged_and_missing_files_are_named(name: str, exported: Path):
     whole = (exported / name).read_bytes()
     (exported / name).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=f"{name} is (damaged|not JSON)"):
+        load_elmo(exported)
+    (exported / name).unlink()
+    with pytest.raises(ValueError, match=f"has no {name}"):
         load_elmo(exported)
 
 
@@ -139,7 +119,7 @@ def test_wrong_tensors_are_refused_by_name(
 def test_network_with_weights_that_are_no_numbers_is_not_exported(model: ElmoLanguageModel, tmp_path: Path):
     with torch.no_grad():
         model.softmax.bias[3] = float("nan")
-    with pytest.raises(ValueError, match=r"the network to export has NaN or infinite values in softmax.bias"):
+    with pytest.raises(ValueError, match=r"NaN or infinite values in softmax.bias"):
         save_elmo(tmp_path / "elmo", model, LEXICON)
     assert not (tmp_path / "elmo").exists()
 
@@ -148,9 +128,9 @@ def test_network_with_weights_that_are_no_numbers_is_not_exported(model: ElmoLan
     ("change", "message"),
     [
         ({"model_type": "bert"}, "does not describe an ELMo"),
-        ({"num_heads": 4}, "exactly the keys of ElmoConfig; it differs in num_heads"),
-        ({"filters": 3}, r"filters must be a list of \[width, number\]"),
-        ({"cell_size": 0}, "cell_size must be a whole number of at least 1"),
+        ({"num_heads": 4}, "differs in num_heads"),
+        ({"filters": 3}, r"filters must be"),
+        ({"cell_size": 0}, "cell_size must be"),
         ({"vocab_size": 30}, "has 518 words, but the network predicts 30"),
     ],
 )

@@ -4,31 +4,27 @@ import pytest
 import torch
 
 from models.classifiers import SequenceClassifier
-from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from models.stacks import Encoder
 from tests.models.materials import small_config
 
 
-def test_weights_are_a_function_of_the_seed_alone():
+def test_weights_are_a_function_of_seed_and_name_and_leave_the_global_generator_alone():
     def weights(seed: int, global_seed: int) -> dict[str, torch.Tensor]:
         torch.manual_seed(global_seed)
         model = MaskedLanguageModel(small_config())
+        before = torch.get_rng_state()
         init_weights(model, seed)
+        assert torch.equal(torch.get_rng_state(), before)
         return model.state_dict()
 
     first, again, other = weights(1, 0), weights(1, 99), weights(2, 0)
     assert all(torch.equal(first[name], again[name]) for name in first)
     changed = {name for name in first if not torch.equal(first[name], other[name])}
     assert changed == {name for name in first if name.endswith("weight") and "norm" not in name}
-
-
-def test_global_random_state_is_left_alone():
-    model = Encoder(small_config())
-    before = torch.get_rng_state()
-    init_weights(model, seed=1)
-    assert torch.equal(torch.get_rng_state(), before)
+    layers = [first[f"encoder.transformer.layers.{number}.attention.qkv.weight"] for number in (0, 1)]
+    assert not torch.equal(*layers)
 
 
 def test_shared_names_get_the_same_weights_in_every_network():
@@ -57,14 +53,8 @@ def test_network_from_the_meta_device_gets_the_same_weights():
 
 
 def test_distribution_is_that_of_the_config():
-    config = TransformerConfig(
-        vocab_size=500,
-        num_layers=1,
-        hidden_size=128,
-        num_heads=2,
-        intermediate_size=512,
-        initializer_std=0.03,
-    )
+    sizes = {"vocab_size": 500, "hidden_size": 128, "intermediate_size": 512}
+    config = small_config(**sizes, num_layers=1, initializer_std=0.03)
     model = MaskedLanguageModel(config)
     init_weights(model, seed=0)
     for name, tensor in model.state_dict().items():
@@ -75,13 +65,6 @@ def test_distribution_is_that_of_the_config():
         else:
             assert tensor.std().item() == pytest.approx(0.03, rel=0.03)
             assert tensor.mean().item() == pytest.approx(0.0, abs=6e-4)
-
-
-def test_different_tensors_of_one_shape_differ():
-    model = Encoder(small_config())
-    init_weights(model, seed=0)
-    first, second = (layer.attention.qkv.weight for layer in model.transformer.layers)
-    assert not torch.equal(first, second)
 
 
 def test_initial_weights_are_cut_off_as_in_berts_released_code():
