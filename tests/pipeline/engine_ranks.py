@@ -58,6 +58,8 @@ MOVES = {name: name for name in CASES} | {
     "3-bf16": "2-bf16",
 }
 """The case in which one rank resumes from the checkpoint of two ranks."""
+Piece = tuple[str, int, Tensor]
+"""A tensor's name, the place of the first of these elements in it, and the elements."""
 SAVED, TURNED, LAST = 5, 7, 10
 """Number of updates when two ranks save, when one rank saves, and at the end."""
 
@@ -125,20 +127,16 @@ def gather(engine: Engine) -> dict[str, Tensor]:
             else:
                 whole = torch.as_tensor(value, dtype=torch.float32).reshape(-1).clone()
                 own += [(f"{key} {one.name}", 0, whole) for one in master.extents]
-    return _join(own)
+    # What is not sharded is the same on every rank.
+    return _join(
+        [(*place, values) for place, values in {one[:2]: one[2] for one in _of_all_ranks(own)}.items()]
+    )
 
 
 def slices(engine: Engine, kind: Any) -> dict[str, Tensor]:
     """The slices of all ranks, joined; every element must be there exactly once."""
     own = [(one.name, one.start, one.values.clone()) for one in engine.slices(kind)]
-    ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, own)
-    everything = sorted((one for each in ranks for one in each), key=lambda one: one[:2])
-    whole: dict[str, list[Tensor]] = {}
-    for name, start, values in everything:
-        assert start == sum(map(len, whole.setdefault(name, []))), (name, start)
-        whole[name].append(values)
-    return {name: torch.cat(values) for name, values in whole.items()}
+    return _join(_of_all_ranks(own))
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
@@ -326,13 +324,17 @@ def _are_weights(engine: Engine) -> bool:
     )
 
 
-def _join(own: list[tuple[str, int, Tensor]]) -> dict[str, Tensor]:
+def _of_all_ranks(own: list[Piece]) -> list[Piece]:
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, own)
-    unique = {(name, start): values for pieces in ranks for name, start, values in pieces}
+    return [piece for pieces in ranks for piece in pieces]
+
+
+def _join(pieces: list[Piece]) -> dict[str, Tensor]:
     whole: dict[str, list[Tensor]] = {}
-    for (name, _), values in sorted(unique.items(), key=lambda item: item[0]):
-        whole.setdefault(name, []).append(values)
+    for name, start, values in sorted(pieces, key=lambda piece: piece[:2]):
+        assert start == sum(map(len, whole.setdefault(name, []))), (name, start)
+        whole[name].append(values)
     return {name: torch.cat(values) for name, values in whole.items()}
 
 

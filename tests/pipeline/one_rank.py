@@ -1,7 +1,7 @@
 """Many short runs in one process, a group of one rank: `python -m tests.pipeline.one_rank RUN ...`.
 
-Prints for every run how it ended: `ended`, or the class of the error. A process takes many times as long to start as
-such a run takes.
+A process takes many times as long to start as such a run takes. Prints how each run ended. The parts of training that
+REFUSING_PARTS names, as MODULE:CLASS, close as always, and then raise.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from pipeline.run.directory import RunDirectory
 from tests.pipeline.process_group import run_group
+
+REFUSING = "REFUSING_PARTS"
 
 
 def train_alone(runs: Sequence[RunDirectory]) -> list[str]:
@@ -22,27 +28,47 @@ def train_alone(runs: Sequence[RunDirectory]) -> list[str]:
 
 
 def endings(output: str) -> list[str]:
-    """How each run ended, by what the process printed."""
-    return re.findall(r"\bEND (\w+)$", output, re.MULTILINE)
+    """Return how each run ended: `ended`, or the class of the error."""
+    return [found["error"] or "ended" for found in errors(output)]
+
+
+def errors(output: str) -> list[dict[str, Any]]:
+    """Parse the error of each run, its message and its notes from what the process printed; None without an error."""
+    return [orjson.loads(found) for found in re.findall(r"\bEND (\{.*\})$", output, re.MULTILINE)]
 
 
 def main() -> None:
     """Train the runs named on the command line."""
     import torch.distributed as dist
 
-    from cluster.artefacts.errors import ClozeError
     from cluster.group import Rank
     from pipeline.pretrain.step import run_rank
 
+    for part in os.environ.get(REFUSING, "").split():
+        _refuse(part)
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     rank = Rank(rank=0, world_size=1, local_rank=0, num_threads=1)
     for path in sys.argv[1:]:
+        found: dict[str, Any] = {"error": None}
         try:
             run_rank(Path(path), rank)
-            print("END ended", flush=True)
-        except ClozeError as error:
-            print("END", type(error).__name__, flush=True)
+        except Exception as error:
+            notes = getattr(error, "__notes__", [])
+            found = {"error": type(error).__name__, "message": str(error), "notes": notes}
+        print("END", orjson.dumps(found).decode(), flush=True)
+
+
+def _refuse(part: str) -> None:
+    module, name = part.split(":")
+    owner = getattr(import_module(module), name)
+    close = owner.close
+
+    def close_and_raise(self: object, *arguments: object) -> None:
+        close(self, *arguments)
+        raise ValueError(f"{name} does not close")
+
+    owner.close = close_and_raise
 
 
 if __name__ == "__main__":

@@ -6,13 +6,17 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from pipeline.config.loading import load_config
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory, RunInfo
-from tests.pipeline.process_group import Group, run_group
+from tests.pipeline.process_group import PATIENCE_S, Group, run_group
 
+Found = TypeVar("Found")
 CONFIG = """
 name: tiny
 runs_dir: {runs_dir}
@@ -80,6 +84,37 @@ def train_by_torchrun(run: RunDirectory, workers: int) -> None:
         [*command, "-m", "pipeline.pretrain", str(run.path)], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+class Driver:
+    """`cloze resume` of a run, in a process without settings of this one."""
+
+    def __init__(self, run: RunDirectory, log: Path) -> None:
+        self.log = log
+        removed = ("RAY_", "CLOZE_", "MLFLOW_")
+        # The cluster of this process asks for a token where an earlier test has set one.
+        self.environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(removed) or name.startswith("RAY_AUTH")
+        }
+        command = [str(Path(sys.executable).with_name("cloze")), "resume", str(run.path)]
+        with log.open("wb") as stream:
+            self.process = subprocess.Popen(command, env=self.environment, stdout=stream, stderr=stream)
+
+    @property
+    def output(self) -> str:
+        """The end of what it printed."""
+        return self.log.read_text()[-3000:]
+
+    def wait_for(self, condition: Callable[[], Found | None]) -> Found:
+        """Poll until the condition finds something, and return that."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (found := condition()) is None:
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.1)
+        return found
 
 
 def free_port() -> int:

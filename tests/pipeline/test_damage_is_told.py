@@ -84,24 +84,22 @@ def test_an_export_is_verified_before_it_is_taken_for_a_model(run: RunDirectory,
     assert resolve_model(str(directory), tmp_path).step is None
 
 
-def test_lineage_inspect_and_stats_mark_what_is_damaged(tmp_path: Path, store: Path) -> None:
+def test_lineage_inspect_and_stats_mark_what_is_damaged(
+    run: RunDirectory, tmp_path: Path, store: Path
+) -> None:
+    flip(list_checkpoints(run.checkpoints)[-1] / "model.safetensors")
+    node = trace(str(run.path), run.path.parent).inputs[0]
+    assert node.problem.startswith("damaged: model.safetensors")
     copy = tmp_path / "tokens"
     shutil.copytree(store, copy)
     assert trace(str(copy), tmp_path).problem == ""
     assert "damaged" not in cloze("data", "inspect", copy).stderr
     flip(copy / "state.json")
-    assert trace(str(copy), tmp_path).problem.startswith("damaged: state.json: xxh3_128")
+    assert trace(str(copy), tmp_path).problem.startswith("damaged: state.json")
     for verb in (["lineage", copy, "--json"], ["data", "inspect", copy], ["data", "stats", copy]):
         done = cloze(*verb)
         assert done.exit_code == 0
         assert "damaged: state.json" in done.output + done.stderr
-
-
-def test_a_damaged_checkpoint_is_marked_by_lineage_of_its_run(run: RunDirectory) -> None:
-    newest = list_checkpoints(run.checkpoints)[-1]
-    flip(newest / "model.safetensors")
-    node = trace(str(run.path), run.path.parent).inputs[0]
-    assert node.problem.startswith("damaged: model.safetensors")
 
 
 def test_a_configuration_that_was_edited_by_hand_is_answered_with_what_to_type(run: RunDirectory) -> None:
@@ -127,13 +125,12 @@ def test_a_configuration_that_was_edited_by_hand_is_answered_with_what_to_type(r
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda data: data.replace(b'"name":"trained"', b'"name":"drained"').replace(
-            b'"trained"', b'"drained"'
-        ),
+        lambda data: data.replace(b'"trained"', b'"drained"'),
         lambda data: data[: len(data) // 2],
         lambda data: b"[]",
         lambda data: b"\x80\x04",
     ],
+    ids=["another name", "half", "a list", "a pickle"],
 )
 def test_a_damaged_run_file_is_a_typed_error_and_hides_no_other_run(
     run: RunDirectory, damage: Callable[[bytes], bytes]
@@ -145,23 +142,16 @@ def test_a_damaged_run_file_is_a_typed_error_and_hides_no_other_run(
         _ = run.info
     rows = json.loads(cloze("runs", "--runs-dir", run.path.parent, "--json").stdout)
     assert {row["run"]: row["state"] for row in rows} == {"run": "unreadable", "sound": "finished"}
+    assert len(list_runs(run.path.parent)) == 2
     for verb in (["resume", run.path, "--dry-run"], ["lineage", run.path], ["checkpoints", run.path]):
         done = cloze(*verb)
         assert done.exit_code == 0 or isinstance(done.exception, ClozeError)
-    assert len(list_runs(run.path.parent)) == 2
-
-
-def altered(line: bytes) -> bytes:
-    return line.replace(b'"loss":', b'"loss":1', 1)
 
 
 def test_a_resumption_refuses_a_log_that_was_altered_until_it_is_allowed(run: RunDirectory) -> None:
     log, newest = run.log, list_checkpoints(run.checkpoints)[-1]
     assert check_resume(run, run.config()) == newest
-    lines = log.read_bytes().splitlines(keepends=True)
-    place = next(number for number, line in enumerate(lines) if b'"train"' in line)
-    lines[place] = altered(lines[place])
-    log.write_bytes(b"".join(lines))
+    log.write_bytes(log.read_bytes().replace(b'"loss":', b'"loss":1', 1))
     with pytest.raises(ResumeRefusedError, match=r"log\.jsonl") as refused:
         check_resume(run, run.config())
     assert "--allow-changed log.jsonl" in refused.value.next_step
@@ -182,23 +172,20 @@ def test_a_log_that_was_cut_is_noticed_and_a_killed_one_is_not_blamed(run: RunDi
 
 
 def test_stretches_follow_each_other_over_kills_and_torn_seals(tmp_path: Path) -> None:
-    log = RunLog(RunDirectory(tmp_path))
+    run = RunDirectory(tmp_path)
+    log = RunLog(run)
     log.write("train", 1, {"loss": 1.0})
     log.sync()
     log.write("train", 2, {"loss": 2.0})  # and killed
-    with RunDirectory(tmp_path).log_seals.open("ab") as stream:
+    with run.log_seals.open("ab") as stream:
         stream.write(b'\n{"start": 5, "e')
-    again = RunLog(RunDirectory(tmp_path), since=1)
+    again = RunLog(run, since=1)
     again.write("train", 3, {"loss": 3.0})
     again.close()
-    assert damage_of_log(RunDirectory(tmp_path)) == ""
-    stretches = [
-        orjson.loads(line)
-        for line in RunDirectory(tmp_path).log_seals.read_bytes().split(b"\n")[1:]
-        if b"}" in line
-    ]
+    assert damage_of_log(run) == ""
+    lines = run.log_seals.read_bytes().split(b"\n")[1:]
+    stretches = [orjson.loads(line) for line in lines if b"}" in line]
     assert [stretch["start"] for stretch in stretches[1:]] == [stretch["end"] for stretch in stretches[:-1]]
-    assert stretches[-1]["end"] == RunDirectory(tmp_path).log.stat().st_size
-    data = RunDirectory(tmp_path).log.read_bytes()
-    RunDirectory(tmp_path).log.write_bytes(data.replace(b"2.0", b"2.5"))
-    assert "altered" in damage_of_log(RunDirectory(tmp_path))
+    assert stretches[-1]["end"] == run.log.stat().st_size
+    run.log.write_bytes(run.log.read_bytes().replace(b"2.0", b"2.5"))
+    assert "altered" in damage_of_log(run)

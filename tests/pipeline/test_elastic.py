@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.log.lines import read_metrics
 from tests.pipeline.process_group import PATIENCE_S
-from tests.pipeline.ranks import make_run
+from tests.pipeline.ranks import Driver, make_run
 
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 1024**2}
 
@@ -42,17 +40,6 @@ def started_on(run: RunDirectory, workers: int, starts: int) -> dict[str, Any] |
     return found[-1] if steps and steps[-1] > found[-1]["step"] + 3 else None
 
 
-def wait_for(
-    condition: Callable[[], dict[str, Any] | None], driver: subprocess.Popen[bytes], log: Path
-) -> dict[str, Any]:
-    deadline = time.monotonic() + PATIENCE_S
-    while (found := condition()) is None:
-        assert driver.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < deadline, log.read_text()[-3000:]
-        time.sleep(0.2)
-    return found
-
-
 def test_run_grows_with_its_cluster_and_leaves_a_drained_node_before_its_deadline(
     nodes: Cluster, tmp_path: Path, store: Path
 ):
@@ -65,24 +52,14 @@ def test_run_grows_with_its_cluster_and_leaves_a_drained_node_before_its_deadlin
         "checkpoint.every_steps=1000000",
         "evaluation.every_steps=1000000",
     )
-    run, log = make_run(tmp_path, store, "elastic", *settings), tmp_path / "driver.log"
-    ray, cloze = (str(Path(sys.executable).with_name(name)) for name in ("ray", "cloze"))
-    removed = ("RAY_", "CLOZE_", "MLFLOW_")
-    # The cluster of this process asks for a token where an earlier test has set one.
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(removed) or name.startswith("RAY_AUTH")
-    }
-    with log.open("wb") as stream:
-        driver = subprocess.Popen(
-            [cloze, "resume", str(run.path)], env=environment, stdout=stream, stderr=stream
-        )
+    run = make_run(tmp_path, store, "elastic", *settings)
+    driver = Driver(run, tmp_path / "driver.log")
     try:
-        wait_for(lambda: started_on(run, 1, 1), driver, log)
+        driver.wait_for(lambda: started_on(run, 1, 1))
         added = nodes.add_node(wait=True, **NODE)
-        grown = wait_for(lambda: started_on(run, 2, 2), driver, log)
-        drain = ["drain-node", "--address", nodes.address, "--node-id", added.node_id]
+        grown = driver.wait_for(lambda: started_on(run, 2, 2))
+        ray = str(Path(sys.executable).with_name("ray"))
+        drain = [ray, "drain-node", "--address", nodes.address, "--node-id", added.node_id]
         why = [
             "--reason",
             "DRAIN_NODE_REASON_PREEMPTION",
@@ -90,12 +67,14 @@ def test_run_grows_with_its_cluster_and_leaves_a_drained_node_before_its_deadlin
             "spot",
             "--deadline-remaining-seconds",
         ]
-        subprocess.run([ray, *drain, *why, str(PATIENCE_S)], env=environment, check=True, capture_output=True)
-        shrunk = wait_for(lambda: started_on(run, 1, 3), driver, log)
-        driver.send_signal(signal.SIGTERM)
-        assert driver.wait(timeout=PATIENCE_S) == 75, log.read_text()[-3000:]
+        subprocess.run(
+            [*drain, *why, str(PATIENCE_S)], env=driver.environment, check=True, capture_output=True
+        )
+        shrunk = driver.wait_for(lambda: started_on(run, 1, 3))
+        driver.process.send_signal(signal.SIGTERM)
+        assert driver.process.wait(timeout=PATIENCE_S) == 75, driver.output
     finally:
-        driver.kill()
+        driver.process.kill()
     saved = run.events(Event.PREEMPTED)
     assert [grown["step"], shrunk["step"]] == [event["step"] for event in saved[:2]]
     assert "SIGTERM" in saved[2]["reason"]

@@ -77,29 +77,21 @@ def test_the_same_samples_are_measured_whatever_the_micro_batches_and_workers(
         assert np.sum(of_ranks, axis=0).tolist() == [expected, SAMPLES]
 
 
-def add(totals: Totals, each: Tensor, sources: Tensor, *terms: str) -> None:
-    totals.add(dict.fromkeys(terms, each.sum()), {EACH: each}, sources)
-
-
-def by_source(means: dict[str, float]) -> dict[str, float]:
-    return {name: mean for name, mean in means.items() if name.count("/") == 2}
-
-
-def test_means_are_over_all_micro_batches_of_all_ranks():
-    ranks = [Totals({"mlm": 1.0}, NAMES, torch.device("cpu")) for _ in range(2)]
-    add(ranks[0], torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0, 2, 2]), "mlm")
-    add(ranks[0], torch.tensor([]), torch.tensor([], dtype=torch.int64), "mlm")
-    add(ranks[1], torch.tensor([4.0, 100.0]), torch.tensor([2, -1]), "mlm")
-    found = ranks[0].means((ranks[0].sums + ranks[1].sums).tolist(), {"mlm": 5.0})
-    assert by_source(found) == {"mlm/loss/books": 1.0, "mlm/loss/wikipedia": pytest.approx(4.0)}
-
-
-def test_of_several_terms_the_first_is_named():
+def test_means_of_sources_are_over_all_micro_batches_of_all_ranks_for_the_first_term():
     terms = {"forward": 0.5, "backward": 0.5}
-    totals = Totals(terms, NAMES, torch.device("cpu"))
-    add(totals, torch.tensor([3.0]), torch.tensor([1]), *terms)
-    assert by_source(totals.means(totals.sums.tolist(), dict.fromkeys(terms, 1.0))) == {
-        "forward/loss/common_crawl": 3.0
+    ranks = [Totals(terms, NAMES, torch.device("cpu")) for _ in range(2)]
+    for rank, each, sources in (
+        (0, [1.0, 2.0, 6.0], [0, 2, 2]),
+        (0, [], []),
+        (1, [4.0, 100.0], [2, -1]),
+    ):
+        losses = torch.tensor(each)
+        numbers = torch.tensor(sources, dtype=torch.int64)
+        ranks[rank].add(dict.fromkeys(terms, losses.sum()), {EACH: losses}, numbers)
+    found = ranks[0].means((ranks[0].sums + ranks[1].sums).tolist(), dict.fromkeys(terms, 5.0))
+    assert {name: mean for name, mean in found.items() if name.count("/") == 2} == {
+        "forward/loss/books": 1.0,
+        "forward/loss/wikipedia": pytest.approx(4.0),
     }
 
 

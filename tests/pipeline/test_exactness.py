@@ -18,10 +18,13 @@ import pytest
 import torch
 
 from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
+from pipeline.checkpoint.references import resolve_model, with_logged_model
 from pipeline.pretrain.launch import create_run, execute
 from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
 from pipeline.run.lifecycle import replay
 from pipeline.run.log.lines import read_metrics
+from pipeline.run.tracking import connect
 from tests.pipeline.process_group import PATIENCE_S, Group
 from tests.pipeline.ranks import make_config, make_run, start_ranks, train, train_by_torchrun
 from tests.pipeline.run_state import final_state
@@ -52,13 +55,18 @@ def losses(run: RunDirectory) -> list[float]:
     return [metrics["loss"] for metrics in read_metrics(run)]
 
 
-def kill_after_step(group: Group, run: RunDirectory, step: int, after_s: float = 0.0) -> None:
-    """SIGKILL every process of the group, and what they started, `after_s` after `step` is in the log."""
+def wait_for_step(run: RunDirectory, step: int, group: Group | None = None) -> None:
+    """Wait until `step` is in the log."""
     deadline = time.monotonic() + PATIENCE_S
     while not any(metrics["step"] >= step for metrics in read_metrics(run)):
-        assert group.poll() is None, group.output[-3000:]
+        assert group is None or group.poll() is None, group.output[-3000:]
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def kill_after_step(group: Group, run: RunDirectory, step: int, after_s: float = 0.0) -> None:
+    """SIGKILL every process of the group, and what they started, `after_s` after `step` is in the log."""
+    wait_for_step(run, step, group)
     time.sleep(after_s)
     for pid in group.pids:
         for child in psutil.Process(pid).children(recursive=True):
@@ -68,22 +76,12 @@ def kill_after_step(group: Group, run: RunDirectory, step: int, after_s: float =
 
 def kill_one_worker(run: RunDirectory, step: int) -> None:
     """SIGKILL the last rank once `step` is in the log."""
-    while not any(metrics["step"] >= step for metrics in read_metrics(run)):
-        time.sleep(0.01)
-    started = [event for event in run.events() if event["event"] == "started"][-1]
-    os.kill(started["workers"][-1]["pid"], signal.SIGKILL)
-
-
-def make_tracked_run(directory: Path, store: Path, *overrides: str) -> RunDirectory:
-    """A run with a real MLflow run behind it, in SQLite."""
-    return create_run(make_config(directory, store, *overrides))
+    wait_for_step(run, step)
+    os.kill(run.events(Event.STARTED)[-1]["workers"][-1]["pid"], signal.SIGKILL)
 
 
 def assert_everything_is_in_mlflow_once(run: RunDirectory, steps: int) -> None:
     """One MLflow run, with each step's loss once and each kept checkpoint as a version."""
-    from pipeline.checkpoint.references import resolve_model, with_logged_model
-    from pipeline.run.tracking import connect
-
     assert replay(run)
     info = run.info
     client = connect(info.tracking_uri)
@@ -116,6 +114,9 @@ def assert_equal_states(expected: RunDirectory, found: RunDirectory) -> None:
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory, store: Path) -> RunDirectory:
     run = make_run(tmp_path_factory.mktemp("whole"), store, "whole", *WHOLE)
     train(run, 2)
+    held_out = read_metrics(run, "held_out")
+    assert held_out[-1]["loss"] < held_out[0]["loss"] - 0.05
+    assert [step_of(path) for path in list_checkpoints(run.checkpoints)] == [40, 60]
     return run
 
 
@@ -136,14 +137,14 @@ def test_a_run_of_24_steps_is_resumed_bit_for_bit_and_goes_on_with_one_worker_bu
 def test_resumed_run_is_bit_identical_to_uninterrupted_run(
     uninterrupted: RunDirectory, tmp_path: Path, store: Path
 ):
-    run = make_tracked_run(tmp_path, store, *WHOLE)
+    run = create_run(make_config(tmp_path, store, *WHOLE))
     # In the first phase; while the checkpoint behind its end is written; between two; always somewhere in a step.
     generator = random.Random(7)
     for step in (25, 40, 47):
         kill_after_step(start_ranks(run, 2), run, step, after_s=generator.uniform(0, 0.05))
     train(run, 2)
 
-    assert len([event for event in run.events() if event["event"] == "started"]) == 4
+    assert len(run.events(Event.STARTED)) == 4
     assert_everything_is_in_mlflow_once(run, steps=60)
     assert losses(run) == losses(uninterrupted)
     assert read_metrics(run, "held_out")[-1]["loss"] == read_metrics(uninterrupted, "held_out")[-1]["loss"]
@@ -153,14 +154,13 @@ def test_resumed_run_is_bit_identical_to_uninterrupted_run(
 def test_a_worker_killed_under_ray_is_replaced_and_the_run_ends_bit_identical(
     uninterrupted: RunDirectory, tmp_path: Path, store: Path
 ):
-    run = make_tracked_run(tmp_path, store, *WHOLE, "cluster.workers=2")
+    run = create_run(make_config(tmp_path, store, *WHOLE, "cluster.workers=2"))
     killer = threading.Thread(target=kill_one_worker, args=(run, 25), daemon=True)
     killer.start()
     execute(run)
     killer.join()
 
-    starts = [event for event in run.events() if event["event"] == "started"]
-    assert [start["step"] for start in starts] == [0, 20]
+    assert [start["step"] for start in run.events(Event.STARTED)] == [0, 20]
     assert losses(run) == losses(uninterrupted)
     assert_equal_states(uninterrupted, run)
     assert_everything_is_in_mlflow_once(run, steps=60)
@@ -182,7 +182,7 @@ def test_a_run_continues_on_another_number_of_workers_and_back(
     kill_after_step(start_ranks(run, 2), run, 25)
     kill_after_step(start_ranks(run, 1), run, 45)
     train(run, 2)
-    assert [event["world_size"] for event in run.events() if event["event"] == "started"] == [2, 1, 2]
+    assert [event["world_size"] for event in run.events(Event.STARTED)] == [2, 1, 2]
     assert losses(run) == pytest.approx(losses(uninterrupted), rel=WORLD_SIZE_TOLERANCE)
 
 
@@ -199,19 +199,8 @@ def test_loss_of_two_terms_with_tokens_drawn_while_training_is_the_same_on_one_a
     tmp_path: Path, store: Path
 ):
     electra = "{kind: rtd, rate: 0.3}"
-    runs = [
-        make_run(tmp_path, store, f"electra-{workers}", "steps=6", objective=electra) for workers in (1, 2)
-    ]
-    train(runs[0], 1)
-    train_by_torchrun(runs[1], 2)
-    assert losses(runs[0]) == pytest.approx(losses(runs[1]), rel=WORLD_SIZE_TOLERANCE)
-    assert len(losses(runs[0])) == 6
-
-
-def test_training_learns_and_keeps_what_retention_says(uninterrupted: RunDirectory):
-    first, last = (
-        read_metrics(uninterrupted, "held_out")[0],
-        read_metrics(uninterrupted, "held_out")[-1],
-    )
-    assert last["loss"] < first["loss"] - 0.05
-    assert [step_of(path) for path in list_checkpoints(uninterrupted.checkpoints)] == [40, 60]
+    alone, both = (make_run(tmp_path, store, name, "steps=6", objective=electra) for name in ("1", "2"))
+    train(alone, 1)
+    train_by_torchrun(both, 2)
+    assert losses(alone) == pytest.approx(losses(both), rel=WORLD_SIZE_TOLERANCE)
+    assert len(losses(alone)) == 6

@@ -2,9 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -13,9 +10,10 @@ import pytest
 from cluster.artefacts.storage import is_committed
 from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
 from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
 from pipeline.run.state import Beat, process_of, read_heartbeats, state_of
 from tests.pipeline.process_group import PATIENCE_S
-from tests.pipeline.ranks import make_run
+from tests.pipeline.ranks import Driver, make_run
 
 SETTINGS = (
     "steps=1000000",
@@ -30,60 +28,45 @@ def run(tmp_path: Path, store: Path) -> RunDirectory:
     return make_run(tmp_path, store, "guarded", *SETTINGS, "guards.stall_timeout_s=15", "guards.grace_s=120")
 
 
-def start_driver(run: RunDirectory, log: Path) -> subprocess.Popen[bytes]:
-    removed = ("RAY_", "CLOZE_", "MLFLOW_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
-    command = [str(Path(sys.executable).with_name("cloze")), "resume", str(run.path)]
-    with log.open("wb") as stream:
-        return subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
-
-
-def wait_for_steps(
-    run: RunDirectory, driver: subprocess.Popen[bytes], log: Path, other_than: int = 0
-) -> Beat:
+def rank_one(run: RunDirectory, other_than: int = 0) -> Beat | None:
     """Rank 1, once it has made some updates, in a process other than that."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        for beat in read_heartbeats(run):
-            if beat.rank == 1 and beat.num_steps > 30 and beat.pid != other_than and process_of(beat):
-                return beat
-        assert driver.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < deadline, log.read_text()[-3000:]
-        time.sleep(0.1)
+    for beat in read_heartbeats(run):
+        if beat.rank == 1 and beat.num_steps > 30 and beat.pid != other_than and process_of(beat):
+            return beat
+    return None
 
 
 def test_a_stopped_rank_is_named_and_replaced_and_a_run_saves_when_all_its_processes_are_asked_to_stop(
     run: RunDirectory, tmp_path: Path
 ):
-    log = tmp_path / "driver.log"
-    driver = start_driver(run, log)
+    driver = Driver(run, tmp_path / "driver.log")
     try:
-        stopped = wait_for_steps(run, driver, log)
+        stopped = driver.wait_for(lambda: rank_one(run))
         os.kill(stopped.pid, signal.SIGSTOP)
-        again = wait_for_steps(run, driver, log, other_than=stopped.pid)
+        again = driver.wait_for(lambda: rank_one(run, other_than=stopped.pid))
         assert process_of(stopped) is None
-        stalls = [event for event in run.events() if event["event"] == "stalled"]
+        stalls = run.events(Event.STALLED)
         assert [(stall["rank"], stall["pid"], stall["state"]) for stall in stalls] == [
             (1, stopped.pid, "stopped")
         ]
-        (died,) = [event["workers"][0] for event in run.events() if event["event"] == "workers-lost"]
+        (died,) = [event["workers"][0] for event in run.events(Event.WORKERS_LOST)]
         # The stopped one itself, or one that waited for it and ended itself.
         assert died["host"] == stopped.host
         assert (died["rank"] == 1) == (died["pid"] == stopped.pid)
         assert "killed" in died["why"] or "stood still" in died["why"]
-        starts = [event for event in run.events() if event["event"] == "started"]
+        starts = run.events(Event.STARTED)
         assert len(starts) == 2
         assert starts[1]["step"] % 20 == 0
         assert starts[1]["step"] > 0
         # As systemd does. Ray's processes get it before the driver.
-        for process in (*psutil.Process(driver.pid).children(recursive=True), driver):
+        for process in (*psutil.Process(driver.process.pid).children(recursive=True), driver.process):
             process.send_signal(signal.SIGTERM)
-        assert driver.wait(timeout=PATIENCE_S) == 75, log.read_text()[-3000:]
+        assert driver.process.wait(timeout=PATIENCE_S) == 75, driver.output
     finally:
-        driver.kill()
+        driver.process.kill()
     assert process_of(again) is None
     newest = max(list_checkpoints(run.checkpoints), key=step_of)
     assert is_committed(newest)
-    assert f"stopped at step {step_of(newest)}, as asked" in log.read_text()
-    assert "Traceback" not in log.read_text()
+    assert f"stopped at step {step_of(newest)}" in driver.output
+    assert "Traceback" not in driver.log.read_text()
     assert state_of(run).name == "preempted"

@@ -23,31 +23,29 @@ from pipeline.checkpoint.references import resolve_model
 from tests.pipeline.hub_server import Hub, serve
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "on", "mat", "."]
-SIZES: dict[str, Any] = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-}
+FOR_OTHER_PROGRAMS = {"README.md", "tf_model.h5", "flax_model.msgpack", "pytorch_model.bin"}
+TEXT = "The cats sat on the mat."
 
 
-def bert(directory: Path, seed: int = 1) -> Path:
+@pytest.fixture(scope="module")
+def bert_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model as it lies on the Hub: with the tokenizer in both forms, and much that is for other programs."""
-    torch.manual_seed(seed)
-    config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, **SIZES)
+    directory = tmp_path_factory.mktemp("bert")
+    sizes: Any = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, **sizes)
     transformers.BertForMaskedLM(config).save_pretrained(directory)
     vocabulary = directory / "vocab.txt"
     vocabulary.write_text("\n".join(WORDS) + "\n")
     transformers.BertTokenizer(vocab=str(vocabulary)).save_pretrained(directory)
     vocabulary.write_text("\n".join(WORDS) + "\n")
-    for other in ("README.md", "tf_model.h5", "flax_model.msgpack", "pytorch_model.bin", "coreml.mlpackage"):
+    for other in FOR_OTHER_PROGRAMS:
         (directory / other).write_bytes(b"not read")
     return directory
-
-
-@pytest.fixture(scope="module")
-def bert_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture
@@ -108,7 +106,7 @@ def test_only_files_that_are_read_are_downloaded_and_only_once(online: Hub, tmp_
     found = resolve_model("bert-tiny", tmp_path)
     there = {file.name for file in found.directory.iterdir()}
     assert there >= {"config.json", "tokenizer.json", "vocab.txt", "model.safetensors"}
-    assert not there & {"README.md", "tf_model.h5", "pytorch_model.bin", "flax_model.msgpack"}
+    assert not there & FOR_OTHER_PROGRAMS
     asked = len(online.asked)
     for reference in ("bert-tiny", "bert-tiny@main", f"bert-tiny@{online.commit('bert-tiny')}"):
         assert resolve_model(reference, tmp_path) == found
@@ -200,9 +198,6 @@ def test_the_command_line_takes_a_name_and_asks_hf_endpoint(bert_directory: Path
         commit = hub.commit("org/tiny")
     assert done.returncode == 0, done.stderr
     assert f"org/tiny@{commit}" in (tmp_path / "out" / "manifest.json").read_text()
-
-
-TEXT = "The cats sat on the mat."
 
 
 @pytest.fixture

@@ -53,11 +53,6 @@ def writing(directory: Path, reported: list[str] | None = None) -> IndexCache:
     return IndexCache(directory, writes=True, from_tokens=0, report=report)
 
 
-def fill(directory: Path, stores: list[TokenStore], samples: Any, **options: Any) -> None:
-    """What a run does that reads these samples and ends."""
-    make(stores, writing(directory), **options).batch(samples)
-
-
 @pytest.fixture
 def nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def forbid() -> None:
@@ -99,7 +94,7 @@ def test_samples_are_the_same_from_the_cache(
     epochs = {
         (int(s >> np.uint64(48)), int(e)) for s, e in zip(expected.sample_ids, expected.epochs, strict=True)
     }
-    fill(tmp_path / "index", used, samples, **options)
+    make(used, writing(tmp_path / "index"), **options).batch(samples)
     assert len(list((tmp_path / "index").glob("*/part-*"))) >= len(epochs)
     nothing_is_cut()
     kept = make(used, IndexCache(tmp_path / "index", from_tokens=0), **options)
@@ -117,7 +112,7 @@ def test_damage_anywhere_is_noticed_before_it_is_used_and_mended(
 ):
     samples = np.arange(30)
     expected = make(stores[:1], format=format).batch(samples)
-    fill(tmp_path / "good", stores[:1], samples, format=format)
+    make(stores[:1], writing(tmp_path / "good"), format=format).batch(samples)
     files = [path.relative_to(tmp_path / "good") for path in (tmp_path / "good").rglob("*.[nj]*")]
     assert {"parts.json", "manifest.json", "order.npy"} < {path.name for path in files}
 
@@ -172,7 +167,7 @@ def test_an_index_is_made_by_one_of_those_that_need_it_and_mapped_by_all(
 
 def test_another_seed_finds_nothing_and_takes_the_place(stores: list[TokenStore], tmp_path: Path):
     directory = tmp_path / "index"
-    fill(directory, stores, range(5))
+    make(stores, writing(directory)).batch(range(5))
     (first,) = directory.iterdir()
     cache = writing(directory)
     assert same(make(stores, cache, seed=2).batch(range(5)), make(stores, seed=2).batch(range(5)))
@@ -195,26 +190,21 @@ def test_epochs_that_are_over_are_deleted_with_what_killed_runs_left(
     assert found == {"part-0-epoch-3", "part-0-epoch-4"}
 
 
+@pytest.mark.parametrize("obstacle", ["a file", "a full disk"])
 def test_a_file_system_that_refuses_is_reported_once_and_nothing_else_changes(
-    stores: list[TokenStore], tmp_path: Path
+    stores: list[TokenStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, obstacle: str
 ):
-    (tmp_path / "index").write_text("in the way")
+    whole = shutil.disk_usage(tmp_path)
+    if obstacle == "a file":
+        (tmp_path / "index").write_text("in the way")
+    else:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: whole._replace(free=1))
     reported: list[str] = []
     dataset = make(stores, writing(tmp_path / "index", reported))
     count = sum(dataset.samples_per_epoch)
     for first in (0, 2 * count):
         samples = range(first, first + 9)
         assert same(dataset.batch(samples), make(stores).batch(samples))
-    assert reported == ["index-not-cached"]
-
-
-def test_the_cache_leaves_as_much_free_as_it_takes(
-    stores: list[TokenStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    whole = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: whole._replace(free=1))
-    reported: list[str] = []
-    make(stores, writing(tmp_path / "index", reported)).batch(range(5))
     assert reported == ["index-not-cached"]
     assert not list((tmp_path / "index").glob("*/*part-*/"))
 

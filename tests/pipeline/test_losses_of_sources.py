@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,38 +11,34 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from data_prep.ragged import Ragged
 from data_prep.token_store import TokenStore
 from data_prep.token_writer import EncodedBatch
 from data_prep.tokenizers.config import WordLexicon
 from data_prep.tokenizers.word_lexicon import train
-from models.config import NetworkConfig, TransformerConfig
-from models.elmo.config import ElmoConfig
+from models.hf.directory import save_hf_directory
 from models.initialization import init_weights
+from models.language_models import MaskedLanguageModel
 from models.losses import EACH, sums_by_group
 from pipeline.checkpoint.references import resolve_model
-from pipeline.objectives import OBJECTIVES, ObjectiveChoice, build_model
-from pipeline.objectives.base import Batch, Objective, resolve_references
-from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
-from pipeline.samples.dataset import TokenDataset
+from pipeline.config.loading import validate
+from pipeline.objectives import OBJECTIVES
+from pipeline.objectives.base import Batch
+from pipeline.objectives.vocabulary import make_vocabulary
+from pipeline.run.config import PretrainConfig
+from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.samples.formats import FORMATS
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import (
-    NO_SOURCE,
-    SINGLE_FORMATS,
-    Format,
-    TokenSources,
-    find_sources,
-)
+from pipeline.samples.packed import NO_SOURCE, SINGLE_FORMATS, Format, TokenSources, find_sources
 from pipeline.samples.rows import slices_of_row
 from tests.conftest import commit_tokens
 from tests.pipeline.materials import DOCUMENTS, LENGTHS, Corpus, open_samples
+from tests.pipeline.test_refusals import TINY, plain
+from tests.published_networks import PRESETS
 
 NAMES = ["books", "common_crawl", "wikipedia"]
 WORDS_OF_A_SOURCE = 60
@@ -77,49 +74,16 @@ def write_sources(path: Path, *names: str) -> Path:
             sentence_starts=Ragged.of([np.array([0, 2], np.int32) for _ in lengths]),
         )
         shards.append((name, batch))
-    return commit_tokens(path, shards, LEXICON, 1024, ROLES)
+    return commit_tokens(path, shards, LEXICON, FIRST_WORD + len(WORDS), ROLES)
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> list[TokenStore]:
+def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     directory = tmp_path_factory.mktemp("stores")
-    paths = (
+    return [
         write_sources(directory / "first", "wikipedia", "books"),
         write_sources(directory / "second", "common_crawl", "wikipedia"),
-    )
-    return [TokenStore.open(path, verify=False) for path in paths]
-
-
-@dataclass(frozen=True)
-class Case:
-    """An objective with what it needs."""
-
-    objective: Objective
-    settings: Any
-    vocabulary: Vocabulary
-    network: NetworkConfig
-
-    def dataset(self, ingredients: list[StoreShare], **options: Any) -> TokenDataset:
-        wanted = self.objective.reading(self.settings, LENGTH)
-        options = {"format": wanted.formats[0], "source_names": NAMES, "held_out": 0.05} | options
-        return TokenDataset(
-            ingredients,
-            sequence_length=wanted.length,
-            seed=3,
-            relation=wanted.relation,
-            with_sentence_starts=wanted.sentence_starts,
-            with_langs=wanted.langs,
-            **options,
-        )
-
-    def corrupt(self, dataset: TokenDataset, samples: Any) -> Batch:
-        return self.objective.corrupt(dataset.batch(samples), NOISE, self.settings, self.vocabulary)
-
-    def build(self) -> torch.nn.Module:
-        outside = resolve_references(self.settings, resolve_model)
-        model = build_model(self.settings, self.network, outside).eval()
-        init_weights(model, seed=1)
-        return model
+    ]
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -149,70 +113,50 @@ PREDICTING_SPECIAL_TOKENS = (
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("teacher")
     vocabulary = make_vocabulary(LEXICON, ROLES, ("<mask>",))
-    network = transformers.RobertaForMaskedLM(
-        transformers.RobertaConfig(
-            vocab_size=vocabulary.size,
-            num_hidden_layers=1,
-            hidden_size=16,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=130,
-            layer_norm_eps=1e-5,
-            type_vocab_size=1,
-        )
-    )
-    network.save_pretrained(directory)
+    shape = replace(PRESETS["roberta-base"], **TINY, vocab_size=vocabulary.size)
+    network = MaskedLanguageModel(shape)
+    init_weights(network, 1)
+    save_hf_directory(directory, network.state_dict(), shape)
     (directory / "tokenizer.json").write_text(vocabulary.tokenizer_json)
     return directory
 
 
-@pytest.fixture(params=SETTINGS)
-def case(request: pytest.FixtureRequest, teacher: Path) -> Case:
-    kind = request.param.split()[0]
-    chosen = dict(SETTINGS[request.param])
+Opener = Callable[..., Inputs]
+"""Opens the stores for an objective, with settings of the batch; `apart` makes each source a store of its own."""
+
+
+def opener(name: str, stores: list[Path], teacher: Path) -> Opener:
+    kind, chosen = name.split()[0], SETTINGS[name]
     if kind == "distill":
-        chosen |= {"teacher": str(teacher), "runs_dir": teacher.parent / "runs"}
-    return make_case(kind, chosen)
+        chosen = {"teacher": str(teacher), "start_from_teacher": False}
 
-
-def make_case(kind: str, chosen: dict[str, Any]) -> Case:
-    objective = OBJECTIVES[kind]
-    own = TypeAdapter(ObjectiveChoice).validate_python({"kind": kind, **chosen})
-    vocabulary = make_vocabulary(LEXICON, ROLES, objective.extra_tokens(own, ["en"]))
-    if "elmo" in objective.NETWORKS:
-        return Case(
-            objective,
-            own,
-            vocabulary,
-            ElmoConfig(
-                vocab_size=vocabulary.size,
-                filters=((1, 8), (2, 8)),
-                projection_size=8,
-                cell_size=16,
-                num_highway_layers=1,
-            ),
+    def make(*, apart: bool = False, **batch: Any) -> Inputs:
+        content = plain(stores[0], kind, objective=chosen, batch={"sequence_length": LENGTH, **batch})
+        of_sources = [(stores[0], "wikipedia"), (stores[0], "books"), (stores[1], "common_crawl")]
+        content["data"]["stores"] = (
+            [{"path": str(path), "sources": [source]} for path, source in of_sources]
+            if apart
+            else [{"path": str(path)} for path in stores]
         )
-    network = TransformerConfig(
-        network=objective.NETWORKS[0],  # pyright: ignore[reportArgumentType]
-        vocab_size=vocabulary.size,
-        num_layers=1,
-        hidden_size=16,
-        num_heads=2,
-        intermediate_size=32,
-        max_positions=128,
-        num_segments=2 if "pairs" in chosen else 0,
-    )
-    return Case(objective, own, vocabulary, network)
+        if kind != "bilm":
+            content["model"] |= {"positions": "rotary", "num_segments": 2 if "pairs" in chosen else 0}
+        return open_inputs(validate(PretrainConfig, content, "run.yaml"), verify=False, resolve=resolve_model)
+
+    return make
 
 
-def mixed(stores: list[TokenStore]) -> list[StoreShare]:
-    return [StoreShare(store) for store in stores]
+@pytest.fixture(params=SETTINGS)
+def opened(request: pytest.FixtureRequest, stores: list[Path], teacher: Path) -> Opener:
+    return opener(request.param, stores, teacher)
 
 
-def require_sources(batch: Batch) -> np.ndarray:
-    assert batch.sources is not None
-    assert batch.sources.dtype == np.int16
-    return batch.sources
+def corrupted(inputs: Inputs, samples: Any) -> Batch:
+    return inputs.corrupt(inputs.train.batch(samples), NOISE)
+
+
+def first_term(inputs: Inputs) -> str:
+    objective = inputs.config.objective
+    return next(iter(OBJECTIVES[objective.kind].terms(objective)))
 
 
 @given(DOCUMENTS, LENGTHS, st.sampled_from(SINGLE_FORMATS), st.integers(0, 2**31))
@@ -235,14 +179,17 @@ def test_every_position_of_a_row_is_of_its_document(sentences, length: int, form
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("attention", ["documents", "full"])
 def test_samples_of_several_stores_know_the_sources_of_their_documents(
-    stores: list[TokenStore], format: Format, attention: str
+    stores: list[Path], format: Format, attention: str
 ):
+    shares = [StoreShare(TokenStore.open(path, verify=False)) for path in stores]
     options = {"sequence_length": LENGTH, "format": format, "attention": attention}
-    dataset = open_samples(mixed(stores), source_names=NAMES, **options)
+    dataset = open_samples(shares, source_names=NAMES, **options)
     samples = [7, 1, 300, 2, 900, 3]
-    packed, plain = dataset.batch(samples), open_samples(mixed(stores), **options).batch(samples)
-    assert plain.sources is None
-    assert plain.sources_at(np.arange(3)) is None
+    packed, nameless = dataset.batch(samples), open_samples(shares, **options)
+    unnamed = nameless.batch(samples)
+    assert nameless.fingerprint == dataset.fingerprint
+    assert unnamed.sources is None
+    assert unnamed.sources_at(np.arange(3)) is None
     found = packed.sources_at(np.arange(packed.input_ids.size))
     assert found is not None
     expected = np.full(packed.input_ids.shape, NO_SOURCE)
@@ -253,7 +200,7 @@ def test_samples_of_several_stores_know_the_sources_of_their_documents(
             expected[row, piece.row_start : piece.row_stop] = NAMES.index(name)
     assert (found.reshape(expected.shape) == expected).all()
     assert (found.reshape(expected.shape)[packed.input_ids == ROLES["pad"]] == NO_SOURCE).all()
-    named = open_samples(mixed(stores), source_names=["wikipedia"], **options).batch(samples)
+    named = open_samples(shares, source_names=["wikipedia"], **options).batch(samples)
     of_wikipedia = named.sources_at(np.arange(packed.input_ids.size))
     assert of_wikipedia is not None
     is_named = expected == NAMES.index("wikipedia")
@@ -264,18 +211,22 @@ def test_samples_of_several_stores_know_the_sources_of_their_documents(
 
 
 @pytest.mark.parametrize("attention", ["documents", "full"])
-def test_every_prediction_is_of_the_source_that_has_its_target(
-    stores: list[TokenStore], case: Case, attention: str
-):
-    for format in case.objective.reading(case.settings, LENGTH).formats:
-        dataset = case.dataset(mixed(stores), format=format, attention=attention)
-        batch = case.corrupt(dataset, range(40))
+def test_every_prediction_is_of_the_source_that_has_its_target(opened: Opener, attention: str):
+    for format in opened().config.reading.formats:
+        inputs = opened(format=format, attention=attention)
+        batch = corrupted(inputs, range(40))
         sources, targets = require_sources(batch), first_targets(batch)
-        assert len(sources) == len(targets) == batch.counts[next(iter(case.objective.terms(case.settings)))]
+        assert len(sources) == len(targets) == batch.counts[first_term(inputs)]
         is_word = is_text(targets)
         assert (sources[is_word] == source_of_id(targets[is_word])).all()
         assert len(np.unique(sources[is_word])) == len(NAMES)
         assert (sources != NO_SOURCE).all()
+
+
+def require_sources(batch: Batch) -> np.ndarray:
+    assert batch.sources is not None
+    assert batch.sources.dtype == np.int16
+    return batch.sources
 
 
 def first_targets(batch: Batch) -> np.ndarray:
@@ -289,18 +240,16 @@ def is_text(ids: np.ndarray) -> np.ndarray:
     return (ids >= FIRST_WORD) & (ids < FIRST_WORD + len(WORDS))
 
 
-@pytest.mark.parametrize("kind", PREDICTING_SPECIAL_TOKENS)
+@pytest.mark.parametrize("name", PREDICTING_SPECIAL_TOKENS)
 def test_special_tokens_are_predicted_for_the_document_that_they_stand_with(
-    stores: list[TokenStore], kind: str
+    stores: list[Path], teacher: Path, name: str
 ):
     """Documents are whole here, and of each some words are predicted."""
-    case = make_case(kind, SETTINGS[kind])
     # UL2's texts may end with what is shown, so that their `</s>` stands with a word that is not predicted.
-    for attention in ("documents",) if kind == "ul2_mixture_of_denoisers" else ("documents", "full"):
-        batch = case.corrupt(case.dataset(mixed(stores), format="best_fit", attention=attention), range(40))
+    for attention in ("documents",) if name == "ul2_mixture_of_denoisers" else ("documents", "full"):
+        batch = corrupted(opener(name, stores, teacher)(format="best_fit", attention=attention), range(40))
         sources, is_word = require_sources(batch), is_text(first_targets(batch))
-        words = np.flatnonzero(is_word)
-        special = np.flatnonzero(~is_word)
+        words, special = np.flatnonzero(is_word), np.flatnonzero(~is_word)
         assert len(special)
         place = np.searchsorted(words, special)
         before = sources[words[np.maximum(place - 1, 0)]]
@@ -308,11 +257,10 @@ def test_special_tokens_are_predicted_for_the_document_that_they_stand_with(
         assert ((sources[special] == before) | (sources[special] == behind)).all()
 
 
-def test_batches_are_bit_identical_with_and_without_sources(stores: list[TokenStore], case: Case):
-    with_sources = case.dataset(mixed(stores))
-    without = case.dataset(mixed(stores), source_names=None)
-    assert with_sources.fingerprint == without.fingerprint
-    found, plain = case.corrupt(with_sources, range(12)), case.corrupt(without, range(12))
+def test_batches_are_bit_identical_with_and_without_sources(opened: Opener):
+    inputs = opened()
+    packed = inputs.train.batch(range(12))
+    found, plain = (inputs.corrupt(each, NOISE) for each in (packed, replace(packed, sources=None)))
     assert plain.sources is None
     assert found.counts == plain.counts
     assert found.inputs.keys() == plain.inputs.keys()
@@ -321,36 +269,30 @@ def test_batches_are_bit_identical_with_and_without_sources(stores: list[TokenSt
         assert np.array_equal(array, found.inputs[name]), name
 
 
-def test_losses_of_the_sources_add_up_and_are_those_of_each_source_alone(
-    stores: list[TokenStore], case: Case
-):
+def test_losses_of_the_sources_add_up_and_are_those_of_each_source_alone(opened: Opener):
     """Rows of one source each, so that a source can be read alone; the noise of a row is the same in any batch."""
-    ingredients = [
-        StoreShare(stores[0], sources=("wikipedia",)),
-        StoreShare(stores[0], sources=("books",)),
-        StoreShare(stores[1], sources=("common_crawl",)),
-    ]
-    dataset, model = case.dataset(ingredients), case.build()
-    terms = case.objective.terms(case.settings)
-    term = next(iter(terms))
+    inputs = opened(apart=True)
+    model, term, objective = inputs.build_model().eval(), first_term(inputs), inputs.config.objective
+    init_weights(model, seed=1)
+    with_accuracy = {
+        name for name, one in OBJECTIVES[objective.kind].terms(objective).items() if one.has_accuracy
+    }
 
     def losses_of(samples: np.ndarray) -> tuple[float, torch.Tensor]:
-        batch = case.corrupt(dataset, samples)
+        batch = corrupted(inputs, samples)
         with torch.no_grad():
             losses, correct = model(**{name: torch.from_numpy(array) for name, array in batch.inputs.items()})
-        assert correct.keys() - {EACH} == {name for name, one in terms.items() if one.has_accuracy}
-        return losses[term].item(), sums_by_group(
-            correct[EACH], torch.from_numpy(require_sources(batch)), len(NAMES)
-        )
+        assert correct.keys() - {EACH} == with_accuracy
+        sources = torch.from_numpy(require_sources(batch))
+        return losses[term].item(), sums_by_group(correct[EACH], sources, len(NAMES))
 
     samples = np.arange(24)
     total, together = losses_of(samples)
     assert total > 0
     assert together[:, 0].sum().item() == pytest.approx(total, rel=1e-5)
-    assert together[:, 1].sum() == case.corrupt(dataset, samples).counts[term]
-    sources = np.array(["wikipedia", "books", "common_crawl"])[
-        [dataset.origin(sample).store for sample in samples.tolist()]
-    ]
+    assert together[:, 1].sum() == corrupted(inputs, samples).counts[term]
+    origins = [inputs.train.origin(sample).store for sample in samples.tolist()]
+    sources = np.array(["wikipedia", "books", "common_crawl"])[origins]
     for number, name in enumerate(NAMES):
         alone, apart = losses_of(samples[sources == name])
         assert together[number, 0].item() == pytest.approx(alone, rel=1e-5)

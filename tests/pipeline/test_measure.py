@@ -1,12 +1,20 @@
-"""Operations are those that the real network makes, and speeds follow from them; the slowest rank is named."""
+"""Operations and speeds of steps, the slowest rank, and figures of the machine under the names that MLflow knows."""
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
+from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -15,6 +23,7 @@ from models.distillation import DistilledLanguageModel
 from models.language_models import CausalLanguageModel, MaskedLanguageModel
 from pipeline.engine.gpus import peak_flops
 from pipeline.plan.flops import Flops, count_flops
+from pipeline.pretrain.machine import MachineMetrics, by_host, describe
 from pipeline.pretrain.measure import SampleFlops, compare, device_peak, speeds
 from tests.benchmarks.plan_memory import CASES, network_and_batch
 
@@ -75,13 +84,6 @@ def test_counted_products_are_those_of_a_real_step(kind: str):
     assert found.products == real.get_total_flops()
 
 
-def test_a_network_of_any_size_is_counted_without_its_memory():
-    with torch.device("meta"):
-        large = causal_lm(hidden_size=12288, num_heads=96, intermediate_size=49152)
-    count = count_flops(large, causal_inputs())
-    assert count.products == 6 * (LAYERS * 12 * 12288**2 + VOCABULARY * 12288) * ROWS * LENGTH
-
-
 def test_a_teacher_counts_for_its_forward_pass_alone():
     inputs = causal_inputs()
     teacher = MaskedLanguageModel(replace(CONFIG, num_layers=2 * LAYERS)).to("meta")
@@ -90,20 +92,6 @@ def test_a_teacher_counts_for_its_forward_pass_alone():
     both = counted(distilled, inputs | {"soft_positions": inputs["predicted_positions"]})
     # Twice the layers, and a third of forward and backward.
     assert both.attention * 3 == student.attention * 5
-
-
-def refuse() -> nn.Module:
-    raise KeyError("no such network")
-
-
-def never() -> dict[str, np.ndarray]:
-    raise AssertionError("asked for again")
-
-
-def test_what_cannot_even_be_built_has_no_operations():
-    flops = SampleFlops(refuse)
-    flops.count(LENGTH, ROWS, causal_inputs)
-    assert flops.per_sample == 0
 
 
 @pytest.mark.parametrize(
@@ -126,17 +114,19 @@ def test_speeds_are_those_of_the_whole_group_and_mfu_is_known_where_the_peak_is(
     }
 
 
-def test_a_processor_has_no_peak():
-    assert device_peak(CPU, "bf16") is None
-
-
-def test_each_sequence_length_is_counted_once():
+def test_each_sequence_length_is_counted_once_and_what_cannot_be_built_not_at_all():
     built = []
 
     def build() -> nn.Module:
         built.append(1)
         return causal_lm()
 
+    def fail() -> Any:
+        raise KeyError("no such network, or asked for again")
+
+    unknown = SampleFlops(fail)
+    unknown.count(LENGTH, ROWS, causal_inputs)
+    assert unknown.per_sample == 0
     flops = SampleFlops(build)
     flops.count(LENGTH, ROWS, causal_inputs)
     first = flops.per_sample
@@ -144,7 +134,7 @@ def test_each_sequence_length_is_counted_once():
     half = {name: array[..., : array.shape[-1] // 2] for name, array in causal_inputs().items()}
     flops.count(LENGTH // 2, ROWS, lambda: half)
     assert 0 < flops.per_sample < first / 2
-    flops.count(LENGTH, ROWS, never)
+    flops.count(LENGTH, ROWS, fail)
     assert flops.per_sample == first
     assert len(built) == 2
 
@@ -180,10 +170,80 @@ def test_the_slow_rank_is_named_and_only_that():
     assert [one["rank"] for one in comparison.event(workers)["ranks"]] == [1]
 
 
-def test_of_two_ranks_the_slower_one_can_be_told():
-    assert compare([[1.0], [1.4]], ratio=1.3).stragglers == [1]
-    assert compare([[1.0], [1.2]], ratio=1.3).stragglers == []
+@pytest.mark.parametrize(
+    ("busy_s", "stragglers"),
+    [
+        pytest.param([[1.0], [1.4]], [1], id="the slower one of two"),
+        pytest.param([[1.0], [1.2]], [], id="two that are nearly alike"),
+        pytest.param([[1.0, 1.0, 1.0], [1.0, 60.0, 1.0]], [], id="one slow step"),
+    ],
+)
+def test_a_straggler_is_slower_than_the_ratio_in_most_steps(busy_s: list[list[float]], stragglers: list[int]):
+    assert compare(busy_s, ratio=1.3).stragglers == stragglers
 
 
-def test_one_slow_step_makes_no_straggler():
-    assert compare([[1.0, 1.0, 1.0], [1.0, 60.0, 1.0]], ratio=1.3).stragglers == []
+def test_figures_are_those_of_this_machine_under_the_names_of_mlflow(tmp_path: Path):
+    machine = MachineMetrics(tmp_path, CPU)
+    found = machine.sample()
+    for monitor in (CPUMonitor(), DiskMonitor()):
+        monitor.collect_metrics()
+        assert monitor.metrics.keys() <= found.keys()
+    assert describe(CPU)["device"] == "cpu"
+    assert 0 <= found["cpu_utilization_percentage"] <= 100
+    assert 0 < found["system_memory_usage_megabytes"] * 1e6 < psutil.virtual_memory().total
+    total = os.statvfs(tmp_path).f_frsize * os.statvfs(tmp_path).f_blocks
+    assert 0 < found["disk_available_megabytes"] * 1e6 < total
+    assert not any(name.startswith("gpu") for name in found)
+    assert all(value >= 0 for value in machine.sample().values())
+
+
+def test_a_figure_that_cannot_be_had_is_left_out(tmp_path: Path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    machine = MachineMetrics(gone, CPU)
+    gone.rmdir()
+    found = machine.sample()
+    assert not any(name.startswith("disk_available") for name in found)
+    assert "cpu_utilization_percentage" in found
+
+
+def test_machines_are_told_apart_by_their_names():
+    gathered = [("node-1", {"cpu": 50.0}), None, ("node-2", {"load_average": 1.5}), None]
+    assert by_host(gathered) == {"node-1/cpu": 50.0, "node-2/load_average": 1.5}
+
+
+def test_every_gpu_is_watched_and_what_one_does_not_know_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def ecc(handle: int, error_type: int, counter: int) -> int:
+        if handle == 1:
+            raise RuntimeError("Not Supported")
+        return 3
+
+    nvml = SimpleNamespace(
+        NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
+        NVML_VOLATILE_ECC=0,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=2_000_000, total=8_000_000),
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=40 + handle),
+        nvmlDeviceGetPowerUsage=lambda handle: 350_000,
+        nvmlDeviceGetTotalEccErrors=ecc,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    found = MachineMetrics(tmp_path, CPU).sample()
+    assert found["gpu_0_uncorrected_ecc_errors"] == 3
+    assert "gpu_1_uncorrected_ecc_errors" not in found
+    assert found["gpu_1_utilization_percentage"] == 41
+    assert found["gpu_1_power_usage_watts"] == 350
+    assert found["gpu_1_memory_usage_percentage"] == 25
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_memory_of_a_gpu_is_watched(tmp_path: Path):
+    device = torch.device("cuda", 0)
+    machine = MachineMetrics(tmp_path, device)
+    kept = torch.empty(1 << 28, dtype=torch.uint8, device=device)
+    assert machine.sample()["gpu_0_memory_usage_megabytes"] * 1e6 >= kept.nbytes
+    assert describe(device)["gpu"]

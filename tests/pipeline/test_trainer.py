@@ -4,7 +4,6 @@ ends: every part is closed, whatever the others do, and the first error is the o
 from __future__ import annotations
 
 import math
-import re
 import shutil
 from pathlib import Path
 
@@ -28,8 +27,8 @@ from pipeline.run.history import list_attempts
 from pipeline.run.log.lines import log_size, read_metrics
 from pipeline.run.state import ENDED, read_heartbeats
 from tests.conftest import write_store
-from tests.pipeline.one_rank import train_alone
-from tests.pipeline.process_group import Group
+from tests.pipeline.one_rank import REFUSING, errors, train_alone
+from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import MASKED_LM, make_run
 
 CAUSAL = "{kind: clm}"
@@ -279,11 +278,7 @@ def test_a_part_that_fails_to_close_hides_no_error_and_leaves_none_open(
     tmp_path: Path, store: Path, settings: tuple[str, ...], refusing: list[str], error: str
 ):
     run = make_run(tmp_path, store, "run", *settings)
-    group = Group("tests.pipeline.refusing_parts", [run.path, *refusing], 1)
-    group.wait()
-    found = re.search(r"^END (.*)$", group.output, re.MULTILINE)
-    assert found is not None, group.output[-3000:]
-    end = orjson.loads(found[1])
+    (end,) = errors(run_group("tests.pipeline.one_rank", [run.path], 1, {REFUSING: " ".join(refusing)}))
     assert end["error"] == error
     for part in refusing:
         said = f"{part.partition(':')[2]} does not close"
