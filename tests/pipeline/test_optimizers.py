@@ -1,13 +1,19 @@
-"""The optimizers of pre-training, their groups and their state."""
+"""Optimizers: updates by the papers' formulas or as a trusted peer makes them, groups of parameters, and state."""
 
 from __future__ import annotations
 
-import re
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+from transformers.optimization import Adafactor as TransformersAdafactor
 
 from cluster.artefacts.errors import ConfigError
 from models.config import TransformerConfig
@@ -19,25 +25,192 @@ from pipeline import optimizers
 from pipeline.engine.deepspeed.configuration import deepspeed_config, require_hardware
 from pipeline.engine.deepspeed.masters import extents_of
 from pipeline.engine.interface import EngineSettings
-from pipeline.optimizers import OPTIMIZERS
+from pipeline.optimizers import OPTIMIZERS, Optimizer, muon
 from tests.pipeline.ranks import make_config
-from tests.pipeline.test_optimizer_formulas import settings_of
 
 SHAPE = TransformerConfig(
     vocab_size=50, num_layers=2, hidden_size=8, num_heads=2, intermediate_size=16, max_positions=16
 )
 
 
-def test_adamw_is_torchs_fused_one() -> None:
-    made = settings_of().make(nn.Linear(2, 2))
-    assert type(made) is torch.optim.AdamW
-    assert all(group["fused"] for group in made.param_groups)
+def settings_of(**given: Any) -> Optimizer:
+    """The settings of any optimizer."""
+    settings: Any = TypeAdapter(optimizers.OptimizerChoice).validate_python({"lr": 1e-3, **given})
+    return settings
 
 
-def test_settings_of_another_optimizer_are_refused(tmp_path: Path) -> None:
-    for kind, key in (("lamb", "bias_correction=false"), ("adamw", "initial_accumulator=1")):
-        with pytest.raises(ConfigError, match=key.partition("=")[0]):
-            make_config(tmp_path, tmp_path, f"optimizer.kind={kind}", "zero.stage=0", f"optimizer.{key}")
+Reference = Callable[[int, Tensor, Tensor, dict[str, Any]], Tensor]
+"""From the number of an update (from 1), a weight, its gradient and its state, all float64: the new weight."""
+
+
+def lamb(t: int, w: Tensor, g: Tensor, s: dict[str, Any]) -> Tensor:
+    """You et al. 2020, algorithm 2."""
+    s["m"], s["v"] = 0.9 * s.get("m", 0) + 0.1 * g, 0.95 * s.get("v", 0) + 0.05 * g**2
+    update = (s["m"] / (1 - 0.9**t)) / ((s["v"] / (1 - 0.95**t)).sqrt() + 1e-6) + 0.1 * w
+    trust = float(w.norm() / update.norm()) if w.any() else 1.0
+    return w - 0.01 * min(max(trust, 0.01), 10.0) * update
+
+
+def bert_adam(t: int, w: Tensor, g: Tensor, s: dict[str, Any]) -> Tensor:
+    """BERT's released code, without bias correction."""
+    s["m"], s["v"] = 0.9 * s.get("m", 0) + 0.1 * g, 0.95 * s.get("v", 0) + 0.05 * g**2
+    return w - 0.01 * (s["m"] / (s["v"].sqrt() + 1e-6) + 0.1 * w)
+
+
+def lion(t: int, w: Tensor, g: Tensor, s: dict[str, Any]) -> Tensor:
+    """Chen et al. 2023, algorithm 2."""
+    direction = (0.9 * s.get("m", 0) + 0.1 * g).sign()
+    s["m"] = 0.95 * s.get("m", 0) + 0.05 * g
+    return w - 0.01 * (direction + 0.1 * w)
+
+
+def stable_adamw(t: int, w: Tensor, g: Tensor, s: dict[str, Any]) -> Tensor:
+    """Wortsman et al. 2023, algorithm 2."""
+    hat1, hat2 = (beta * (1 - beta ** (t - 1)) / (1 - beta**t) for beta in (0.9, 0.95))
+    s["v"] = hat1 * s.get("v", 0) + (1 - hat1) * g
+    s["u"] = hat2 * s.get("u", 0) + (1 - hat2) * g**2
+    rms = float((g**2 / torch.clamp(s["u"], min=1e-12)).mean().sqrt())
+    eta = 0.01 / max(1.0, rms)
+    return w - eta * 0.1 * w - eta * s["v"] / (s["u"].sqrt() + 1e-6)
+
+
+def _problem(growth: float) -> tuple[list[nn.Parameter], list[list[Tensor]]]:
+    """Weights, and the gradients of five updates; each is that many times the one before, and all alike with 0."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = [(4, 3), (5,), (2, 2)]
+    weights = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+    weights[1].data.zero_()
+    gradients = [[torch.randn(shape, generator=generator) * growth**t for shape in shapes] for t in range(5)]
+    return weights, gradients if growth else [[torch.full(shape, 0.1) for shape in shapes]] * 5
+
+
+def _in_torch(weights: Sequence[nn.Parameter], **given: Any) -> torch.optim.Optimizer:
+    """One group of weights under an optimizer; all of them decay."""
+    settings = settings_of(**given)
+    made = settings.in_torch([{"params": list(weights), "weight_decay": settings.weight_decay}])
+    made.param_groups[0]["lr"] = settings.lr
+    return made
+
+
+def _trained(
+    optimizer: torch.optim.Optimizer, weights: Sequence[Tensor], gradients: list[list[Tensor]]
+) -> list[Tensor]:
+    for step in gradients:
+        for weight, gradient in zip(weights, step, strict=True):
+            weight.grad = gradient.clone()
+        optimizer.step()
+    return [weight.detach() for weight in weights]
+
+
+BETAS = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("reference", "growth", "given"),
+    [
+        (lamb, 1.0, {"kind": "lamb", **BETAS}),
+        (bert_adam, 1.0, {"kind": "adamw", "bias_correction": False, **BETAS}),
+        (lion, 1.0, {"kind": "lion", "lr": 0.01, "betas": (0.9, 0.95), "weight_decay": 0.1}),
+        # Gradients that outgrow the second moment, so that updates are clipped.
+        (stable_adamw, 10.0, {"kind": "stable_adamw", **BETAS}),
+    ],
+)
+def test_updates_are_the_formulas_of_the_papers(
+    reference: Reference, growth: float, given: dict[str, Any]
+) -> None:
+    weights, gradients = _problem(growth)
+    expected = [weight.detach().double() for weight in weights]
+    states: list[dict[str, Any]] = [{} for _ in weights]
+    for t, step in enumerate(gradients, 1):
+        expected = [
+            reference(t, *each) for each in zip(expected, (g.double() for g in step), states, strict=True)
+        ]
+    found = _trained(_in_torch(weights, **given), weights, gradients)
+    for own, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(own.double(), other, rtol=1e-5, atol=1e-6)
+
+
+DECAYING: dict[str, Any] = {"lr": 0.05, "weight_decay": 0.1}
+PEERS: list[tuple[Callable[[Any], torch.optim.Optimizer], float, dict[str, Any]]] = [
+    # `inverse_sqrt` from 0.01 over 10,000 steps is T5's min(0.01, 1 / sqrt(step)).
+    (TransformersAdafactor, 1.0, {"kind": "adafactor", "lr": 0.01, "weight_decay": 0.0}),
+    # Nothing is clipped while gradients are alike.
+    (partial(torch.optim.AdamW, **BETAS), 0.0, {"kind": "stable_adamw", **BETAS}),
+]
+for initial in (0.0, 1.0):
+    shared = DECAYING | {"eps": 1e-6}
+    peer = partial(torch.optim.Adagrad, initial_accumulator_value=initial, **shared)
+    PEERS.append((peer, 1.0, {"kind": "adagrad", "initial_accumulator": initial, **shared}))
+for beta1, scales in itertools.product((None, 0.9), (True, False)):
+    shared = DECAYING | {"beta1": beta1, "scale_parameter": scales}
+    peer = partial(TransformersAdafactor, relative_step=False, warmup_init=False, **shared)
+    PEERS.append((peer, 1.0, {"kind": "adafactor", **shared}))
+
+
+@pytest.mark.parametrize(("peer", "growth", "given"), PEERS)
+def test_updates_are_those_of_a_trusted_peer(
+    peer: Callable[[Any], torch.optim.Optimizer], growth: float, given: dict[str, Any]
+) -> None:
+    weights, gradients = _problem(growth)
+    others = [nn.Parameter(weight.detach().clone()) for weight in weights]
+    found = _trained(_in_torch(weights, **given), weights, gradients)
+    for own, other in zip(found, _trained(peer(others), others, gradients), strict=True):
+        if given["kind"] == "adagrad":
+            assert torch.equal(own, other), "in torch's own kernels"
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("adjust", ["match_rms_adamw", "original"])
+def test_muon_is_torchs_for_hidden_matrices_and_torchs_adamw_for_all_others(
+    adjust: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch iterates in bfloat16 on CPUs too.
+    monkeypatch.setattr(muon, "_precision", lambda device: torch.bfloat16)
+    ours, theirs = _networks()
+    shared = {"weight_decay": 0.1, "lr": 0.02}
+    settings = settings_of(kind="muon", adjust_lr=adjust, adamw_lr=0.01, eps=1e-8, **shared)
+    optimizer = settings.make(ours)
+    assert [group["lr_scale"] for group in optimizer.param_groups] == [1.0, 0.5, 0.5]
+    for group in optimizer.param_groups:
+        group["lr"] = settings.lr * group["lr_scale"]
+    named = dict(theirs.named_parameters())
+    hidden = [one for name, one in named.items() if ".layers." in name and one.dim() == 2]
+    decayed = [one for name, one in named.items() if ".layers." not in name and one.dim() == 2]
+    spared = [one for one in named.values() if one.dim() < 2]
+    references = [
+        torch.optim.Muon(hidden, adjust_lr_fn=adjust, **shared),
+        torch.optim.AdamW(decayed, lr=0.01, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1),
+        torch.optim.AdamW(spared, lr=0.01, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0),
+    ]
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(4):
+        for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            own.grad = torch.randn(own.shape, generator=generator)
+            other.grad = own.grad.clone()
+        for each in (optimizer, *references):
+            each.step()
+    for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
+def test_orthogonalised_matrices_have_the_singular_vectors_of_before_and_values_near_one(
+    shape: tuple[int, int],
+) -> None:
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    # Five iterations do not reach 1 from singular values that are far below the largest.
+    matrix = left @ torch.diag(torch.linspace(0.2, 1.0, min(shape))) @ right
+    found = left.T @ muon.orthogonalised(matrix) @ right.T
+    assert torch.all((found.diagonal() > 0.5) & (found.diagonal() < 1.5))
+    torch.testing.assert_close(found, torch.diag(found.diagonal()), rtol=0, atol=1e-4)
+
+
+def _networks() -> tuple[nn.Module, nn.Module]:
+    """Two equal networks."""
+    ours, theirs = MaskedLanguageModel(SHAPE), MaskedLanguageModel(SHAPE)
+    theirs.load_state_dict(ours.state_dict())
+    return ours, theirs
 
 
 def test_every_parameter_is_in_one_group_and_only_matrices_decay() -> None:
@@ -68,30 +241,6 @@ def test_state_is_as_large_as_plans_say_and_has_the_names_that_checkpoints_know(
     assert {key for key, _ in tensors} == {*settings.STATE, *settings.WHOLE_STATE}
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_sharding_is_refused_to_optimizers_that_need_whole_tensors(tmp_path: Path, kind: str) -> None:
-    optimizer, chosen = OPTIMIZERS[kind], f"optimizer.kind={kind}"
-    if optimizer.NEEDS_WHOLE:
-        with pytest.raises(ConfigError, match="needs zero\\.stage 0, not 2: shards do not"):
-            make_config(tmp_path, tmp_path, chosen, "zero.stage=2", "zero.offload_optimizer.device=cpu")
-    else:
-        make_config(tmp_path, tmp_path, chosen, "zero.stage=2", "zero.offload_optimizer.device=cpu")
-
-
-@pytest.mark.parametrize("kind", ["adafactor", "stable_adamw", "muon"])
-def test_an_optimizer_is_one_file_and_one_line(kind: str) -> None:
-    """Beside its own file only the registry knows it: an import, and a name in `OPTIMIZERS`. DeepSpeed has a Muon too,
-    which is none of ours."""
-    package = Path(optimizers.__file__).parents[1]
-    # Not the name of a paper's method in a sentence: `Adafactor's`.
-    word = re.compile(rf"\b({kind}|{OPTIMIZERS[kind].__name__})\b(?!')")
-    found = {path: word.findall(path.read_text()) for path in package.rglob("*.py")}
-    own = package / "optimizers" / f"{kind}.py"
-    others = {path: len(words) for path, words in found.items() if words and path != own}
-    knowing = {path: count for path, count in others.items() if "deepspeed" not in path.parts}
-    assert knowing == {package / "optimizers" / "__init__.py": 3}
-
-
 def test_muon_takes_the_matrices_of_layers_and_leaves_embeddings_heads_and_vectors_to_adamw() -> None:
     model = MaskedLanguageModel(SHAPE)
     groups = settings_of(kind="muon", adamw_lr=1e-4).groups(model)
@@ -100,63 +249,6 @@ def test_muon_takes_the_matrices_of_layers_and_leaves_embeddings_heads_and_vecto
     assert hidden == {name for name, one in model.named_parameters() if ".layers." in name and one.dim() == 2}
     assert {names[one] for group in groups for one in group["params"]} == set(names.values())
     assert {(group["hidden"], round(group["lr_scale"], 9)) for group in groups} == {(True, 1.0), (False, 0.1)}
-
-
-def test_layers_learn_slower_the_lower_they_are() -> None:
-    scales = layer_scales(MaskedLanguageModel(SHAPE), 0.5)
-    assert scales["encoder.embeddings.tokens.weight"] == 0.5**3
-    assert scales["encoder.transformer.layers.0.feed_forward.up.weight"] == 0.5**2
-    assert scales["encoder.transformer.layers.1.attention_norm.bias"] == 0.5
-    assert scales["head.dense.weight"] == 1.0
-
-
-def test_a_decoder_stands_on_its_encoder() -> None:
-    shape = TransformerConfig(
-        network="encoder_decoder",
-        vocab_size=50,
-        num_layers=2,
-        hidden_size=8,
-        num_heads=2,
-        intermediate_size=16,
-        max_positions=16,
-    )
-    scales = layer_scales(SequenceToSequence(shape), 0.5)
-    order = ["encoder.transformer.layers.0", "encoder.transformer.layers.1"]
-    order += ["decoder.transformer.layers.0", "decoder.transformer.layers.1"]
-    assert [scales[f"{name}.attention.qkv.weight"] for name in order] == [0.5**4, 0.5**3, 0.5**2, 0.5]
-    assert scales["encoder.embeddings.tokens.weight"] == 0.5**5
-
-
-def test_elmos_directions_learn_side_by_side() -> None:
-    shape = ElmoConfig(vocab_size=20, projection_size=8, cell_size=8)
-    scales = layer_scales(ElmoLanguageModel(shape), 0.5)
-    assert scales["encoder.tokens.projection.weight"] == 0.5**3
-    for direction in ("forward", "backward"):
-        assert scales[f"encoder.{direction}_layers.0.input_weight"] == 0.5**2
-        assert scales[f"encoder.{direction}_layers.1.input_weight"] == 0.5
-    assert scales["softmax.weight"] == 1.0
-
-
-def test_groups_know_their_parameters_by_name_and_size() -> None:
-    model = MaskedLanguageModel(SHAPE)
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    optimizer = settings_of().make(model)
-    for group in optimizer.param_groups:
-        assert [sizes[name] for name, _ in group["sizes"]] == [size for _, size in group["sizes"]]
-        assert len(group["sizes"]) == len(group["params"])
-        assert group["lr_scale"] == 1.0
-
-
-def test_fp16_on_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="CUDA") as caught:
-        require_hardware(EngineSettings.of(make_config(tmp_path, tmp_path, "precision=fp16")))
-    assert "bf16" in caught.value.next_step
-
-
-def test_buckets_are_as_large_as_the_settings_say(tmp_path: Path) -> None:
-    config = make_config(tmp_path, tmp_path, "zero.reduce_bucket_elements=1000")
-    assert deepspeed_config(EngineSettings.of(config), 2)["zero_optimization"]["reduce_bucket_size"] == 1000
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -171,3 +263,87 @@ def test_the_extents_of_all_ranks_are_every_parameter_once(stage: int, world_siz
             end = extent.offset + extent.size
             covered[extent.name] += range(extent.start, extent.start + extent.size)
     assert covered == {name: list(range(size)) for name, size in sizes}
+
+
+def test_adamw_is_torchs_fused_one_in_groups_that_know_their_parameters_by_name_and_size() -> None:
+    model = MaskedLanguageModel(SHAPE)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    made = settings_of().make(model)
+    assert type(made) is torch.optim.AdamW
+    for group in made.param_groups:
+        assert group["fused"]
+        assert group["lr_scale"] == 1.0
+        assert [sizes[name] for name, _ in group["sizes"]] == [size for _, size in group["sizes"]]
+        assert len(group["sizes"]) == len(group["params"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "override", "said"),
+    [
+        ("lamb", "optimizer.bias_correction=false", "bias_correction"),
+        ("adamw", "optimizer.initial_accumulator=1", "initial_accumulator"),
+        *((kind, "zero.stage=2", r"zero\.stage 0") for kind, one in OPTIMIZERS.items() if one.NEEDS_WHOLE),
+    ],
+)
+def test_settings_of_another_optimizer_and_shards_of_whole_tensors_are_refused(
+    tmp_path: Path, kind: str, override: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_config(tmp_path, tmp_path, f"optimizer.kind={kind}", "zero.stage=0", override)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, one in OPTIMIZERS.items() if not one.NEEDS_WHOLE])
+def test_other_optimizers_are_sharded_and_offloaded(tmp_path: Path, kind: str) -> None:
+    make_config(tmp_path, tmp_path, f"optimizer.kind={kind}", "zero.offload_optimizer.device=cpu")
+
+
+@pytest.mark.parametrize(
+    ("network", "distances"),
+    [
+        (
+            lambda: MaskedLanguageModel(SHAPE),
+            {
+                "encoder.embeddings.tokens.weight": 3,
+                "encoder.transformer.layers.0.feed_forward.up.weight": 2,
+                "encoder.transformer.layers.1.attention_norm.bias": 1,
+                "head.dense.weight": 0,
+            },
+        ),
+        (
+            lambda: SequenceToSequence(replace(SHAPE, network="encoder_decoder")),
+            {
+                "encoder.embeddings.tokens.weight": 5,
+                "encoder.transformer.layers.0.attention.qkv.weight": 4,
+                "encoder.transformer.layers.1.attention.qkv.weight": 3,
+                "decoder.transformer.layers.0.attention.qkv.weight": 2,
+                "decoder.transformer.layers.1.attention.qkv.weight": 1,
+            },
+        ),
+        (
+            lambda: ElmoLanguageModel(ElmoConfig(vocab_size=20, projection_size=8, cell_size=8)),
+            {
+                "encoder.tokens.projection.weight": 3,
+                "encoder.forward_layers.0.input_weight": 2,
+                "encoder.backward_layers.1.input_weight": 1,
+                "softmax.weight": 0,
+            },
+        ),
+    ],
+    ids=["encoder", "a decoder stands on its encoder", "ELMo's directions are side by side"],
+)
+def test_layers_learn_slower_the_lower_they_are(
+    network: Callable[[], nn.Module], distances: dict[str, int]
+) -> None:
+    scales = layer_scales(network(), 0.5)
+    assert {name: scales[name] for name in distances} == {name: 0.5**n for name, n in distances.items()}
+
+
+def test_fp16_on_cpus_is_refused_and_buckets_are_as_large_as_the_settings_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = make_config(tmp_path, tmp_path, "precision=fp16", "zero.reduce_bucket_elements=1000")
+    with pytest.raises(ConfigError, match="CUDA") as caught:
+        require_hardware(EngineSettings.of(config))
+    assert "bf16" in caught.value.next_step
+    assert deepspeed_config(EngineSettings.of(config), 2)["zero_optimization"]["reduce_bucket_size"] == 1000

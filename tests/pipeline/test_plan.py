@@ -6,38 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-import transformers
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.commands.verbs import app
-from pipeline.config.loading import load_config
+from pipeline.config.loading import to_plain
 from pipeline.engine.gpus import CPU, GPUS, find_gpu, peak_flops, require_gpu
 from pipeline.plan.memory import kept_checkpoints
-from pipeline.plan.network import make_network
 from pipeline.plan.plan import advise, make_plan
-from pipeline.run.config import PretrainConfig
+from pipeline.run.tracking import connect, start_run
 from tests.benchmarks.plan_memory import Case
 from tests.conftest import write_store
-
-CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "pretrain").glob("*.yaml"))
-
-
-def teaching(directory: Path) -> list[str]:
-    """Overrides that name a small teacher; a student of another shape does not start from it."""
-    teacher = transformers.BertForMaskedLM(
-        transformers.BertConfig(
-            vocab_size=1000,
-            num_hidden_layers=1,
-            hidden_size=16,
-            num_attention_heads=2,
-            intermediate_size=16,
-        )
-    )
-    teacher.save_pretrained(directory)
-    (directory / "tokenizer.json").write_text("{}")
-    own = (f"teacher={directory}", "start_from_teacher=false", "weights.cosine=0")
-    return ["model.vocab_size=1000", *(f"objective.{one}" for one in own)]
+from tests.pipeline.command import cloze
 
 
 def planned(*overrides: str, gpu: str = "h100", gpus: int = 8, **more):
@@ -45,61 +23,9 @@ def planned(*overrides: str, gpu: str = "h100", gpus: int = 8, **more):
     return make_plan(config, require_gpu(gpu), 1, gpus, **more)
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in CONFIGS if "tiny" not in path.name], ids=lambda path: path.stem
-)
-def test_every_published_configuration_can_be_planned_without_gpu_and_data(
-    path: Path, tmp_path: Path
-) -> None:
-    config = load_config(PretrainConfig, path, ())
-    if config.objective.kind == "distill":
-        config = load_config(PretrainConfig, path, teaching(tmp_path / "teacher"))
-    network = make_network(config, on_cuda=True)
-    length = min(config.batch.sequence_length, 512)
-    assert network.flops_per_sample(length) > 0
-    assert network.activations(2, length, recomputes=False)[0].kept > 0
-
-
-def test_drivers_names_find_their_cards() -> None:
-    names = {
-        "NVIDIA H100 80GB HBM3": "h100",
-        "NVIDIA H100 PCIe": "h100-pcie",
-        "NVIDIA A100-SXM4-40GB": "a100-40gb",
-        "NVIDIA A100 80GB PCIe": "a100",
-        "Tesla V100-SXM2-16GB": "v100-16gb",
-        "NVIDIA L40S": "l40s",
-        "NVIDIA L4": "l4",
-        "A100_40GB": "a100-40gb",
-    }
-    found = {name: gpu.name for name in names if (gpu := find_gpu(name)) is not None}
-    assert found == names
-
-
-def test_an_unknown_card_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(ConfigError) as raised:
-        require_gpu("h1000x")
-    assert all(name in raised.value.next_step for name in GPUS)
-
-
-def test_cards_without_units_for_a_format_have_no_peak_in_it() -> None:
-    assert peak_flops("v100", "bf16") is None
-    assert peak_flops("cpu", "fp32") is None
-    assert peak_flops("h100", "bf16") == pytest.approx(989.4e12)
-
-
-def test_hours_are_operations_over_peak_and_share() -> None:
-    plan = planned("precision=bf16", mfu=0.5)
-    assert plan.duration.flops is not None
-    assert plan.duration.hours == pytest.approx(plan.duration.flops / (8 * 989.4e12 * 0.5) / 3600)
-    assert plan.duration.device_hours == pytest.approx(8 * (plan.duration.hours or 0))
-
-
 def test_hours_follow_the_share_that_finished_runs_like_this_one_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.config.loading import to_plain
-    from pipeline.run.tracking import connect, start_run
-
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     config = Case("", ("batch.samples=64", "precision=bf16", f"runs_dir={tmp_path}")).config()
     for share, precision in ((0.2, "bf16"), (0.4, "bf16"), (0.3, "bf16"), (0.9, "fp32")):
@@ -113,13 +39,12 @@ def test_hours_follow_the_share_that_finished_runs_like_this_one_reached(
         client = connect(tracked.uri)
         client.log_metric(tracked.run_id, "mfu", share)
         client.set_terminated(tracked.run_id)
-    speed = make_plan(config, GPUS["h100"], 1, 8).duration.speed
-    assert speed is not None
-    assert speed.mfu == pytest.approx(0.3)
-    assert "3 finished runs" in speed.source
-    elsewhere = make_plan(config, GPUS["a100"], 1, 8).duration.speed
-    assert elsewhere is not None
-    assert "not measured" in elsewhere.source
+    speeds = [make_plan(config, GPUS[card], 1, 8).duration.speed for card in ("h100", "a100")]
+    assert speeds[0] is not None
+    assert speeds[1] is not None
+    assert speeds[0].mfu == pytest.approx(0.3)
+    assert "3 finished runs" in speeds[0].source
+    assert "not measured" in speeds[1].source
 
 
 def test_operations_are_about_six_for_each_weight_and_token() -> None:
@@ -130,51 +55,15 @@ def test_operations_are_about_six_for_each_weight_and_token() -> None:
     assert flops == pytest.approx(6 * plan.parameters * tokens, rel=0.25)
 
 
-def test_a_time_budget_gives_the_steps_that_fit_into_it() -> None:
-    plan = planned("steps=null", "budget=1h", "precision=bf16", mfu=0.5)
-    assert plan.duration.hours == pytest.approx(1.0, rel=1e-3)
-    assert plan.duration.steps is not None
-    assert plan.duration.steps > 1000
-
-
-def test_a_budget_that_ends_before_the_steps_do_is_told() -> None:
-    plan = planned("steps=100000000", "budget=60s", "precision=bf16")
-    assert any("the budget ends" in warning for warning in plan.warnings)
-
-
-def test_batches_that_cannot_be_shared_out_are_told_with_the_nearest() -> None:
-    plan = planned(gpus=24)
-    assert any("the nearest are 96 and 96" in warning for warning in plan.warnings), plan.warnings
-
-
-def test_what_does_not_fit_is_told_with_what_would() -> None:
-    plan = planned("zero.stage=0", memory_bytes=(11 << 30) // 10)
-    assert plan.chosen.fits is False
-    assert any("do not fit" in warning for warning in plan.warnings)
-
-
-def test_offload_without_need_is_told() -> None:
-    plan = planned("zero.stage=2", "zero.offload_optimizer.device=cpu")
-    assert any("offload is not needed" in warning for warning in plan.warnings)
-
-
-def test_checkpoints_beyond_the_free_disk_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline.plan import memory
-
-    usage = type("Usage", (), {"free": 1 << 20})
-    monkeypatch.setattr(memory.shutil, "disk_usage", lambda _: usage)
-    assert any("are free" in warning for warning in planned().warnings)
-
-
 def test_kept_checkpoints_are_the_newest_the_best_and_those_for_good() -> None:
-    def kept(*overrides: str) -> int | None:
-        return kept_checkpoints(Case("", overrides).config())
-
     every = ("steps=1000", "checkpoint.every_steps=10", "checkpoint.keep_last=3")
-    assert kept(*every) == 4
-    assert kept(*every, "checkpoint.keep_every_steps=100") == 14
-    assert kept("steps=20", "checkpoint.every_steps=10", "checkpoint.keep_last=3") == 2
-    assert kept("steps=null", "budget=1h", "checkpoint.keep_every_steps=100") is None
+    for overrides, kept in (
+        (every, 4),
+        ((*every, "checkpoint.keep_every_steps=100"), 14),
+        ((*every, "steps=20"), 2),
+        ((*every, "checkpoint.keep_every_steps=100", "steps=null", "budget=1h"), None),
+    ):
+        assert kept_checkpoints(Case("", overrides).config()) == kept
 
 
 def test_epochs_are_counted_from_the_stores_tokens_and_too_many_are_told(tmp_path: Path) -> None:
@@ -207,23 +96,54 @@ def test_advice_names_a_micro_batch_that_fits_and_never_raises() -> None:
     assert "No estimate" in advise(broken)
 
 
-def test_json_has_the_keys_that_programs_read(tmp_path: Path) -> None:
-    path = Path("configs/pretrain/roberta-tiny.yaml")
-    arguments = ["plan", str(path), "--nodes", "2", "--gpus-per-node", "4", "--gpu", "a100", "--json"]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert found["machines"]["world_size"] == 8
-    assert found["chosen"]["memory"]["total"] >= found["chosen"]["memory"]["allocated"] > 0
-    assert {"hours", "device_hours", "steps", "tokens", "flops", "speed"} <= found["duration"].keys()
-    assert {"checkpoint", "kept", "total", "free"} <= found["disk"].keys()
-    assert isinstance(found["warnings"], list)
-    assert [option["zero"]["stage"] for option in found["options"]][:4] == [1, 0, 2, 3]
+def test_drivers_names_find_their_cards_and_other_names_are_refused() -> None:
+    names = {
+        "NVIDIA H100 80GB HBM3": "h100",
+        "NVIDIA H100 PCIe": "h100-pcie",
+        "NVIDIA A100-SXM4-40GB": "a100-40gb",
+        "NVIDIA A100 80GB PCIe": "a100",
+        "Tesla V100-SXM2-16GB": "v100-16gb",
+        "NVIDIA L40S": "l40s",
+        "NVIDIA L4": "l4",
+        "A100_40GB": "a100-40gb",
+    }
+    assert {name: gpu.name for name in names if (gpu := find_gpu(name)) is not None} == names
+    with pytest.raises(ConfigError) as raised:
+        require_gpu("h1000x")
+    assert all(name in raised.value.next_step for name in GPUS)
+    # Cards without units for a format have no peak in it.
+    peaks = [peak_flops(*each) for each in (("v100", "bf16"), ("cpu", "fp32"), ("h100", "bf16"))]
+    assert peaks == [None, None, pytest.approx(989.4e12)]
 
 
-def test_tables_say_what_fits_and_what_it_takes() -> None:
-    done = CliRunner().invoke(app, ["plan", "configs/pretrain/roberta-tiny.yaml", "--gpu", "l4"])
-    assert done.exit_code == 0, done.output
+def test_hours_are_operations_over_peak_and_share_and_a_budget_gives_the_steps() -> None:
+    plan = planned("precision=bf16", mfu=0.5)
+    assert plan.duration.flops is not None
+    assert plan.duration.hours == pytest.approx(plan.duration.flops / (8 * 989.4e12 * 0.5) / 3600)
+    assert plan.duration.device_hours == pytest.approx(8 * (plan.duration.hours or 0))
+    plan = planned("steps=null", "budget=1h", "precision=bf16", mfu=0.5)
+    assert plan.duration.hours == pytest.approx(1.0, rel=1e-3)
+    assert (plan.duration.steps or 0) > 1000
+
+
+@pytest.mark.parametrize(
+    ("overrides", "settings", "warning"),
+    [
+        (["steps=100000000", "budget=60s", "precision=bf16"], {}, "the budget ends"),
+        ([], {"gpus": 24}, "the nearest are 96 and 96"),
+        (["zero.stage=0"], {"memory_bytes": (11 << 30) // 10}, "do not fit"),
+        (["zero.stage=2", "zero.offload_optimizer.device=cpu"], {}, "offload is not needed"),
+        (["checkpoint.every_steps=1", "checkpoint.keep_every_steps=1", "steps=10000000"], {}, "are free"),
+    ],
+)
+def test_what_goes_wrong_is_told(overrides: list[str], settings: dict[str, int], warning: str) -> None:
+    plan = planned(*overrides, **settings)
+    assert any(warning in told for told in plan.warnings), plan.warnings
+    assert (plan.chosen.fits is False) == (warning == "do not fit")
+
+
+def test_the_verb_answers_people_and_programs() -> None:
+    printed = cloze("plan", "roberta-tiny", "--gpu", "l4")
     for words in (
         "optimizer state",
         "activations",
@@ -231,4 +151,12 @@ def test_tables_say_what_fits_and_what_it_takes() -> None:
         "disk for checkpoints",
         "hours",
     ):
-        assert words in done.output
+        assert words in printed
+    machines = ("--nodes", "2", "--gpus-per-node", "4", "--gpu", "a100")
+    found = json.loads(cloze("plan", "roberta-tiny", *machines, "--json"))
+    assert found["machines"]["world_size"] == 8
+    assert found["chosen"]["memory"]["total"] >= found["chosen"]["memory"]["allocated"] > 0
+    assert {"hours", "device_hours", "steps", "tokens", "flops", "speed"} <= found["duration"].keys()
+    assert {"checkpoint", "kept", "total", "free"} <= found["disk"].keys()
+    assert isinstance(found["warnings"], list)
+    assert [option["zero"]["stage"] for option in found["options"]][:4] == [1, 0, 2, 3]

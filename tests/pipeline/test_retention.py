@@ -52,19 +52,19 @@ def test_a_directory_that_is_still_in_use_elsewhere_is_deleted_later(
     store = CheckpointStore(tmp_path / "checkpoints")
     saver = make_saver(store)
     save(saver, store, 10)
-    remove, in_use = os.rmdir, True
+    remove = os.rmdir
 
     def rmdir(path: Any, **options: Any) -> None:
         # As NFS answers while another machine has a file of the directory open.
-        if in_use and "deepspeed" in str(path):
+        if "deepspeed" in str(path):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
         remove(path, **options)
 
-    monkeypatch.setattr(os, "rmdir", rmdir)
-    outcomes = [save(saver, store, step) for step in (20, 30, 40, 50)]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", rmdir)
+        outcomes = [save(saver, store, step) for step in (20, 30, 40, 50)]
     assert all("not empty" in outcome.warning for outcome in outcomes)
     assert store.steps() == [50]
-    in_use = False
     assert save(saver, store, 60).warning == ""
     assert [path.name for path in store.directory.iterdir()] == [checkpoint_name(60)]
 
@@ -99,24 +99,22 @@ def test_a_remote_store_that_refuses_to_delete_keeps_what_was_just_published(
     saver = make_saver(store)
     save(saver, store, 10)
     kind = type(store.remote.filesystem)
-    remove, refusing = kind.rm_file, True
+    remove = kind.rm_file
 
     def rm_file(self: Any, path: str) -> None:
-        if refusing and "step-00000010/" in path:
+        if "step-00000010/" in path:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         remove(self, path)
 
-    monkeypatch.setattr(kind, "rm_file", rm_file)
-    outcome = save(saver, store, 20)
-    assert "step-00000010" in outcome.warning
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "rm_file", rm_file)
+        assert "step-00000010" in save(saver, store, 20).warning
     assert store.steps() == [10, 20]
     assert store.damage(20, store.manifest(20), deep=True) == []
-    refusing = False
     assert save(saver, store, 30).warning == ""
     assert store.steps() == [30]
-    assert {path.split("/")[3] for path in store.remote.filesystem.find(store.remote.root)} == {
-        checkpoint_name(30)
-    }
+    left = store.remote.filesystem.find(store.remote.root)
+    assert {path.split("/")[3] for path in left} == {checkpoint_name(30)}
 
 
 def test_an_answer_that_is_lost_behind_the_manifest_is_no_failure(

@@ -12,10 +12,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from cluster.group import GroupFailure
-from pipeline.commands.verbs import app
 from pipeline.pretrain.launch import create_run
 from pipeline.pretrain.lost_workers import record_lost_workers
 from pipeline.run.directory import RunDirectory, find_run_of_job
@@ -25,6 +23,7 @@ from pipeline.run.log.lines import encode
 from pipeline.run.log.log import RunLog
 from pipeline.run.state import Heartbeat, read_heartbeats, state_of
 from pipeline.run.tracking import connect
+from tests.pipeline.command import cloze
 from tests.pipeline.ranks import make_config, make_run, train
 
 BEAT = """
@@ -46,11 +45,8 @@ def run(tmp_path: Path, store: Path) -> RunDirectory:
     return make_run(tmp_path, store, "some")
 
 
-def test_run_that_nobody_started_is_created(run: RunDirectory):
-    assert state_of(run).name == "created"
-
-
 def test_last_word_of_the_history_counts(run: RunDirectory):
+    assert state_of(run).name == "created"
     run.record_event("started", step=0, world_size=1)
     run.record_event("preempted", step=4, reason="SIGTERM")
     assert state_of(run).detail == "at step 4: SIGTERM"
@@ -68,8 +64,10 @@ def test_last_word_of_the_history_counts(run: RunDirectory):
 def test_run_whose_worker_beats_is_running_until_a_beat_is_late(run: RunDirectory):
     run.record_event("started", step=0, world_size=1)
     with closing(Heartbeat(run, 0, 900.0)) as heartbeat:
-        heartbeat.beat(3, "data")
-        heartbeat.beat(4, "data")
+        for step in (3, 4):
+            heartbeat.beat(step, "data")
+        # Of a rank that the attempt does not have.
+        beaten(run, "killed", rank=3)
         found = state_of(run)
         assert found.name == "running"
         assert "rank 0" in found.detail
@@ -77,65 +75,6 @@ def test_run_whose_worker_beats_is_running_until_a_beat_is_late(run: RunDirector
         for silent_s, name in ((890, "running"), (910, "stalled")):
             os.utime(run.heartbeat(0), (0, time.time() - silent_s))
             assert state_of(run).name == name
-
-
-def test_heartbeat_of_a_rank_that_the_attempt_does_not_have_is_passed_over(run: RunDirectory):
-    run.record_event("started", step=0, world_size=1)
-    with closing(Heartbeat(run, 0, 900.0)):
-        beaten(run, "killed", rank=3)
-        assert state_of(run).name == "running"
-
-
-@pytest.mark.parametrize("end", ["killed", "closed"])
-def test_run_whose_workers_are_gone_without_a_word_is_lost(run: RunDirectory, end: str):
-    run.record_event("started", step=0, world_size=1)
-    beaten(run, end)
-    assert state_of(run).name == "lost"
-
-
-def test_run_without_a_driver_is_finished_with_its_last_checkpoint(run: RunDirectory):
-    run.record_event("started", step=0, world_size=1)
-    beaten(run, "closed")
-    log = RunLog(run)
-    log.write("checkpoint", 8, {"directory": "x"})
-    assert state_of(run).name == "lost"
-    log.write("checkpoint", 12, {"directory": "x"})
-    log.close()
-    assert state_of(run).name == "finished"
-
-
-LAUNCHED = """
-import os, signal, sys
-from pathlib import Path
-from pipeline.config.loading import load_config
-from pipeline.run.config import PretrainConfig
-from pipeline.pretrain.launch import create_run
-run = create_run(load_config(PretrainConfig, Path(sys.argv[1]), ()))
-print(run.path, flush=True)
-input()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_run_whose_driver_was_killed_before_training_is_lost_everywhere(
-    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    make_config(tmp_path, store)
-    command = [sys.executable, "-c", LAUNCHED, str(tmp_path / "tiny.yaml")]
-    driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert driver.stdout is not None
-    run = RunDirectory(Path(driver.stdout.readline().strip()))
-    client = connect(run.info.tracking_uri)
-    assert reconcile(run)
-    assert state_of(run).name == "starting"
-    driver.communicate("\n")
-    for _ in range(2):
-        (row,) = json.loads(cloze("runs", "--runs-dir", str(run.path.parent), "--json"))
-        assert row["state"] == "lost"
-        assert f"its driver (process {driver.pid} on" in row["detail"]
-        assert client.get_run(run.info.run_id).info.status == "FAILED"
-    assert [event["event"] for event in run.events()] == ["launched", "lost"]
 
 
 def test_run_without_ray_is_finished_in_mlflow_when_its_ranks_end(
@@ -175,7 +114,6 @@ def beaten(run: RunDirectory, end: str, rank: int = 0) -> None:
 
 
 def test_list_names_states_and_last_losses_and_outlives_a_run_that_cannot_be_read(run: RunDirectory):
-    run.record_event("started", step=0, world_size=1)
     run.record_event("failed", error="NonFiniteError", message="no finite number")
     log = RunLog(run)
     log.write("held_out", 0, {"loss": 6.0})
@@ -185,26 +123,22 @@ def test_list_names_states_and_last_losses_and_outlives_a_run_that_cannot_be_rea
     other = RunDirectory(run.path.with_name("other"))
     other.create(run.info, run.config())
     (other.path / "config.yaml").write_text("name: other\nnews: 1\n")
-    rows = json.loads(cloze("runs", "--runs-dir", str(run.path.parent), "--json"))
-    assert [row["run"] for row in rows] == ["other", "some"]
-    assert [row["state"] for row in rows] == ["unreadable", "failed"]
-    assert (rows[1]["step"], rows[1]["steps"]) == (2, 12)
-    assert (rows[1]["loss"], rows[1]["metric"], rows[1]["held_out"]) == (3.0, "loss", 6.0)
-    assert "some: failed, NonFiniteError: no finite number" in cloze(
-        "runs", "--runs-dir", str(run.path.parent)
-    )
+    unreadable, failed = json.loads(cloze("runs", "--runs-dir", run.path.parent, "--json"))
+    assert (unreadable["run"], unreadable["state"]) == ("other", "unreadable")
+    found = {name: failed[name] for name in ("run", "state", "step", "steps", "loss", "metric", "held_out")}
+    assert list(found.values()) == ["some", "failed", 2, 12, 3.0, "loss", 6.0]
+    assert "some: failed, NonFiniteError: no finite number" in cloze("runs", "--runs-dir", run.path.parent)
 
 
 def test_list_leaves_a_long_log_that_is_not_sent_to_replay(run: RunDirectory):
-    uri = f"sqlite:///{run.path.parent / 'mlflow.db'}"
-    tracked = RunDirectory(run.path.with_name("tracked"))
-    tracked.create(run.info.model_copy(update={"name": "tracked", "tracking_uri": uri}), run.config())
+    tracked, database = RunDirectory(run.path.with_name("tracked")), run.path.parent / "mlflow.db"
+    info = run.info.model_copy(update={"name": "tracked", "tracking_uri": f"sqlite:///{database}"})
+    tracked.create(info, run.config())
     tracked.record_event("failed", error="NonFiniteError", message="no finite number")
     line = encode("train", 1, 0, {"loss": 1.0, **{f"metric {n}": float(n) for n in range(40)}})
     tracked.log.write_bytes(line * (SENT_ON_THE_WAY_BYTES // len(line) + 1))
-    listed = cloze("runs", "--runs-dir", str(run.path.parent))
-    assert "tracked: 1 MB of its log are not in MLflow yet: cloze runs replay tracked" in listed
-    assert not (run.path.parent / "mlflow.db").exists()
+    assert "cloze runs replay tracked" in cloze("runs", "--runs-dir", run.path.parent)
+    assert not database.exists()
 
 
 def test_looking_at_a_run_sends_nothing_to_an_address_that_only_the_run_names(
@@ -223,25 +157,18 @@ def test_looking_at_a_run_sends_nothing_to_an_address_that_only_the_run_names(
     assert sent == ["http://stranger"]
 
 
-def cloze(*arguments: str) -> str:
-    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
 def test_a_job_that_is_tried_again_finds_the_run_that_it_began(run: RunDirectory, tmp_path: Path):
+    runs_dir = tmp_path / "jobs"
     for name, job in (("demo-1", None), ("demo-2", "job-1"), ("other-3", "job-2"), ("demo-4-5", "job-2")):
         info = run.info.model_copy(update={"name": name, "submission_id": job})
-        RunDirectory(tmp_path / "jobs" / name).create(info, run.config())
-    (tmp_path / "jobs" / "demo-1" / "run.json").write_text("torn")
-    runs_dir = tmp_path / "jobs"
+        RunDirectory(runs_dir / name).create(info, run.config())
+    (runs_dir / "demo-1" / "run.json").write_text("torn")
     found = find_run_of_job("job-1", "demo", runs_dir)
     assert found is not None
     assert found.path.name == "demo-2"
     # A job may train several networks: each is a run with a name of its own.
-    assert find_run_of_job("job-2", "demo", runs_dir) is None
-    assert find_run_of_job("job-3", "demo", runs_dir) is None
-    assert find_run_of_job("job-1", "demo", tmp_path / "nowhere") is None
+    for job, place in (("job-2", runs_dir), ("job-3", runs_dir), ("job-1", tmp_path / "nowhere")):
+        assert find_run_of_job(job, "demo", place) is None
 
 
 def test_stored_settings_say_what_the_configuration_says(tmp_path: Path, store: Path):
@@ -252,3 +179,45 @@ def test_stored_settings_say_what_the_configuration_says(tmp_path: Path, store: 
         assert (stored.num_steps, stored.metric) == (config.num_steps, config.metric)
         assert stored.token_plan == config.token_plan
     assert StoredSettings.of(make_run(tmp_path, store, "time", "steps=null", "budget=2h")).num_steps is None
+
+
+def test_run_whose_workers_are_gone_without_a_word_is_lost_unless_its_last_checkpoint_is_there(
+    run: RunDirectory,
+):
+    run.record_event("started", step=0, world_size=1)
+    for end in ("killed", "closed"):
+        beaten(run, end)
+        assert state_of(run).name == "lost"
+    log = RunLog(run)
+    log.write("checkpoint", 8, {"directory": "x"})
+    assert state_of(run).name == "lost"
+    log.write("checkpoint", 12, {"directory": "x"})
+    log.close()
+    assert state_of(run).name == "finished"
+
+
+def test_run_whose_driver_was_killed_before_training_is_lost_everywhere(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    make_config(tmp_path, store)
+    launch = (
+        "import sys; from pathlib import Path; from pipeline.config.loading import load_config;"
+        "from pipeline.run.config import PretrainConfig; from pipeline.pretrain.launch import create_run;"
+        "print(create_run(load_config(PretrainConfig, Path(sys.argv[1]), ())).path, flush=True); input()"
+    )
+    command = [sys.executable, "-c", launch, str(tmp_path / "tiny.yaml")]
+    driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    run = RunDirectory(Path(driver.stdout.readline().strip()))
+    client = connect(run.info.tracking_uri)
+    assert reconcile(run)
+    assert state_of(run).name == "starting"
+    driver.kill()
+    driver.wait()
+    for _ in range(2):
+        (row,) = json.loads(cloze("runs", "--runs-dir", run.path.parent, "--json"))
+        assert row["state"] == "lost"
+        assert f"its driver (process {driver.pid} on" in row["detail"]
+        assert client.get_run(run.info.run_id).info.status == "FAILED"
+    assert [event["event"] for event in run.events()] == ["launched", "lost"]

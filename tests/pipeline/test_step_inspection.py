@@ -10,19 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
-from pipeline.commands.verbs import app
 from pipeline.inspect.exposure import exposure_of
 from pipeline.inspect.sample import documents_of
 from pipeline.inspect.step import RebuiltStep, inspect_step, rebuild_data_step, rebuild_step
 from pipeline.objectives import OBJECTIVES
 from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
 from pipeline.run.history import list_attempts
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from pipeline.samples.noise import Noise
 from tests.conftest import write_store
+from tests.pipeline.command import cloze
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import make_config, make_run
 from tests.pipeline.recording_ranks import VARIABLE, recorded_path
@@ -77,25 +77,7 @@ def passes(
             rank = step.rank_of(micro_batch)
             yield step, micro_batch, recorded_path(directory, rank, numbers[rank])
             numbers[rank] += 1
-    for rank, number in enumerate(numbers):
-        assert not recorded_path(directory, rank, number).exists()
-
-
-def test_every_micro_batch_is_made_again_bit_for_bit(recorded: Recorded):
-    steps = [rebuild_step(recorded.run, step) for step in range(1, STEPS + 1)]
-    sizes, lengths = [step.num_micro_batches for step in steps], set()
-    assert sizes == [2, 2, *[4] * (STEPS - 2)]
-    assert [step.world_size for step in steps] == [2] * RESUMED_AT + [1] * (STEPS - RESUMED_AT)
-    first = passes(recorded.first, WORKERS, steps[:RESUMED_AT])
-    second = passes(recorded.second, 1, steps[RESUMED_AT:])
-    for step, micro_batch, path in (*first, *second):
-        made, fed = step.batch(micro_batch).inputs, np.load(path)
-        assert set(made) == set(fed.files)
-        for name, array in made.items():
-            assert array.dtype == fed[name].dtype
-            assert np.array_equal(array, fed[name]), (step.step, micro_batch, name)
-        lengths.add((step.phase, made["input_ids"].shape[1]))
-    assert lengths == {(0, 16), (1, 32)}
+    assert len(list(directory.iterdir())) == sum(numbers)
 
 
 def test_the_updates_that_read_each_document_are_found_without_making_them_again(
@@ -127,22 +109,6 @@ def test_the_updates_that_read_each_document_are_found_without_making_them_again
     assert found.documents[0].first_step == read[late][0] > 1
 
 
-def test_epochs_go_on_and_mixtures_change_with_the_phase(recorded: Recorded):
-    found = {step: inspect_step(rebuild_step(recorded.run, step)).samples for step in (1, 5, 6, STEPS)}
-    assert {Path(one.store).parent.name for one in found[1] + found[5]} == {"a"}
-    assert {Path(one.store).parent.name for one in found[6]} == {"a", "b"}
-    assert max(one.epoch for one in found[STEPS]) > 0
-
-
-def test_configuration_and_workers_are_those_in_force(recorded: Recorded):
-    early, late = rebuild_step(recorded.run, RESUMED_AT), rebuild_step(recorded.run, RESUMED_AT + 1)
-    assert (early.attempts[-1].config_file, late.attempts[-1].config_file) == ("config.yaml.1", "config.yaml")
-    assert (early.config.objective.rate, late.config.objective.rate) == (0.3, 0.4)  # pyright: ignore
-    assert early.metrics is not None
-    assert late.metrics is not None
-    assert [len(early.attempts), len(late.attempts)] == [1, 2]
-
-
 def test_attempts_of_a_history_have_the_configuration_that_was_replaced_after_them():
     events = [
         {"event": "started", "step": 0, "world_size": 2},
@@ -158,15 +124,12 @@ def test_attempts_of_a_history_have_the_configuration_that_was_replaced_after_th
 
 
 def test_run_that_went_back_read_what_is_made_again_and_what_was_left_out(tmp_path: Path, store: Path):
-    guards = (
-        "guards.spike_score=1.2",
-        "guards.spike_window=8",
-        "guards.max_rollbacks=30",
-        "optimizer.lr=1e-7",
+    guards = "guards={spike_score: 1.2, spike_window: 8, max_rollbacks: 30}"
+    run = make_run(
+        tmp_path, store, "back", "steps=16", "checkpoint.every_steps=4", guards, "optimizer.lr=1e-7"
     )
-    run = make_run(tmp_path, store, "back", "steps=16", "checkpoint.every_steps=4", *guards)
     train_recorded(run, 1, tmp_path / "fed")
-    spike = [event for event in run.events() if event["event"] == "spike"][-1]
+    spike = run.events(Event.SPIKE)[-1]
     fed = sorted((tmp_path / "fed").iterdir())
     after = [rebuild_step(run, step) for step in range(spike["back_to"] + 1, 17)]
     taken_back = rebuild_data_step(run, spike["data_step"])
@@ -176,35 +139,11 @@ def test_run_that_went_back_read_what_is_made_again_and_what_was_left_out(tmp_pa
         assert_same(batch.inputs, dict(np.load(path)))
 
 
-def test_what_was_left_out_moves_the_data_of_later_updates(recorded: Recorded, tmp_path: Path, store: Path):
-    run = make_run(tmp_path, store, "skipping")
-    before = {step: rebuild_step(run, step).batch(0) for step in (4, 5, 6)}
-    SkipLedger(run).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
-    assert [rebuild_step(run, step).data_step for step in (4, 5)] == [3, 5]
-    assert_same(rebuild_step(run, 4).batch(0).inputs, before[4].inputs)
-    assert_same(rebuild_step(run, 5).batch(0).inputs, before[6].inputs)
-    assert [entry.data_step for entry in rebuild_step(run, 5).skipped] == [4]
-    assert rebuild_step(run, 4).skipped == ()
-
-
-def test_global_batch_that_was_left_out_can_still_be_looked_at(tmp_path: Path, store: Path):
-    run = make_run(tmp_path, store, "skipping")
-    before = rebuild_step(run, 5)
-    SkipLedger(run).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
-    left_out = rebuild_data_step(run, 4)
-    assert (left_out.step, left_out.spike is not None, left_out.metrics) == (5, True, None)
-    assert_same(left_out.batch(0).inputs, before.batch(0).inputs)
-    for step in (4, 5, 6):
-        again = rebuild_data_step(run, rebuild_step(run, step).data_step)
-        assert (again.step, again.spike) == (step, None)
-    arguments = ["data", "inspect", "--run", str(run.path), "--data-step", "4"]
-    assert "its loss of 9 was a spike" in invoke(*arguments)
-    assert json.loads(invoke(*arguments, "--json"))["left_out"]["loss"] == 9.0
-
-
 def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
     assert left.keys() == right.keys()
-    assert all(np.array_equal(left[name], right[name]) for name in left)
+    for name, array in left.items():
+        assert array.dtype == right[name].dtype
+        assert np.array_equal(array, right[name]), name
 
 
 def test_micro_batch_chooses_its_part(recorded: Recorded):
@@ -256,33 +195,25 @@ def test_texts_are_those_of_the_documents_that_are_listed(recorded: Recorded):
 
 def test_command_says_the_same_to_people_and_programs(recorded: Recorded):
     arguments = ["data", "inspect", "--run", str(recorded.run.path), "--step", "6"]
-    found = json.loads(invoke(*arguments, "--texts", "--json"))
+    found = json.loads(cloze(*arguments, "--texts", "--json"))
     assert found["step"] == 6
     assert found["data_step"] == 5
     assert found["phase"] == {"number": 1, "first_step": 6, "sequence_length": 32, "weights": None}
     assert len(found["samples"]) == 16
     assert found["metrics"]["loss"] > 0
-    printed = invoke(*arguments)
+    printed = cloze(*arguments)
     assert found["documents"][0]["doc_id"] in printed
     assert "phase" in printed
-    texts = invoke(*arguments, "--texts")
+    texts = cloze(*arguments, "--texts")
     assert all(piece["target"] in texts for one in found["samples"] for piece in one["pieces"])
 
 
-def invoke(*arguments: str) -> str:
-    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
 def test_what_does_not_exist_is_refused(recorded: Recorded):
-    with pytest.raises(ReferenceNotFoundError, match="numbered from 1"):
-        rebuild_step(recorded.run, 0)
-    with pytest.raises(ReferenceNotFoundError, match="has 10 steps"):
-        rebuild_step(recorded.run, 11)
-    step = rebuild_step(recorded.run, 4)
-    with pytest.raises(ReferenceNotFoundError, match="no micro-batch 4"):
-        inspect_step(step, 4)
+    for step, said in ((0, "from 1"), (11, "10 steps")):
+        with pytest.raises(ReferenceNotFoundError, match=said):
+            rebuild_step(recorded.run, step)
+    with pytest.raises(ReferenceNotFoundError, match="micro-batch 4"):
+        inspect_step(rebuild_step(recorded.run, 4), 4)
 
 
 def test_stores_that_hold_something_else_now_are_refused(recorded: Recorded, tmp_path: Path):
@@ -290,3 +221,55 @@ def test_stores_that_hold_something_else_now_are_refused(recorded: Recorded, tmp
     kept = recorded.run.config().data.stores[1].path
     with pytest.raises(MismatchError, match=str(other)):
         rebuild_step(recorded.run, 4, [f"data.stores=[{{path: {other}}}, {{path: {kept}, weight: 2}}]"])
+
+
+def test_every_micro_batch_is_made_again_bit_for_bit_with_the_settings_in_force(recorded: Recorded):
+    steps = [rebuild_step(recorded.run, step) for step in range(1, STEPS + 1)]
+    assert [step.num_micro_batches for step in steps] == [2, 2, *[4] * (STEPS - 2)]
+    before, after = steps[:RESUMED_AT], steps[RESUMED_AT:]
+    lengths = set()
+    for step, micro_batch, path in (
+        *passes(recorded.first, WORKERS, before),
+        *passes(recorded.second, 1, after),
+    ):
+        made = step.batch(micro_batch).inputs
+        assert_same(made, dict(np.load(path)))
+        lengths.add((step.phase, made["input_ids"].shape[1]))
+    assert lengths == {(0, 16), (1, 32)}
+    for own, workers, attempts, file, rate in (
+        (before, 2, 1, "config.yaml.1", 0.3),
+        (after, 1, 2, "config.yaml", 0.4),
+    ):
+        for step in own:
+            assert (step.world_size, len(step.attempts)) == (workers, attempts)
+            assert step.attempts[-1].config_file == file
+            assert step.config.objective.rate == rate  # pyright: ignore[reportAttributeAccessIssue]
+            assert step.metrics is not None
+    # Epochs go on, and mixtures change with the phase.
+    found = {step: inspect_step(steps[step - 1]).samples for step in (1, 5, 6, STEPS)}
+    assert {Path(one.store).parent.name for one in found[1] + found[5]} == {"a"}
+    assert {Path(one.store).parent.name for one in found[6]} == {"a", "b"}
+    assert max(one.epoch for one in found[STEPS]) > 0
+
+
+def test_what_was_left_out_moves_the_data_of_later_updates_and_can_still_be_looked_at(
+    tmp_path: Path, store: Path
+):
+    run = make_run(tmp_path, store, "skipping")
+    before = {step: rebuild_step(run, step).batch(0).inputs for step in (4, 5, 6)}
+    SkipLedger(run).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
+    after = {step: rebuild_step(run, step) for step in (4, 5, 6)}
+    assert [after[step].data_step for step in (4, 5)] == [3, 5]
+    assert_same(after[4].batch(0).inputs, before[4])
+    assert_same(after[5].batch(0).inputs, before[6])
+    assert [entry.data_step for entry in after[5].skipped] == [4]
+    assert after[4].skipped == ()
+    left_out = rebuild_data_step(run, 4)
+    assert (left_out.step, left_out.spike is not None, left_out.metrics) == (5, True, None)
+    assert_same(left_out.batch(0).inputs, before[5])
+    for step, rebuilt in after.items():
+        again = rebuild_data_step(run, rebuilt.data_step)
+        assert (again.step, again.spike) == (step, None)
+    arguments = ["data", "inspect", "--run", str(run.path), "--data-step", "4"]
+    assert "its loss of 9 was a spike" in cloze(*arguments)
+    assert json.loads(cloze(*arguments, "--json"))["left_out"]["loss"] == 9.0

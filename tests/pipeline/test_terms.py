@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-import pipeline
 from cluster.artefacts.errors import ConfigError
 from pipeline.checkpoint.checkpoint import TrainerState
 from pipeline.objectives import OBJECTIVES, ObjectiveChoice
@@ -110,15 +108,3 @@ def test_evaluations_without_numbers_are_never_best_and_a_resumed_run_counts_the
     assert whole.best == (best(finite) if finite else None)
     behind = len(values) - 1 - values.index(best(finite)) if finite else len(values)
     assert whole.evaluations_since_best == behind
-
-
-@pytest.mark.parametrize("kind", ["mbart_denoising", "ul2_mixture_of_denoisers"])
-def test_an_objective_is_one_file_and_one_line(kind: str) -> None:
-    """Beside its own file only the package knows it: an import, and its place among the modules."""
-    package = Path(pipeline.__file__).parent
-    word = re.compile(rf"\b({kind}|{OBJECTIVES[kind].SETTINGS.__name__})\b")
-    found = {
-        str(path.relative_to(package)): len(word.findall(path.read_text())) for path in package.rglob("*.py")
-    }
-    knowing = {name: count for name, count in found.items() if count and not name.endswith(f"{kind}.py")}
-    assert knowing == {"objectives/__init__.py": 2}

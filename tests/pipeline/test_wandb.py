@@ -26,19 +26,16 @@ from tests.pipeline.ranks import make_config, make_run
 _found = find_spec("wandb")
 IS_INSTALLED = _found is not None and _found.origin is not None
 needs_client = pytest.mark.skipif(not IS_INSTALLED, reason="the client is not installed: pip install wandb")
-BLOCK_BYTES = 1 << 15
 OFFLINE = "wandb={project: tests, offline: true}"
-ID = "0" * 32
-"""The MLflow id of `make_run`."""
 
 
 def records(path: Path) -> list[Any]:
     """The records of the client's file: protocol buffers in blocks, as LevelDB's log has them, behind 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportMissingImports]
 
-    content, at, found, whole = path.read_bytes(), 7, [], b""
+    content, at, found, whole, block_bytes = path.read_bytes(), 7, [], b"", 1 << 15
     while at + 7 <= len(content):
-        left = BLOCK_BYTES - at % BLOCK_BYTES
+        left = block_bytes - at % block_bytes
         if left < 7:
             at += left
             continue
@@ -63,12 +60,10 @@ def attempts(directory: Path) -> list[list[Any]]:
 
 
 def kinds(attempt: list[Any]) -> list[str]:
-    """What the records are."""
     return [record.WhichOneof("record_type") for record in attempt]
 
 
 def rows(attempt: list[Any]) -> list[dict[str, Any]]:
-    """What was logged."""
     found = []
     for record in attempt:
         if record.WhichOneof("record_type") == "history":
@@ -98,7 +93,8 @@ def test_attempts_at_a_run_are_one_run_there_with_every_entry_once(tmp_path: Pat
     second.close()
     assert not run.events(Event.TRACKING_BEHIND)
     before, after = attempts(run.path)
-    assert {started(before).run_id, started(after).run_id} == {ID}
+    # The MLflow id of `make_run`.
+    assert {started(before).run_id, started(after).run_id} == {"0" * 32}
     assert (started(before).project, started(before).display_name) == ("tests", "tiny")
     assert rows(before) == [
         *({"step": step, "loss": 4.0 - step} for step in (1, 2, 3)),

@@ -20,7 +20,8 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.lifecycle import record_failure, record_launch
 from pipeline.run.submission import JOB_VARIABLE
 from pipeline.watch.description import describe, ending_of
-from tests.pipeline.watch.materials import HOST, watched_run
+from tests.pipeline.command import cloze
+from tests.pipeline.watch.materials import HOST
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,11 +31,6 @@ def _no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLOZE_LOCAL_CLUSTER", str(tmp_path / "no-cluster.json"))
-
-
-@pytest.fixture
-def run(tmp_path: Path, store: Path) -> RunDirectory:
-    return watched_run(tmp_path, store)
 
 
 def test_every_documented_exit_code_has_a_meaning_and_a_page_that_exists():
@@ -51,8 +47,7 @@ def test_every_documented_exit_code_has_a_meaning_and_a_page_that_exists():
 
 def test_failed_run_is_described_with_its_error_and_the_command_that_continues_it(run: RunDirectory):
     record_failure(run, NonFiniteError("100 losses were NaN", next_step="lower the learning rate"))
-    printed = CliRunner().invoke(app, ["describe", "watched", "--runs-dir", str(run.path.parent)])
-    assert printed.exit_code == 0, printed.output
+    printed = cloze("describe", "watched", "--runs-dir", run.path.parent)
     for text in (
         "36",
         "NonFiniteError",
@@ -62,11 +57,12 @@ def test_failed_run_is_described_with_its_error_and_the_command_that_continues_i
         HOST,
         "7 of 12",
     ):
-        assert text in printed.output, text
-    told = CliRunner().invoke(app, ["describe", "watched", "--runs-dir", str(run.path.parent), "--json"])
-    found = json.loads(told.stdout)
+        assert text in printed, text
+    found = json.loads(cloze("describe", "watched", "--runs-dir", run.path.parent, "--json"))
     assert (found["ending"]["exit_code"], found["run"]["restarts"], found["nodes"]) == (36, 1, [HOST])
     assert len(found["config_hash"]) == 32
+    run.info_file.write_bytes(b"{")
+    assert "unreadable" in cloze("describe", "watched", "--runs-dir", run.path.parent)
 
 
 def test_run_is_found_by_every_job_that_drove_it(run: RunDirectory, monkeypatch: pytest.MonkeyPatch):
@@ -91,10 +87,3 @@ def test_cluster_that_does_not_answer_keeps_no_run_from_being_described(
     assert "Without its job: No Ray cluster answers" in printed.stderr
     named = CliRunner().invoke(app, [*asked, "--address", "http://127.0.0.1:1"])
     assert isinstance(named.exception, ClusterUnreachableError)
-
-
-def test_damaged_run_is_described_as_far_as_it_can_be_read(run: RunDirectory):
-    run.info_file.write_bytes(b"{")
-    printed = CliRunner().invoke(app, ["describe", "watched", "--runs-dir", str(run.path.parent)])
-    assert printed.exit_code == 0, printed.output
-    assert "unreadable" in printed.output

@@ -1,0 +1,14 @@
+"""The command line in this process, for tests of what it answers."""
+
+from __future__ import annotations
+
+from typer.testing import CliRunner
+
+from pipeline.commands.verbs import app
+
+
+def cloze(*arguments: object) -> str:
+    """What a verb that succeeds prints."""
+    done = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
