@@ -8,16 +8,17 @@ import pytest
 
 from cluster import sharded_artefact
 from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.manifest import hash_file
 from cluster.runtime import ray_runtime
 from data_prep.decontaminate.config import EvaluationText, EvaluationTexts
 from data_prep.job import prepare
 from data_prep.plan import plan_preparation
 from data_prep.token_store import TokenStore
 from data_prep.verify import verify_preparation
-from tests.data_prep.conftest import write_corpus
+from tests.data_prep.conftest import small_config, write_corpus
 
 PLANTED = "Nobody but the old keeper knew why both lamps had burned through that whole winter night"
-WIKI = {3: "wiki:3", 20: "wiki:20"}
+WIKI = ["wiki:3", "wiki:20"]
 """Articles in which it is planted; 41 is a copy of 3 that deduplication removes."""
 
 
@@ -50,9 +51,8 @@ def planted(tmp_path_factory):
     for number in (3, 41, 20):
         path = corpus / "wiki" / f"wiki_{number // 12:02d}"
         path.write_text(plant(path.read_text(encoding="utf-8"), number), encoding="utf-8")
-    (place / "lamps.txt").write_text(
-        f"{PLANTED}\nA text that is in none of the documents, wherever one looks\n"
-    )
+    unseen = "A text that is in none of the documents, wherever one looks"
+    (place / "lamps.txt").write_text(f"{PLANTED}\n{unseen}\n")
     return place
 
 
@@ -62,11 +62,8 @@ def cluster():
         yield
 
 
-def configured(planted, out, **changes):
-    from tests.data_prep.conftest import small_config
-
-    settings = {"decontaminate": ["lamps"], "shard_bytes": 30_000}
-    return small_config(planted / "corpus", out, **(settings | changes))
+def configured(planted, out, tasks=("lamps",)):
+    return small_config(planted / "corpus", out, decontaminate=tasks, shard_bytes=30_000)
 
 
 @pytest.fixture(scope="module")
@@ -75,34 +72,24 @@ def finished(cluster, planted, tmp_path_factory):
     return prepare(config, evaluation_texts=texts_in(planted / "lamps.txt"))
 
 
-def read_report(out: Path) -> list[dict]:
-    return [
-        orjson.loads(line) for line in (out / "decontamination" / "report.jsonl").read_bytes().splitlines()
-    ]
-
-
 def test_documents_with_planted_texts_are_not_tokenised_and_the_report_names_them(finished):
     store = TokenStore.open(finished.out)
-    ids = {store.doc_id(number) for number in range(store.num_documents)}
-    assert not ids & set(WIKI.values())
+    documents = [store.document(number) for number in range(store.num_documents)]
+    assert not {document.doc_id for document in documents} & set(WIKI)
     assert store.num_documents == finished.dedup.stats["documents_kept"] - 2
-    texts = [store.document(number).text for number in range(store.num_documents)]
-    assert not any("LAMPS HAD BURNED" in text for text in texts)
-    report = read_report(finished.out)
-    assert [line["doc_id"] for line in report] == list(WIKI.values())
-    assert {(line["task"], line["example"], line["action"]) for line in report} == {
-        ("lamps", "dev-0", "dropped")
-    }
+    assert not any("LAMPS HAD BURNED" in document.text for document in documents)
+    lines = (finished.out / "decontamination" / "report.jsonl").read_bytes().splitlines()
+    report = [orjson.loads(line) for line in lines]
+    assert [(line["doc_id"], line["task"], line["example"], line["action"]) for line in report] == [
+        (doc_id, "lamps", "dev-0", "dropped") for doc_id in WIKI
+    ]
     stats = finished.selection.stats
     assert (stats["documents_dropped"], stats["documents_cut"], stats["overlaps"]) == (2, 0, 2)
     assert stats["tasks"]["lamps"]["examples_found"] == 1
-    assert stats["sources"]["wiki"]["documents_dropped"] == 2
-    assert stats["sources"]["books"]["documents_dropped"] == 0
+    assert [stats["sources"][name]["documents_dropped"] for name in ("wiki", "books")] == [2, 0]
 
 
 def test_lineage_leads_to_the_bytes_of_the_evaluation_files(finished, planted):
-    from cluster.artefacts.manifest import hash_file
-
     assert finished.selection.fingerprint in {entry.fingerprint for entry in finished.tokens.inputs}
     inputs = {entry.kind: entry.fingerprint for entry in finished.selection.inputs}
     assert inputs == {
@@ -112,13 +99,24 @@ def test_lineage_leads_to_the_bytes_of_the_evaluation_files(finished, planted):
     }
 
 
-def test_preparing_again_redoes_nothing(finished, planted, monkeypatch):
-    def forbidden(*args, **kwargs):
-        raise AssertionError("work was started")
-
-    monkeypatch.setattr(sharded_artefact, "map_shards", forbidden)
+def test_preparing_again_redoes_nothing_and_changed_evaluation_texts_are_noticed(
+    finished, planted, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sharded_artefact, "map_shards", None)
     again = prepare(configured(planted, finished.out), evaluation_texts=texts_in(planted / "lamps.txt"))
     assert again.fingerprint == finished.fingerprint
+    other = tmp_path / "lamps.txt"
+    other.write_text((planted / "lamps.txt").read_text() + "One more text that nobody has seen in any book\n")
+    with pytest.raises(ConfigError, match="1 inputs are new and 1 are gone"):
+        prepare(configured(planted, finished.out), evaluation_texts=texts_in(other))
+
+
+def flip_a_bit(path: Path) -> bytes:
+    """Damage a file; returns what it held."""
+    good = path.read_bytes()
+    place = len(good) // 2
+    path.write_bytes(good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :])
+    return good
 
 
 @pytest.mark.parametrize(
@@ -145,45 +143,14 @@ def test_damage_is_repaired_even_when_what_led_to_it_is_damaged_or_gone(
     verify_preparation(out)
 
 
-def flip_a_bit(path: Path) -> bytes:
-    """Damage a file; returns what it held."""
-    good = path.read_bytes()
-    place = len(good) // 2
-    path.write_bytes(good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :])
-    return good
-
-
-def test_cutting_keeps_the_rest_of_the_documents(planted, tmp_path):
-    settings = {"tasks": ["lamps"], "action": "cut", "window_characters": 0, "min_piece_characters": 1}
-    config = configured(planted, tmp_path / "out", decontaminate=settings)
-    prepared = prepare(config, evaluation_texts=texts_in(planted / "lamps.txt"))
-    store = TokenStore.open(prepared.out)
-    texts = {store.doc_id(n): store.document(n).text for n in range(store.num_documents)}
-    assert set(WIKI.values()) <= set(texts)
-    assert not any("LAMPS HAD BURNED" in text for text in texts.values())
-    assert len(texts) == prepared.dedup.stats["documents_kept"]
-    assert {line["action"] for line in read_report(prepared.out)} == {"cut"}
-    assert prepared.selection.stats["documents_cut"] == 2
-
-
-def test_changed_evaluation_texts_are_noticed(finished, planted, tmp_path):
-    other = tmp_path / "lamps.txt"
-    other.write_text(
-        (planted / "lamps.txt").read_text() + "One more text that nobody has seen in any of the books\n"
-    )
-    with pytest.raises(ConfigError, match="1 inputs are new and 1 are gone"):
-        prepare(configured(planted, finished.out), evaluation_texts=texts_in(other))
-
-
-def test_tasks_that_nobody_knows_are_refused_before_anything_is_done(planted, tmp_path):
+@pytest.mark.parametrize("start", [prepare, plan_preparation])
+def test_tasks_that_nobody_knows_are_refused_before_anything_is_done(planted, tmp_path, start):
     config = configured(planted, tmp_path / "out")
-    unknown = configured(planted, tmp_path / "out", decontaminate=["lanterns"])
-    texts = texts_in(planted / "lamps.txt")
-    for start in (prepare, lambda config, evaluation_texts=None: plan_preparation(config, evaluation_texts)):
-        with pytest.raises(ConfigError, match="nothing gives their texts"):
-            start(config)
-        with pytest.raises(ConfigError, match="lanterns"):
-            start(unknown, evaluation_texts=texts)
-        with pytest.raises(MissingInputError, match=r"gone\.txt"):
-            start(config, evaluation_texts=texts_in(tmp_path / "gone.txt"))
+    unknown = configured(planted, tmp_path / "out", ["lanterns"])
+    with pytest.raises(ConfigError, match="lamps"):
+        start(config)
+    with pytest.raises(ConfigError, match="lanterns"):
+        start(unknown, evaluation_texts=texts_in(planted / "lamps.txt"))
+    with pytest.raises(MissingInputError, match=r"gone\.txt"):
+        start(config, evaluation_texts=texts_in(tmp_path / "gone.txt"))
     assert not (tmp_path / "out").exists()

@@ -1,6 +1,7 @@
 """Places in edited texts, and what cutting leaves."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,16 +26,11 @@ def cuts_of(draw, length):
     return list(zip(edges[::2], edges[1::2], strict=False))
 
 
-@given(edited_documents())
-def test_edited_text_is_what_readers_of_the_selection_get(document):
-    text, spans = document
-    assert EditedText.of(text, spans).text == remove_spans(text, spans)
-
-
 @given(edited_documents(), st.data())
 def test_cutting_keeps_everything_else_byte_for_byte(document, data):
     text, spans = document
     edited = EditedText.of(text, spans)
+    assert edited.text == remove_spans(text, spans)
     cuts = data.draw(cuts_of(len(edited.text)))
     after = edited.spans_without(cuts)
     kept, position = [], 0
@@ -74,31 +70,22 @@ def test_a_range_across_a_removed_span_holds_it_and_one_beside_it_does_not():
     assert [(int(s[0]), int(e[0])) for s, e in (across, before, after)] == [(2, 6), (0, 3), (5, 8)]
 
 
-def test_windows_end_between_words_and_leave_one_space():
-    text = "aaaa bbbb cccc dddd eeee ffff"
-    cuts = widen(text, np.asarray([10]), np.asarray([14]), 7)
-    (cut,) = cuts
-    assert text[cut[0] : cut[1]] == "aaaa bbbb cccc dddd eeee "
-    assert text[: cut[0]] + text[cut[1] :] == "ffff"
-    (cut,) = widen(text, np.asarray([10]), np.asarray([14]), 0)
-    assert text[: cut[0]] + text[cut[1] :] == "aaaa bbbb dddd eeee ffff"
-
-
-def test_a_line_break_behind_the_window_stays():
-    text = "one two three\nfour five"
-    (cut,) = widen(text, np.asarray([8]), np.asarray([13]), 0)
-    assert text[: cut[0]] + text[cut[1] :] == "one two \nfour five"
-
-
-def test_windows_that_touch_are_one_cut():
-    text = "a b c d e f g h"
-    assert len(widen(text, np.asarray([0, 6]), np.asarray([1, 7]), 3)) == 1
-    assert len(widen(text, np.asarray([0, 12]), np.asarray([1, 13]), 1)) == 2
+@pytest.mark.parametrize(
+    ("text", "starts", "ends", "window", "cuts"),
+    [
+        ("aaaa bbbb cccc dddd eeee ffff", [10], [14], 7, [(0, 25)]),
+        ("aaaa bbbb cccc dddd eeee ffff", [10], [14], 0, [(10, 15)]),
+        ("one two three\nfour five", [8], [13], 0, [(8, 13)]),
+        ("a b c d e f g h", [0, 6], [1, 7], 3, [(0, 10)]),
+        ("a b c d e f g h", [0, 12], [1, 13], 1, [(0, 2), (11, 14)]),
+    ],
+    ids=["window", "no window", "line break stays", "touching", "apart"],
+)
+def test_windows_end_between_words_and_are_one_cut_where_they_touch(text, starts, ends, window, cuts):
+    assert [tuple(cut) for cut in widen(text, np.asarray(starts), np.asarray(ends), window)] == cuts
 
 
 def test_short_pieces_are_cut_too_and_all_pieces_counted():
-    cuts, num_pieces = cut_short_pieces(100, [(10, 20), (25, 30), (90, 100)], 10)
-    assert cuts == [(10, 30), (90, 100)]
-    assert num_pieces == 3
+    assert cut_short_pieces(100, [(10, 20), (25, 30), (90, 100)], 10) == ([(10, 30), (90, 100)], 3)
     assert cut_short_pieces(10, [(0, 10)], 0) == ([(0, 10)], 0)
     assert cut_short_pieces(10, [(4, 6)], 5) == ([(0, 10)], 2)

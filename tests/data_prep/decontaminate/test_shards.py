@@ -39,29 +39,30 @@ class Shard:
 
     def __init__(self, directory, documents, evaluation, removed=(), **settings):
         self.directory = directory
+        self.documents, self.before = directory / "documents.parquet", directory / "before.parquet"
         self.texts = [EvaluationText(task, example, text) for task, example, text in evaluation]
         self.settings = DecontaminationConfig(tasks=("any",), **settings)
-        with DocumentWriter(directory / "documents.parquet") as writer:
+        with DocumentWriter(self.documents) as writer:
             for number, text in enumerate(documents):
                 writer.add(Document(f"doc:{number}", "test", "file", "", "en", text))
         counts = np.zeros(len(documents), dtype=np.int64)
         for row, _ in removed:
             counts[row] += 1
         spans = np.asarray([span for _, span in removed], dtype=np.int64).reshape(-1, 2)
-        write_selection(directory / "before.parquet", Selection(np.arange(len(documents)), counts, spans))
+        write_selection(self.before, Selection(np.arange(len(documents)), counts, spans))
         write_texts(TextsSplit(lambda settings: iter(self.texts), self.settings), directory / TEXTS_FILE)
         build_index(directory, self.settings)
         self.index = NgramIndex.load(directory, self.settings.shortest)
 
     def find(self):
         split = HitsSplit(
-            documents=self.directory / "documents.parquet",
-            selection=self.directory / "before.parquet",
+            documents=self.documents,
+            selection=self.before,
             index=self.directory,
             index_fingerprint=str(self.directory),
             min_words=self.settings.shortest,
         )
-        self.result = find_hits(split, self.directory / "hits.parquet")
+        find_hits(split, self.directory / "hits.parquet")
         return load_hits(self.directory / "hits.parquet")
 
     def decide(self, min_characters=0):
@@ -69,8 +70,8 @@ class Shard:
         counts = count_documents(len(self.index.ngrams), [hits])
         np.save(self.directory / "counts.npy", counts)
         split = DecisionSplit(
-            documents=self.directory / "documents.parquet",
-            selection=self.directory / "before.parquet",
+            documents=self.documents,
+            selection=self.before,
             hits=self.directory / "hits.parquet",
             counts=self.directory / "counts.npy",
             settings=self.settings,
@@ -82,7 +83,7 @@ class Shard:
     def kept(self, min_characters=0):
         """{row: text} as later stages read it."""
         after = self.decide(min_characters)
-        tables = read_selected(self.directory / "documents.parquet", ["text"], after)
+        tables = read_selected(self.documents, ["text"], after)
         texts = [text for table in tables for text in table["text"].to_pylist()]
         return dict(zip(after.rows.tolist(), texts, strict=True))
 
@@ -108,10 +109,10 @@ def test_hits_are_where_the_oracle_finds_them_in_bytes(tmp_path):
         (len(document[:start].encode()), len(document[:end].encode()), text)
         for _, start, end, text in search(document, [SECRET, SHORT], 13, 8)
     }
-    found = zip(hits.starts.tolist(), hits.ends.tolist(), map(shard.index.spell, hits.ngrams), strict=True)
+    found = [*zip(hits.starts.tolist(), hits.ends.tolist(), map(shard.index.spell, hits.ngrams), strict=True)]
     assert set(found) == expected
-    assert len(hits) == len(expected) == 3
-    assert set(hits.rows.tolist()) == {1}
+    assert len(found) == len(expected) == 3
+    assert hits.rows.tolist() == [1] * 3
     assert hits.doc_ids.to_pylist() == ["doc:1"] * 3
 
 
@@ -128,10 +129,9 @@ def test_a_text_that_earlier_removals_bring_together_is_found_and_its_place_hold
 
 
 def test_a_text_that_earlier_stages_removed_is_no_overlap(tmp_path):
-    document = f"{FILLER}{SECRET}{FILLER}"
     start = len(FILLER.encode())
     removed = [(0, (start, start + len(SECRET)))]
-    shard = Shard(tmp_path, [document], [("qa", "1", SECRET)], removed)
+    shard = Shard(tmp_path, [f"{FILLER}{SECRET}{FILLER}"], [("qa", "1", SECRET)], removed)
     assert shard.kept() == {0: FILLER * 2}
 
 
@@ -188,16 +188,13 @@ def test_ngrams_in_too_many_documents_are_no_overlap(tmp_path):
 
 def test_the_report_names_every_planted_text_once_and_nothing_else(tmp_path):
     documents = [FILLER, f"{SECRET} {FILLER} {SHORT}", SHORT, f"{FILLER}{SECRET.lower()}"]
+    unseen = "never in any document, whatever the reader of this test may think of it"
     evaluation = [
-        ("qa", "river", SECRET),
-        ("qa", "row", SHORT),
-        ("copy", "a", SECRET),
-        ("copy", "b", "never in any document, whatever the reader of this test may think of it"),
-        ("copy", "c", "too short"),
+        *(("qa", "river", SECRET), ("qa", "row", SHORT)),
+        *(("copy", "a", SECRET), ("copy", "b", unseen), ("copy", "c", "too short")),
     ]
     overlaps, summary = Shard(tmp_path, documents, evaluation).report()
-    named = [(overlap.doc_id, overlap.task, overlap.example) for overlap in overlaps]
-    assert named == [
+    assert [(overlap.doc_id, overlap.task, overlap.example) for overlap in overlaps] == [
         ("doc:1", "copy", "a"),
         ("doc:1", "qa", "river"),
         ("doc:1", "qa", "row"),
@@ -205,24 +202,17 @@ def test_the_report_names_every_planted_text_once_and_nothing_else(tmp_path):
         ("doc:3", "copy", "a"),
         ("doc:3", "qa", "river"),
     ]
-    first = dataclasses.asdict(overlaps[0])
-    assert (first["byte_start"], first["byte_end"]) == (0, len(SECRET) - 1)
-    assert (first["ngrams"], first["action"]) == (2, "dropped")
-    assert first["text"] == "where does the old river meet the blue sea under seven bright stars"
-    assert summary["qa"] == {
-        "examples": 2,
-        "examples_searched": 2,
-        "examples_found": 2,
-        "share_found": 1.0,
-        "documents": 3,
-    }
-    assert summary["copy"] == {
-        "examples": 3,
-        "examples_searched": 2,
-        "examples_found": 1,
-        "share_found": round(1 / 3, 6),
-        "documents": 2,
-    }
+    first = overlaps[0]
+    assert (first.byte_start, first.byte_end, first.ngrams, first.action) == (
+        0,
+        len(SECRET) - 1,
+        2,
+        "dropped",
+    )
+    assert first.text == "where does the old river meet the blue sea under seven bright stars"
+    columns = ("examples", "examples_searched", "examples_found", "share_found", "documents")
+    counts = {"qa": (2, 2, 2, 1.0, 3), "copy": (3, 2, 1, round(1 / 3, 6), 2)}
+    assert summary == {task: dict(zip(columns, own, strict=True)) for task, own in counts.items()}
 
 
 def test_shards_have_the_same_bytes_every_time(tmp_path):
@@ -242,6 +232,5 @@ def test_the_digest_of_evaluation_texts_tells_names_texts_and_files(tmp_path):
     (entry,) = identify([base, base])[1]
     assert entry.kind == "evaluation-file"
     assert entry.uri == str(tmp_path / "a")
-    assert (
-        identify([EvaluationText("q", "a1", "text")])[0] != identify([EvaluationText("qa", "1", "text")])[0]
-    )
+    one, other = EvaluationText("q", "a1", "text"), EvaluationText("qa", "1", "text")
+    assert identify([one])[0] != identify([other])[0]

@@ -1,7 +1,5 @@
 """A publisher on this machine, and requests that do not wait long for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
