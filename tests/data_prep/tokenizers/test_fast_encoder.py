@@ -1,7 +1,5 @@
 """The fast encoder gives the ids and sentence starts of the reference, and no text becomes a control id."""
 
-from __future__ import annotations
-
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -18,8 +16,9 @@ from data_prep.tokenizers.fast import agrees_with, encodes_words_apart, is_byte_
 from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 from data_prep.tokenizers.reference import ReferenceEncoder, control_names
 from data_prep.tokenizers.sentencepiece import convert, train_model
-from tests.data_prep.tokenizers import adversarial
-from tests.data_prep.tokenizers.test_sentencepiece import config, corpus
+from tests.data_prep.tokenizers import materials
+from tests.data_prep.tokenizers.materials import corpus, no_cuts
+from tests.data_prep.tokenizers.test_sentencepiece import config
 
 TEXTS = [*corpus(), "The naïve river, 12 o'clock! Über 日本語. 한국어 “café” — 3.5 km.\n\nSchön."]
 
@@ -41,9 +40,8 @@ def like_t5() -> str:
 
 def word_level() -> str:
     """Words between white space, special tokens among them."""
-    vocabulary = {
-        name: number for number, name in enumerate(["[UNK]", "[PAD]", "<s>", "</s>", "[MASK]", "a", "b"])
-    }
+    names = ["[UNK]", "[PAD]", "<s>", "</s>", "[MASK]", "a", "b"]
+    vocabulary = {name: number for number, name in enumerate(names)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(["[MASK]", "<s>"])
@@ -109,7 +107,7 @@ def assert_equal(encoders, texts, cuts):
 @st.composite
 def texts_with_cuts(draw):
     """Texts and any character boundaries in them, or the sentences that are found there."""
-    texts = draw(st.lists(adversarial.texts | st.text(" \n.a\xa0\u0301▁", max_size=12), max_size=3))
+    texts = draw(st.lists(materials.texts | st.text(" \n.a\xa0\u0301▁", max_size=12), max_size=3))
     if draw(st.booleans()):
         return texts, cut_sentences(pa.array(texts, pa.string()), pa.array(["en"] * len(texts)), "blingfire")
     cuts = []
@@ -162,10 +160,9 @@ def test_no_text_becomes_a_control_id(trained, kind):
         assert control & {
             number for name in names for number in plain.encode(f"a {name} b", add_special_tokens=False).ids
         }
-    texts = pa.array(
-        [form.format(name) for name in names for form in ("{}", "a{}b", "a {} b", "{0}{0}", "{} 1.")]
-    )
-    none = Ragged.of([np.empty(0, np.int64)] * len(texts))
+    forms = ("{}", "a{}b", "a {} b", "{0}{0}", "{} 1.")
+    texts = pa.array([form.format(name) for name in names for form in forms])
+    none = no_cuts(len(texts))
     # Bytes that letters fall back on are no control ids.
     control -= {number for name in names if name.startswith("<0x") for number in [plain.token_to_id(name)]}
     for encoder in filter(None, (reference, make_fast_encoder(tokenizer_json))):

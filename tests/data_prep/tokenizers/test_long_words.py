@@ -1,13 +1,10 @@
 """No trainer gets a word that takes it hours, and every text is encoded as it is."""
 
-from __future__ import annotations
-
 import base64
 import random
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
 import pytest
 import regex
 from hypothesis import given
@@ -15,8 +12,6 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from data_prep.document import Document
-from data_prep.documents import DocumentWriter
-from data_prep.selection import Selection, write_selection
 from data_prep.tokenizers import training
 from data_prep.tokenizers.config import ByteLevelBPE, SentencePiece, TrainedTokenizer, WordLexicon, WordPiece
 from data_prep.tokenizers.sampling import Draw
@@ -30,6 +25,7 @@ from data_prep.tokenizers.training import (
     cut_long_words,
     train_tokenizer,
 )
+from tests.data_prep.tokenizers.materials import write_shard
 
 CHARACTERS = 400_000
 """Of every record; before words were cut, training on one of them took minutes."""
@@ -59,11 +55,8 @@ def shard(tmp_path_factory) -> TrainingShard:
     """A document shard with one record of every sort between plain text."""
     path = tmp_path_factory.mktemp("shard") / "documents.parquet"
     texts = [PLAIN, *RECORDS.values(), f"mixed {'G' * CHARACTERS} and plain text"]
-    with DocumentWriter(path) as writer:
-        for number, text in enumerate(texts):
-            writer.add(Document(f"{number}", "s", "u", "t", "en", text))
-    write_selection(path.with_suffix(".selection"), Selection.whole(np.arange(len(texts))))
-    return TrainingShard(path, path.with_suffix(".selection"), {"en": Draw(1, 0)})
+    documents = [Document(f"{number}", "s", "u", "t", "en", text) for number, text in enumerate(texts)]
+    return TrainingShard(path, write_shard(path, documents), {"en": Draw(1, 0)})
 
 
 def words(text: str, runs: tuple[str, ...]) -> list[str]:

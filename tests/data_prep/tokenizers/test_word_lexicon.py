@@ -1,22 +1,19 @@
 """A lexicon of words: frequent words are ids, other words are spelled, and all can be put together again."""
 
-from __future__ import annotations
-
 import re
+from functools import partial
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from tokenizers import Tokenizer
 
-from data_prep.ragged import Ragged
 from data_prep.tokenizers import byte_level_bpe
 from data_prep.tokenizers.config import ByteLevelBPE, WordLexicon
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
 from data_prep.tokenizers.word_lexicon import Lexicon, train
-from tests.data_prep.tokenizers import adversarial
+from tests.data_prep.tokenizers.materials import encode, texts
 
 TEXTS = ["The river, the city and the naïve river.", "the city naïve river 日本 日本", "rare 日本"]
 
@@ -31,16 +28,18 @@ def lexicon(trained):
     return Lexicon.read(trained)
 
 
-def encode(trained, text):
-    return ReferenceEncoder(trained).encode(pa.array([text]), Ragged.of([np.empty(0, dtype=np.int64)]))[0][0]
+@pytest.fixture(scope="module")
+def ids_of(trained):
+    """Gives the ids of a text."""
+    return partial(encode, ReferenceEncoder(trained))
 
 
-def test_words_are_ids_by_frequency_and_others_are_spelled(trained, lexicon):
+def test_words_are_ids_by_frequency_and_others_are_spelled(trained, lexicon, ids_of):
     tokenizer = Tokenizer.from_str(trained)
     names = [tokenizer.id_to_token(number) for number in range(517, vocabulary_size(tokenizer))]
     assert names[:2] == ["river", "the"]
     assert set(names) == {"the", "river", "city", "naÃ¯ve", "æĹ¥æľ¬"}
-    ids = encode(trained, "the rare naïve")
+    ids = ids_of("the rare naïve")
     assert lexicon.words(ids) == ["the", "rare", "naïve"]
     assert lexicon.word_starts(ids).tolist() == [0, 1, 5]
     assert lexicon.word_ids(ids, 3).tolist() == [
@@ -51,9 +50,9 @@ def test_words_are_ids_by_frequency_and_others_are_spelled(trained, lexicon):
     assert find_special_tokens(tokenizer) == {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
 
 
-@given(text=adversarial.texts)
-def test_every_character_but_white_space_is_kept(trained, lexicon, text):
-    ids = encode(trained, text)
+@given(text=texts)
+def test_every_character_but_white_space_is_kept(trained, lexicon, ids_of, text):
+    ids = ids_of(text)
     words = lexicon.words(ids)
     # Python alone takes these separators for white space; Unicode does not.
     kept = [character for character in text if not character.isspace() or character in "\x1c\x1d\x1e\x1f"]
@@ -65,28 +64,24 @@ def test_every_character_but_white_space_is_kept(trained, lexicon, text):
     assert tokenizer.decode(ids.tolist(), skip_special_tokens=False) == " ".join(words)
 
 
-def test_a_single_byte_is_a_word_and_the_first_byte_of_a_longer_character_is_not(trained, lexicon):
-    ids = encode(trained, "a é")
+def test_a_single_byte_is_a_word_and_the_first_byte_of_a_longer_character_is_not(lexicon, ids_of):
+    ids = ids_of("a é")
     assert lexicon.words(ids) == ["a", "é"]
     assert lexicon.word_ids(ids, 3).tolist() == [ids[0], 3]
 
 
-def test_a_sample_may_begin_and_end_inside_a_word(trained, lexicon):
-    ids = encode(trained, "rare words")[2:-1].astype(np.uint16)
+def test_a_sample_may_begin_and_end_inside_a_word(lexicon, ids_of):
+    ids = ids_of("rare words")[2:-1].astype(np.uint16)
     assert lexicon.words(ids) == ["re", "word"]
     assert lexicon.word_ids(ids, 3).tolist() == [3, 3]
-    cut = encode(trained, "é")
+    cut = ids_of("é")
     assert lexicon.word_ids(cut[:1], 3).tolist() == [3]
     assert lexicon.words(cut[:1]) == ["\ufffd"]
     assert lexicon.words(ids[:0]) == []
 
 
-def test_training_is_reproducible_and_ties_go_by_the_alphabet(trained):
-    assert train(list(TEXTS), WordLexicon(vocab_size=1024)) == trained
-
-
-def test_text_never_becomes_a_special_token(trained, lexicon):
-    ids = encode(trained, "<s> <mask> ##a")
+def test_text_never_becomes_a_special_token(lexicon, ids_of):
+    ids = ids_of("<s> <mask> ##a")
     assert ids.min() >= 5
     assert lexicon.words(ids) == ["<", "s", ">", "<", "mask", ">", "#", "#", "a"]
 
