@@ -182,13 +182,19 @@ def key_of_loops() -> str:
     return hashlib.blake2b(b"".join(contents), digest_size=8).hexdigest()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests of the whole system, and begin with the files that take longest."""
     here = Path(__file__).parent
-    for item in items:
-        name = f"{item.path.relative_to(here).as_posix()}::{item.name}"
+    names = {item: f"{item.path.relative_to(here).as_posix()}::{item.name}" for item in items}
+    for item, name in names.items():
         if any(fnmatch(name, one) for one in SYSTEM) and not any(fnmatch(name, one) for one in CANARIES):
             item.add_marker("system")
+    if not any("::" in argument for argument in config.args):
+        # A test that was renamed would silently move to the other half of the suite.
+        files = {item.path for item in items}
+        whole = [one for one in (*SYSTEM, *CANARIES) if here / one.partition("::")[0] in files]
+        if stale := [one for one in whole if not any(fnmatch(name, one) for name in names.values())]:
+            pytest.exit(f"these patterns of tests/conftest.py match no test: {stale}", returncode=4)
     places = {here / name.partition("::")[0]: -place for place, name in enumerate(reversed(SYSTEM))}
     items.sort(key=lambda item: places.get(item.path, 1))
 
