@@ -28,44 +28,6 @@ every_format = pytest.mark.parametrize("name", FORMATS)
 
 
 @every_format
-@given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 3))
-def test_a_piece_is_bos_and_a_stretch_of_one_document(name: str, documents, length: int, epoch: int):
-    corpus = Corpus(documents)
-    material = corpus.material(length)
-    for row in read_rows(FORMATS[name](material), material, epoch):
-        stretches = row.stretches
-        if stretches[-1][0] == PAD:
-            assert set(stretches.pop()) == {PAD}
-        assert len(stretches) == len(row.pieces)
-        for stretch, piece in zip(stretches, row.pieces, strict=True):
-            body = stretch[1:-1] if stretch[-1] == EOS else stretch[1:]
-            assert stretch[0] == BOS
-            assert body == corpus.ids(piece.document, piece.start, piece.stop)
-            assert row.ids[piece.row_start : piece.row_stop] == stretch
-
-
-@pytest.mark.parametrize("name", COMPLETE)
-@given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 3))
-def test_an_epoch_holds_every_token_once(name: str, documents, length: int, epoch: int):
-    corpus = Corpus(documents)
-    material = corpus.material(length)
-    rows = read_rows(FORMATS[name](material), material, epoch)
-    seen = sorted(token for row in rows for token in row.tokens)
-    assert seen == list(range(FIRST_ORDINARY, FIRST_ORDINARY + corpus.num_tokens))
-
-
-@every_format
-@given(documents=DOCUMENTS, length=LENGTHS)
-def test_every_epoch_has_as_many_rows_in_another_order(name: str, documents, length: int):
-    material = Corpus(documents).material(length)
-    cut = FORMATS[name](material)
-    epochs = [read_rows(cut, material, epoch) for epoch in range(4)]
-    assert {len(rows) for rows in epochs} == {cut.num_rows}
-    again = read_rows(FORMATS[name](material), material, 3)
-    assert [row.ids for row in again] == [row.ids for row in epochs[3]]
-
-
-@every_format
 def test_the_next_epoch_puts_other_text_side_by_side(name: str):
     material = Corpus([[1 + (7 * d) % 5] * (1 + d % 4) for d in range(200)]).material(16)
     cut = FORMATS[name](material)
@@ -93,54 +55,6 @@ def test_only_a_sentence_longer_than_a_row_is_cut(name: str, documents, length: 
                 assert last in corpus.sentence_ends | too_long
 
 
-@given(documents=DOCUMENTS, length=LENGTHS)
-def test_single_sentences_are_pieces_with_both_special_tokens(documents, length: int):
-    corpus = Corpus(documents)
-    material = corpus.material(length)
-    found = [
-        stretch
-        for row in read_rows(sentences(material), material)
-        for stretch in row.stretches
-        if stretch[0] == BOS and stretch[-1] == EOS
-    ]
-    expected = [
-        [BOS, *corpus.ids(document, start, start + size), EOS]
-        for document, own in enumerate(documents)
-        for start, size in zip(corpus.starts[document].tolist(), own, strict=True)
-        if size + 2 <= length
-    ]
-    assert all(piece in found for piece in expected)
-
-
-@given(documents=DOCUMENTS, length=LENGTHS)
-def test_best_fit_cuts_no_document_that_fits(documents, length: int):
-    corpus = Corpus(documents)
-    material = corpus.material(length)
-    whole = {
-        piece.document
-        for row in read_rows(best_fit(material), material)
-        for piece in row.pieces
-        if (piece.start, piece.stop) == (0, corpus.lengths[piece.document])
-    }
-    assert {document for document, size in enumerate(corpus.lengths) if size + 2 <= length} <= whole
-
-
-@given(documents=DOCUMENTS, length=LENGTHS)
-def test_full_sentences_fill_rows_until_the_next_sentence_does_not_fit(documents, length: int):
-    corpus = Corpus(documents)
-    material = corpus.material(length)
-    cut = FullSentences(material)
-    rows = read_rows(cut, material)
-    seen = sorted(token for row in rows for token in row.tokens)
-    assert seen == list(range(FIRST_ORDINARY, FIRST_ORDINARY + corpus.num_tokens))
-    for row, after in itertools.pairwise(rows):
-        used = len(row.ids) - row.ids.count(PAD)
-        first = after.pieces[0]
-        size = next(end for end in np.cumsum(documents[first.document]) if end > first.start) - first.start
-        goes_on = first.start > 0
-        assert used + size + (0 if goes_on else 1) + 1 > length
-
-
 @given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 2))
 def test_contiguous_rows_are_stretches_of_the_stream(documents, length: int, epoch: int):
     corpus = Corpus(documents)
@@ -152,23 +66,6 @@ def test_contiguous_rows_are_stretches_of_the_stream(documents, length: int, epo
     for number, row in enumerate(read_rows(cut, material, epoch)):
         stretch = stream[number * (length - 1) : (number + 1) * (length - 1)]
         assert row.ids == ([*stretch, PAD] if stretch[0] == BOS else [BOS, *stretch])
-
-
-@every_format
-@given(documents=DOCUMENTS, length=LENGTHS)
-def test_sentence_positions_are_the_first_tokens_of_pieces_and_sentences(name: str, documents, length: int):
-    corpus = Corpus(documents)
-    material = corpus.material(length)
-    first_of_sentence = {
-        corpus.ids(d, int(s), int(s) + 1)[0] for d, own in enumerate(corpus.starts) for s in own
-    }
-    for row in read_rows(FORMATS[name](material), material):
-        expected = [
-            column
-            for column, token in enumerate(row.ids)
-            if token in first_of_sentence or (token >= FIRST_ORDINARY and column - 1 in row.begins)
-        ]
-        assert row.sentences == expected
 
 
 @given(st.lists(st.integers(1, 20), max_size=60), st.integers(20, 30))
@@ -188,18 +85,70 @@ def test_bins_are_those_of_best_fit_decreasing_step_by_step(widths: list[int], l
     assert sorted(bins.ranks.tolist()) == list(range(len(widths)))
 
 
+@every_format
+@given(documents=DOCUMENTS, length=LENGTHS)
+def test_every_epoch_is_the_same_text_in_pieces_of_one_document_in_another_order(
+    name: str, documents, length: int
+):
+    corpus = Corpus(documents)
+    material = corpus.material(length)
+    cut = FORMATS[name](material)
+    epochs = [read_rows(cut, material, epoch) for epoch in range(4)]
+    again = read_rows(FORMATS[name](material), material, 3)
+    assert [row.ids for row in again] == [row.ids for row in epochs[3]]
+    first_of_sentence = {corpus.ids(d)[0] + int(s) for d, own in enumerate(corpus.starts) for s in own}
+    for rows in epochs:
+        assert len(rows) == cut.num_rows
+        if name in COMPLETE:
+            seen = sorted(token for row in rows for token in row.tokens)
+            assert seen == list(range(FIRST_ORDINARY, FIRST_ORDINARY + corpus.num_tokens))
+        for row in rows:
+            stretches = row.stretches
+            if stretches[-1][0] == PAD:
+                assert set(stretches.pop()) == {PAD}
+            for stretch, piece in zip(stretches, row.pieces, strict=True):
+                body = stretch[1:-1] if stretch[-1] == EOS else stretch[1:]
+                assert stretch[0] == BOS
+                assert body == corpus.ids(piece.document, piece.start, piece.stop)
+                assert row.ids[piece.row_start : piece.row_stop] == stretch
+            assert row.sentences == [
+                column
+                for column, token in enumerate(row.ids)
+                if token in first_of_sentence or (token >= FIRST_ORDINARY and column - 1 in row.begins)
+            ]
+
+
+@pytest.mark.parametrize("name", ["best_fit", "sentences"])
+@given(documents=DOCUMENTS, length=LENGTHS)
+def test_documents_or_single_sentences_that_fit_are_whole_pieces_with_both_special_tokens(
+    name: str, documents, length: int
+):
+    corpus = Corpus(documents)
+    material = corpus.material(length)
+    found = [stretch for row in read_rows(FORMATS[name](material), material) for stretch in row.stretches]
+    for document, own in enumerate(documents):
+        starts, sizes = (corpus.starts[document].tolist(), own) if name == "sentences" else ([0], [sum(own)])
+        for start, size in zip(starts, sizes, strict=True):
+            assert size + 2 > length or [BOS, *corpus.ids(document, start, start + size), EOS] in found
+
+
+@given(documents=DOCUMENTS, length=LENGTHS)
+def test_full_sentences_fill_rows_until_the_next_sentence_does_not_fit(documents, length: int):
+    corpus = Corpus(documents)
+    material = corpus.material(length)
+    rows = read_rows(FullSentences(material), material)
+    seen = sorted(token for row in rows for token in row.tokens)
+    assert seen == list(range(FIRST_ORDINARY, FIRST_ORDINARY + corpus.num_tokens))
+    for row, after in itertools.pairwise(rows):
+        first = after.pieces[0]
+        size = next(end for end in np.cumsum(documents[first.document]) if end > first.start) - first.start
+        begins = first.start == 0
+        assert length - row.ids.count(PAD) + size + begins + 1 > length
+
+
 def test_documents_of_natural_lengths_fill_their_rows():
     # Articles: lengths close to log-normal, median 300 tokens.
     normal = np.random.Generator(np.random.Philox(1)).standard_normal(20_000)
     corpus = Corpus([[int(size)] for size in np.clip(np.exp(5.7 + 0.9 * normal), 8, 20_000)])
     real = corpus.num_tokens + 2 * len(corpus.sentences)
-    counts = _widths_of_best_fit(corpus.lengths, 512)
-    rows = len(best_fit_decreasing(counts).offsets) - 1
-    assert real / (rows * 512) > 0.99
-
-
-def _widths_of_best_fit(lengths: np.ndarray, length: int) -> np.ndarray:
-    full, rest = np.divmod(lengths + 1, length - 1)
-    counts = np.bincount(rest[rest > 1] + 1, minlength=length + 1)
-    counts[length] += full.sum()
-    return counts.astype(np.int64)
+    assert real / (best_fit(corpus.material(512)).num_rows * 512) > 0.99

@@ -30,60 +30,6 @@ def can_be_random(documents) -> bool:
     return len(documents) > 1 and any(len(own) > 1 for own in documents)
 
 
-@every_format
-@every_relation
-@given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 2))
-def test_a_row_is_one_pair_and_padding(name: str, relation, documents, length: int, epoch: int):
-    assume(can_be_random(documents))
-    corpus = Corpus(documents)
-    rows = pairs_of(corpus, name, relation, length, epoch)
-    assert rows
-    for row in rows:
-        a, b = row.pieces
-        tokens_a, tokens_b = (corpus.ids(each.document, each.start, each.stop) for each in (a, b))
-        assert tokens_a
-        assert tokens_b
-        pair = [BOS, *tokens_a, EOS, *tokens_b, EOS]
-        padding = length - len(pair)
-        assert row.ids == [*pair, *[PAD] * padding]
-        assert row.begins == ([0, len(pair)] if padding else [0])
-        assert row.segments == [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1) + [0] * padding
-        assert row.ids[b.row_start : b.row_stop] == [*tokens_b, EOS]
-
-
-@every_format
-@given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 2))
-def test_second_segments_follow_or_are_of_another_document(name: str, documents, length: int, epoch: int):
-    assume(can_be_random(documents))
-    for row in pairs_of(Corpus(documents), name, "nsp", length, epoch):
-        a, b = row.pieces
-        if row.label == 0:
-            assert a.document == b.document
-            assert a.stop <= b.start
-        else:
-            assert a.document != b.document
-
-
-@every_format
-@given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 2))
-def test_sentence_order_pairs_are_of_one_chunk_and_swapped_by_label(
-    name: str, documents, length: int, epoch: int
-):
-    assume(can_be_random(documents))
-    for row in pairs_of(Corpus(documents), name, "sop", length, epoch):
-        a, b = row.pieces
-        assert a.document == b.document
-        assert (a.start > b.start) == (row.label == 1)
-
-
-@every_format
-@every_relation
-def test_half_of_the_pairs_are_wrong(name: str, relation):
-    for epoch in range(3):
-        labels = [row.label == 1 for row in pairs_of(MANY, name, relation, 32, epoch)]
-        assert sum(labels) == len(labels) // 2
-
-
 def test_lengths_of_segments_do_not_tell_the_order_of_sentences():
     """Pairs of about 20 sentences, some of which are four times as long as the others."""
     draws = np.random.default_rng(3)
@@ -103,36 +49,6 @@ def test_the_same_chunk_is_right_in_one_epoch_and_wrong_in_another():
             if len(MANY.sentences[a.document]) > a.start + 1:
                 labels.setdefault((a.document, a.start), set()).add(row.label or 0)
     assert np.mean([len(seen) == 2 for seen in labels.values()]) > 0.9
-
-
-@every_format
-@pytest.mark.parametrize("epoch", range(3))
-def test_text_is_seen_once_an_epoch_where_nothing_is_cut_off(name: str, epoch: int):
-    rows = pairs_of(MANY, name, "nsp", 150, epoch)
-    seen = [token for row in rows for token in row.tokens]
-    assert len(set(seen)) == len(seen)
-    # One chunk of a single sentence may find no partner.
-    longest = max(max(own) for own in MANY.sentences)
-    assert MANY.num_tokens - longest <= len(seen) <= MANY.num_tokens
-
-
-@every_format
-@pytest.mark.parametrize("epoch", range(3))
-def test_with_sentence_order_only_chunks_of_one_sentence_are_left_out(name: str, epoch: int):
-    seen = {token for row in pairs_of(MANY, name, "sop", 150, epoch) for token in row.tokens}
-    alone = {
-        token
-        for document, own in enumerate(MANY.sentences)
-        if len(own) % 2 == 1 or name == "segment_pair"
-        for token in MANY.ids(document, int(MANY.starts[document][-1]))
-    }
-    if name == "segment_pair":
-        # Half of the documents are cut from their end on, and begin with what is left.
-        alone |= {
-            token for document, own in enumerate(MANY.sentences) for token in MANY.ids(document, 0, own[0])
-        }
-    everything = {token for document in range(len(MANY.sentences)) for token in MANY.ids(document)}
-    assert everything - seen <= alone
 
 
 def test_random_segments_come_from_everywhere():
@@ -203,25 +119,6 @@ def test_blocks_of_like_length_are_half_random_with_all_that_must_be(
         assert block.sum() == len(block) // 2
     if 2 * must.sum() <= BLOCK // 2 and len(must) >= BLOCK:
         assert set(np.flatnonzero(must)) <= set(numbers.tolist())
-
-
-@every_format
-def test_a_document_with_most_of_the_text_is_never_its_own_random_partner(name: str):
-    corpus = Corpus([[4] * 200, [3, 5], [2]])
-    for epoch in range(3):
-        rows = pairs_of(corpus, name, "nsp", 24, epoch)
-        wrong = [row for row in rows if row.label == 1]
-        assert len(wrong) == len(rows) // 2
-        assert all(row.pieces[0].document != row.pieces[1].document for row in wrong)
-
-
-def test_natural_sentences_are_paired_whole():
-    ends = MANY.sentence_ends
-    for row in pairs_of(MANY, "sentence_pair", "nsp", 64):
-        for piece in row.pieces:
-            assert piece.start in MANY.starts[piece.document]
-            assert MANY.ids(piece.document, piece.stop - 1, piece.stop)[0] in ends
-            assert sum(piece.start <= start < piece.stop for start in MANY.starts[piece.document]) == 1
 
 
 @given(documents=DOCUMENTS, length=LENGTHS, seed=st.integers(0, 5))
@@ -309,11 +206,81 @@ def test_truncated_pairs_fill_the_row_and_lose_tokens_on_both_ends():
     assert fronts / (fronts + backs) == pytest.approx(0.5, abs=0.03)
 
 
-def test_pairs_that_cannot_be_are_refused_in_words():
-    with pytest.raises(ConfigError, match="of one document"):
-        pairs_of(Corpus([[3, 4, 5]]), "segment_pair", "nsp", 16)
-    with pytest.raises(ConfigError, match="has two sentences"):
-        pairs_of(Corpus([[3], [4]]), "sentence_pair", "sop", 16)
-    with pytest.raises(ConfigError, match="no place for a pair"):
-        pairs_of(MANY, "segment_pair", "nsp", 4)
+@every_format
+@every_relation
+@given(documents=DOCUMENTS, length=LENGTHS, epoch=st.integers(0, 2))
+def test_a_row_is_one_pair_as_its_label_says_and_padding(
+    name: str, relation, documents, length: int, epoch: int
+):
+    assume(can_be_random(documents))
+    corpus = Corpus(documents)
+    rows = pairs_of(corpus, name, relation, length, epoch)
+    assert sum(row.label == 1 for row in rows) == len(rows) // 2
+    for row in rows:
+        a, b = row.pieces
+        tokens_a, tokens_b = (corpus.ids(each.document, each.start, each.stop) for each in (a, b))
+        assert tokens_a
+        assert tokens_b
+        pair = [BOS, *tokens_a, EOS, *tokens_b, EOS]
+        padding = length - len(pair)
+        assert row.ids == [*pair, *[PAD] * padding]
+        assert row.begins == ([0, len(pair)] if padding else [0])
+        assert row.segments == [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1) + [0] * padding
+        assert row.ids[b.row_start : b.row_stop] == [*tokens_b, EOS]
+        assert (a.document != b.document) == (relation == "nsp" and row.label == 1)
+        if a.document == b.document:
+            assert (a.stop <= b.start) != (relation == "sop" and row.label == 1)
+
+
+@every_format
+@every_relation
+@pytest.mark.parametrize("epoch", range(3))
+def test_text_is_seen_once_an_epoch_where_nothing_is_cut_off_but_sentences_without_a_partner(
+    name: str, relation, epoch: int
+):
+    seen = [token for row in pairs_of(MANY, name, relation, 150, epoch) for token in row.tokens]
+    assert len(set(seen)) == len(seen)
+    # One chunk of a single sentence may find no partner; with sentence order, none of them has one.
+    if relation == "nsp":
+        assert MANY.num_tokens - len(seen) <= max(max(own) for own in MANY.sentences)
+        return
+    for document, own in enumerate(MANY.sentences):
+        starts = MANY.starts[document].tolist()
+        alone = starts[-1:] if len(own) % 2 == 1 or name == "segment_pair" else []
+        # Half of the documents are cut from their end on, and begin with what is left.
+        alone += starts[:1] if name == "segment_pair" else []
+        for start, size in zip(starts, own, strict=True):
+            assert start in alone or set(MANY.ids(document, start, start + size)) <= set(seen)
+
+
+@every_format
+def test_a_document_with_most_of_the_text_is_never_its_own_random_partner(name: str):
+    for epoch in range(3):
+        rows = pairs_of(Corpus([[4] * 200, [3, 5], [2]]), name, "nsp", 24, epoch)
+        wrong = [row for row in rows if row.label == 1]
+        assert len(wrong) == len(rows) // 2
+        assert all(row.pieces[0].document != row.pieces[1].document for row in wrong)
+
+
+def test_natural_sentences_are_paired_whole():
+    for row in pairs_of(MANY, "sentence_pair", "nsp", 64):
+        for piece in row.pieces:
+            bounds = [*MANY.starts[piece.document].tolist(), int(MANY.lengths[piece.document])]
+            assert bounds.index(piece.stop) == bounds.index(piece.start) + 1
+
+
+@pytest.mark.parametrize(
+    ("corpus", "name", "relation", "length", "said"),
+    [
+        (Corpus([[3, 4, 5]]), "segment_pair", "nsp", 16, "of one document"),
+        (Corpus([[3], [4]]), "sentence_pair", "sop", 16, "two sentences"),
+        (MANY, "segment_pair", "nsp", 4, "no place"),
+    ],
+)
+def test_pairs_that_cannot_be_are_refused(corpus: Corpus, name: str, relation, length: int, said: str):
+    with pytest.raises(ConfigError, match=said):
+        pairs_of(corpus, name, relation, length)
+
+
+def test_one_document_is_enough_for_sentence_order():
     assert pairs_of(Corpus([[3, 4, 5]]), "segment_pair", "sop", 16)

@@ -6,16 +6,38 @@ import json
 from pathlib import Path
 
 import pytest
+import transformers
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.config.loading import to_plain
+from pipeline.config.loading import load_config, to_plain
 from pipeline.engine.gpus import CPU, GPUS, find_gpu, peak_flops, require_gpu
 from pipeline.plan.memory import kept_checkpoints
+from pipeline.plan.network import make_network
 from pipeline.plan.plan import advise, make_plan
+from pipeline.run.config import PretrainConfig
 from pipeline.run.tracking import connect, start_run
 from tests.benchmarks.plan_memory import Case
 from tests.conftest import write_store
 from tests.pipeline.command import cloze
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "pretrain").glob("*.yaml"))
+
+
+def teaching(directory: Path) -> list[str]:
+    """Overrides that name a small teacher; a student of another shape does not start from it."""
+    teacher = transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            vocab_size=1000,
+            num_hidden_layers=1,
+            hidden_size=16,
+            num_attention_heads=2,
+            intermediate_size=16,
+        )
+    )
+    teacher.save_pretrained(directory)
+    (directory / "tokenizer.json").write_text("{}")
+    own = (f"teacher={directory}", "start_from_teacher=false", "weights.cosine=0")
+    return ["model.vocab_size=1000", *(f"objective.{one}" for one in own)]
 
 
 def planned(*overrides: str, gpu: str = "h100", gpus: int = 8, **more):
@@ -160,3 +182,18 @@ def test_the_verb_answers_people_and_programs() -> None:
     assert {"checkpoint", "kept", "total", "free"} <= found["disk"].keys()
     assert isinstance(found["warnings"], list)
     assert [option["zero"]["stage"] for option in found["options"]][:4] == [1, 0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in CONFIGS if "tiny" not in path.name], ids=lambda path: path.stem
+)
+def test_every_published_configuration_can_be_planned_without_gpu_and_data(
+    path: Path, tmp_path: Path
+) -> None:
+    config = load_config(PretrainConfig, path, ())
+    if config.objective.kind == "distill":
+        config = load_config(PretrainConfig, path, teaching(tmp_path / "teacher"))
+    network = make_network(config, on_cuda=True)
+    length = min(config.batch.sequence_length, 512)
+    assert network.flops_per_sample(length) > 0
+    assert network.activations(2, length, recomputes=False)[0].kept > 0
