@@ -194,7 +194,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         files = {item.path for item in items}
         whole = [one for one in (*SYSTEM, *CANARIES) if here / one.partition("::")[0] in files]
         if stale := [one for one in whole if not any(fnmatch(name, one) for name in names.values())]:
-            pytest.exit(f"these patterns of tests/conftest.py match no test: {stale}", returncode=4)
+            message = f"these patterns of tests/conftest.py match no test: {stale}"
+            # A session with several processes shows nothing of the exception.
+            os.write(2, f"{message}\n".encode())
+            pytest.exit(message, returncode=4)
     places = {here / name.partition("::")[0]: -place for place, name in enumerate(reversed(SYSTEM))}
     items.sort(key=lambda item: places.get(item.path, 1))
 
