@@ -6,6 +6,7 @@ import http.client
 import itertools
 import socket
 import struct
+import subprocess
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -148,6 +149,31 @@ def behind_proxy(store: str) -> Iterator[Proxy]:
         yield proxy
     server.shutdown()
     server.server_close()
+
+
+@contextmanager
+def killed_at_the_second_file(proxy: Proxy, method: str) -> Iterator[Callable[..., None]]:
+    """Leave requests for `b.bin` unanswered; yields what kills a process once it asks and a condition holds."""
+    asked, killed = threading.Event(), threading.Event()
+
+    def stop(number: int, request: Request) -> str:
+        if request.method == method and "b.bin" in request.path:
+            asked.set()
+            killed.wait()
+            return "slow_down" if method == "PUT" else ""
+        return ""
+
+    def kill(process: subprocess.Popen[Any], ready: Callable[[], bool]) -> None:
+        asked.wait()
+        while not ready():
+            assert process.poll() is None
+        process.kill()
+        process.wait()
+        killed.set()
+
+    proxy.fault = stop
+    yield kill
+    proxy.fault = pass_on
 
 
 def flip_byte(place: str, position: int = -1) -> None:

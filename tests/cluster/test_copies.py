@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
+import shutil
 import subprocess
 import sys
 import threading
@@ -28,7 +28,6 @@ from cluster.artefacts.errors import (
 )
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
-    FileEntry,
     make_manifest,
     manifest_bytes,
     parse_manifest,
@@ -36,7 +35,7 @@ from cluster.artefacts.manifest import (
 )
 from cluster.artefacts.places import as_place
 from cluster.artefacts.signatures import TRUST_VARIABLE, make_keys
-from cluster.artefacts.storage import commit, open_artefact, staging_directory
+from cluster.artefacts.storage import open_artefact
 from cluster.copies import (
     SIZE_VARIABLE,
     beside,
@@ -47,21 +46,8 @@ from cluster.copies import (
     place_of,
 )
 from cluster.publication import pull, push
-from tests.object_store import Proxy, Request, flip_byte
-
-FILES = {"a.bin": b"a" * 3000, "inner/b.bin": b"b" * 2000}
-SIZE_BYTES = 5000
-
-
-def make(directory: Path, files: dict[str, bytes] = FILES, kind: str = "tokens") -> Path:
-    """Commit an artefact."""
-    staging = staging_directory(directory, "made-by-a-test")
-    staging.mkdir(parents=True)
-    for name, data in files.items():
-        (staging / name).parent.mkdir(parents=True, exist_ok=True)
-        (staging / name).write_bytes(data)
-    commit(staging, directory, kind, config={})
-    return directory
+from tests.cluster.materials import FILES, SIZE_BYTES, claim_a_huge_file, make
+from tests.object_store import Proxy, flip_byte, killed_at_the_second_file
 
 
 def in_process(program: str, *arguments: object, wait: bool = True) -> subprocess.Popen[str]:
@@ -108,17 +94,15 @@ def test_artefact_that_was_replaced_in_the_store_is_noticed(uri: str, tmp_path: 
     assert (first / "a.bin").read_bytes() == FILES["a.bin"]
 
 
-@pytest.mark.parametrize("harm", [lambda file: file.write_bytes(b"x" * 3000), Path.unlink])
-def test_damaged_copy_is_repaired_from_the_store(uri: str, tmp_path: Path, harm: Any):
+def test_damaged_copy_is_repaired_and_of_damage_in_the_store_nothing_is_kept(uri: str, tmp_path: Path):
     push(make(tmp_path / "tokens"), uri)
-    harm(local_copy(uri) / "a.bin")
+    copy = local_copy(uri)
+    (copy / "a.bin").write_bytes(b"x" * 3000)
+    (copy / "inner/b.bin").unlink()
     open_artefact(local_copy(uri))
-
-
-def test_damage_in_the_store_is_named_and_nothing_damaged_is_kept(uri: str, tmp_path: Path):
-    push(make(tmp_path / "tokens"), uri)
     flip_byte(f"{uri}/a.bin")
     s3fs.S3FileSystem().rm_file(f"{uri}/inner/b.bin")
+    shutil.rmtree(tmp_path / "cache")
     with pytest.raises(CorruptArtefactError) as caught:
         local_copy(uri)
     assert "a.bin: xxh3_128 is" in caught.value.problem
@@ -126,8 +110,6 @@ def test_damage_in_the_store_is_named_and_nothing_damaged_is_kept(uri: str, tmp_
     assert f"cloze push DIRECTORY {uri} --again" in caught.value.next_step
     assert not any(path.suffix in (".bin", ".tmp") for path in (tmp_path / "cache").rglob("*"))
     assert not list((tmp_path / "cache").rglob(MANIFEST_NAME))
-    push(tmp_path / "tokens", uri, again=True)
-    open_artefact(local_copy(uri))
 
 
 def test_processes_of_a_machine_share_one_copy(uri: str, tmp_path: Path, proxy: Proxy):
@@ -142,22 +124,9 @@ def test_processes_of_a_machine_share_one_copy(uri: str, tmp_path: Path, proxy: 
 
 def test_fetch_that_was_killed_is_continued(uri: str, tmp_path: Path, proxy: Proxy):
     push(make(tmp_path / "tokens"), uri)
-    asked, killed = threading.Event(), threading.Event()
-
-    def stop_at_the_second_file(number: int, request: Request) -> str:
-        if request.method == "GET" and "b.bin" in request.path:
-            asked.set()
-            killed.wait()
-        return ""
-
-    proxy.fault = stop_at_the_second_file
-    process = in_process("local_copy(arguments[0])", uri, wait=False)
-    asked.wait()
-    while not list((tmp_path / "cache").rglob("a.bin")):
-        assert process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    killed.set()
+    with killed_at_the_second_file(proxy, "GET") as ready:
+        process = in_process("local_copy(arguments[0])", uri, wait=False)
+        ready(process, lambda: bool(list((tmp_path / "cache").rglob("a.bin"))))
     assert not list((tmp_path / "cache").rglob(MANIFEST_NAME))
     proxy.requests.clear()
     open_artefact(local_copy(uri))
@@ -208,16 +177,14 @@ def test_artefact_that_is_larger_than_the_cache_is_refused_with_both_sizes(
     assert proxy.count("GET", "a.bin") == 0
     for wrong in ("much", "1,000GB", "10%"):
         monkeypatch.setenv(SIZE_VARIABLE, wrong)
-        with pytest.raises(ConfigError, match=f"CLOZE_CACHE_BYTES={wrong} is no size") as refused:
+        with pytest.raises(ConfigError, match=f"CLOZE_CACHE_BYTES={wrong}") as refused:
             local_copy(uri)
         assert "CLOZE_CACHE_BYTES=600GB" in refused.value.next_step
 
 
 def test_copies_never_take_more_than_is_free(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     push(make(tmp_path / "tokens"), uri)
-    entry = FileEntry(path="huge", size_bytes=1 << 60, xxh3_128="0" * 32)
-    manifest = make_manifest("tokens", config={}, inputs=[], files=[entry], stats={})
-    s3fs.S3FileSystem().pipe_file(f"{uri}/{MANIFEST_NAME}", manifest_bytes(manifest))
+    claim_a_huge_file(uri)
     monkeypatch.setenv(SIZE_VARIABLE, "9000PB")
     with pytest.raises(StorageError, match=r"takes 1\.0EiB, .* which is what is free"):
         local_copy(uri)
@@ -266,11 +233,6 @@ def test_manifest_whose_kind_would_control_a_terminal_is_refused():
         parse_manifest(data, "manifest.json")
 
 
-def test_artefact_without_files_is_copied(uri: str, tmp_path: Path):
-    push(make(tmp_path / "nothing", {}), uri)
-    assert open_artefact(local_copy(uri)).files == ()
-
-
 @pytest.mark.parametrize(
     "damaged", [b"[]", b'{"uri": "s3://x"}', b'{"uri": "s3://x", "size_bytes": "much"}', b"\xff"]
 )
@@ -306,39 +268,25 @@ def test_places_without_an_artefact_and_other_kinds_are_refused_before_anything_
         local_copy("nosuch://place/tokens")
 
 
-def test_unsigned_artefact_is_refused_where_signatures_are_asked_for(
+def test_artefact_without_files_is_copied_and_an_unsigned_one_refused_where_signatures_are_asked_for(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    push(make(tmp_path / "tokens"), uri)
+    push(make(tmp_path / "nothing", {}), uri)
+    assert open_artefact(local_copy(uri)).files == ()
     private, _ = make_keys(tmp_path / "keys", "team")
     monkeypatch.setenv(TRUST_VARIABLE, str(private.parent))
     with pytest.raises(UntrustedArtefactError, match=f"{uri}/{MANIFEST_NAME} is not signed"):
         local_copy(uri)
 
 
-def test_web_server_is_read_without_listings_or_ranges_and_its_password_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    class Quiet(SimpleHTTPRequestHandler):
-        def list_directory(self, path: Any) -> None:
-            self.send_error(404)
+class Served(SimpleHTTPRequestHandler):
+    def list_directory(self, path: Any) -> None:
+        self.send_error(404)
 
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    make(tmp_path / "served" / "tokens", {"big.bin": os.urandom(3 << 20), "inner/small": b"s"})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "served")))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
-    copy = local_copy(f"http://user:planted@127.0.0.1:{server.server_port}/tokens")
-    assert open_artefact(copy) == open_artefact(tmp_path / "served" / "tokens")
-    assert place_of(copy) == f"http://127.0.0.1:{server.server_port}/tokens"
-    assert not any(
-        b"planted" in path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()
-    )
-    server.shutdown()
+    def log_message(self, format: str, *args: Any) -> None: ...
 
 
-class Endless(SimpleHTTPRequestHandler):
+class Endless(Served):
     def do_HEAD(self) -> None:
         self.send_response(200)
         self.end_headers()
@@ -349,15 +297,31 @@ class Endless(SimpleHTTPRequestHandler):
             while True:
                 self.wfile.write(b" " * (1 << 16))
 
-    def log_message(self, format: str, *args: Any) -> None:
-        del format, args
+
+@contextlib.contextmanager
+def web_server(handler: Any) -> Iterator[str]:
+    """Host and port of a server."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_web_server_is_read_without_listings_or_ranges_and_its_password_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    make(tmp_path / "served" / "tokens", {"big.bin": os.urandom(3 << 20), "inner/small": b"s"})
+    with web_server(partial(Served, directory=str(tmp_path / "served"))) as host:
+        copy = local_copy(f"http://user:planted@{host}/tokens")
+        assert place_of(copy) == f"http://{host}/tokens"
+    assert open_artefact(copy) == open_artefact(tmp_path / "served" / "tokens")
+    kept = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert not any(b"planted" in path.read_bytes() for path in kept)
 
 
 def test_manifest_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(remote, "_SMALL_BYTES", 1 << 24)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with pytest.raises(StorageError, match="larger than 16 MiB"):
-        local_copy(f"http://127.0.0.1:{server.server_port}/tokens")
-    server.shutdown()
+    with web_server(Endless) as host, pytest.raises(StorageError, match="larger than 16 MiB"):
+        local_copy(f"http://{host}/tokens")

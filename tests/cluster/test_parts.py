@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,12 +37,22 @@ def build(
     replace: bool = False,
     fail_at: str = "",
     content: bool = True,
+    config: dict[str, Any] | None = None,
+    kind: str = "k",
 ) -> tuple[Manifest, list[str]]:
     """Make an artefact whose parts hold the given texts; also returns the names of the parts that were made."""
     parts = [ArtefactPart(name, text) for name, text in contents.items()]
-    inputs = [InputEntry(kind="k", uri="u", fingerprint="f")]
+    inputs = [InputEntry(kind=kind, uri="u", fingerprint=kind)]
+    config = contents if config is None else config
     artefact = PartedArtefact(
-        directory, "pairs", hash_json(contents), contents, inputs, parts, RECORDS, records_are_content=content
+        directory,
+        "pairs",
+        hash_json([contents, config, kind]),
+        config,
+        inputs,
+        parts,
+        RECORDS,
+        records_are_content=content,
     )
     condition = artefact.inspect(replace=replace)
     if condition.committed and condition.is_intact:
@@ -90,12 +101,41 @@ def test_a_lost_record_costs_its_part_only_where_records_are_content(tmp_path: P
     assert build(tmp_path / "a", {"x": "1", "y": "2"})[1] == ["y"]
 
 
-def test_a_lost_manifest_costs_no_part(tmp_path: Path):
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_text("{")], ids=["lost", "damaged"])
+def test_a_lost_or_damaged_manifest_costs_no_part_but_damaged_ones(tmp_path: Path, spoil: Any):
     first, _ = build(tmp_path / "a", {"x": "1", "y": "2"})
-    (tmp_path / "a" / "manifest.json").unlink()
-    (tmp_path / "a" / "y.a").unlink()
+    spoil(tmp_path / "a" / "manifest.json")
+    again, made = build(tmp_path / "a", {"x": "1", "y": "2"})
+    assert (again.fingerprint, made) == (first.fingerprint, [])
+    for name in ("manifest.json", "y.a"):
+        spoil(tmp_path / "a" / name)
     again, made = build(tmp_path / "a", {"x": "1", "y": "2"})
     assert (again.fingerprint, made) == (first.fingerprint, ["y"])
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_damaged_manifest_of_unknown_work_is_not_thrown_away(tmp_path: Path):
+    build(tmp_path / "a", {"x": "1"})
+    (tmp_path / "a" / "manifest.json").write_text("{")
+    with pytest.raises(CorruptArtefactError, match=r"manifest\.json cannot be read") as raised:
+        build(tmp_path / "a", {"x": "other"})
+    assert "--replace" in raised.value.next_step
+    build(tmp_path / "a", {"x": "other"}, replace=True)
+    assert (tmp_path / "a" / "x.a").read_text() == "othera"
+
+
+def test_a_refusal_names_the_settings_and_kinds_of_input_that_differ_and_nothing_around_them(tmp_path: Path):
+    def config(**changes: int) -> dict[str, Any]:
+        return {"sources": [{"name": "a"}, {"name": "b", "filters": [{"kind": "length"} | changes]}]}
+
+    build(tmp_path / "a", {"x": "1"}, config=config(least=3))
+    with pytest.raises(ConfigError, match=r"settings: sources\.1\.filters\.0\.least was 3, is 4\."):
+        build(tmp_path / "a", {"x": "1"}, config=config(least=4))
+    many = config(least=3, **{f"new{number}": number for number in range(-2, 7)})
+    with pytest.raises(ConfigError, match="was None, is 2; 4 more settings differ"):
+        build(tmp_path / "a", {"x": "1"}, config=many)
+    with pytest.raises(ConfigError, match="1 inputs are new and 1 are gone; made from other instead of k"):
+        build(tmp_path / "a", {"x": "1"}, config=config(least=3), kind="other")
 
 
 def test_parts_of_the_replaced_artefact_are_adopted_and_damaged_ones_made_again(tmp_path: Path):

@@ -19,52 +19,54 @@ from cluster.artefacts.private import cache_directory, private_cache
 from tests.cluster.test_jobs import addresses_of
 
 
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A short directory for temporary files, as sockets need it."""
+    found = Path(tempfile.mkdtemp(prefix="p", dir="/tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(found))
+    monkeypatch.setenv("TMPDIR", str(found))
+    monkeypatch.setattr(private, "_FALLBACK", found)
+    yield found
+    shutil.rmtree(found)
+
+
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """The cache in the home, and the one among temporary files."""
-    home, temporary = tmp_path / "home", tmp_path / "tmp"
-    home.mkdir()
-    temporary.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    return home / ".cache" / "cloze", temporary / f"cloze-{os.getuid()}"
+def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache in the home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path / ".cache" / "cloze"
 
 
-def test_the_home_is_the_usual_place_and_others_lose_the_right_to_write_there(
-    places: tuple[Path, Path],
-) -> None:
-    usual, _ = places
+def test_the_home_is_the_usual_place_and_others_lose_the_right_to_write_there(usual: Path) -> None:
     usual.mkdir(parents=True)
     usual.chmod(0o777)
     assert private_cache() == usual
     assert stat.S_IMODE(usual.stat().st_mode) == 0o755
 
 
-def test_where_the_home_is_no_place_it_is_a_directory_of_its_own(places: tuple[Path, Path]) -> None:
-    usual, temporary = places
+def test_where_the_home_is_no_place_it_is_a_directory_of_its_own_and_no_link(
+    usual: Path, place: Path, tmp_path: Path
+) -> None:
     usual.parent.mkdir()
     usual.write_text("a file")
+    temporary = place / f"cloze-{os.getuid()}"
     assert private_cache() == temporary
     assert stat.S_IMODE(temporary.stat().st_mode) == 0o700
-
-
-def test_a_link_among_temporary_files_is_not_followed(places: tuple[Path, Path], tmp_path: Path) -> None:
-    usual, temporary = places
-    usual.parent.mkdir()
-    usual.write_text("a file")
-    (tmp_path / "elsewhere").mkdir()
-    temporary.symlink_to(tmp_path / "elsewhere")
+    shutil.rmtree(temporary)
+    temporary.symlink_to(tmp_path)
     found = private_cache()
     assert found not in (usual, temporary)
     assert stat.S_IMODE(found.stat().st_mode) == 0o700
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-def test_a_directory_of_another_user_is_never_used(places: tuple[Path, Path]) -> None:
-    for place in places:
-        place.mkdir(parents=True)
-        os.chown(place, 4321, 4321)
-    assert private_cache() not in places
+def test_a_directory_of_another_user_is_never_used(usual: Path, place: Path) -> None:
+    for taken in (usual, place / f"cloze-{os.getuid()}"):
+        taken.mkdir(parents=True)
+        os.chown(taken, 12345, -1)
+    assert private_cache() not in (usual, place / f"cloze-{os.getuid()}")
+    with pytest.raises(StorageError, match="belongs to user 12345"):
+        private.private_root()
 
 
 def test_in_a_directory_that_others_write_to_the_cache_is_a_private_one(
@@ -105,19 +107,6 @@ print("SIGTERM is", "answered" if int(caught, 16) >> (signal.SIGTERM - 1) & 1 el
 """
 
 
-@pytest.fixture(autouse=True)
-def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A short directory for temporary files, as sockets need it."""
-    import tempfile
-
-    found = Path(tempfile.mkdtemp(prefix="p", dir="/tmp"))
-    monkeypatch.setattr(tempfile, "tempdir", str(found))
-    monkeypatch.setenv("TMPDIR", str(found))
-    monkeypatch.setattr(private, "_FALLBACK", found)
-    yield found
-    shutil.rmtree(found)
-
-
 def test_it_is_the_owners_alone_whatever_the_mask(place: Path):
     before = os.umask(0)
     try:
@@ -146,17 +135,7 @@ def test_a_place_taken_by_another_user_is_refused(squat, problem: str, place: Pa
     assert "rm -r" in caught.value.next_step
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
-def test_a_directory_of_another_user_is_refused(place: Path):
-    root = private.private_root()
-    os.chown(root, 12345, -1)
-    with pytest.raises(StorageError, match="belongs to user 12345"):
-        private.private_root()
-
-
 def test_a_path_too_long_for_sockets_gives_way_to_a_short_one(place: Path, monkeypatch: pytest.MonkeyPatch):
-    import tempfile
-
     monkeypatch.setattr(tempfile, "tempdir", str(place / ("long" * 20)))
     assert private.private_root().parent == place
     monkeypatch.setattr(private, "_FALLBACK", place / ("long" * 20))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +15,15 @@ from typer.testing import CliRunner
 from cluster import publication
 from cluster.artefacts import remote
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StorageError
-from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, make_manifest, manifest_bytes
+from cluster.artefacts.manifest import MANIFEST_NAME
 from cluster.artefacts.places import UriSetting, as_place
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.storage import open_artefact
 from cluster.copies import is_there, local_copy, manifest_at
 from cluster.publication import find_published, pull, push
 from pipeline.commands.verbs import app
-from tests.cluster.test_copies import FILES, SIZE_BYTES, make
-from tests.object_store import Proxy, Request, flip_byte, objects
+from tests.cluster.materials import FILES, SIZE_BYTES, claim_a_huge_file, make
+from tests.object_store import Proxy, flip_byte, killed_at_the_second_file, objects
 
 
 @pytest.fixture
@@ -73,31 +71,19 @@ def test_repeated_push_and_pull_copy_nothing(uri: str, tmp_path: Path, artefact:
 
 
 def test_push_that_was_killed_is_no_artefact_and_is_continued(uri: str, artefact: Path, proxy: Proxy):
-    asked, killed = threading.Event(), threading.Event()
-
-    def stop_at_the_second_file(number: int, request: Request) -> str:
-        if request.method == "PUT" and "b.bin" in request.path:
-            asked.set()
-            killed.wait()
-            return "slow_down"
-        return ""
-
-    proxy.fault = stop_at_the_second_file
     program = (
         "import sys; from pathlib import Path; from cluster import publication; publication._NOTING_S = -1;"
         " publication.push(Path(sys.argv[1]), sys.argv[2])"
     )
-    process = subprocess.Popen([sys.executable, "-c", program, str(artefact), uri])
-    asked.wait()
-    # The note of the first file, after the empty one.
-    while proxy.count("PUT", "arrived.json") < 2 or proxy.count("PUT", "a.bin") < 1:
-        assert process.poll() is None
-    while "a.bin" not in str(Remote.open(uri).read("arrived.json")):
-        assert process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    killed.set()
-    proxy.fault = lambda number, request: ""
+
+    def first_is_noted() -> bool:
+        # After an empty note.
+        noted = proxy.count("PUT", "arrived.json") >= 2 and proxy.count("PUT", "a.bin")
+        return bool(noted) and "a.bin" in str(Remote.open(uri).read("arrived.json"))
+
+    with killed_at_the_second_file(proxy, "PUT") as ready:
+        process = subprocess.Popen([sys.executable, "-c", program, str(artefact), uri])
+        ready(process, first_is_noted)
     assert "a.bin" in objects(uri)
     assert not is_there(uri)
     with pytest.raises(MissingInputError):
@@ -159,31 +145,27 @@ def test_names_in_the_store_lead_no_pull_out_of_its_directory(uri: str, tmp_path
 
 def test_pull_that_has_no_room_is_refused_before_it_begins(uri: str, tmp_path: Path, artefact: Path):
     push(artefact, uri)
-    entry = FileEntry(path="huge", size_bytes=1 << 60, xxh3_128="0" * 32)
-    manifest = make_manifest("tokens", config={}, inputs=[], files=[entry], stats={})
-    Remote.open(uri).write(MANIFEST_NAME, manifest_bytes(manifest))
+    claim_a_huge_file(uri)
     with pytest.raises(StorageError, match=r"takes 1\.0EiB more, and the file system of .* has"):
         pull(uri, tmp_path / "back")
 
 
-def test_push_says_what_is_unfinished(uri: str, artefact: Path):
-    (artefact.parent / ".documents.0123456789ab.partial").mkdir()
-    done = CliRunner().invoke(app, ["push", str(artefact.parent), uri])
-    assert done.exit_code == 0, (done.output, done.exception)
-    assert "not copied, because unfinished: documents" in done.stderr
-
-
-def test_pull_into_the_working_directory_and_through_a_link(
+def test_verbs_say_what_is_unfinished_and_pull_into_the_working_directory_and_through_a_link(
     uri: str, tmp_path: Path, artefact: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    push(artefact, uri)
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, (done.output, done.exception)
+        return done.stderr
+
+    (artefact.parent / ".documents.0123456789ab.partial").mkdir()
+    assert "not copied, because unfinished: documents" in run("push", str(artefact.parent), uri)
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there")
     monkeypatch.chdir(tmp_path / "here")
     for target in (".", "../link"):
-        done = CliRunner().invoke(app, ["pull", uri, target])
-        assert done.exit_code == 0, (done.output, done.exception)
+        run("pull", f"{uri}/tokens", target)
     assert files_of(tmp_path / "here") == files_of(tmp_path / "there") == files_of(artefact)
     assert (tmp_path / "link").is_symlink()
 
@@ -191,12 +173,15 @@ def test_pull_into_the_working_directory_and_through_a_link(
 def test_what_an_earlier_pull_left_is_not_kept(
     uri: str, tmp_path: Path, artefact: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    def refuse(*_: Any) -> None:
+        raise StorageError("refused")
+
     push(artefact, uri)
     push(artefact, f"{uri}-of-others")
     Remote.open(f"{uri}-of-others").write("shard-records/planted.json", b"{}")
     Remote.open(uri).write("shard-records/", b"")
     with monkeypatch.context() as patch:
-        patch.setattr(publication, "put_in_place", _refuse)
+        patch.setattr(publication, "put_in_place", refuse)
         for place in (uri, f"{uri}-of-others"):
             with pytest.raises(StorageError):
                 pull(place, tmp_path / "back")
@@ -205,10 +190,6 @@ def test_what_an_earlier_pull_left_is_not_kept(
         (staging / "shard-records/planted.json").write_text("{}")
     pull(uri, tmp_path / "back")
     assert files_of(tmp_path / "back") == files_of(artefact)
-
-
-def _refuse(*_: Any) -> None:
-    raise StorageError("refused")
 
 
 def test_records_have_a_limit(uri: str, tmp_path: Path, artefact: Path, monkeypatch: pytest.MonkeyPatch):

@@ -20,7 +20,7 @@ from data_prep.token_files import TokenFile
 from data_prep.token_store import TokenStore
 from data_prep.verify import verify_preparation
 from pipeline import cli
-from tests.cluster.test_signatures import made
+from tests.cluster.materials import make as made
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
@@ -39,7 +39,7 @@ def test_only_regular_files_are_read(tmp_path: Path, make: Callable[[Path], Any]
 
 
 def test_a_file_that_may_not_be_read_is_not_told_as_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    artefact = made(tmp_path / "artefact")
+    artefact = made(tmp_path / "artefact", {"data": b"tokens"})
     manifest = read_manifest(artefact)
 
     def refuse(path: Any, *_: Any, **__: Any) -> Any:

@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 from cluster import progress as progress_module
 from cluster import shards as shards_module
 from cluster.artefacts.errors import (
-    ConfigError,
-    CorruptArtefactError,
     MissingInputError,
     StorageError,
     TooManyRejectsError,
     WorkersLostError,
 )
-from cluster.artefacts.manifest import InputEntry, read_manifest
+from cluster.artefacts.manifest import InputEntry
 from cluster.artefacts.shard_records import (
     LOG_NAME,
     SHARD_RECORDS,
@@ -92,47 +90,39 @@ def inodes(directory) -> dict[str, int]:
 
 
 def test_records_come_in_the_order_of_the_shards_and_describe_their_files(tmp_path):
-    records = map_shards(write, make(["a", "bbb", "cc"]), tmp_path, title="t", max_in_flight=2)
+    shards = make(["a", "bbb", "cc"], _0={"notes": [{"left": "out"}]})
+    records = map_shards(write, shards, tmp_path, title="t", max_in_flight=2)
     assert [record.entry.path for record in records] == ["shard-0", "shard-1", "shard-2"]
     assert [record.entry.rows for record in records] == [1, 3, 2]
     assert [(tmp_path / record.entry.path).read_text() for record in records] == ["a", "bbb", "cc"]
-    assert SHARD_RECORDS.read_all(tmp_path) == records
-
-
-def test_notes_are_on_disk_and_not_in_memory(tmp_path):
-    shards = make(["a", "b"], _0={"notes": [{"left": "out"}]})
-    records = map_shards(write, shards, tmp_path, title="t")
-    assert [record.notes for record in records] == [(), ()]
+    # Notes are on disk and not in memory.
+    assert [record.notes for record in records] == [(), (), ()]
+    stored = SHARD_RECORDS.read_all(tmp_path)
+    assert [record.model_copy(update={"notes": ()}) for record in stored] == records
+    assert [record.notes for record in stored] == [({"left": "out"},), (), ()]
     assert map_shards(write, shards, tmp_path, title="t") == records
-    assert [record.notes for record in SHARD_RECORDS.read_all(tmp_path)] == [({"left": "out"},), ()]
 
 
-def test_finished_shards_are_skipped_and_changed_ones_redone(tmp_path):
-    map_shards(write, make(["a", "b", "c"]), tmp_path, title="t")
-    before = inodes(tmp_path)
+def test_finished_shards_are_skipped_and_those_whose_file_input_or_record_changed_redone(tmp_path):
+    map_shards(write, make("abcdef"), tmp_path, title="t")
+    before, records = inodes(tmp_path), tmp_path / "shard-records"
     (tmp_path / "shard-1").write_text("x")
-    map_shards(write, make(["a", "b", "new"]), tmp_path, title="t")
+    (records / "shard-3.json").write_text("{")
+    altered = records / "shard-4.json"
+    altered.write_bytes(altered.read_bytes().replace(b'"rows":1', b'"rows":7'))
+    assert len(SHARD_RECORDS.read_all(tmp_path)) == 4
+    found = map_shards(write, make(["a", "b", "new", "d", "e", "f"]), tmp_path, title="t")
+    assert [(tmp_path / record.entry.path).read_text() for record in found] == [
+        "a",
+        "b",
+        "new",
+        "d",
+        "e",
+        "f",
+    ]
+    assert [record.entry.rows for record in found] == [1, 1, 3, 1, 1, 1]
     after = inodes(tmp_path)
-    assert (tmp_path / "shard-1").read_text() == "b"
-    assert (tmp_path / "shard-2").read_text() == "new"
-    assert after["shard-0"] == before["shard-0"]
-
-
-def test_a_damaged_record_costs_its_shard_only(tmp_path):
-    map_shards(write, make(["a", "b"]), tmp_path, title="t")
-    before = inodes(tmp_path)
-    (tmp_path / "shard-records" / "shard-0.json").write_text("{")
-    assert len(SHARD_RECORDS.read_all(tmp_path)) == 1
-    map_shards(write, make(["a", "b"]), tmp_path, title="t")
-    assert inodes(tmp_path)["shard-1"] == before["shard-1"]
-    assert len(SHARD_RECORDS.read_all(tmp_path)) == 2
-
-
-def test_a_record_with_an_altered_count_is_no_record(tmp_path):
-    (first,) = map_shards(write, make(["abc"]), tmp_path, title="t")
-    path = tmp_path / "shard-records" / "shard-0.json"
-    path.write_bytes(path.read_bytes().replace(b'"rows":3', b'"rows":7'))
-    assert map_shards(write, make(["abc"]), tmp_path, title="t") == [first]
+    assert {name for name in before if before[name] == after[name]} >= {"shard-0", "shard-5"}
 
 
 def test_a_task_that_is_killed_once_is_run_again(tmp_path):
@@ -250,12 +240,7 @@ def test_what_a_task_that_was_given_up_is_still_writing_does_not_enter_the_artef
 def test_an_artefact_is_made_once_and_then_confirmed(tmp_path, monkeypatch):
     first = build(tmp_path / "a", make(["x", "yy"]))
     assert first.stats["rows"] == 3
-    assert (first.stats["tokens"], first.stats["seen"], first.stats["shards"], first.stats["rejects"]) == (
-        6,
-        2,
-        2,
-        0,
-    )
+    assert first.stats.items() >= {"tokens": 6, "seen": 2, "shards": 2, "rejects": 0}.items()
     assert [entry.path for entry in first.files] == ["shard-0", "shard-1", "sidecar"]
     monkeypatch.setattr("cluster.sharded_artefact.map_shards", None)
     assert build(tmp_path / "a", make(["x", "yy"])) == first
@@ -273,15 +258,6 @@ def test_damaged_shards_and_sidecars_are_quarantined_and_made_as_they_were(tmp_p
     assert [name for name in ("shard-0", "shard-2", "manifest.json") if after[name] != before[name]] == []
 
 
-def test_a_repair_that_comes_out_differently_is_an_error(tmp_path):
-    build(tmp_path / "a", make(["x"]))
-    (tmp_path / "a" / "shard-0").write_text("?")
-    changed = make(["x"])
-    changed[0].split["text"] = "not x"
-    with pytest.raises(CorruptArtefactError, match="differ from the first ones"):
-        build(tmp_path / "a", changed)
-
-
 def test_shards_that_other_libraries_made_are_not_continued_and_finished_artefacts_stay(tmp_path):
     (tmp_path / "broken").touch()
     shards = make(["x", "yy"], _1={"fail_while": str(tmp_path / "broken")})
@@ -297,74 +273,15 @@ def test_shards_that_other_libraries_made_are_not_continued_and_finished_artefac
     assert inodes(tmp_path / "a")["shard-0"] == before["shard-0"]
 
 
-def test_an_artefact_of_other_settings_is_replaced_only_on_demand(tmp_path):
-    first = build(tmp_path / "a", make(["x"]), {"rate": 1})
-    with pytest.raises(ConfigError, match="rate was 1, is 2"):
-        build(tmp_path / "a", make(["x"]), {"rate": 2})
-    second = build(tmp_path / "a", make(["x"]), {"rate": 2}, replace=True)
-    assert second.fingerprint != first.fingerprint
-    assert second.config == {"rate": 2}
-
-
-def test_a_refusal_names_the_setting_and_not_all_around_it(tmp_path):
-    def config(**changes):
-        return {"sources": [{"name": "a"}, {"name": "b", "filters": [{"kind": "length"} | changes]}]}
-
-    build(tmp_path / "a", make(["x"]), config(least=3))
-    with pytest.raises(ConfigError, match=r"settings: sources\.1\.filters\.0\.least was 3, is 4\."):
-        build(tmp_path / "a", make(["x"]), config(least=4))
-    with pytest.raises(ConfigError, match="was None, is 2; 4 more settings differ"):
-        build(tmp_path / "a", make(["x"]), config(least=3, **{f"new{n}": n for n in range(-2, 7)}))
-
-
-def test_a_refusal_says_which_kind_of_input_took_the_place_of_which(tmp_path):
-    build(tmp_path / "a", make(["x"]))
-    with pytest.raises(ConfigError, match="1 inputs are new and 1 are gone; made from other instead of k"):
-        build(tmp_path / "a", make(["x"]), inputs=[InputEntry(kind="other", uri="u", fingerprint="g")])
-
-
-@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_text("{")], ids=["lost", "damaged"])
-def test_a_manifest_that_is_gone_or_damaged_costs_no_shard(tmp_path, spoil):
-    first = build(tmp_path / "a", make(["x", "yy"]))
-    before = inodes(tmp_path / "a")
-    spoil(tmp_path / "a" / "manifest.json")
-    assert build(tmp_path / "a", make(["x", "yy"])).fingerprint == first.fingerprint
-    after = inodes(tmp_path / "a")
-    assert {name for name in before if after[name] != before[name]} <= {"manifest.json", "sidecar"}
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    assert read_manifest(tmp_path / "a").fingerprint == first.fingerprint
-
-
-def test_a_damaged_manifest_and_the_only_shard_are_made_again(tmp_path):
-    first = build(tmp_path / "a", make(["x"]))
-    for name in ("manifest.json", "shard-0"):
-        (tmp_path / "a" / name).write_text("{")
-    assert build(tmp_path / "a", make(["x"])).fingerprint == first.fingerprint
-    assert (tmp_path / "a" / "shard-0").read_text() == "x"
-
-
-def test_a_damaged_manifest_of_unknown_work_is_not_thrown_away(tmp_path):
-    build(tmp_path / "a", make(["x"]))
-    (tmp_path / "a" / "manifest.json").write_text("{")
-    with pytest.raises(CorruptArtefactError, match=r"manifest\.json cannot be read") as raised:
-        build(tmp_path / "a", make(["other"]))
-    assert "--replace" in raised.value.next_step
-    build(tmp_path / "a", make(["other"]), replace=True)
-    assert (tmp_path / "a" / "shard-0").read_text() == "other"
-
-
-def test_a_connected_cluster_is_used_and_left_alone():
+def test_a_connected_cluster_is_used_within_the_workers_asked_for_and_left_alone(tmp_path):
     import ray
 
     with ray_runtime(num_cpus=7):
         assert (node_cpus(), tasks_in_flight()) == (2, 4)
-    assert ray.is_initialized()
-
-
-def test_no_more_shards_are_worked_on_than_was_asked_for(tmp_path):
     with ray_runtime(workers=1):
         assert (node_cpus(), tasks_in_flight()) == (1, 1)
         map_shards(write, make(["a", "bbb", "cc"]), tmp_path, title="t")
+    assert ray.is_initialized()
     assert tasks_in_flight() == 4
 
 
@@ -377,6 +294,5 @@ def test_shards_that_were_made_from_the_same_are_taken_over_under_their_new_name
     assert [(tmp_path / "a" / f"shard-{n}").read_text() for n in range(3)] == ["new", "x", "z"]
     lines = map(json.loads, (tmp_path / "a" / LOG_NAME).read_text().splitlines())
     assert sorted(line["file"] for line in lines if "file" in line) == ["shard-0", "shard-2"]
-    progress = read_progress(tmp_path / "a")
-    assert progress is not None
+    assert (progress := read_progress(tmp_path / "a")) is not None
     assert (progress.done, progress.total) == (3, 3)

@@ -6,6 +6,7 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -41,6 +42,7 @@ from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard
 from data_prep.tokenizers.pretrained import find_tokenizer
 from pipeline.commands.verbs import app
+from tests.cluster.materials import make
 
 
 @pytest.fixture
@@ -53,11 +55,15 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(directory: Path, text: str = "tokens") -> Path:
-    staging = directory.with_name(f".{directory.name}.partial")
-    staging.mkdir(parents=True)
-    (staging / "data").write_text(text)
-    commit(staging, directory, "tokens", config={"a": 1})
-    return directory
+    return make(directory, {"data": text.encode()})
+
+
+def unsigned(directory: Path) -> Path:
+    """An artefact of a process that neither signs nor trusts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(KEY_VARIABLE)
+        patch.delenv(TRUST_VARIABLE)
+        return made(directory)
 
 
 def test_signed_artefact_is_read_by_those_who_trust_its_key(team: Path, tmp_path: Path):
@@ -65,24 +71,16 @@ def test_signed_artefact_is_read_by_those_who_trust_its_key(team: Path, tmp_path
     assert manifest.files[0].sha256 == sha256_of(tmp_path / "artefact" / "data")
 
 
-def test_signing_changes_no_fingerprint(team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    signed = read_manifest(made(tmp_path / "signed"))
-    monkeypatch.delenv(KEY_VARIABLE)
-    monkeypatch.delenv(TRUST_VARIABLE)
-    unsigned = made(tmp_path / "unsigned")
-    assert read_manifest(unsigned).fingerprint == signed.fingerprint
-    stored = orjson.loads((unsigned / MANIFEST_NAME).read_bytes())
+def test_signing_changes_no_fingerprint_and_an_unsigned_artefact_is_refused(team: Path, tmp_path: Path):
+    plain = unsigned(tmp_path / "unsigned")
+    assert (
+        read_manifest(plain, anyone=True).fingerprint == read_manifest(made(tmp_path / "signed")).fingerprint
+    )
+    stored = orjson.loads((plain / MANIFEST_NAME).read_bytes())
     assert "signature" not in stored
     assert set(stored["files"][0]) == {"path", "size_bytes", "xxh3_128", "rows", "tokens"}
-
-
-def test_unsigned_artefact_is_refused(team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with monkeypatch.context() as patch:
-        patch.delenv(KEY_VARIABLE)
-        patch.delenv(TRUST_VARIABLE)
-        artefact = made(tmp_path / "artefact")
     with pytest.raises(UntrustedArtefactError, match="is not signed"):
-        open_artefact(artefact)
+        open_artefact(plain)
 
 
 def test_artefact_of_another_key_is_refused(team: Path, tmp_path: Path):
@@ -102,37 +100,38 @@ def test_forged_file_with_the_same_xxh3_is_found(team: Path, tmp_path: Path):
     assert "SHA-256" in difference(artefact / "data", forged)
 
 
-def test_altered_manifest_is_refused_though_its_checksums_fit(team: Path, tmp_path: Path):
-    artefact = made(tmp_path / "artefact")
-    contents = unseal(orjson.loads((artefact / MANIFEST_NAME).read_bytes()))
-    contents["stats"] = {"tokens": 7}
-    (artefact / MANIFEST_NAME).write_bytes(orjson.dumps(seal(contents)))
-    with pytest.raises(UntrustedArtefactError, match=r"not what team\.pub signed"):
-        read_manifest(artefact)
+def with_other_numbers(artefact: Path) -> Any:
+    return unseal(orjson.loads((artefact / MANIFEST_NAME).read_bytes())) | {"stats": {"tokens": 7}}
 
 
-def test_signature_of_another_artefact_does_not_fit(team: Path, tmp_path: Path):
-    artefact, other = made(tmp_path / "artefact"), made(tmp_path / "other", "others' tokens")
+def with_the_signature_of_another(artefact: Path) -> Any:
+    other = made(artefact.with_name("other"), "others' tokens")
     contents, donor = (unseal(orjson.loads((one / MANIFEST_NAME).read_bytes())) for one in (artefact, other))
-    contents["signature"] = donor["signature"]
-    (artefact / MANIFEST_NAME).write_bytes(orjson.dumps(seal(contents)))
-    with pytest.raises(UntrustedArtefactError):
-        read_manifest(artefact)
+    return contents | {"signature": donor["signature"]}
 
 
-def test_signed_manifest_without_sha256_is_damaged(team: Path, tmp_path: Path):
+def without_sha256(artefact: Path) -> Any:
     """It would leave files to a hash that a forger can meet; only a buggy or hostile signer makes one."""
-    artefact = made(tmp_path / "artefact")
     manifest = read_manifest(artefact)
-    bare = manifest.model_copy(
-        update={
-            "files": tuple(replace(one, sha256=None) for one in manifest.files),
-            "signature": None,
-        }
-    )
-    resigned = bare.model_copy(update={"signature": sign(signed_bytes(bare))})
-    (artefact / MANIFEST_NAME).write_bytes(orjson.dumps(seal(resigned.model_dump(mode="json"))))
-    with pytest.raises(CorruptArtefactError, match="no SHA-256"):
+    files = tuple(replace(one, sha256=None) for one in manifest.files)
+    bare = manifest.model_copy(update={"files": files, "signature": None})
+    return bare.model_copy(update={"signature": sign(signed_bytes(bare))}).model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("forge", "error", "message"),
+    [
+        (with_other_numbers, UntrustedArtefactError, r"not what team\.pub signed"),
+        (with_the_signature_of_another, UntrustedArtefactError, r"not what team\.pub signed"),
+        (without_sha256, CorruptArtefactError, "no SHA-256"),
+    ],
+)
+def test_forged_manifest_is_refused_though_its_checksums_fit(
+    team: Path, tmp_path: Path, forge: Any, error: type[Exception], message: str
+):
+    artefact = made(tmp_path / "artefact")
+    (artefact / MANIFEST_NAME).write_bytes(orjson.dumps(seal(forge(artefact))))
+    with pytest.raises(error, match=message):
         read_manifest(artefact)
 
 
@@ -145,22 +144,23 @@ def test_cache_of_hashed_files_does_not_vouch_for_signed_ones(team: Path, tmp_pa
 
 
 def test_private_key_that_others_can_read_is_refused(team: Path, tmp_path: Path):
-    private = team / "open.pem"
-    private.write_bytes((team / "team.pem").read_bytes())
-    private.chmod(0o644)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(KEY_VARIABLE, str(private))
-        with pytest.raises(ConfigError, match="Others can read"):
-            made(tmp_path / "artefact")
+    (team / "team.pem").chmod(0o644)
+    with pytest.raises(ConfigError, match="Others can read"):
+        made(tmp_path / "artefact")
     assert not (tmp_path / "artefact").exists()
 
 
-def test_missing_key_and_empty_directory_of_keys_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_keys_are_told_and_who_only_reads_signed_artefacts_makes_none(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / "gone.pem"))
     with pytest.raises(MissingInputError, match=r"gone\.pem"):
-        made(tmp_path / "artefact")
+        made(tmp_path / "one")
     monkeypatch.delenv(KEY_VARIABLE)
-    artefact = made(tmp_path / "another")
+    with pytest.raises(UntrustedArtefactError):
+        made(tmp_path / "two")
+    monkeypatch.delenv(TRUST_VARIABLE)
+    artefact = made(tmp_path / "three")
     monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path))
     with pytest.raises(MissingInputError, match="holds no public key"):
         open_artefact(artefact)
@@ -176,22 +176,16 @@ def test_keys_of_openssl_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert open_artefact(made(tmp_path / "artefact")).signature is not None
 
 
-def test_artefact_is_signed_later_by_a_command(team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    key = team / "team.pem"
-    monkeypatch.delenv(KEY_VARIABLE)
-    with monkeypatch.context() as patch:
-        patch.delenv(TRUST_VARIABLE)
-        artefact = made(tmp_path / "artefact")
+def test_artefact_is_signed_later_by_a_command_unless_it_is_damaged(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    artefact = unsigned(tmp_path / "artefact")
     before = read_manifest(artefact, anyone=True)
-    unset = CliRunner().invoke(app, ["sign", str(artefact)])
-    assert isinstance(unset.exception, ConfigError)
-    monkeypatch.setenv(KEY_VARIABLE, str(key))
+    with monkeypatch.context() as patch:
+        patch.delenv(KEY_VARIABLE)
+        assert isinstance(CliRunner().invoke(app, ["sign", str(artefact)]).exception, ConfigError)
     assert CliRunner().invoke(app, ["sign", str(artefact)], catch_exceptions=False).exit_code == 0
     assert open_artefact(artefact).fingerprint == before.fingerprint
-
-
-def test_damaged_artefact_is_not_signed(team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    artefact = made(tmp_path / "artefact")
     (artefact / "data").write_text("damage")
     assert isinstance(CliRunner().invoke(app, ["sign", str(artefact)]).exception, CorruptArtefactError)
 
@@ -228,14 +222,11 @@ def test_work_in_progress_of_others_is_made_anew(
         write_seal(tmp_path / "own/part")
         assert has_seal(tmp_path / "own/part")
         # A forger can make a file with the same xxh3_128.
-        monkeypatch.setattr("cluster.artefacts.storage.hash_file", lambda path: (read_digest(path), 4))
+        digest = xxhash.xxh3_128_hexdigest(b"text")
+        monkeypatch.setattr("cluster.artefacts.storage.hash_file", lambda path: (digest, 4))
         (tmp_path / "own/part").write_text("evil")
         assert not SHARD_RECORDS.finished(tmp_path / "own", [PART])
         assert not has_seal(tmp_path / "own/part")
-
-
-def read_digest(path: Path) -> str:
-    return xxhash.xxh3_128_hexdigest(b"text")
 
 
 def test_a_planted_file_does_not_become_part_of_an_artefact(tmp_path: Path):
@@ -255,14 +246,6 @@ def test_a_planted_file_does_not_become_part_of_an_artefact(tmp_path: Path):
         finish=lambda directory, records: {},
     )
     assert [entry.path for entry in manifest.files] == ["part"]
-
-
-def test_who_reads_signed_artefacts_only_and_has_no_key_makes_nothing(
-    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.delenv(KEY_VARIABLE)
-    with pytest.raises(UntrustedArtefactError):
-        made(tmp_path / "artefact")
 
 
 def test_a_tokenizer_is_a_file_of_a_signed_artefact(team: Path, tmp_path: Path):

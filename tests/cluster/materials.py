@@ -1,0 +1,30 @@
+"""Artefacts that several tests of this folder make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, make_manifest, manifest_bytes
+from cluster.artefacts.remote import Remote
+from cluster.artefacts.storage import commit, staging_directory
+
+FILES = {"a.bin": b"a" * 3000, "inner/b.bin": b"b" * 2000}
+SIZE_BYTES = 5000
+
+
+def make(directory: Path, files: dict[str, bytes] = FILES, kind: str = "tokens") -> Path:
+    """Commit an artefact."""
+    staging = staging_directory(directory, "made-by-a-test")
+    staging.mkdir(parents=True)
+    for name, data in files.items():
+        (staging / name).parent.mkdir(parents=True, exist_ok=True)
+        (staging / name).write_bytes(data)
+    commit(staging, directory, kind, config={})
+    return directory
+
+
+def claim_a_huge_file(uri: str) -> None:
+    """Overwrite the manifest in a store by one of a file of 2**60 bytes."""
+    entry = FileEntry(path="huge", size_bytes=1 << 60, xxh3_128="0" * 32)
+    manifest = make_manifest("tokens", config={}, inputs=[], files=[entry], stats={})
+    Remote.open(uri).write(MANIFEST_NAME, manifest_bytes(manifest))
