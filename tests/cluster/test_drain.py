@@ -7,10 +7,13 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
+import pytest
 from ray.job_submission import JobStatus
 
 from cluster import drain, jobs
@@ -27,52 +30,53 @@ time.sleep(3600)
 """
 
 
-def start(*command: str, **options) -> subprocess.Popen[str]:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
+DEAF = VERB.replace("SIGTERM, save", "SIGTERM, signal.SIG_IGN")
 
 
-def test_verbs_are_ended_and_waited_for_and_no_other_process(tmp_path: Path):
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts programs that print that they are ready; they end with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, **options)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_verbs_are_ended_and_waited_for_and_no_other_process(tmp_path: Path, start: Any):
     (tmp_path / "cloze").write_text(VERB)
     (tmp_path / "pipeline").mkdir()
     (tmp_path / "pipeline" / "__init__.py").touch()
     (tmp_path / "pipeline" / "cli.py").write_text(VERB)
-    script = start(sys.executable, str(tmp_path / "cloze"), "pretrain", "x.yaml")
-    module = start(
-        sys.executable, "-m", "pipeline.cli", "pretrain", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}
-    )
-    other = start(sys.executable, "-c", VERB, "cloze")
-    try:
-        started = [psutil.Process(process.pid) for process in (script, module, other)]
-        assert drain.end_verbs(started, timeout_s=60) == []
-        assert other.poll() is None
-        for verb in (script, module):
-            assert verb.stdout is not None
-            assert verb.stdout.read() == "saved\n"
-    finally:
-        for process in (script, module, other):
-            process.kill()
-            process.wait()
+    script = start(str(tmp_path / "cloze"), "pretrain", "x.yaml")
+    module = start("-m", "pipeline.cli", "pretrain", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    other = start("-c", VERB, "cloze")
+    started = [psutil.Process(process.pid) for process in (script, module, other)]
+    assert drain.end_verbs(started, timeout_s=60) == []
+    assert other.poll() is None
+    assert [verb.stdout.read() for verb in (script, module)] == ["saved\n"] * 2
 
 
-def test_a_verb_that_takes_longer_is_named(tmp_path: Path):
-    (tmp_path / "cloze").write_text(VERB.replace("SIGTERM, save", "SIGTERM, signal.SIG_IGN"))
-    slow = start(sys.executable, str(tmp_path / "cloze"))
-    try:
-        assert drain.end_verbs([psutil.Process(slow.pid)], timeout_s=0.1) == [slow.pid]
-    finally:
-        slow.kill()
-        slow.wait()
+def test_a_verb_that_takes_longer_is_named(tmp_path: Path, start: Any):
+    (tmp_path / "cloze").write_text(DEAF)
+    slow = start(str(tmp_path / "cloze"))
+    assert drain.end_verbs([psutil.Process(slow.pid)], timeout_s=0.1) == [slow.pid]
 
 
 def test_jobs_elsewhere_are_stopped_while_verbs_here_still_save_and_no_verb_is_asked_twice(
-    tmp_path: Path, monkeypatch
+    tmp_path: Path, monkeypatch, start: Any
 ):
-    (tmp_path / "cloze").write_text(VERB.replace("SIGTERM, save", "SIGTERM, signal.SIG_IGN"))
+    (tmp_path / "cloze").write_text(DEAF)
     config = json.dumps({"metadata": {"job_submission_id": "here"}})
-    slow = start(sys.executable, str(tmp_path / "cloze"), env={"RAY_JOB_CONFIG_JSON_ENV_VAR": config})
+    slow = start(str(tmp_path / "cloze"), env={"RAY_JOB_CONFIG_JSON_ENV_VAR": config})
     refusals, asked = [ClusterUnreachableError("busy")], []
     running = {"here": "RUNNING", "elsewhere": "RUNNING", "over": "SUCCEEDED"}
 
@@ -86,11 +90,7 @@ def test_jobs_elsewhere_are_stopped_while_verbs_here_still_save_and_no_verb_is_a
     monkeypatch.setattr(jobs, "connect", lambda _: None)
     monkeypatch.setattr(jobs, "list_jobs", list_jobs)
     monkeypatch.setattr(jobs, "ask_to_stop", lambda _, job: asked.append(job))
-    try:
-        assert not drain._drain_head(0.5)
-    finally:
-        slow.kill()
-        slow.wait()
+    assert not drain._drain_head(0.5)
     assert asked == ["elsewhere"]
 
 

@@ -5,12 +5,7 @@ import pickle
 
 import pytest
 
-from cluster.artefacts.errors import (
-    ClozeError,
-    ConfigError,
-    ConfigProblem,
-    exit_codes,
-)
+from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, exit_codes
 
 
 def all_errors() -> list[type[ClozeError]]:
@@ -23,21 +18,14 @@ def all_errors() -> list[type[ClozeError]]:
 
 @pytest.mark.parametrize("cls", all_errors(), ids=lambda cls: cls.__name__)
 def test_every_error_survives_pickling_with_all_it_says(cls):
-    error = cls("it broke", kept="the rest", next_step="type this")
+    problems = {"problems": (ConfigProblem("a.b", "3", "must be 4"),)} if cls is ConfigError else {}
+    error = cls("it broke", kept="the rest", next_step="type this", **problems)
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is cls
-        assert (again.problem, again.kept, again.next_step) == ("it broke", "the rest", "type this")
+        assert vars(again) == vars(error)
         assert str(again) == str(error)
-
-
-def test_config_problems_survive_pickling():
-    error = ConfigError(
-        "1 problem", problems=(ConfigProblem("a.b", "3", "must be 4"),), next_step="change it"
-    )
-    again = pickle.loads(pickle.dumps(error))
-    assert isinstance(again, ConfigError)
-    assert again.problems == error.problems
-    assert str(again).splitlines() == ["1 problem", "  a.b = 3: must be 4", "Next: change it"]
+    if problems:
+        assert str(error).splitlines()[:2] == ["it broke", "  a.b = 3: must be 4"]
 
 
 def test_exit_codes_are_distinct():

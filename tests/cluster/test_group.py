@@ -118,8 +118,6 @@ def note_listeners(argument: Mapping[str, Any], rank: Rank) -> None:
 
 
 def note_environment(argument: Mapping[str, Any], rank: Rank) -> None:
-    import json
-
     Path(argument["starts"]).write_text(json.dumps(dict(os.environ)))
 
 

@@ -17,9 +17,7 @@ from cluster.artefacts.errors import exit_codes
 from cluster.failures import Failure, failure_of_exit_code
 from cluster.job_process import run_with_retries
 
-COUNTING = (
-    "import pathlib, sys; p = pathlib.Path(sys.argv[1]); n = p.stat().st_size; p.write_text('x' * (n + 1)); "
-)
+COUNTING = "import os, pathlib, sys; p = pathlib.Path(sys.argv[1]); n = p.stat().st_size; p.write_text('x' * (n + 1)); "
 
 
 @pytest.fixture
@@ -36,38 +34,30 @@ def command(attempts: Path, then: str) -> list[str]:
     return [sys.executable, "-c", COUNTING + then, str(attempts)]
 
 
-def test_failure_that_may_pass_is_retried_until_it_passes(attempts: Path):
-    assert run_with_retries(command(attempts, "sys.exit(31 if n < 2 else 0)"), 5, threading.Event()) == 0
-    assert attempts.stat().st_size == 3
-
-
-def test_retries_end(attempts: Path):
-    assert run_with_retries(command(attempts, "sys.exit(30)"), 2, threading.Event()) == 30
-    assert attempts.stat().st_size == 3
-
-
-@pytest.mark.parametrize("code", [0, 1, 2, 10, 11, 20, 21, 24, 26, 36, 75, 130])
-def test_mistakes_stops_and_damage_are_not_retried(attempts: Path, code: int):
-    assert run_with_retries(command(attempts, f"sys.exit({code})"), 3, threading.Event()) == code
-    assert attempts.stat().st_size == 1
-
-
-def test_killed_command_is_retried(attempts: Path):
-    killed = "import os, signal; n or os.kill(os.getpid(), signal.SIGKILL)"
-    assert run_with_retries(command(attempts, killed), 1, threading.Event()) == 0
-    assert (
-        run_with_retries(command(attempts, "import os; os.kill(os.getpid(), 9)"), 0, threading.Event()) == 137
-    )
+@pytest.mark.parametrize(
+    ("then", "retries", "code", "count"),
+    [
+        pytest.param("sys.exit(31 if n < 2 else 0)", 5, 0, 3, id="passes"),
+        pytest.param("sys.exit(30)", 2, 30, 3, id="retries end"),
+        pytest.param("n or os.kill(os.getpid(), 9)", 1, 0, 2, id="killed once"),
+        pytest.param("os.kill(os.getpid(), 9)", 0, 137, 1, id="killed"),
+        *(
+            # Mistakes, stops and damage are not retried.
+            (f"sys.exit({code})", 3, code, 1)
+            for code in (0, 1, 2, 10, 11, 20, 21, 24, 26, 36, 75, 130)
+        ),
+    ],
+)
+def test_a_failure_is_retried_while_it_may_pass(
+    attempts: Path, then: str, retries: int, code: int, count: int
+):
+    assert run_with_retries(command(attempts, then), retries, threading.Event()) == code
+    assert attempts.stat().st_size == count
 
 
 def test_no_error_that_needs_an_operator_may_pass():
-    assert {code for code in exit_codes() if failure_of_exit_code(code)[0] is Failure.LOST} == {
-        14,
-        30,
-        31,
-        32,
-        34,
-    }
+    passing = {code for code in exit_codes() if failure_of_exit_code(code)[0] is Failure.LOST}
+    assert passing == {14, 30, 31, 32, 34}
 
 
 @pytest.mark.parametrize(("code", "name"), [(-9, "SIGKILL"), (-35, "signal 35"), (99, "not documented")])

@@ -76,7 +76,9 @@ def test_every_node_is_checked_and_nothing_is_left_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_storage_that_is_not_shared_is_found(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_storage_that_is_not_shared_is_found_and_nodes_that_do_not_join_are_counted(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Two directories in the place of one, as on machines without a common mount."""
 
     class Apart(NodeProbe):
@@ -91,84 +93,59 @@ def test_a_storage_that_is_not_shared_is_found(address: str, tmp_path: Path, mon
 
     monkeypatch.setattr(node_checks, "NodeProbe", Apart)
     monkeypatch.setattr(node_checks, "_VISIBLE_S", 0.5)
+    monkeypatch.setattr(node_checks, "_ANSWER_S", 0.1)
     monkeypatch.setattr(node_checks, "_check_exchanges", lambda nodes: None)
-    for report in check_nodes(address, places(tmp_path)):
+    missing, *reports = check_nodes(address, places(tmp_path), num_nodes=4)
+    assert missing.checks[0].found == "3 of 4 joined"
+    assert len(reports) == 3
+    for report in reports:
         check = by_name(report)["shared storage"]
         assert check.status == "fail"
         assert "is not seen here" in check.found
         assert str(tmp_path) in check.remedy
 
 
-def test_a_node_with_other_software_and_a_wrong_clock_is_named(
+def test_nodes_with_other_software_a_wrong_clock_or_no_answer_are_named_and_do_not_end_the_checks(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    head = sorted(node_checks._alive(), key=lambda node: node["Resources"].get("CPU", 0))[0]["NodeID"]
+    # Of equally many nodes with a version, the first ones are right.
+    broken, _, odd = sorted(each["NodeID"] for each in node_checks._alive())
 
-    class Older(NodeProbe):
-        def facts(self, places: Places):
+    class Odd(NodeProbe):
+        def __init__(self) -> None:
             import ray
 
+            self.node = ray.get_runtime_context().get_node_id()
+            if self.node == broken:
+                raise ModuleNotFoundError("No module named 'cluster'")
+            super().__init__()
+
+        def facts(self, places: Places):
             facts = super().facts(places)
-            if ray.get_runtime_context().get_node_id() == head:
+            if self.node == odd:
                 facts.versions["torch"] = "1.0"
             return facts
 
         def now_s(self) -> float:
-            import ray
+            return super().now_s() - (100 if self.node == odd else 0)
 
-            return super().now_s() - (100 if ray.get_runtime_context().get_node_id() == head else 0)
-
-    monkeypatch.setattr(node_checks, "NodeProbe", Older)
+    monkeypatch.setattr(node_checks, "NodeProbe", Odd)
     monkeypatch.setattr(node_checks, "_check_exchanges", lambda nodes: None)
     reports = {report.node[-7:-1]: by_name(report) for report in check_nodes(address, places(tmp_path))}
-    wrong = reports.pop(head[:6])
+    wrong, silent = reports.pop(odd[:6]), reports.pop(broken[:6])
     assert wrong["versions"].status == wrong["clock"].status == "fail"
     assert "torch is 1.0, elsewhere" in wrong["versions"].found
     assert "-100" in wrong["clock"].found
-    assert {checks[name].status for checks in reports.values() for name in ("versions", "clock")} == {"ok"}
-
-
-def test_a_node_that_does_not_answer_does_not_end_the_checks(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    head = sorted(node_checks._alive(), key=lambda node: node["Resources"].get("CPU", 0))[0]["NodeID"]
-
-    class Broken(NodeProbe):
-        def __init__(self) -> None:
-            import ray
-
-            if ray.get_runtime_context().get_node_id() == head:
-                raise ModuleNotFoundError("No module named 'cluster'")
-            super().__init__()
-
-    monkeypatch.setattr(node_checks, "NodeProbe", Broken)
-    monkeypatch.setattr(node_checks, "_check_exchanges", lambda nodes: None)
-    reports = {report.node[-7:-1]: report for report in check_nodes(address, places(tmp_path))}
-    broken = reports.pop(head[:6])
-    assert [check.name for check in broken.checks] == ["answers"]
-    assert "No module named" in broken.checks[0].found
-    assert all(by_name(report)["shared storage"].status == "ok" for report in reports.values())
-
-
-def test_nodes_that_do_not_join_are_counted(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(node_checks, "_ANSWER_S", 0.1)
-    (report,) = node_checks._missing(4)
-    assert report.checks[0].found == "3 of 4 joined"
+    assert list(silent) == ["answers"]
+    assert "No module named" in silent["answers"].found
+    (other,) = reports.values()
+    assert {other[name].status for name in ("versions", "clock", "shared storage")} == {"ok"}
 
 
 def test_the_verb_tells_about_nodes_and_ends_with_1_for_a_missing_store(address: str, tmp_path: Path):
     environment = os.environ | {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1", "COLUMNS": "200"}
-    command = [
-        sys.executable,
-        "-m",
-        "pipeline.cli",
-        "doctor",
-        "--address",
-        address,
-        "--json",
-        "--runs-dir",
-        str(tmp_path),
-    ]
+    command = [sys.executable, "-m", "pipeline.cli", "doctor", "--address", address, "--json"]
+    command += ["--runs-dir", str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     answer = json.loads(done.stdout)
     assert done.returncode == 1, done.stderr

@@ -143,8 +143,12 @@ def test_names_in_the_store_lead_no_pull_out_of_its_directory(uri: str, tmp_path
         Remote.open(uri).remove([f"{name}/{file}" for file in files_of(artefact)])
 
 
-def test_pull_that_has_no_room_is_refused_before_it_begins(uri: str, tmp_path: Path, artefact: Path):
+def test_pull_that_has_no_room_or_records_without_end_is_refused(uri, tmp_path, artefact, monkeypatch):
     push(artefact, uri)
+    monkeypatch.setattr(publication, "_RECORD_BYTES", 1 << 10)
+    Remote.open(uri).write("shard-records/long.json", bytes(1 << 11))
+    with pytest.raises(StorageError):
+        pull(uri, tmp_path / "back")
     claim_a_huge_file(uri)
     with pytest.raises(StorageError, match=r"takes 1\.0EiB more, and the file system of .* has"):
         pull(uri, tmp_path / "back")
@@ -190,14 +194,6 @@ def test_what_an_earlier_pull_left_is_not_kept(
         (staging / "shard-records/planted.json").write_text("{}")
     pull(uri, tmp_path / "back")
     assert files_of(tmp_path / "back") == files_of(artefact)
-
-
-def test_records_have_a_limit(uri: str, tmp_path: Path, artefact: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(publication, "_RECORD_BYTES", 1 << 10)
-    push(artefact, uri)
-    Remote.open(uri).write("shard-records/long.json", bytes(1 << 11))
-    with pytest.raises(StorageError):
-        pull(uri, tmp_path / "back")
 
 
 @pytest.mark.parametrize(
@@ -266,15 +262,8 @@ def test_artefact_that_is_replaced_while_it_is_read_is_not_called_damaged(
         push(artefact, uri, replace=True)
 
 
-def test_damaged_artefact_is_not_pushed(uri: str, artefact: Path):
-    (artefact / "a.bin").write_bytes(b"x" * 3000)
-    with pytest.raises(CorruptArtefactError, match=r"a\.bin"):
-        push(artefact, uri)
-    assert objects(uri) == []
-
-
-def test_damage_in_the_store_is_named_by_a_pull_and_written_again_by_a_push(
-    uri: str, tmp_path: Path, artefact: Path
+def test_damage_is_not_pushed_and_that_in_the_store_named_by_a_pull_and_written_again_by_a_push(
+    uri, tmp_path, artefact
 ):
     push(artefact, uri)
     flip_byte(f"{uri}/a.bin")
@@ -283,19 +272,18 @@ def test_damage_in_the_store_is_named_by_a_pull_and_written_again_by_a_push(
     assert f"cloze push DIRECTORY {uri} --again" in caught.value.next_step
     assert not (tmp_path / "back").exists()
     push(artefact, uri, again=True)
-    pull(uri, tmp_path / "back")
-    (tmp_path / "back" / "a.bin").write_bytes(b"x" * 3000)
-    pull(uri, tmp_path / "back")
-    open_artefact(tmp_path / "back")
-
-
-def test_damaged_manifest_in_the_store_is_written_again(uri: str, artefact: Path):
-    push(artefact, uri)
     flip_byte(f"{uri}/{MANIFEST_NAME}", 40)
     with pytest.raises(CorruptArtefactError):
         manifest_at(uri)
     assert push(artefact, uri).copied_bytes == 0
     assert manifest_at(uri) == open_artefact(artefact)
+    pull(uri, tmp_path / "back")
+    (tmp_path / "back" / "a.bin").write_bytes(b"x" * 3000)
+    with pytest.raises(CorruptArtefactError, match=r"a\.bin"):
+        push(tmp_path / "back", f"{uri}/another")
+    assert not [name for name in objects(uri) if name.startswith("another")]
+    pull(uri, tmp_path / "back")
+    open_artefact(tmp_path / "back")
 
 
 @pytest.fixture

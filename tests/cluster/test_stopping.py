@@ -47,25 +47,23 @@ def test_sigterm_lets_the_work_come_to_its_own_end(tmp_path: Path):
     assert "in 60 s" in err
 
 
-def test_a_second_sigterm_ends_at_once_with_75_and_the_next_step(tmp_path: Path):
-    process = start(tmp_path, grace_s=60, obeys=False)
+@pytest.mark.parametrize(
+    ("grace_s", "again", "told"), [(60, True, "SIGTERM came again"), (0.2, False, "0.2 s were not enough")]
+)
+def test_a_second_sigterm_or_the_end_of_the_grace_time_ends_with_75_and_the_next_step(
+    tmp_path: Path, grace_s: float, again: bool, told: str
+):
+    process = start(tmp_path, grace_s=grace_s, obeys=False)
     process.send_signal(signal.SIGTERM)
-    while not (tmp_path / REQUEST_NAME).exists():
-        time.sleep(0.01)
-    time.sleep(signals._SAME_S)
-    process.send_signal(signal.SIGTERM)
+    if again:
+        while not (tmp_path / REQUEST_NAME).exists():
+            time.sleep(0.01)
+        time.sleep(signals._SAME_S)
+        process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate()
     assert process.returncode == 75
-    assert "SIGTERM came again" in printed
+    assert told in printed
     assert "Next: type this" in printed
-
-
-def test_when_the_grace_time_is_over_the_work_ends_with_75(tmp_path: Path):
-    process = start(tmp_path, grace_s=0.2, obeys=False)
-    process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate()
-    assert process.returncode == 75
-    assert "0.2 s were not enough" in printed
 
 
 def test_a_request_of_an_earlier_attempt_is_taken_back(tmp_path: Path):

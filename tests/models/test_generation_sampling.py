@@ -44,7 +44,14 @@ def assert_drawn_from(tokens, probabilities):
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"temperature": 0.5}, {"temperature": 3.0}, {"top_k": 9}, {"top_p": 0.8}, {"seed": 7}],
+    [
+        {},
+        {"temperature": 0.5},
+        {"temperature": 3.0},
+        {"top_k": 9},
+        {"top_p": 0.8},
+        {"top_k": 20, "top_p": 0.7},
+    ],
     ids=str,
 )
 def test_tokens_have_the_probabilities_of_the_network(change):
@@ -85,20 +92,6 @@ def test_ends_of_the_unit_interval_are_tokens(number):
     scores[0, 100:40_000] = torch.randn(39_900, generator=torch.Generator().manual_seed(0))
     token = int(draw(scores, torch.tensor([number], dtype=torch.float64)))
     assert token == (100 if number == 0 else 39_999)
-
-
-@pytest.mark.parametrize("limit", [{"top_k": 2}, {"top_p": 0.3}, {"top_k": 5, "top_p": 0.5}], ids=str)
-def test_cut_distributions_are_never_left(limit):
-    """At every step of whole texts."""
-    model = pair("gpt2", 1)[0]
-    config = replace(SAMPLED, num_return_sequences=20, temperature=1.5, **limit)
-    sequences = generate(model, prompts(), config=config).sequences
-    with torch.no_grad():
-        logits = model.logits(sequences)[:, 4:-1].flatten(0, 1) / 1.5
-    logits = keep_top_k(logits, limit["top_k"]) if "top_k" in limit else logits
-    # A hair more than asked for: the network rounds otherwise when it reads whole texts.
-    logits = keep_top_p(logits, limit["top_p"] + 1e-5) if "top_p" in limit else logits
-    assert logits.gather(1, sequences[:, 5:].reshape(-1, 1)).isfinite().all()
 
 
 @pytest.mark.parametrize("peer", ["gpt2", "bart"])
