@@ -21,16 +21,10 @@ from pipeline.run.directory import RunDirectory
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import read_scores
+from tests.golden.losses import DETERMINISTIC
 from tests.pipeline.ranks import MASKED_LM, free_port, make_run
 from tests.pipeline.tune.conftest import Recorder
 
-DETERMINISTIC = {
-    "MKL_CBWR": "COMPATIBLE",
-    "ATEN_CPU_CAPABILITY": "default",
-    "OMP_NUM_THREADS": "1",
-    "DS_ACCELERATOR": "cpu",
-}
-"""The same instructions whatever the processor could do, as far as libraries promise."""
 NETWORK = "{num_layers: 1, hidden_size: 8, num_heads: 2, intermediate_size: 16, max_positions: 32, norm: pre}"
 PREPARATION: Mapping[str, Any] = {
     "name": "stories",

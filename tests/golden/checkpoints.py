@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +21,21 @@ PRECISIONS = ("fp32", "bf16")
 def values(directory: Path) -> dict[str, Any]:
     """By stage and precision, the files of the last checkpoint, and norms of the weights and of their average."""
     store = write_store(directory / "tokens")
-    runs = {
-        f"stage {stage}, {precision}": make_run(
-            directory,
-            store,
-            f"{stage}-{precision}",
-            f"steps={STEPS}",
-            f"checkpoint.every_steps={STEPS}",
-            f"zero.stage={stage}",
-            f"precision={precision}",
-            "ema.decay=0.9",
+    lengths = (f"steps={STEPS}", f"checkpoint.every_steps={STEPS}", "ema.decay=0.9")
+    runs = {}
+    for precision, stage in itertools.product(PRECISIONS, STAGES):
+        own = (f"zero.stage={stage}", f"precision={precision}")
+        runs[f"stage {stage}, {precision}"] = make_run(
+            directory, store, f"{stage}-{precision}", *lengths, *own
         )
-        for precision in PRECISIONS
-        for stage in STAGES
-    }
     train_here([run.path for run in runs.values()])
-    return {name: _described(run.path / f"checkpoints/step-{STEPS:08d}") for name, run in runs.items()}
-
-
-def _described(checkpoint: Path) -> dict[str, Any]:
-    return {"files": sorted(path.name for path in checkpoint.iterdir())} | {
-        name: _norms(checkpoint / f"{name}.safetensors") for name in ("model", "ema")
-    }
+    found = {}
+    for name, run in runs.items():
+        checkpoint = run.checkpoints / f"step-{STEPS:08d}"
+        files = sorted(path.name for path in checkpoint.iterdir())
+        norms = {kind: _norms(checkpoint / f"{kind}.safetensors") for kind in ("model", "ema")}
+        found[name] = {"files": files, **norms}
+    return found
 
 
 def _norms(path: Path) -> dict[str, float]:

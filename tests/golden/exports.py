@@ -9,10 +9,7 @@ import orjson
 from safetensors import safe_open
 
 from pipeline.export.exporting import export
-from tests.conftest import write_store
-from tests.golden.losses import ELMO, FAMILIES, train_here
-from tests.pipeline.ranks import TRANSFORMER, make_run
-from tests.pipeline.real_text import write_text_store
+from tests.golden.losses import train_each
 
 NETWORKS: dict[str, tuple[str, ...]] = {
     "mlm": (),
@@ -31,22 +28,8 @@ READ = ("config.json", "generation_config.json", "special_tokens_map.json", "tok
 
 def values(directory: Path) -> dict[str, Any]:
     """By objective, the names of files, the contents of small ones, and the shape of every tensor."""
-    store, words = write_store(directory / "tokens"), write_text_store(directory / "words", "tiny-words")
-    runs = {
-        kind: make_run(
-            directory,
-            words if kind == "bilm" else store,
-            kind,
-            "steps=4",
-            "checkpoint.every_steps=4",
-            *FAMILIES[kind],
-            *overrides,
-            objective=f"{{kind: {kind}}}",
-            model=ELMO if kind == "bilm" else TRANSFORMER,
-        )
-        for kind, overrides in NETWORKS.items()
-    }
-    train_here([run.path for run in runs.values()])
+    lengths = ("steps=4", "checkpoint.every_steps=4")
+    runs = train_each(directory, {kind: (*lengths, *own) for kind, own in NETWORKS.items()})
     for kind, run in runs.items():
         checkpoint = run.path / "checkpoints/step-00000004"
         export(str(checkpoint), directory / f"export-{kind}", runs_dir=directory, verify=False)

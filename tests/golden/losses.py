@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.objectives import OBJECTIVES
+from pipeline.run.directory import RunDirectory
 from pipeline.run.log.lines import read_metrics
 from tests.conftest import write_store
 from tests.pipeline.one_rank import endings
@@ -16,7 +18,12 @@ from tests.pipeline.ranks import TRANSFORMER, make_run
 from tests.pipeline.real_text import write_text_store
 
 STEPS = 60
-DETERMINISTIC = {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default"}
+DETERMINISTIC = {
+    "MKL_CBWR": "COMPATIBLE",
+    "ATEN_CPU_CAPABILITY": "default",
+    "OMP_NUM_THREADS": "1",
+    "DS_ACCELERATOR": "cpu",
+}
 """The same instructions whatever the processor could do, as far as libraries promise."""
 ELMO = (
     "{network: elmo, filters: [[1, 8], [2, 8]], num_highway_layers: 1, projection_size: 16, cell_size: 32,"
@@ -43,28 +50,32 @@ def values(directory: Path) -> dict[str, Any]:
     assert {*FAMILIES, "distill"} == OBJECTIVES.keys(), (
         "say in FAMILIES which network an objective trains here"
     )
+    settings = (f"steps={STEPS}", "checkpoint.every_steps=1000", "evaluation.every_steps=1000")
+    runs = train_each(directory, dict.fromkeys(FAMILIES, settings))
+    return {kind: [step["loss"] for step in read_metrics(run)] for kind, run in runs.items()}
+
+
+def train_each(directory: Path, settings: Mapping[str, Sequence[str]]) -> dict[str, RunDirectory]:
+    """Train a run of each objective, with its settings besides those of its network."""
     store, words = write_store(directory / "tokens"), write_text_store(directory / "words", "tiny-words")
     runs = {
         kind: make_run(
             directory,
             words if kind == "bilm" else store,
             kind,
-            f"steps={STEPS}",
-            "checkpoint.every_steps=1000",
-            "evaluation.every_steps=1000",
-            *overrides,
+            *FAMILIES[kind],
+            *own,
             objective=f"{{kind: {kind}}}",
             model=ELMO if kind == "bilm" else TRANSFORMER,
         )
-        for kind, overrides in FAMILIES.items()
+        for kind, own in settings.items()
     }
     train_here([run.path for run in runs.values()])
-    return {kind: [step["loss"] for step in read_metrics(run)] for kind, run in runs.items()}
+    return runs
 
 
 def train_here(runs: list[Path]) -> None:
     """Train one run after the other, in a process of their own: libraries read these settings when they are loaded."""
     command = [sys.executable, "-m", "tests.pipeline.one_rank", *map(str, runs)]
-    environment = os.environ | DETERMINISTIC | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, env=os.environ | DETERMINISTIC, capture_output=True, text=True)
     assert endings(done.stdout) == ["ended"] * len(runs), done.stderr[-4000:]

@@ -110,20 +110,14 @@ def _fine_tune(directory: Path, family: str, tasks: Mapping[str, Any]) -> dict[s
     }
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     command = [sys.executable, "-m", "pipeline.cli", "finetune", path.name, "--from", f"./{family}"]
-    environment = os.environ | DETERMINISTIC | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=directory, env=os.environ | DETERMINISTIC, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     (file,) = directory.glob(f"scores/{family.lower()}/**/scores.json")
     metrics = {score["task"]: score["metrics"] for score in orjson.loads(file.read_bytes())["scores"]}
-    return {
-        task: {"metrics": metrics[task], "predictions": _lines(file.with_name(_predictions(task)))}
-        for task in tasks
-    }
-
-
-def _predictions(task: str) -> str:
-    return f"predictions-{task}-pretrained-1.jsonl"
-
-
-def _lines(path: Path) -> list[Any]:
-    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    found = {}
+    for task in tasks:
+        lines = file.with_name(f"predictions-{task}-pretrained-1.jsonl").read_bytes().splitlines()
+        found[task] = {"metrics": metrics[task], "predictions": [orjson.loads(line) for line in lines]}
+    return found

@@ -24,21 +24,14 @@ LETTERS = {
 SHOWN_TOKENS = 24
 SMALL = {"vocab_size": 700, "train_bytes": 60_000}
 BYTE_LEVEL = {"kind": "byte_level_bpe", **SMALL}
+SENTENCEPIECE = {"kind": "sentencepiece", **SMALL}
 CASES: dict[str, dict[str, Any]] = {
     "byte-level BPE": {"tokenizer": BYTE_LEVEL},
     "WordPiece, lower case": {"tokenizer": {"kind": "wordpiece", **SMALL}},
     "WordPiece": {"tokenizer": {"kind": "wordpiece", "lowercase": False, **SMALL}},
-    "SentencePiece, unigram": {
-        "tokenizer": {"kind": "sentencepiece", "sentinels": 10, **SMALL, "vocab_size": 530}
-    },
+    "SentencePiece, unigram": {"tokenizer": SENTENCEPIECE | {"sentinels": 10, "vocab_size": 530}},
     "SentencePiece, BPE": {
-        "tokenizer": {
-            "kind": "sentencepiece",
-            "model": "bpe",
-            "languages": ["en_XX", "de_DE"],
-            **SMALL,
-            "vocab_size": 600,
-        }
+        "tokenizer": SENTENCEPIECE | {"model": "bpe", "languages": ["en_XX", "de_DE"], "vocab_size": 600}
     },
     "lexicon of words": {"tokenizer": {"kind": "word_lexicon", **SMALL, "vocab_size": 1024}},
     "one that exists": {"tokenizer": {"kind": "pretrained", "path": "byte-level BPE/tokenizer"}},
@@ -64,11 +57,8 @@ def values(directory: Path) -> dict[str, Any]:
     with cluster():
         for name, case in CASES.items():
             settings = {"tokenizer": BYTE_LEVEL, "dedup": "none", **case}
-            if "path" in settings["tokenizer"]:
-                settings["tokenizer"] = {
-                    "kind": "pretrained",
-                    "path": directory / settings["tokenizer"]["path"],
-                }
+            if "path" in (tokenizer := settings["tokenizer"]):
+                settings["tokenizer"] = tokenizer | {"path": directory / tokenizer["path"]}
             made = make(directory / name, [source], **settings)
             found[name] = {"artefacts": identities(made), **_summary(made.token_store)}
     return found

@@ -19,7 +19,7 @@ from data_prep.token_writer import EncodedBatch
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats.base import FormatInput, RowFormat
 from pipeline.samples.mixture import StoreShare
-from pipeline.samples.packed import PAIR_FORMATS, Relation
+from pipeline.samples.packed import PAIR_FORMATS, Packed, Relation
 from pipeline.samples.rows import Slice, slices_of_row
 from pipeline.samples.shuffle import StoreOrder
 from pipeline.samples.text import sentence_positions, write_rows
@@ -169,3 +169,16 @@ def open_samples(shares: Sequence[StoreShare], **options: Any) -> TokenDataset:
     if options["format"] in PAIR_FORMATS:
         options = {"relation": "nsp"} | options
     return TokenDataset(shares, **options)
+
+
+def same(ours: Packed, theirs: Packed) -> bool:
+    """Whether two micro-batches have the same arrays, to the last bit."""
+
+    def flat(packed: Packed) -> list[Any]:
+        fields = [getattr(packed, name) for name in Packed.__slots__ if name != "sources"]
+        return [*fields, *(packed.sources or ())]
+
+    return all(
+        a is b if a is None or b is None else a.dtype == b.dtype and np.array_equal(a, b)
+        for a, b in zip(flat(ours), flat(theirs), strict=True)
+    )

@@ -103,6 +103,8 @@ def row_alone(packed: Packed, row: int) -> Packed:
         epochs=packed.epochs[row : row + 1],
         sentence_starts=sentences[(sentences >= start) & (sentences < stop)] - start,
         langs=packed.langs[row : row + 1],
+        segment_ids=None if packed.segment_ids is None else packed.segment_ids[row : row + 1],
+        pair_labels=None if packed.pair_labels is None else packed.pair_labels[row : row + 1],
     )
 
 

@@ -9,8 +9,8 @@ checkpoints of the run `endless` there until it is killed.
 from __future__ import annotations
 
 import os
-import resource
 import sys
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from pipeline.checkpoint.saver import CheckpointSaver, Contents, Failed
 from pipeline.checkpoint.store import CheckpointStore, Retention, open_store
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.engine.interface import EngineSettings
+from tests.pipeline.full_disk import largest_file
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at
 
@@ -138,32 +139,26 @@ def saved_as_it_was(directory: Path, store: CheckpointStore, rank: Rank, case: s
         flat = whole[kind][parameter].flatten()[int(start) : int(start) + values.numel()]
         shares.append(torch.equal(flat, values))
     files = sorted(file.name for file in (reference / DEEPSPEED_DIRECTORY).glob("*.pt"))
-    equal = [
-        is_same(
-            without_weights(torch.load(reference / DEEPSPEED_DIRECTORY / name, weights_only=False)),
-            torch.load(path / DEEPSPEED_DIRECTORY / name, weights_only=False),
-        )
+    pairs = (
+        [torch.load(place / DEEPSPEED_DIRECTORY / name, weights_only=False) for place in (reference, path)]
         for name in files
-    ]
+    )
     fresh = make_engine(directory, rank, *case.split("-"))
     fresh.restore(path / DEEPSPEED_DIRECTORY)
-    after = copies(fresh)
-    restored = all(torch.equal(values, after[name]) for name, values in before.items())
-    dist.barrier()
-    store_files = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
-    dist.barrier()
-    if rank.rank == 0:
-        store.delete(2)
-    dist.barrier()
-    return {
+    found = {
         "outcomes": [type(outcome).__name__ for outcome in outcomes],
         "moved": moved,
         "shares": all(shares),
         "files": files,
-        "equal": all(equal),
-        "restored": restored,
-        "all_files": store_files,
+        "equal": all(is_same(without_weights(theirs), ours) for theirs, ours in pairs),
+        "restored": is_same(before, copies(fresh)),
+        "all_files": sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()),
     }
+    dist.barrier()
+    if rank.rank == 0:
+        store.delete(2)
+    dist.barrier()
+    return found
 
 
 def one_rank_fails(directory: Path, store: CheckpointStore, rank: Rank) -> dict[str, Any]:
@@ -174,13 +169,10 @@ def one_rank_fails(directory: Path, store: CheckpointStore, rank: Rank) -> dict[
     outcomes = []
     full = rank.rank == rank.world_size - 1
     for step in (1, 2, 3):
-        if step == 2 and full:
-            # Not even a mark can be written.
-            limit_files(1)
-        saver.save(engine, state_at(step))
-        saver.wait()
-        if full:
-            limit_files(resource.RLIM_INFINITY)
+        # Not even a mark can be written.
+        with largest_file(1) if step == 2 and full else nullcontext():
+            saver.save(engine, state_at(step))
+            saver.wait()
         outcomes += saver.finished()
     dist.barrier()
     return {
@@ -188,11 +180,6 @@ def one_rank_fails(directory: Path, store: CheckpointStore, rank: Rank) -> dict[
         "problems": [outcome.error.problem for outcome in outcomes if isinstance(outcome, Failed)],
         "steps": store.steps(),
     }
-
-
-def limit_files(size_bytes: int) -> None:
-    """Let no file of this process grow beyond a size, as on a full disk."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
 def save_endlessly(directory: Path, store: CheckpointStore, rank: Rank) -> None:

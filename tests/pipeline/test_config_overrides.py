@@ -75,26 +75,17 @@ def test_what_cannot_be_merged_is_exit_10_with_its_key(tmp_path: Path, override:
 
 
 def test_settings_below_a_misspelt_kind_are_explained_with_it(tmp_path: Path):
+    objective = "objective={kind: mml, ratee: 0.2, rate: 7, pairs: nps}"
     with pytest.raises(ConfigError) as caught:
-        run(
-            tmp_path,
-            "objective={kind: mml, ratee: 0.2, rate: 7, pairs: nps}",
-            "schedule.kind=cosin",
-            "steps=x",
-        )
+        run(tmp_path, objective, "schedule.kind=cosin", "steps=x")
     found = {problem.key: problem.message for problem in caught.value.problems}
-    assert list(found) == [
-        "objective.kind", "objective.rate", "objective.pairs", "objective.ratee", "steps", "schedule.kind",
-    ]  # fmt: skip
+    of_objective = [f"objective.{name}" for name in ("kind", "rate", "pairs", "ratee")]
+    assert list(found) == [*of_objective, "steps", "schedule.kind"]
     assert "did you mean rate?" in found["objective.ratee"]
-
-
-def test_below_a_kind_that_is_like_none_the_keys_that_no_kind_knows_are_named(tmp_path: Path):
     (tmp_path / "data.yaml").write_text(PREPARATION)
+    like_none = ["tokenizer={kind: xyz, vocab_sise: 9, alpha: 1}"]
     with pytest.raises(ConfigError) as caught:
-        load_config(
-            PreparationConfig, tmp_path / "data.yaml", ["tokenizer={kind: xyz, vocab_sise: 9, alpha: 1}"]
-        )
+        load_config(PreparationConfig, tmp_path / "data.yaml", like_none)
     assert [problem.key for problem in caught.value.problems] == ["tokenizer.kind", "tokenizer.vocab_sise"]
 
 

@@ -19,7 +19,8 @@ from pipeline.samples.formats import FORMATS, packing, pair_chunks
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.packed import PAIR_FORMATS, Packed
-from tests.pipeline.materials import CORPUS, FIRST_ORDINARY, open_samples, write_corpus
+from tests.pipeline.materials import CORPUS, FIRST_ORDINARY, open_samples, same, write_corpus
+from tests.pipeline.packed_texts import row_alone
 
 LANGS = [("de", "en", "en", "en", "en", "en", "en", "ro")[d % 8] for d in range(240)]
 LENGTH = 24
@@ -53,35 +54,17 @@ def test_stores_of_more_documents_than_32_bits_number_give_the_same_samples(
         monkeypatch.setattr(module, "index_type", lambda count: asked.append(count) or np.int64)
     found = read()
     assert asked
-    assert (found.input_ids == expected.input_ids).all()
-    assert (found.cu_seqlens == expected.cu_seqlens).all()
-    assert (found.sample_ids == expected.sample_ids).all()
+    assert same(found, expected)
 
 
 @every_format
 def test_a_sample_is_the_same_alone_and_among_others(tokens: Path, format: str):
-    dataset = make(tokens, format, with_sentence_starts=True)
+    dataset = make(tokens, format, with_sentence_starts=True, with_langs=True)
     epoch = dataset.samples_per_epoch[0]
     numbers = [5, 0, epoch + 3, 9, epoch - 1, 2 * epoch]
     together = dataset.batch(numbers)
     for row, number in enumerate(numbers):
-        alone = dataset.batch([number])
-        assert (alone.input_ids[0] == together.input_ids[row]).all()
-        assert alone.sample_ids[0] == together.sample_ids[row]
-        assert alone.epochs[0] == together.epochs[row]
-        inside = slice(row * LENGTH, (row + 1) * LENGTH)
-        for part, whole in (
-            (alone.cu_seqlens[:-1], together.cu_seqlens[:-1]),
-            (alone.sentence_starts, together.sentence_starts),
-        ):
-            assert part is not None
-            assert whole is not None
-            own = whole[(whole >= inside.start) & (whole < inside.stop)]
-            assert (own - inside.start).tolist() == part.tolist()
-        if alone.segment_ids is not None and together.segment_ids is not None:
-            assert (alone.segment_ids[0] == together.segment_ids[row]).all()
-        if alone.pair_labels is not None and together.pair_labels is not None:
-            assert alone.pair_labels[0] == together.pair_labels[row]
+        assert same(dataset.batch([number]), row_alone(together, row))
 
 
 @every_format
@@ -155,27 +138,25 @@ def test_the_origin_names_the_tokens_of_the_sample(tokens: Path, format: str):
 @every_format
 def test_samples_have_the_types_and_shapes_they_are_promised(tokens: Path, format: str):
     packed = make(tokens, format, with_sentence_starts=True, with_langs=True).batch(range(6))
-    assert packed.input_ids.dtype == np.int64
-    assert packed.input_ids.shape == (6, LENGTH)
-    assert packed.cu_seqlens.dtype == np.int32
-    assert (packed.cu_seqlens[0], packed.cu_seqlens[-1]) == (0, 6 * LENGTH)
-    assert (np.diff(packed.cu_seqlens) > 0).all()
-    assert set(range(0, 6 * LENGTH, LENGTH)) <= set(packed.cu_seqlens.tolist())
-    assert packed.sample_ids.dtype == packed.epochs.dtype == np.uint64
-    assert packed.sentence_starts is not None
-    assert packed.sentence_starts.dtype == np.int32
-    assert (np.diff(packed.sentence_starts) > 0).all()
-    assert (packed.input_ids.reshape(-1)[packed.sentence_starts] >= FIRST_ORDINARY).all()
-    assert packed.langs is not None
-    assert (packed.langs.dtype, packed.langs.shape) == (np.int64, (6,))
-    if format in PAIR_FORMATS:
-        assert packed.segment_ids is not None
-        assert (packed.segment_ids.dtype, packed.segment_ids.shape) == (np.uint8, (6, LENGTH))
-        assert packed.pair_labels is not None
-        assert (packed.pair_labels.dtype, packed.pair_labels.shape) == (np.int64, (6,))
-    else:
-        assert packed.segment_ids is None
-        assert packed.pair_labels is None
+    is_pair = format in PAIR_FORMATS
+    for name, wanted in {
+        "input_ids": (np.int64, (6, LENGTH)),
+        "sample_ids": (np.uint64, (6,)),
+        "epochs": (np.uint64, (6,)),
+        "langs": (np.int64, (6,)),
+        "segment_ids": (np.uint8, (6, LENGTH)) if is_pair else None,
+        "pair_labels": (np.int64, (6,)) if is_pair else None,
+    }.items():
+        array = getattr(packed, name)
+        assert (None if array is None else (array.dtype, array.shape)) == wanted
+    boundaries, sentences = packed.cu_seqlens, packed.sentence_starts
+    assert sentences is not None
+    assert boundaries.dtype == sentences.dtype == np.int32
+    assert (boundaries[0], boundaries[-1]) == (0, 6 * LENGTH)
+    assert (np.diff(boundaries) > 0).all()
+    assert (np.diff(sentences) > 0).all()
+    assert set(range(0, 6 * LENGTH, LENGTH)) <= set(boundaries.tolist())
+    assert (packed.input_ids.reshape(-1)[sentences] >= FIRST_ORDINARY).all()
 
 
 @every_format

@@ -106,6 +106,7 @@ def test_it_is_the_error_of_a_mean_where_micro_batches_are_equally_large():
     means = np.random.Generator(np.random.Philox(1)).normal(5.0, 0.3, 64)
     _, error = measured(20 * means, np.full(64, 20.0))
     assert error == pytest.approx(means.std(ddof=1) / 8)
+    assert measured(np.array([10.0, 20.0]), np.array([5.0, 10.0])) == (2.0, 0.0)
 
 
 def test_it_is_the_spread_of_the_loss_over_evaluations_with_alike_predictions_and_unequal_micro_batches():
@@ -118,7 +119,3 @@ def test_it_is_the_spread_of_the_loss_over_evaluations_with_alike_predictions_an
         found.append(measured(losses, counts))
     means, errors = np.array(found).T
     assert errors.mean() == pytest.approx(means.std(), rel=0.1)
-
-
-def test_equal_losses_have_no_error():
-    assert measured(np.array([10.0, 20.0]), np.array([5.0, 10.0])) == (2.0, 0.0)

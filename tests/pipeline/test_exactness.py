@@ -175,17 +175,6 @@ def test_any_number_of_workers_computes_the_same_run(
     assert losses(run) == pytest.approx(losses(uninterrupted), rel=WORLD_SIZE_TOLERANCE)
 
 
-def test_a_run_continues_on_another_number_of_workers_and_back(
-    uninterrupted: RunDirectory, tmp_path: Path, store: Path
-):
-    run = make_run(tmp_path, store, "resized", *WHOLE)
-    kill_after_step(start_ranks(run, 2), run, 25)
-    kill_after_step(start_ranks(run, 1), run, 45)
-    train(run, 2)
-    assert [event["world_size"] for event in run.events(Event.STARTED)] == [2, 1, 2]
-    assert losses(run) == pytest.approx(losses(uninterrupted), rel=WORLD_SIZE_TOLERANCE)
-
-
 def test_sharded_parameters_in_bf16_are_resumed_bit_for_bit(tmp_path: Path, store: Path):
     whole, killed = (make_run(tmp_path, store, name, *SHARDED) for name in ("whole", "killed"))
     train(whole, 2)

@@ -44,22 +44,16 @@ from pipeline.run.submission import prepare
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run, start_ranks
 from tests.pipeline.small_checkpoints import state_at, write_files
+from tests.pipeline.test_heartbeat import after_beats, start
 
-BEATING = """
-import sys, time
-from pathlib import Path
-from pipeline.run.directory import RunDirectory
-from pipeline.run.state import Heartbeat
-heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), 0, timeout_s=900)
-heartbeat.beat(1, "data")
-heartbeat.beat(2, "data")
-if sys.argv[2] == "ended":
-    heartbeat.close()
-print(flush=True)
-while sys.argv[2] == "beats":
-    heartbeat.beat(3, "data")
-time.sleep(600)
-"""
+LIVES_ON = "print(flush=True); time.sleep(600)"
+
+
+def start_beating(run: RunDirectory, then: str = LIVES_ON) -> subprocess.Popen[str]:
+    """A process that gave signs of life as rank 0 of a run."""
+    process = start(run.path, 900.0, f"heartbeat.beat(1, 'data'); heartbeat.beat(2, 'data')\n{then}", rank=0)
+    after_beats(process)
+    return process
 
 
 @pytest.fixture
@@ -70,15 +64,6 @@ def config(tmp_path: Path, store: Path) -> PretrainConfig:
 @pytest.fixture
 def run(tmp_path: Path, store: Path) -> RunDirectory:
     return make_run(tmp_path, store, "ending")
-
-
-def start_beating(run: RunDirectory, how: str = "runs") -> subprocess.Popen[str]:
-    """A process that gave signs of life for a run, and lives on."""
-    command = [sys.executable, "-c", BEATING, str(run.path), how]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    process.stdout.readline()
-    return process
 
 
 @pytest.mark.parametrize(
@@ -144,7 +129,7 @@ def test_a_worker_left_behind_is_ended_before_the_run_is_trained_again(run: RunD
 
 
 def test_a_worker_that_came_to_its_end_is_left_alone(run: RunDirectory):
-    process = start_beating(run, "ended")
+    process = start_beating(run, f"heartbeat.close(); {LIVES_ON}")
     ownership.end_leftovers(run)
     assert process.poll() is None
     process.kill()
@@ -154,7 +139,7 @@ def test_a_worker_of_another_machine_is_in_the_way_as_long_as_it_makes_progress(
     run: RunDirectory, monkeypatch
 ):
     monkeypatch.setattr(state, "this_machine", lambda: "another")
-    process = start_beating(run, "beats")
+    process = start_beating(run, "print(flush=True)\nwhile True: heartbeat.beat(3, 'data')")
     # The age of its beats says nothing: clocks differ.
     with pytest.raises(StorageError, match=rf"rank 0, process {process.pid} on"):
         ownership.end_leftovers(run)

@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.state import ENDED, process_of, read_heartbeats
+from pipeline.run.state import ENDED, Beat, process_of, read_heartbeats
 from tests.pipeline.ranks import make_run
 
 SCRIPT = """
@@ -17,22 +18,30 @@ import sys, time
 from pathlib import Path
 from pipeline.run.directory import RunDirectory
 from pipeline.run.state import Heartbeat
-heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), 3, timeout_s=float(sys.argv[2]))
+heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), int(sys.argv[2]), timeout_s=float(sys.argv[3]))
 {body}
 """
+READY = "print(flush=True); input()"
+"""The end of a body that lives on until it is told to go on."""
 
 
-def start(directory: Path, timeout_s: float, body: str) -> subprocess.Popen:
-    """A process with a heartbeat; it prints when it is ready, and reads before it goes on."""
-    command = [sys.executable, "-c", SCRIPT.format(body=body), str(directory), str(timeout_s)]
+def start(directory: Path, timeout_s: float, body: str, rank: int = 3) -> subprocess.Popen[str]:
+    """A process with a heartbeat, which `after_beats` waits for."""
+    command = [sys.executable, "-c", SCRIPT.format(body=body), str(directory), str(rank), str(timeout_s)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_beat_says_where_the_rank_stands_and_which_process_it_is(tmp_path: Path):
-    process = start(tmp_path, 900.0, "heartbeat.beat(41, 'update'); print(flush=True); input()")
+def after_beats(process: subprocess.Popen[str]) -> list[Beat]:
+    """Wait for a line of the process, and return the beats of its directory."""
     assert process.stdout is not None
     process.stdout.readline()
-    (beat,) = read_heartbeats(RunDirectory(tmp_path))
+    arguments: Any = process.args
+    return read_heartbeats(RunDirectory(Path(arguments[-3])))
+
+
+def test_a_beat_says_where_the_rank_stands_and_which_process_it_is(tmp_path: Path):
+    process = start(tmp_path, 900.0, f"heartbeat.beat(41, 'update'); {READY}")
+    (beat,) = after_beats(process)
     assert (beat.rank, beat.pid, beat.step, beat.part) == (3, process.pid, 41, "update")
     assert getattr(process_of(beat), "pid", None) == process.pid
     # Another process with the same number, after this one ended, was born at another time.
@@ -42,17 +51,15 @@ def test_a_beat_says_where_the_rank_stands_and_which_process_it_is(tmp_path: Pat
 
 
 def test_the_first_step_has_ten_times_as_long(tmp_path: Path):
-    wait = "print(flush=True); input()"
-    body = f"heartbeat.beat(5, 'data'); heartbeat.beat(4, 'data'); {wait}; heartbeat.beat(6, 'data'); {wait}"
+    body = (
+        f"heartbeat.beat(5, 'data'); heartbeat.beat(4, 'data'); {READY}; heartbeat.beat(6, 'data'); {READY}"
+    )
     process = start(tmp_path, 100.0, body)
-    assert process.stdout is not None
     assert process.stdin is not None
-    process.stdout.readline()
-    assert [beat.timeout_s for beat in read_heartbeats(RunDirectory(tmp_path))] == [1000.0]
+    assert [beat.timeout_s for beat in after_beats(process)] == [1000.0]
     process.stdin.write("\n")
     process.stdin.flush()
-    process.stdout.readline()
-    assert [beat.timeout_s for beat in read_heartbeats(RunDirectory(tmp_path))] == [100.0]
+    assert [beat.timeout_s for beat in after_beats(process)] == [100.0]
     process.communicate("\n")
 
 
@@ -82,7 +89,7 @@ def test_rank_zero_without_a_driver_names_who_stood_still_and_ends_with_the_exit
         "faulthandler.cancel_dump_traceback_later()\n"
         "with watching(run, without_driver=True):\n    stuck_here()"
     )
-    command = [sys.executable, "-c", SCRIPT.format(body=body), str(run.path), "900"]
+    command = [sys.executable, "-c", SCRIPT.format(body=body), str(run.path), "3", "900"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 34, done.stderr
     assert "rank 0 (process" in done.stderr

@@ -102,7 +102,7 @@ def test_a_model_of_the_hub_is_the_model_of_its_directory(
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
-def test_only_files_that_are_read_are_downloaded_and_only_once(online: Hub, tmp_path: Path):
+def test_only_files_that_are_read_and_not_there_are_downloaded(online: Hub, tmp_path: Path):
     found = resolve_model("bert-tiny", tmp_path)
     there = {file.name for file in found.directory.iterdir()}
     assert there >= {"config.json", "tokenizer.json", "vocab.txt", "model.safetensors"}
@@ -111,10 +111,6 @@ def test_only_files_that_are_read_are_downloaded_and_only_once(online: Hub, tmp_
     for reference in ("bert-tiny", "bert-tiny@main", f"bert-tiny@{online.commit('bert-tiny')}"):
         assert resolve_model(reference, tmp_path) == found
     assert len(online.asked) == asked
-
-
-def test_a_cache_that_lacks_weights_is_completed(online: Hub, tmp_path: Path):
-    found = resolve_model("bert-tiny", tmp_path)
     weights = found.directory / "model.safetensors"
     weights.resolve().unlink()
     weights.unlink()

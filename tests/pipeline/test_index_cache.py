@@ -23,7 +23,7 @@ from pipeline.samples.index_cache import IndexCache
 from pipeline.samples.mixture import Cutter, StoreShare
 from pipeline.samples.packed import Packed
 from tests.benchmarks.resume import write_short_documents
-from tests.pipeline.materials import CORPUS, Corpus, open_samples, write_corpus
+from tests.pipeline.materials import CORPUS, Corpus, open_samples, same, write_corpus
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
 
@@ -62,18 +62,6 @@ def nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(Cutter, "cut", cut)
 
     return forbid
-
-
-def same(ours: Packed, theirs: Packed) -> bool:
-    def flat(packed: Packed) -> list[Any]:
-        assert packed.sources is not None
-        fields = [getattr(packed, name) for name in Packed.__slots__ if name != "sources"]
-        return [*fields, *packed.sources]
-
-    return all(
-        a is b if a is None or b is None else a.dtype == b.dtype and np.array_equal(a, b)
-        for a, b in zip(flat(ours), flat(theirs), strict=True)
-    )
 
 
 @pytest.mark.parametrize(
