@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 from pathlib import Path
@@ -11,25 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ClozeError, CorruptArtefactError
 from pipeline.ask.probing.config import ProbeConfig
 from pipeline.ask.probing.features import (
     control_labels,
     find_form,
-    load_features,
     make_features,
     tagged_words,
     word_pairs,
 )
 from pipeline.ask.probing.run import page, probe, read_result
-from pipeline.commands.verbs import app
 from pipeline.config.loading import validate
-from pipeline.tune.tasks.forms import Example
-from tests.pipeline.ask.prompting import networks_of_transformers as theirs
+from pipeline.tune.tasks.forms import Example, TaggedSentence
+from tests.pipeline.ask.conftest import cloze
 
-NOWHERE = Path("no-runs")
 TAGS = {"the": "DET", "a": "DET", "film": "NOUN", "plot": "NOUN", "was": "AUX", "great": "ADJ", "bad": "ADJ"}
 
 
@@ -56,13 +51,12 @@ def settings(task: dict[str, str], tmp_path: Path, **changes: Any) -> ProbeConfi
     return validate(ProbeConfig, {"task": task, "out": str(tmp_path / "probes"), **changes}, "test")
 
 
-@pytest.mark.parametrize("make", [theirs.bert, theirs.gpt2, theirs.t5], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "t5"])
 def test_words_that_have_one_class_are_told_by_the_embeddings(
-    make: Any, treebank: dict[str, str], tmp_path: Path
+    kind: str, treebank: dict[str, str], tmp_path: Path, reader
 ):
-    network = load_features(str(make(tmp_path / "model")), NOWHERE)
     config = settings(treebank, tmp_path, probes=["linear", "mlp"])
-    directory, found = probe(config, network)
+    directory, found = probe(config, reader(kind))
     assert [(each.layer, each.probe) for each in found.scores] == [
         (layer, kind) for layer in (0, 1, 2) for kind in ("linear", "mlp")
     ]
@@ -75,8 +69,10 @@ def test_words_that_have_one_class_are_told_by_the_embeddings(
     assert read_result(directory) == found
 
 
-def test_a_finished_result_is_read_and_another_is_not_written_over(treebank: dict[str, str], tmp_path: Path):
-    network = load_features(str(theirs.bert(tmp_path / "model")), NOWHERE)
+def test_a_finished_result_is_read_and_another_is_not_written_over(
+    treebank: dict[str, str], tmp_path: Path, reader
+):
+    network = reader("bert")
     config = settings(treebank, tmp_path, layers=[0, -1], control=False)
     directory, found = probe(config, network)
     written = (directory / "manifest.json").stat().st_mtime_ns
@@ -101,12 +97,12 @@ def test_control_labels_belong_to_words_and_follow_the_frequencies():
     assert (labels != control_labels(words, np.array([80, 0, 20]), seed=2)).any()
 
 
-def test_pairs_of_words_are_compared_where_they_occur(tmp_path: Path):
+def test_pairs_of_words_are_compared_where_they_occur(reader):
     assert find_form("They plays and play", "play") == (15, 19)
     assert find_form("She plays it", "play") == (4, 9)
     assert find_form("xyz", "play") == (0, 3)
     example = Example("dev-1", "play: they play in the park", "she plays a play", 1)
-    network = load_features(str(theirs.bert(tmp_path / "model")), NOWHERE)
+    network = reader("bert")
     same = Example("dev-2", "play: they play", "they play", 0)
     features = make_features(network, word_pairs([example, same], ("different", "same")), [0, 2])
     assert features.vectors.shape == (2, 2, 32)
@@ -114,10 +110,8 @@ def test_pairs_of_words_are_compared_where_they_occur(tmp_path: Path):
     np.testing.assert_allclose(features.vectors[:, 1, :16], 0, atol=1e-5)
 
 
-def test_words_that_the_network_does_not_read_are_left_out(tmp_path: Path):
-    from pipeline.tune.tasks.forms import TaggedSentence
-
-    network = load_features(str(theirs.bert(tmp_path / "model")), NOWHERE)
+def test_words_that_the_network_does_not_read_are_left_out(reader):
+    network = reader("bert")
     long = TaggedSentence("dev-1", ("film",) * 100, ("NOUN",) * 100)
     strange = TaggedSentence("dev-2", ("\u200b", "film"), ("NOUN", "NOUN"))
     features = make_features(network, tagged_words([long, strange], ("NOUN",)), [1])
@@ -125,35 +119,25 @@ def test_words_that_the_network_does_not_read_are_left_out(tmp_path: Path):
 
 
 def test_the_verb_prints_a_table_json_and_a_page(
-    treebank: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    treebank: dict[str, str], tmp_path: Path, directory_of, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    directory = str(theirs.bert(tmp_path / "model"))
     Path("probe.yaml").write_text(json.dumps({"task": treebank}))
-    arguments = ["probe", "probe.yaml", "--from", directory]
-    shown = CliRunner().invoke(app, [*arguments, "--html", "page.html"], catch_exceptions=False).stdout
-    assert "selectivity" in shown
+    arguments = ["probe", "probe.yaml", "--from", directory_of("bert")]
+    assert "selectivity" in cloze(*arguments, "--html", "page.html").stdout
     text = Path("page.html").read_text()
     assert text.startswith("<!doctype html>")
     assert text.count("<polyline") == 2
     assert not re.search(r"https?://|<script|<img", text)
-    found = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
+    found = json.loads(cloze(*arguments, "--json").stdout)
     assert len(found["scores"]) == 3
-    lineage = CliRunner().invoke(app, ["lineage", found["directory"], "--json"], catch_exceptions=False)
-    assert json.loads(lineage.stdout)["kind"] == "probes"
+    assert json.loads(cloze("lineage", found["directory"], "--json").stdout)["kind"] == "probes"
 
 
-@pytest.mark.skipif("CLOZE_DATA" not in os.environ, reason="needs real corpora")
-def test_parts_of_speech_of_a_real_treebank_are_probed(tmp_path: Path):
-    folder = Path(os.environ["CLOZE_DATA"]) / "ud-english-ewt"
-    task = {
-        "kind": "conllu_pos",
-        "train": str(folder / "en_ewt-ud-train.conllu"),
-        "evaluation": str(folder / "en_ewt-ud-dev.conllu"),
-    }
-    if not (folder / "en_ewt-ud-train.conllu").is_file():
-        task["train"] = str(folder / "en_ewt-ud-test.conllu")
-    network = load_features(str(theirs.roberta(tmp_path / "model")), NOWHERE)
+def test_parts_of_speech_of_a_real_treebank_are_probed(corpora: Path, tmp_path: Path, reader):
+    train, evaluation = (corpora / f"ud-english-ewt/en_ewt-ud-{part}.conllu" for part in ("test", "dev"))
+    task = {"kind": "conllu_pos", "train": str(train), "evaluation": str(evaluation)}
+    network = reader("roberta")
     config = settings(task, tmp_path, max_train_examples=100, max_evaluation_examples=50, layers=[-1])
     _, found = probe(config, network)
     assert found.scores[0].accuracy > found.majority

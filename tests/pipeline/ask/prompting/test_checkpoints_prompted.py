@@ -7,57 +7,32 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from cluster.artefacts.errors import MismatchError
 from models.config import TransformerConfig
 from models.electra import Electra
-from models.elmo.config import ElmoConfig
-from models.elmo.language_model import ElmoLanguageModel
 from models.generation.config import GenerationConfig
-from models.initialization import init_weights
 from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from pipeline.ask.prompting.filling import fill
 from pipeline.ask.prompting.networks import load_language_model
 from pipeline.ask.prompting.prompter import Prompter, Template
 from pipeline.ask.prompting.writing import write
-from pipeline.checkpoint.store import CheckpointStore
 from pipeline.objectives.rtd import ReplacedTokenDetection, generator_config
-from tests.pipeline.ask.prompting.networks_of_transformers import SENTENCES
-from tests.pipeline.small_checkpoints import state_at, write_files
+from tests.pipeline.ask.conftest import NOWHERE
+from tests.pipeline.ask.networks import checkpoint, elmo
 
-NOWHERE = Path("no-runs")
 SIZES: dict[str, Any] = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32}
 CONFIG = TransformerConfig(vocab_size=400, max_positions=48, **SIZES)
+DECODER = TransformerConfig(network="decoder", vocab_size=400, max_positions=48, **SIZES)
+ENCODER_DECODER = TransformerConfig(network="encoder_decoder", vocab_size=400, max_positions=48, **SIZES)
 
 
-def tokenizer_json() -> str:
-    """A byte-level vocabulary whose `<mask>` leaves the space before it alone, as those that are trained here."""
-    tokenizer: Any = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    tokenizer.train_from_iterator(SENTENCES, trainer)
-    return tokenizer.to_str()
-
-
-def checkpoint(directory: Path, network: Any, objective: str) -> str:
-    init_weights(network, seed=1)
-    store = CheckpointStore(directory / "checkpoints")
-    state = state_at(5, identity={"seed": 1, "objective": {"kind": objective}})
-    files = {"model.safetensors": save(network.state_dict())}
-    write_files(store, state, files, network=network.config, tokenizer_json=tokenizer_json())
-    return str(store.local(5))
+def loaded(directory: Path, model: Any, objective: str):
+    return load_language_model(str(checkpoint(directory, model, objective)), NOWHERE)
 
 
 def test_the_space_before_a_mask_is_part_of_the_hidden_word(tmp_path: Path):
-    reference = checkpoint(tmp_path, MaskedLanguageModel(CONFIG, pair="nsp"), "mlm")
-    network = load_language_model(reference, NOWHERE)
+    network = loaded(tmp_path, MaskedLanguageModel(CONFIG, pair="nsp"), "mlm")
     ids = network.tokenizer.encode(network.tokenizer.with_masks("the [MASK] was great")).ids
     assert [network.tokenizer.token(token) for token in ids] == ["the", "<mask>", " was", " great"]
     assert len(fill(network, "the [MASK] was great").masks[0]) == 5
@@ -66,7 +41,7 @@ def test_the_space_before_a_mask_is_part_of_the_hidden_word(tmp_path: Path):
 def test_the_generator_of_an_electra_checkpoint_fills_masks(tmp_path: Path):
     shape = generator_config(ReplacedTokenDetection().generator, CONFIG)
     electra = Electra(CONFIG, shape)
-    network = load_language_model(checkpoint(tmp_path, electra, "rtd"), NOWHERE)
+    network = loaded(tmp_path, electra, "rtd")
     assert network.config == shape
     ids = torch.tensor([[0, 7, 4, 9, 2]])
     hidden = electra.eval().generator(ids, torch.arange(5))
@@ -78,14 +53,11 @@ def test_the_generator_of_an_electra_checkpoint_fills_masks(tmp_path: Path):
 def test_a_prompt_begins_with_the_first_token_and_is_read_as_in_training(
     objective: str, both_ways: bool, tmp_path: Path
 ):
-    model = CausalLanguageModel(
-        TransformerConfig(network="decoder", vocab_size=400, max_positions=48, **SIZES)
-    )
-    network = load_language_model(checkpoint(tmp_path, model, objective), NOWHERE)
+    model = CausalLanguageModel(DECODER)
+    network = loaded(tmp_path, model, objective)
     assert network.reads_both_ways == both_ways
-    (question,) = Prompter(network, Template("[x] It was [z]"), ("great", "bad"), max_length=48).questions(
-        "film", None, 0
-    )
+    prompter = Prompter(network, Template("[x] It was [z]"), ("great", "bad"), max_length=48)
+    (question,) = prompter.questions("film", None, 0)
     assert question.ids[0] == 0
     assert question.prefix == (question.places[0] + 1 if both_ways else 0)
     written = write(network, "the film", GenerationConfig(max_new_tokens=4))
@@ -96,20 +68,11 @@ def test_a_prompt_begins_with_the_first_token_and_is_read_as_in_training(
 
 
 def test_an_encoder_decoder_of_cloze_writes(tmp_path: Path):
-    config = TransformerConfig(network="encoder_decoder", vocab_size=400, max_positions=48, **SIZES)
-    network = load_language_model(checkpoint(tmp_path, SequenceToSequence(config), "bart_denoising"), NOWHERE)
+    network = loaded(tmp_path, SequenceToSequence(ENCODER_DECODER), "bart_denoising")
     assert len(fill(network, "the [MASK] was", 2).texts) == 2
     assert write(network, "the film", GenerationConfig(max_new_tokens=4))[0].tokens[0] == 0
 
 
 def test_an_elmo_is_refused_with_the_verbs_to_use(tmp_path: Path):
-    config = ElmoConfig(
-        vocab_size=400,
-        character_size=4,
-        filters=((1, 8), (2, 8)),
-        num_highway_layers=1,
-        projection_size=8,
-        cell_size=16,
-    )
     with pytest.raises(MismatchError, match="cloze neighbors"):
-        load_language_model(checkpoint(tmp_path, ElmoLanguageModel(config), "bilm"), NOWHERE)
+        load_language_model(str(elmo(tmp_path)), NOWHERE)

@@ -11,22 +11,18 @@ import pytest
 import torch
 import transformers
 from scipy.special import log_softmax
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ClozeError
 from pipeline.ask.prompting.config import PromptConfig
-from pipeline.ask.prompting.networks import load_language_model
 from pipeline.ask.prompting.prompter import Prompter, Template
 from pipeline.ask.prompting.run import calibrated, draw_demonstrations, prior, prompt_task
-from pipeline.commands.verbs import app
 from pipeline.config.loading import validate
 from pipeline.tune.tasks.forms import Example
-from tests.pipeline.ask.prompting import networks_of_transformers as theirs
+from tests.pipeline.ask.conftest import cloze
+from tests.pipeline.ask.networks import KINDS
 
-NOWHERE = Path("no-runs")
 PHRASES = ["the film was great", "a bad plot", "they play a long play", "she plays"]
 TEXTS = [(phrase, None) for phrase in PHRASES]
-MAKERS = [theirs.bert, theirs.roberta, theirs.electra_generator, theirs.gpt2, theirs.bart, theirs.t5]
 
 
 @pytest.fixture
@@ -57,9 +53,8 @@ def log_probabilities_of(directory: Path, ids: list[int], **more: Any) -> np.nda
 
 
 @pytest.mark.parametrize("scoring", ["left_to_right", "joint"])
-def test_a_masked_answer_of_several_tokens_scores_their_mean(scoring: Any, tmp_path: Path):
-    directory = theirs.bert(tmp_path / "model")
-    network = load_language_model(str(directory), NOWHERE)
+def test_a_masked_answer_of_several_tokens_scores_their_mean(scoring: Any, directory_of, writer):
+    directory, network = directory_of("bert"), writer("bert")
     answers = ("great", "partook")
     prompter = Prompter(network, Template("[x] It was [z]."), answers, scoring=scoring, max_length=64)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
@@ -78,9 +73,8 @@ def test_a_masked_answer_of_several_tokens_scores_their_mean(scoring: Any, tmp_p
             assert found[row, label] == pytest.approx(np.mean(expected), abs=1e-4)
 
 
-def test_a_decoder_scores_the_continuation(tmp_path: Path):
-    directory = theirs.gpt2(tmp_path / "model")
-    network = load_language_model(str(directory), NOWHERE)
+def test_a_decoder_scores_the_continuation(directory_of, writer):
+    directory, network = directory_of("gpt2"), writer("gpt2")
     prompter = Prompter(network, Template("[x] It was [z]."), ("great", "terrible"), max_length=64)
     found = prompter.scores(TEXTS, 100)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
@@ -96,18 +90,18 @@ def test_a_decoder_scores_the_continuation(tmp_path: Path):
             assert found[row, label] == pytest.approx(np.mean(expected), abs=1e-4)
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-def test_scores_do_not_depend_on_batches(make: Any, tmp_path: Path):
-    network = load_language_model(str(make(tmp_path / "model")), NOWHERE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_do_not_depend_on_batches(kind: str, writer):
+    network = writer(kind)
     prompter = Prompter(network, Template("[x] It was [z]"), ("great", "terrible"), max_length=64)
     together, alone = prompter.scores(TEXTS, 4096), prompter.scores(TEXTS, 1)
     np.testing.assert_allclose(together, alone, atol=1e-4)
     assert np.isfinite(together).all()
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-def test_a_task_is_scored_with_every_template_and_seed(make: Any, reviews: Path, tmp_path: Path):
-    network = load_language_model(str(make(tmp_path / "model")), NOWHERE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_is_scored_with_every_template_and_seed(kind: str, reviews: Path, writer):
+    network = writer(kind)
     config = settings(reviews, shots=2, calibrate=True, separator=" ", templates=["[x] was [z]", "[x] [z]"])
     found = prompt_task(config, network)
     assert [(each.template, each.seed) for each in found.scores] == [
@@ -118,15 +112,15 @@ def test_a_task_is_scored_with_every_template_and_seed(make: Any, reviews: Path,
     assert prompt_task(config, network) == found
 
 
-def test_without_demonstrations_there_is_one_run_per_template(reviews: Path, tmp_path: Path):
-    network = load_language_model(str(theirs.bert(tmp_path / "model")), NOWHERE)
+def test_without_demonstrations_there_is_one_run_per_template(reviews: Path, writer):
+    network = writer("bert")
     found = prompt_task(settings(reviews), network)
     assert [each.seed for each in found.scores] == [None, None]
     assert found.overall.lowest <= found.overall.mean <= found.overall.highest
 
 
-def test_calibration_makes_a_text_without_content_undecided(tmp_path: Path):
-    network = load_language_model(str(theirs.gpt2(tmp_path / "model")), NOWHERE)
+def test_calibration_makes_a_text_without_content_undecided(writer):
+    network = writer("gpt2")
     prompter = Prompter(network, Template("[x] It was [z]"), ("great", "terrible"), max_length=64)
     weights = prior(prompter, False, 4096)
     assert weights.sum() == pytest.approx(1)
@@ -144,9 +138,9 @@ def test_demonstrations_are_balanced_and_follow_from_the_seed():
         draw_demonstrations(examples, 2, 10, seed=3)
 
 
-@pytest.mark.parametrize("make", [theirs.bert, theirs.roberta, theirs.gpt2, theirs.t5])
-def test_long_and_strange_texts_are_cut_to_fit(make: Any, tmp_path: Path):
-    network = load_language_model(str(make(tmp_path / "model")), NOWHERE)
+@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "t5"])
+def test_long_and_strange_texts_are_cut_to_fit(kind: str, writer):
+    network = writer(kind)
     prompter = Prompter(network, Template("[x] [y] It was [z]"), ("great", "terrible"), max_length=32)
     strange = [
         ("film " * 500, "plot"),
@@ -178,36 +172,31 @@ def test_long_and_strange_texts_are_cut_to_fit(make: Any, tmp_path: Path):
         ({"task": {"kind": "stsb", "path": "."}}, "stsb"),
     ],
 )
-def test_mistakes_are_answered_in_words(changes: dict[str, Any], message: str, reviews: Path, tmp_path: Path):
-    network = load_language_model(str(theirs.bert(tmp_path / "model")), NOWHERE)
+def test_mistakes_are_answered_in_words(changes: dict[str, Any], message: str, reviews: Path, writer):
+    network = writer("bert")
     with pytest.raises(ClozeError, match=message):
         prompt_task(settings(reviews, **changes), network)
 
 
-def test_a_text_behind_the_answer_is_refused_where_it_would_not_be_seen(reviews: Path, tmp_path: Path):
-    network = load_language_model(str(theirs.gpt2(tmp_path / "model")), NOWHERE)
+def test_a_text_behind_the_answer_is_refused_where_it_would_not_be_seen(reviews: Path, writer):
     with pytest.raises(ClozeError, match="text after"):
-        prompt_task(settings(reviews, templates=["It was [z]: [x]"]), network)
+        prompt_task(settings(reviews, templates=["It was [z]: [x]"]), writer("gpt2"))
 
 
-def test_the_verb_takes_a_kind_or_a_file(reviews: Path, tmp_path: Path):
-    directory = str(theirs.bert(tmp_path / "model"))
-    arguments = ["prompt", "--from", directory, f"task.path={reviews}", "--task", "sst2"]
+def test_the_verb_takes_a_kind_or_a_file(reviews: Path, tmp_path: Path, directory_of):
+    arguments = ["prompt", "--from", directory_of("bert"), f"task.path={reviews}", "--task", "sst2"]
     arguments += ["--template", "[x] It was [z].", "--verbalizer", "great=1,terrible=0"]
-    shown = CliRunner().invoke(app, [*arguments, "--shots", "2"], catch_exceptions=False).stdout
+    shown = cloze(*arguments, "--shots", 2).stdout
     assert "majority label" in shown
     assert "[x] It was [z]." in shown, "brackets are no markup"
     assert "seed 3" in shown
-    found = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
+    found = json.loads(cloze(*arguments, "--json").stdout)
     assert found["scores"][0]["metrics"]["accuracy"] >= 0
     file = tmp_path / "prompt.yaml"
     file.write_text(
         f"task: {{kind: sst2, path: {reviews}}}\ntemplates: ['[x] It was [z].']\n"
         "verbalizers: {1: great, 0: terrible}\n"
     )
-    again = CliRunner().invoke(
-        app, ["prompt", "--task", str(file), "--from", directory, "--json"], catch_exceptions=False
-    )
+    again = cloze("prompt", "--task", file, "--from", directory_of("bert"), "--json")
     assert json.loads(again.stdout) == found
-    wrong = CliRunner().invoke(app, [*arguments, "--verbalizer", "great"])
-    assert "ANSWER=LABEL" in str(wrong.exception)
+    assert "ANSWER=LABEL" in str(cloze(*arguments, "--verbalizer", "great").exception)

@@ -1,4 +1,4 @@
-"""Tiny networks with random weights and tokenizers made on the spot, as `transformers` saves them."""
+"""Tiny networks with random weights and tokenizers made on the spot, as `transformers` and as we save them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import save
 from tokenizers import (
     AddedToken,
     Tokenizer,
@@ -17,6 +18,12 @@ from tokenizers import (
     processors,
     trainers,
 )
+
+from models.elmo.config import ElmoConfig
+from models.elmo.language_model import ElmoLanguageModel
+from models.initialization import init_weights
+from pipeline.checkpoint.store import CheckpointStore
+from tests.pipeline.small_checkpoints import state_at, write_files
 
 SENTENCES = [
     "the film was great and the plot was good",
@@ -31,6 +38,10 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 2,
     "intermediate_size": 32,
 }
+
+
+KINDS = ("bert", "roberta", "electra_generator", "gpt2", "bart", "t5")
+"""Functions of this module that make networks of `transformers`."""
 
 
 def wordpiece(directory: Path) -> transformers.PreTrainedTokenizerFast:
@@ -138,6 +149,32 @@ def t5(directory: Path) -> Path:
 
 _START: dict[str, Any] = {"decoder_start_token_id": 1}
 _STACK: dict[str, Any] = {"layers": 2, "attention_heads": 2, "ffn_dim": 32}
+
+
+def elmo(directory: Path) -> Path:
+    """A checkpoint of a bidirectional language model over characters."""
+    config = ElmoConfig(
+        vocab_size=400,
+        character_size=4,
+        filters=((1, 8), (2, 8)),
+        num_highway_layers=1,
+        projection_size=8,
+        cell_size=16,
+    )
+    return checkpoint(directory, ElmoLanguageModel(config), "bilm")
+
+
+def checkpoint(directory: Path, network: Any, objective: str) -> Path:
+    """A checkpoint of a network of ours, whose `<mask>` leaves the space before it alone, as those trained here."""
+    tokenizer: Any = byte_level(directory / "tokenizer").backend_tokenizer
+    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=False)])
+    tokenizer.post_processor = None
+    init_weights(network, seed=1)
+    store = CheckpointStore(directory / "checkpoints")
+    state = state_at(5, identity={"seed": 1, "objective": {"kind": objective}})
+    files = {"model.safetensors": save(network.state_dict())}
+    write_files(store, state, files, network=network.config, tokenizer_json=tokenizer.to_str())
+    return store.local(5)
 
 
 def _drawn(config: Any) -> Any:
