@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +23,18 @@ from pipeline.tune.processes import make_accelerator, on_first
 from pipeline.tune.run import finetune
 from pipeline.tune.trainer import evaluate, evaluation_loader
 from pipeline.tune.trials import scores_directory
-from tests.pipeline.tune.conftest import WORDS, Recorder, write_sst2, write_tokenizer
+from tests.pipeline.tune.conftest import (
+    SIZES,
+    WORDS,
+    Recorder,
+    config_in,
+    predictions,
+    write_sst2,
+    write_tokenizer,
+)
 
 COUNTS = (1, 2, 3, 63, 64, 65, 127, 128, 129, 200)
 """Numbers of evaluation examples around multiples of the evaluation batch and of twice that."""
-MODEL = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
 TRAINING = {"epochs": 4, "batch_size": 8, "micro_batch_size": 2, "lr": 3e-3, "max_length": 16}
 
 
@@ -56,37 +66,23 @@ def gathered(accelerator, count: int) -> int:
     return len(logits)
 
 
-def make_config(folder: Path, name: str, model: dict[str, Any], tasks: dict[str, Any]) -> FinetuneConfig:
+def make_config(folder: Path, name: str, network: str = "encoder", **changes: Any) -> FinetuneConfig:
     """A run from random weights that takes a second."""
-    return FinetuneConfig.model_validate(
-        {
-            "name": name,
-            "out": folder / "finetuned",
-            "tasks": tasks,
-            "training": TRAINING,
-            "seeds": [1],
-            "scratch": {"model": MODEL | model, "tokenizer": folder / "tokenizer.json"},
-            "num_threads": 1,
-        }
+    scratch = {"model": SIZES | {"network": network}, "tokenizer": folder / "tokenizer.json"}
+    return config_in(
+        folder, **{"name": name, "training": TRAINING, "seeds": [1], "scratch": scratch} | changes
     )
 
 
 def main(folder: Path) -> None:
-    squad, xsum = folder / "squad.json", folder / "xsum.jsonl"
-    answering = {"kind": "squad", "train": squad, "evaluation": squad, "max_query_length": 4, "doc_stride": 4}
-    summaries = {
-        "kind": "xsum",
-        "evaluation": xsum,
-        "train": xsum,
-        "max_target_length": 8,
-        "min_target_length": 1,
-    }
-    encoder = make_config(
-        folder, "encoder", {}, {"reviews": {"kind": "sst2", "path": folder / "SST-2"}, "squad": answering}
+    squad, xsum = (
+        {"train": path, "evaluation": path} for path in (folder / "squad.json", folder / "xsum.jsonl")
     )
-    writer = make_config(
-        folder, "writer", {"network": "encoder_decoder"}, {"xsum": {**summaries, "num_beams": 2}}
-    )
+    answers = {"kind": "squad", **squad, "max_query_length": 4, "doc_stride": 4}
+    summaries = {"kind": "xsum", **xsum, "max_target_length": 8, "min_target_length": 1, "num_beams": 2}
+    reviews = {"kind": "sst2", "path": folder / "SST-2"}
+    encoder = make_config(folder, "encoder", tasks={"reviews": reviews, "squad": answers})
+    writer = make_config(folder, "writer", "encoder_decoder", tasks={"xsum": summaries})
     accelerator = make_accelerator(encoder)
     on_first(accelerator, lambda: make_inputs(folder))
     # 93 training examples: the last update has 5, which two processes share as pieces of 2, 2 and 1.
@@ -96,9 +92,9 @@ def main(folder: Path) -> None:
         "processes": accelerator.num_processes,
         "gathered": {str(count): gathered(accelerator, count) for count in COUNTS},
         "scores": [score.model_dump(mode="json") for score in scores],
-        "logits": read(directory / "predictions-reviews-random-1.jsonl", "logits"),
-        "answers": read(directory / "predictions-squad-random-1.jsonl", "prediction"),
-        "summaries": read(written / "predictions-xsum-random-1.jsonl", "prediction"),
+        "logits": [line["logits"] for line in predictions(directory, "reviews-random-1")],
+        "answers": [line["prediction"] for line in predictions(directory, "squad-random-1")],
+        "summaries": [line["prediction"] for line in predictions(written, "xsum-random-1")],
     }
     if accelerator.is_main_process:
         (folder / "report.json").write_text(json.dumps(report))
@@ -126,8 +122,29 @@ def write_squad(path: Path, texts: list[str]) -> None:
     path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": entries}]}))
 
 
-def read(path: Path, key: str) -> list[Any]:
-    return [json.loads(line)[key] for line in path.read_text().splitlines()]
+def launch(script: str, folder: Path, launcher: Sequence[str] = (), *arguments: str) -> None:
+    """Run a script with this folder, by `torchrun` or, without a launcher, in one process."""
+    root = Path(__file__).parents[3]
+    launched = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    environment = {name: value for name, value in os.environ.items() if name not in launched}
+    ran = subprocess.run(
+        [sys.executable, *launcher, script, str(folder), *arguments],
+        env=environment | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+
+
+def launch_two(script: str, folder: Path) -> dict[str, Any]:
+    """Run a script in two processes, and read its report."""
+    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--log-dir={folder}", "--nproc-per-node=2")
+    launch(script, folder, torchrun)
+    return read_report(folder)
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "report.json").read_text())
 
 
 if __name__ == "__main__":

@@ -10,12 +10,8 @@ from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.commands.verbs import app
-from tests.pipeline.tune.conftest import write_tokenizer
+from tests.pipeline.tune.conftest import SIZES, write_tokenizer
 
-SCRATCH = (
-    "scratch={model: {num_layers: 1, hidden_size: 32, num_heads: 2, intermediate_size: 64, max_positions: 32},"
-    " tokenizer: %s}"
-)
 ROWS = 'premise,hypothesis,gold\n"a good film,\nreally",very good,yes\n' + "".join(
     f"{'good' if n % 2 else 'bad'} film {n},very {'good' if n % 2 else 'bad'},{'yes' if n % 2 else 'no'}\n"
     for n in range(40)
@@ -26,6 +22,8 @@ ROWS = 'premise,hypothesis,gold\n"a good film,\nreally",very good,yes\n' + "".jo
 def folder(tmp_path: Path, monkeypatch) -> Path:
     """The directory that commands are typed in, with rows and a tokenizer."""
     (tmp_path / "pairs.csv").write_text(ROWS, encoding="utf-8")
+    rows = [{"ask": f"say {number}", "answer": "yes"} for number in range(20)]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_tokenizer(tmp_path / "tokenizer.json")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -35,20 +33,24 @@ def cloze(*arguments: object):
     return CliRunner().invoke(app, ["finetune", *map(str, arguments)])
 
 
-def own_rows(folder: Path) -> list[str]:
-    columns = "text=premise,text_b=hypothesis,label=gold"
-    described = ["--task", "rows_classification", "--train", "pairs.csv", "--columns", columns]
-    settings = [
-        "training.epochs=1",
-        "training.max_length=16",
+def described(kind: str, file: str, columns: str, network: str = "encoder") -> list[str]:
+    """Options and settings of a task on own rows, from random weights."""
+    model = json.dumps(SIZES | {"network": network})
+    task = ["--task", kind, "--train", file, "--columns", columns, "--from", "random"]
+    return [
+        *task,
+        f"scratch={{model: {model}, tokenizer: tokenizer.json}}",
+        "training.max_length=32",
         "seeds=[1]",
-        SCRATCH % (folder / "tokenizer.json"),
     ]
-    return [*described, "--from", "random", *settings]
+
+
+LABELS = ("rows_classification", "pairs.csv", "text=premise,text_b=hypothesis,label=gold")
+RESPONSES = ("instructions", "own.jsonl", "prompt=ask,response=answer", "decoder")
 
 
 def test_own_rows_are_trained_on_without_a_file_of_settings_and_get_a_page(folder):
-    done = cloze(*own_rows(folder), "--html", "page.html", "--json")
+    done = cloze(*described(*LABELS), "training.epochs=1", "--html", "page.html", "--json")
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
     assert answer["directory"] == "finetuned/rows_classification/random"
@@ -57,27 +59,15 @@ def test_own_rows_are_trained_on_without_a_file_of_settings_and_get_a_page(folde
     assert "<html" in (folder / "page.html").read_text()
 
 
-def test_dry_run_of_own_rows_starts_nothing(folder):
+@pytest.mark.parametrize(("task", "examples"), [(LABELS, 41), (RESPONSES, 20)], ids=["labels", "responses"])
+def test_dry_run_of_own_rows_starts_nothing(folder, task, examples):
     before = set(folder.rglob("*"))
-    done = cloze(*own_rows(folder), "--dry-run", "--json")
+    done = cloze(*described(*task), "--dry-run", "--json")
     assert done.exit_code == 0, done.output
-    (task,) = json.loads(done.stdout)["tasks"]
-    assert (task["kind"], task["trainings"]) == ("rows_classification", 1)
+    (found,) = json.loads(done.stdout)["tasks"]
+    assert (found["kind"], found["trainings"]) == (task[0], 1)
+    assert found["train_examples"] + found["evaluation_examples"] == examples
     assert set(folder.rglob("*")) == before
-
-
-def test_own_instructions_are_described_by_options_alone(folder):
-    rows = [{"ask": f"say {number}", "answer": "yes"} for number in range(20)]
-    (folder / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    described = ["--task", "instructions", "--train", "own.jsonl"]
-    decoder = (SCRATCH % (folder / "tokenizer.json")).replace("{num_layers", "{network: decoder, num_layers")
-    columns = ["--columns", "prompt=ask,response=answer"]
-    done = cloze(
-        *described, *columns, "--from", "random", decoder, "training.max_length=32", "--dry-run", "--json"
-    )
-    assert done.exit_code == 0, done.exception
-    (task,) = json.loads(done.stdout)["tasks"]
-    assert (task["kind"], task["train_examples"] + task["evaluation_examples"]) == ("instructions", 20)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from pipeline.tune.evaluation_sets import evaluation_texts
 from pipeline.tune.report.leaderboard import make_archive
 from pipeline.tune.run import finetune
 from pipeline.tune.tasks.superglue import BoolqConfig
-from tests.pipeline.tune.conftest import Recorder
+from pipeline.tune.trials import scores_directory
+from tests.pipeline.tune.conftest import SIZES, Recorder, config_in, write_tokenizer
 
 PASSAGE = "the film was good and the plot was bad"
 PAIR = {"premise": PASSAGE, "hypothesis": "the plot was bad"}
@@ -88,9 +89,6 @@ def test_corpora_are_decontaminated_against_test_sets_too_where_they_are_there(t
 @pytest.fixture(scope="module")
 def submitted(tmp_path_factory) -> Path:
     """Scores of all tasks of SuperGLUE, whose test sets were predicted."""
-    from pipeline.tune.config import FinetuneConfig
-    from tests.pipeline.tune.conftest import write_tokenizer
-
     folder = tmp_path_factory.mktemp("superglue")
     write_superglue(folder / "data")
     write_tokenizer(folder / "tokenizer.json")
@@ -98,19 +96,11 @@ def submitted(tmp_path_factory) -> Path:
         name: {"kind": kind, "path": folder / "data" / name, "submit": True} for name, kind in KINDS.items()
     }
     tasks["RTE"] |= {"ax_b": folder / "data/AX-b.jsonl", "ax_g": folder / "data/AX-g.jsonl"}
-    model = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 64}
-    config = FinetuneConfig.model_validate(
-        {
-            "out": folder / "finetuned",
-            "tasks": tasks,
-            "training": {"epochs": 1, "batch_size": 4, "max_length": 48},
-            "seeds": [1, 2],
-            "num_threads": 1,
-            "scratch": {"model": model, "tokenizer": folder / "tokenizer.json"},
-        }
-    )
+    scratch = {"model": SIZES | {"max_positions": 64}, "tokenizer": folder / "tokenizer.json"}
+    training = {"epochs": 1, "batch_size": 4, "max_length": 48}
+    config = config_in(folder, tasks=tasks, training=training, scratch=scratch)
     finetune(config, None, track=Recorder())
-    return folder / "finetuned/finetune/random"
+    return scores_directory(config, None)
 
 
 @pytest.fixture(scope="module")

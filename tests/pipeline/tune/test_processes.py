@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.pipeline.tune import launched_run
-
-SCRIPT = Path(launched_run.__file__)
-ROOT = SCRIPT.parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -21,23 +12,8 @@ def launched(tmp_path_factory) -> dict[str, dict]:
     """What one process (this one) and what two report; see `launched_run.py`."""
     one = tmp_path_factory.mktemp("one")
     launched_run.main(one)
-    return {"one": read_report(one), "two": launch(tmp_path_factory.mktemp("two"), 2)}
-
-
-def launch(folder: Path, num_processes: int) -> dict:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--log-dir={folder}"]
-    ran = subprocess.run(
-        [*torchrun, f"--nproc-per-node={num_processes}", str(SCRIPT), str(folder)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    return read_report(folder)
-
-
-def read_report(folder: Path) -> dict:
-    return json.loads((folder / "report.json").read_text())
+    two = launched_run.launch_two(launched_run.__file__, tmp_path_factory.mktemp("two"))
+    return {"one": launched_run.read_report(one), "two": two}
 
 
 def test_every_evaluation_example_counts_once_in_any_number_of_processes(launched):

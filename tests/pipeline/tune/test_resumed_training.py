@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -12,23 +13,51 @@ import orjson
 import pytest
 import torch
 from accelerate import Accelerator
+from safetensors.torch import save_file
 from torch import nn
 
 from cluster.artefacts.manifest import read_manifest
 from pipeline.optimizers import OPTIMIZERS
 from pipeline.run.tracking import connect, tracking_uri
+from pipeline.tune import trainer
 from pipeline.tune.learner import PlainLearner
+from pipeline.tune.run import finetune
 from pipeline.tune.scores import IN_PROGRESS, EpochScore
 from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.training_state import Kept, StateFile, TrainingState
-from tests.pipeline.tune import killed_run
+from tests.pipeline.tune.conftest import TRAINING, config_in, make_checkpoint, write_sst2, write_tokenizer
 
-ROOT = Path(killed_run.__file__).parents[3]
+ROOT = Path(__file__).parents[3]
+
+
+def killed_in(folder: Path, update: int) -> None:
+    """Train twice, 24 updates each, all of them saved; this process ends by SIGKILL in an update, 0 for none.
+
+    Updates are counted over both trainings.
+    """
+    made, original = 0, trainer.make_update
+
+    def make(*args):
+        nonlocal made
+        made += 1
+        if made == update:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args)
+
+    trainer.make_update = make
+    if not (folder / "SST-2").exists():
+        write_sst2(folder / "SST-2", 64, 45)
+        write_tokenizer(folder / "tokenizer.json")
+    start = make_checkpoint(folder / f"checkpoint-{os.getpid()}", folder / "tokenizer.json")
+    training = TRAINING | {"keep": "best", "layer_decay": 0.9}
+    # MLflow has no logged model of it.
+    finetune(config_in(folder, training=training, save_every_s=0), dataclasses.replace(start, model_id=None))
 
 
 def run(folder: Path, update: int = 0) -> int:
+    code = "from tests.pipeline.tune.test_resumed_training import killed_in, Path"
     done = subprocess.run(
-        [sys.executable, "-m", killed_run.__name__, str(folder), str(update)],
+        [sys.executable, "-c", f"{code}; killed_in(Path('{folder}'), {update})"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -46,15 +75,15 @@ def test_training_killed_twice_is_bit_identical_to_an_uninterrupted_one(tmp_path
     (state,) = (killed / "finetuned").rglob(f"{IN_PROGRESS}/*.safetensors")
     assert state.name == "reviews-pretrained-2.safetensors"
     assert run(killed) == run(whole) == 0
-    one, two = (read_manifest(folder / "finetuned/killed/tiny@5") for folder in (killed, whole))
+    one, two = (read_manifest(folder / "finetuned/small/tiny@5") for folder in (killed, whole))
     assert one.fingerprint == two.fingerprint
     assert not list((killed / "finetuned").rglob(IN_PROGRESS))
     runs = connect(tracking_uri(killed / "runs")).search_runs(["1"])
     assert sorted((found.info.run_name, found.info.status) for found in runs) == [
-        ("killed/tiny@5/reviews-pretrained-1", "FINISHED"),
-        ("killed/tiny@5/reviews-pretrained-2", "FINISHED"),
+        ("small/tiny@5/reviews-pretrained-1", "FINISHED"),
+        ("small/tiny@5/reviews-pretrained-2", "FINISHED"),
     ]
-    losses = orjson.loads((killed / "finetuned/killed/tiny@5/losses-reviews-pretrained-2.json").read_bytes())
+    losses = orjson.loads((killed / "finetuned/small/tiny@5/losses-reviews-pretrained-2.json").read_bytes())
     assert len(losses) == 24
 
 
@@ -118,8 +147,6 @@ def test_state_that_does_not_fit_or_cannot_be_read_costs_only_its_updates(tmp_pa
     elif damage == "cut":
         path.write_bytes(path.read_bytes()[:100])
     elif damage == "no state":
-        from safetensors.torch import save_file
-
         save_file({"model.weight": torch.ones(1)}, path)
     else:
         path.unlink()

@@ -17,7 +17,6 @@ from cluster.artefacts.errors import ConfigError, MissingInputError
 from pipeline.config.loading import validate
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.files.rows import read_rows
-from pipeline.tune.run import finetune
 from pipeline.tune.tasks import TASKS
 from pipeline.tune.tasks.forms import UNLABELLED, Answer
 from pipeline.tune.tasks.rows import RowsTaskConfig
@@ -40,24 +39,27 @@ def write(path: Path, rows: list[dict]) -> Path:
 
 
 def task(kind: str, train: Path, evaluation: Path | None = None, **settings) -> Any:
-    plain = {"kind": f"rows_{kind}", "train": train, "evaluation": evaluation or train, **settings}
+    return one_file(kind, train, evaluation=evaluation or train, **settings)
+
+
+def one_file(kind: str, train: Path, **settings) -> Any:
+    plain = {"kind": f"rows_{kind}", "train": train, **settings}
     return validate(FinetuneConfig, {"tasks": {"own": plain}}, "here").tasks["own"]
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_texts_and_pairs_are_read_from_every_format(tmp_path, suffix):
-    rows = [
-        {"premise": 'He said "yes",\nand left.', "hypothesis": "He left.", "gold": "yes"},
-        {"premise": "Größe 日本", "hypothesis": "", "gold": "no"},
+    texts = [
+        ('He said "yes",\nand left.', "He left.", "yes"),
+        ("Größe 日本", "", "no"),
+        ("wort " * 40_000, "x", "no"),
     ]
-    path = write(tmp_path / f"train.{suffix}", rows)
+    names = ("premise", "hypothesis", "gold")
+    path = write(tmp_path / f"train.{suffix}", [dict(zip(names, each, strict=True)) for each in texts])
     columns = {"text": "premise", "text_b": "hypothesis", "label": "gold"}
     data = task("classification", path, columns=columns).load()
     assert data.labels == ("no", "yes")
-    assert [(e.text_a, e.text_b, e.label) for e in data.train] == [
-        ('He said "yes",\nand left.', "He left.", 1),
-        ("Größe 日本", "", 0),
-    ]
+    assert [(e.text_a, e.text_b, data.labels[e.label]) for e in data.train] == texts
     single = task("classification", path, columns={"text": "premise", "label": "gold"}).load()
     assert single.train[0].text_b is None
 
@@ -73,14 +75,6 @@ def test_windows_line_ends_and_tabs_without_quotes_are_read(tmp_path):
     path = tmp_path / "train.tsv"
     path.write_bytes(b'text\tlabel\r\n"so\ta\r\nsaid "it" \tb\r\n')
     assert [row.values["text"] for row in read_rows(path)] == ['"so', 'said "it" ']
-
-
-def test_documents_of_a_hundred_thousand_characters_are_read(tmp_path):
-    for suffix in WRITERS:
-        path = write(
-            tmp_path / f"train.{suffix}", [{"text": "wort " * 40_000, "label": str(n)} for n in range(2)]
-        )
-        assert len(task("classification", path).load().train[0].text_a) == 200_000
 
 
 def test_unlabelled_rows_are_predicted_as_a_test_set(tmp_path):
@@ -164,15 +158,11 @@ GOOD = [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
         ("classification", "t.csv", "text,text\nx,a\n", "line 1: the column `text` occurs more than once", "rename"),
         ("classification", "t.csv", "text,label\nx,c\n", "line 2: the label in column `label` is 'c', not", "labels"),
         ("classification", "t.csv", "text,label\nx,\n", "line 2: the column `label` is empty", "as `test`"),
-        ("classification", "t.csv", "text,label\nx,a\nz, \n", "line 3: the column `label` is empty", "as `test`"),
         ("regression", "t.csv", "text,label\nx,high\n", "line 2: the column `label` holds 'high', no number", ""),
         ("choices", "t.jsonl", '{"question": "q", "choices": ["2", "0", "1"], "label": "2"}\n', "is '2', the text", ""),
-        ("choices", "t.csv", "question,choices,label\nq,x,a\n", "no list of two or more", ""),
         ("classification", "t.csv", "text,label\n", "2 examples to train on and 0 to evaluate on", ""),
-        ("classification", "t.csv", "", "2 examples to train on and 0 to evaluate on", ""),
         ("classification", "t.csv", "text\tlabel\nx\ta\n", "line 1: there is a single column", "to .tsv"),
         ("classification", "t.tsv", "text,label\nx,a\n", "several with commas between them", "to .csv"),
-        ("classification", "t.jsonl", '{"text": "x", "label": null}\n', "line 1: the column `label` is empty", ""),
         ("classification", "t.jsonl", '{"text": ["x"], "label": "a"}\n', "line 1: the column `text` holds", ""),
         ("classification", "t.jsonl", "[1]\n", "line 1: no JSON object", "an object per row"),
         ("classification", "t.parquet", "x", "cannot be read as Parquet", ""),
@@ -181,7 +171,6 @@ GOOD = [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
         ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": {"text": ["b"], "answer_start": [0]}}\n',
             "line 1: the answer 'b' is not at character 0", "count characters from 0"),
         ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": []}\n', "there is no answer", "squad2"),
-        ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": ""}\n', "is no text", ""),
         ("tags", "t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "line 1: there are 2 words and 1 tags", ""),
         ("tags", "t.jsonl", '{"tokens": ["a"], "tags": ["B-X"]}\n', "the tag 'B-X' is none of O", "labels"),
         ("choices", "t.jsonl", '{"question": "q", "choices": "x", "label": 0}\n', "no list of two or more", ""),
@@ -219,24 +208,27 @@ def test_file_that_is_missing_or_has_one_label_is_refused(tmp_path):
         task("classification", path, write(tmp_path / "dev.jsonl", GOOD)).load()
 
 
-def test_text_that_is_no_utf_8_is_named_by_line_with_the_command_that_converts_it(tmp_path):
-    wrong = "Żółta róża pachnie, a świt jest bliski.".encode("cp1250")
-    lines = [b"text,label", *[b"x,a"] * 9000, wrong + b",b"]
-    for suffix, content in (("csv", b"\n".join(lines)), ("tsv", b"\n".join(lines).replace(b",", b"\t"))):
-        path = tmp_path / f"train.{suffix}"
-        path.write_bytes(content)
-        with pytest.raises(ConfigError, match=r"line 9002: byte 0 is not valid UTF-8") as raised:
-            task("classification", path).load()
-        assert raised.value.next_step.endswith(f"iconv -f cp1250 -t utf-8 {path} > NEW")
-    path = tmp_path / "train.csv"
-    path.write_text("text,label\nx,a\n", encoding="utf-16")
-    with pytest.raises(ConfigError, match=r"line 1: byte 0 is not valid UTF-8") as raised:
+POLISH = b"text,label\n" + b"x,a\n" * 9000 + "Żółta róża pachnie, a świt jest bliski.,b".encode("cp1250")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "line", "encoding"),
+    [
+        ("csv", POLISH, 9002, "cp1250"),
+        ("tsv", POLISH.replace(b",", b"\t"), 9002, "cp1250"),
+        ("csv", "text,label\nx,a\n".encode("utf-16"), 1, "utf-16"),
+        ("csv", "text,label\n대한민국의 수도는 서울이다,a\n".encode("euc-kr"), 2, "cp949"),
+    ],
+    ids=["cp1250", "tsv", "utf-16", "cp949"],
+)
+def test_text_that_is_no_utf_8_is_named_by_line_with_the_command_that_converts_it(
+    tmp_path, suffix, content, line, encoding
+):
+    path = tmp_path / f"train.{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"line {line}: byte 0 is not valid UTF-8") as raised:
         task("classification", path).load()
-    assert "iconv -f utf-16 " in raised.value.next_step
-    path.write_text("text,label\n대한민국의 수도는 서울이다,a\n", encoding="euc-kr")
-    with pytest.raises(ConfigError) as raised:
-        task("classification", path).load()
-    assert "iconv -f cp949 " in raised.value.next_step
+    assert raised.value.next_step.endswith(f"iconv -f {encoding} -t utf-8 {path} > NEW")
 
 
 def test_semicolons_of_a_spreadsheet_separate_where_the_first_line_has_most_of_them(tmp_path):
@@ -281,13 +273,11 @@ def test_numbers_that_pandas_made_floats_are_the_same_labels_and_nan_is_none(tmp
     assert [each.label for each in data.evaluation] == [1, 0, 2]
     for kind in ("classification", "regression"):
         for value in (float("nan"), None):
-            path = write(
-                tmp_path / "dev.parquet", [{"text": "x", "label": 1.0}, {"text": "y", "label": value}]
-            )
+            path = write(tmp_path / "dev.parquet", [{"text": "x", "label": each} for each in (1.0, value)])
             with pytest.raises(ConfigError, match=r"dev\.parquet, row 2: the column `label` is empty"):
                 task(kind, train, path).load()
     path = write(tmp_path / "dev.csv", [{"text": "x", "label": "nan"}])
-    with pytest.raises(ConfigError, match=r"line 2: the column `label` holds 'nan', no number"):
+    with pytest.raises(ConfigError, match=r"line 2: .*'nan', no number"):
         task("regression", train, path).load()
 
 
@@ -298,48 +288,23 @@ def test_columns_of_parquet_with_one_name_are_refused(tmp_path):
         task("classification", path).load()
 
 
-def test_own_rows_are_learnt(tmp_path, make_config, checkpoint, recorder):
-    rows = [
-        {
-            "words": f"{('the', 'a')[n % 2]} {('good', 'bad')[n // 2 % 2]} film",
-            "rating": ("up", "down")[n // 2 % 2],
-        }
-        for n in range(40)
-    ]
-    path = write(tmp_path / "train.csv", rows)
-    columns = {"text": "words", "label": "rating"}
-    config = make_config(
-        tasks={"own": {"kind": "rows_classification", "train": path, "evaluation": path, "columns": columns}},
-        training={"epochs": 15, "batch_size": 8, "lr": 5e-3, "max_length": 16, "scored": "last_epoch"},
-        seeds=[1],
-    )
-    (score,) = finetune(config, checkpoint, track=recorder)
-    assert score.value == 1
-
-
 def test_every_form_has_a_task_on_own_rows():
     own = {task.form for task in TASKS.values() if issubclass(task, RowsTaskConfig)}
     assert own == {task.form for task in TASKS.values()}
 
 
-def alone(kind: str, train: Path, **settings) -> Any:
-    """A task with one file."""
-    plain = {"kind": f"rows_{kind}", "train": train, **settings}
-    return validate(FinetuneConfig, {"tasks": {"own": plain}}, "here").tasks["own"]
-
-
 def test_single_file_is_split_by_the_names_of_its_rows(tmp_path):
     rows = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(400)]
-    whole = alone("classification", write(tmp_path / "all.jsonl", rows)).load()
+    whole = one_file("classification", write(tmp_path / "all.jsonl", rows)).load()
     assert 20 < len(whole.evaluation) < 60
     assert {example.id for example in whole.train}.isdisjoint(example.id for example in whole.evaluation)
     assert len(whole.train) + len(whole.evaluation) == 400
     # The first rows fall on the same sides, whatever comes behind them.
     (tmp_path / "fewer").mkdir()
-    fewer = alone("classification", write(tmp_path / "fewer" / "all.jsonl", rows[:300])).load()
+    fewer = one_file("classification", write(tmp_path / "fewer" / "all.jsonl", rows[:300])).load()
     assert {example.id for example in fewer.evaluation} <= {example.id for example in whole.evaluation}
-    half = alone("classification", tmp_path / "all.jsonl", evaluation_share=0.5).load()
+    half = one_file("classification", tmp_path / "all.jsonl", evaluation_share=0.5).load()
     assert 160 < len(half.evaluation) < 240
     write(tmp_path / "all.jsonl", rows[:2])
     with pytest.raises(ConfigError, match=r"None of the 2 rows of .* fell to the side to score on"):
-        alone("classification", tmp_path / "all.jsonl").load()
+        one_file("classification", tmp_path / "all.jsonl").load()

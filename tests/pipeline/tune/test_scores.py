@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import orjson
 import pytest
 
 from pipeline.tune.files.lines import json_lines
-from pipeline.tune.scores import EpochScore, Initial, Score, same_prediction
+from pipeline.tune.scores import Initial, Score, same_prediction
 from pipeline.tune.summary import LEADERBOARD, glue_averages, protocol, summarise
+from tests.pipeline.tune.written_scores import score_of
 
 
-def score(task: str, initial: Initial, seed: int, value: float) -> Score:
-    return Score(
-        task=task,
-        initial=initial,
-        seed=seed,
-        reference="tiny@5" if initial == "pretrained" else None,
-        main_metric="accuracy",
-        metrics={"accuracy": value},
-        num_train_examples=10,
-        num_evaluation_examples=10,
-        epochs=(EpochScore(update=1, loss=0.5, metrics={"accuracy": value}),),
-    )
+def score(task: str, initial: Initial, seed: int, value: float, **more: Any) -> Score:
+    reference = "tiny@5" if initial == "pretrained" else None
+    return score_of(task, {"accuracy": value}, 10, seed=seed, initial=initial, reference=reference, **more)
 
 
 def test_rows_give_mean_and_sample_deviation_over_seeds():
@@ -38,11 +34,9 @@ def test_rows_give_mean_and_sample_deviation_over_seeds():
 
 def test_baselines_stand_once_behind_their_task():
     baselines = {"first sentence": {"accuracy": 0.3}}
-    scores = [
-        score("a", "pretrained", seed, 0.6).model_copy(update={"baselines": baselines}) for seed in (1, 2)
-    ]
-    scores += [score("a", "random", 1, 0.5).model_copy(update={"baselines": baselines})]
-    rows = summarise([*scores, score("b", "random", 1, 0.1)])
+    scores = [score("a", "pretrained", seed, 0.6, baselines=baselines) for seed in (1, 2)]
+    scores += [score("a", "random", 1, 0.5, baselines=baselines), score("b", "random", 1, 0.1)]
+    rows = summarise(scores)
     assert [(row.task, row.initial, row.reference) for row in rows] == [
         ("a", "pretrained", "tiny@5"),
         ("a", None, "first sentence"),
@@ -65,8 +59,7 @@ def test_baselines_stand_once_behind_their_task():
 )
 def test_predictions_that_are_all_the_same_are_named(lines: tuple, same: str | None):
     assert same_prediction(json_lines(lines)) == same
-    scores = [score("a", "random", seed, 0.5) for seed in (1, 2)]
-    scores[0] = scores[0].model_copy(update={"same_prediction": same})
+    scores = [score("a", "random", 1, 0.5, same_prediction=same), score("a", "random", 2, 0.5)]
     assert protocol(scores).endswith(
         f"a from random weights: in 1 of 2 trainings all predictions are the same ({same})"
         if same
@@ -77,7 +70,7 @@ def test_predictions_that_are_all_the_same_are_named(lines: tuple, same: str | N
 def test_search_reports_the_choice_with_the_best_median_and_says_so():
     found = {1e-5: (0.1, 0.8, 0.9), 2e-5: (0.81, 0.82, 0.83)}
     scores = [
-        score("a", "pretrained", seed, value).model_copy(update={"choice": {"lr": lr}})
+        score("a", "pretrained", seed, value, choice={"lr": lr})
         for lr, values in found.items()
         for seed, value in enumerate(values)
     ]
@@ -91,17 +84,13 @@ def test_search_reports_the_choice_with_the_best_median_and_says_so():
 
 
 def test_main_metric_comes_first():
-    first = score("a", "pretrained", 1, 0.6).model_copy(
-        update={"metrics": {"accuracy": 0.6, "f1": 0.5}, "main_metric": "f1"}
-    )
-    assert list(summarise([first])[0].mean) == ["f1", "accuracy"]
+    first = score_of("a", {"f1": 0.5, "accuracy": 0.6}, 10).model_copy(update={"main_metric": "accuracy"})
+    assert list(summarise([first])[0].mean) == ["accuracy", "f1"]
 
 
 def test_average_of_glue_is_given_where_all_tasks_are_there():
     scores = [
-        score(f"my-{kind}", "pretrained", 1, 0.5).model_copy(
-            update={"metrics": dict.fromkeys(metrics, 0.5), "main_metric": metrics[0]}
-        )
+        score_of(f"my-{kind}", dict.fromkeys(metrics, 0.5), 10, reference="tiny@5")
         for kind, metrics in LEADERBOARD.items()
     ]
     kinds = {f"my-{kind}": kind for kind in LEADERBOARD}
@@ -109,15 +98,7 @@ def test_average_of_glue_is_given_where_all_tasks_are_there():
     assert glue_averages(summarise(scores[1:]), kinds) == {}
 
 
-def test_no_scores_give_no_rows():
-    assert summarise([]) == []
-
-
 def test_score_that_is_no_number_is_read_back_as_such():
-    import math
-
-    import orjson
-
     lost = score("a", "pretrained", 1, math.nan)
     read = Score.model_validate(orjson.loads(orjson.dumps(lost.model_dump(mode="json"))))
     assert math.isnan(read.value)

@@ -18,9 +18,7 @@ from pipeline.run.tracking import connect, tracking_uri
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import IN_PROGRESS
-from tests.pipeline.tune.conftest import write_sst2, write_tokenizer
-
-MODEL = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
+from tests.pipeline.tune.conftest import SIZES, TRAINING, config_in, write_sst2, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -32,18 +30,12 @@ def ray():
 def make_config(folder: Path, name: str, **changes) -> FinetuneConfig:
     """Four trainings from random weights, of two learning rates and two seeds."""
     plain = {
-        "name": name,
-        "out": folder / "finetuned",
-        "runs_dir": folder / "runs",
-        "tasks": {"reviews": {"kind": "sst2", "path": folder / "SST-2"}},
-        "training": {"epochs": 2, "batch_size": 8, "max_length": 16},
+        "training": TRAINING | {"epochs": 2},
         "search": {"lr": [1e-3, 5e-3]},
-        "seeds": [1, 2],
-        "num_threads": 1,
-        "scratch": {"model": MODEL, "tokenizer": folder / "tokenizer.json"},
+        "scratch": {"model": SIZES, "tokenizer": folder / "tokenizer.json"},
         "save_every_s": 0,
     }
-    return FinetuneConfig.model_validate(plain | changes)
+    return config_in(folder, name=name, **plain | changes)
 
 
 @pytest.fixture(scope="module")
@@ -64,16 +56,14 @@ def test_trainings_side_by_side_are_those_of_one_after_another(ray, folder):
 
 
 def test_worker_killed_in_the_middle_of_a_training_costs_only_updates(ray, folder):
-    config = make_config(
-        folder, "killed", side_by_side=2, training={"epochs": 40, "batch_size": 8, "max_length": 16}
-    )
+    long = TRAINING | {"epochs": 40}
+    config = make_config(folder, "killed", side_by_side=2, training=long)
     with ThreadPoolExecutor(1) as pool:
         killed = pool.submit(kill_a_worker, folder / "finetuned")
         scores = finetune(config, None)
         assert killed.result() > 0
     assert len(scores) == 4
-    whole = make_config(folder, "whole", training={"epochs": 40, "batch_size": 8, "max_length": 16})
-    assert finetune(whole, None) == scores
+    assert finetune(make_config(folder, "whole", training=long), None) == scores
 
 
 def kill_a_worker(out: Path) -> int:
@@ -89,10 +79,9 @@ def kill_a_worker(out: Path) -> int:
 
 
 def test_sigterm_lets_all_workers_save_and_the_same_command_goes_on(ray, folder):
-    training = {"epochs": 150, "batch_size": 8, "max_length": 16}
     changes = {
         "side_by_side": 2,
-        "training": training,
+        "training": TRAINING | {"epochs": 150},
         "search": {"lr": [1e-3]},
         "save_every_s": 3600,
         "log_every_updates": 4,

@@ -17,16 +17,26 @@ from pipeline.tune import trainer
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import IN_PROGRESS
 from pipeline.tune.training_state import StateFile
-
-SCRATCH = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
+from tests.pipeline.tune.conftest import SIZES, TRAINING
 
 
 @pytest.fixture
 def config(make_config, tokenizer_path):
     """Two trainings of 24 updates; only a stop saves them."""
-    training = {"epochs": 3, "batch_size": 8, "lr": 5e-3, "max_length": 16, "keep": "best"}
-    scratch = {"model": SCRATCH, "tokenizer": tokenizer_path}
-    return make_config(training=training, scratch=scratch, save_every_s=3600)
+    scratch = {"model": SIZES, "tokenizer": tokenizer_path}
+    return make_config(training=TRAINING | {"keep": "best"}, scratch=scratch, save_every_s=3600)
+
+
+@pytest.fixture
+def whole(config, tmp_path) -> str:
+    """The fingerprint of the same trainings that nothing stopped."""
+    whole = config.model_copy(update={"out": tmp_path / "whole", "runs_dir": tmp_path / "whole-runs"})
+    finetune(whole, None)
+    return fingerprint(whole)
+
+
+def fingerprint(config) -> str:
+    return read_manifest(config.out / "small/random").fingerprint
 
 
 @contextmanager
@@ -57,9 +67,7 @@ def statuses(config) -> list[tuple[str, str]]:
     return sorted((str(run.info.run_name).rpartition("/")[-1], run.info.status) for run in runs)
 
 
-def test_training_stopped_by_sigterm_is_bit_identical_to_an_uninterrupted_one(config, tmp_path):
-    whole = config.model_copy(update={"out": tmp_path / "whole", "runs_dir": tmp_path / "whole-runs"})
-    finetune(whole, None)
+def test_training_stopped_by_sigterm_is_bit_identical_to_an_uninterrupted_one(config, whole):
     with (
         signals_in_update(24 + 13, signal.SIGTERM),
         pytest.raises(
@@ -73,14 +81,11 @@ def test_training_stopped_by_sigterm_is_bit_identical_to_an_uninterrupted_one(co
         finetune(config, None)
     assert made == list(range(13, 24))
     assert statuses(config) == [("reviews-random-1", "FINISHED"), ("reviews-random-2", "FINISHED")]
-    one, two = (read_manifest(each.out / "small/random") for each in (config, whole))
-    assert one.fingerprint == two.fingerprint
+    assert fingerprint(config) == whole
     assert not list(config.out.rglob(IN_PROGRESS))
 
 
-def test_training_stopped_while_it_is_scored_goes_on_with_the_scores(config, tmp_path, monkeypatch):
-    whole = config.model_copy(update={"out": tmp_path / "whole", "runs_dir": tmp_path / "whole-runs"})
-    finetune(whole, None)
+def test_training_stopped_while_it_is_scored_goes_on_with_the_scores(config, whole, monkeypatch):
     scored, original = 0, trainer.evaluate
 
     def evaluate(*args):
@@ -94,8 +99,7 @@ def test_training_stopped_while_it_is_scored_goes_on_with_the_scores(config, tmp
     with pytest.raises(PreemptedError, match=r"reviews-random-1 stopped after update 16"):
         finetune(config, None)
     finetune(config, None)
-    one, two = (read_manifest(each.out / "small/random") for each in (config, whole))
-    assert one.fingerprint == two.fingerprint
+    assert fingerprint(config) == whole
 
 
 def test_second_sigterm_ends_at_once_and_leaves_nothing_that_cannot_be_read(config, monkeypatch):

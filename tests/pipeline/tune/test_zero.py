@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.pipeline.tune import zero_run
-
-SCRIPT = Path(zero_run.__file__)
-ROOT = SCRIPT.parents[3]
+from tests.pipeline.tune.launched_run import launch, launch_two
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory) -> dict[str, dict]:
     """What each case of `zero_run.py` reports."""
-    folder = tmp_path_factory.mktemp("zero")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    ran = subprocess.run(
-        [*torchrun, f"--log-dir={folder}", str(SCRIPT), str(folder)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    return json.loads((folder / "report.json").read_text())
+    return launch_two(zero_run.__file__, tmp_path_factory.mktemp("zero"))
 
 
 def test_trainings_of_the_other_tests_learn(cases):
@@ -59,12 +42,7 @@ def test_every_stage_computes_the_scores_of_plain_training_up_to_summation_order
 
 
 def test_zero_3_trains_in_a_process_that_no_launcher_started(tmp_path):
-    launched = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    environment = {name: value for name, value in os.environ.items() if name not in launched}
-    script = [sys.executable, str(SCRIPT), str(tmp_path), "alone"]
-    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(script, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-4000:]
+    launch(zero_run.__file__, tmp_path, (), "alone")
 
 
 def test_stopped_sharded_training_is_bit_identical_to_an_uninterrupted_one(cases):

@@ -15,13 +15,15 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
 from cluster.artefacts.errors import PreemptedError
+from cluster.artefacts.manifest import read_manifest
 from pipeline.tune import trainer
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.processes import make_accelerator, on_first
 from pipeline.tune.run import finetune
 from pipeline.tune.trials import scores_directory
-from tests.pipeline.tune.conftest import Recorder
-from tests.pipeline.tune.launched_run import make_config, make_inputs
+from tests.pipeline.tune import launched_run
+from tests.pipeline.tune.conftest import Recorder, predictions
+from tests.pipeline.tune.launched_run import make_inputs
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -35,42 +37,30 @@ CASES: dict[str, dict[str, Any]] = {
 }
 RESUMED = {"stage 3": "stage 3", "stage 1": "plain", "plain": "stage 1"}
 """Cases that are stopped in an update, and the cases that go on from there."""
-TRAINING = {
-    "epochs": 4,
-    "batch_size": 8,
-    "micro_batch_size": 2,
-    "lr": 3e-3,
-    "max_length": 16,
-    # The gradient of keys' biases is zero but for rounding, which a smaller epsilon would make updates of.
-    "optimizer": {"eps": 1e-6},
-}
+# The gradient of keys' biases is zero but for rounding, which a smaller epsilon would make updates of.
+TRAINING = launched_run.TRAINING | {"keep": "best", "optimizer": {"eps": 1e-6}}
 
 
-def configured(folder: Path, name: str, case: dict[str, Any], task: dict[str, Any]) -> FinetuneConfig:
+def configured(folder: Path, name: str, case: dict[str, Any], **changes: Any) -> FinetuneConfig:
     case = dict(case)
-    training = TRAINING | {"keep": "best"} | ({"peft": case.pop("peft")} if "peft" in case else {})
-    plain = make_config(folder, name, {}, {"reviews": task}).model_dump(exclude_unset=True, exclude={"tasks"})
-    return FinetuneConfig.model_validate(
-        plain
-        | {"tasks": {"reviews": task}, "training": training, "save_models": "peft" not in training}
-        | case
-    )
+    method = {"peft": case.pop("peft")} if "peft" in case else {}
+    case |= {"training": TRAINING | method | changes, "save_models": not method}
+    return launched_run.make_config(folder, name.replace(", ", "-").replace(" ", ""), **case)
 
 
 def report(config: FinetuneConfig, recorder: Recorder | None = None) -> dict[str, Any]:
     """Train, and read what was written."""
     (score,) = finetune(config, None, track=recorder or Recorder())
     directory = scores_directory(config, None)
-    lines = (directory / "predictions-reviews-random-1.jsonl").read_text().splitlines()
     weights = directory / "model-reviews-random-1.safetensors"
     return {
         "metrics": [epoch.metrics for epoch in score.epochs],
         "losses": json.loads((directory / "losses-reviews-random-1.json").read_text()),
-        "logits": [json.loads(line)["logits"] for line in lines],
+        "logits": [line["logits"] for line in predictions(directory, "reviews-random-1")],
         "weights": {name: tensor.double().sum().item() for name, tensor in load_file(weights).items()}
         if weights.exists()
         else {},
-        "manifest": json.loads((directory / "manifest.json").read_text())["fingerprint"],
+        "manifest": read_manifest(directory).fingerprint,
     }
 
 
@@ -103,11 +93,7 @@ def resumed(config: FinetuneConfig, going_on: FinetuneConfig) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    task = {"kind": "sst2", "path": folder / "SST-2"}
-    cases = {
-        name: configured(folder, name.replace(", ", "-").replace(" ", ""), case, task)
-        for name, case in CASES.items()
-    }
+    cases = {name: configured(folder, name, case) for name, case in CASES.items()}
     accelerator = make_accelerator(cases["plain"])
     on_first(accelerator, lambda: make_inputs(folder))
     found = {name: report(config) for name, config in cases.items() if config.precision == "fp32"}
@@ -126,9 +112,7 @@ def main(folder: Path) -> None:
 def alone(folder: Path) -> None:
     """One epoch in stage 3, in this process."""
     make_inputs(folder)
-    task = {"kind": "sst2", "path": folder / "SST-2"}
-    config = configured(folder, "alone", {"zero": {"stage": 3}}, task)
-    report(config.model_copy(update={"training": config.training.model_copy(update={"epochs": 1})}))
+    report(configured(folder, "alone", {"zero": {"stage": 3}}, epochs=1))
 
 
 if __name__ == "__main__":

@@ -71,19 +71,12 @@ def test_equal_arms_are_within_the_spread():
     assert (found.difference, found.low, found.high, found.verdict) == (0, 0, 0, "within the spread")
 
 
-def rows_task(
-    tmp_path: Path, rows: list[tuple[str, str]], evaluation: list[tuple[str, str]]
-) -> FinetuneConfig:
-    for name, content in (("train", rows), ("dev", evaluation)):
-        lines = "".join(f"{text},{label}\n" for text, label in content)
-        (tmp_path / f"{name}.csv").write_text(f"text,label\n{lines}")
-    task = {
-        "kind": "rows_classification",
-        "train": str(tmp_path / "train.csv"),
-        "evaluation": str(tmp_path / "dev.csv"),
-        "columns": {"text": "text", "label": "label"},
-    }
-    return validate(FinetuneConfig, {"tasks": {"rows": task}}, "test")
+def floors(tmp_path: Path, task: dict, suffix: str, **content: str) -> dict[str, float]:
+    """The floors of a task on files with this content."""
+    for name, text in content.items():
+        (tmp_path / f"{name}.{suffix}").write_text(text)
+    files = {"train": str(tmp_path / f"train.{suffix}"), "evaluation": str(tmp_path / f"dev.{suffix}")}
+    return floors_of(validate(FinetuneConfig, {"tasks": {"own": task | files}}, "test"), "own")
 
 
 def test_floors_of_texts_are_those_of_scikit_learn(tmp_path: Path):
@@ -95,7 +88,12 @@ def test_floors_of_texts_are_those_of_scikit_learn(tmp_path: Path):
         return [(text, "up" if text.count("good") >= text.count("bad") else "down") for text in texts]
 
     train, evaluation = rows(80), rows(60)
-    found = floors_of(rows_task(tmp_path, train, evaluation), "rows")
+    columns = {"text": "text", "label": "label"}
+    content = {
+        name: "text,label\n" + "".join(f"{text},{label}\n" for text, label in side)
+        for name, side in (("train", train), ("dev", evaluation))
+    }
+    found = floors(tmp_path, {"kind": "rows_classification", "columns": columns}, "csv", **content)
     texts, labels = zip(*train, strict=True)
     others, right = zip(*evaluation, strict=True)
     peers = {
@@ -108,18 +106,9 @@ def test_floors_of_texts_are_those_of_scikit_learn(tmp_path: Path):
 
 
 def test_floors_of_tags_are_the_most_frequent_tags_of_words(tmp_path: Path):
-    for name, text in (
-        ("train", "the O\nUN B-org\nsat O\n\nUN B-org\nUN O\n\n"),
-        ("dev", "un B-org\nnew O\n\n"),
-    ):
-        (tmp_path / f"{name}.conll").write_text(text)
-    task = {
-        "kind": "conll_ner",
-        "train": str(tmp_path / "train.conll"),
-        "evaluation": str(tmp_path / "dev.conll"),
-    }
-    config = validate(FinetuneConfig, {"tasks": {"ner": task}}, "test")
-    assert floors_of(config, "ner") == {MAJORITY: 0.0, WORDS: 1.0}
+    train, dev = "the O\nUN B-org\nsat O\n\nUN B-org\nUN O\n\n", "un B-org\nnew O\n\n"
+    found = floors(tmp_path, {"kind": "conll_ner"}, "conll", train=train, dev=dev)
+    assert found == {MAJORITY: 0.0, WORDS: 1.0}
 
 
 def test_difference_that_rounds_to_nothing_has_no_sign():
