@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, make_manifest, manifest_bytes
+import orjson
+
+from cluster.artefacts.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    fingerprint_of,
+    make_manifest,
+    manifest_bytes,
+    seal,
+    unseal,
+)
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.storage import commit, staging_directory
 
@@ -21,6 +34,15 @@ def make(directory: Path, files: dict[str, bytes] = FILES, kind: str = "tokens")
         (staging / name).write_bytes(data)
     commit(staging, directory, kind, config={})
     return directory
+
+
+def forged(data: bytes, change: Callable[[dict[str, Any]], Any]) -> bytes:
+    """A changed manifest with the checksum and the fingerprint that follow, as an attacker writes it."""
+    contents = unseal(orjson.loads(data))
+    change(contents)
+    files: Any = [SimpleNamespace(**one) for one in contents["files"]]
+    contents["fingerprint"] = fingerprint_of(contents["kind"], contents["config"], (), files)
+    return orjson.dumps(seal(contents))
 
 
 def claim_a_huge_file(uri: str) -> None:

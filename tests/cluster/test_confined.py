@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
-    FileEntry,
-    fingerprint_of,
     hash_file,
     read_manifest,
     seal,
@@ -24,11 +22,12 @@ from cluster.artefacts.manifest import (
 from cluster.artefacts.parts import ArtefactPart
 from cluster.artefacts.reading import confined_name, inside
 from cluster.artefacts.shard_records import SHARD_RECORDS
-from cluster.artefacts.storage import Damage, commit, find_damage, open_artefact, quarantine
+from cluster.artefacts.storage import Damage, find_damage, open_artefact, quarantine
 from data_prep.sources.hf_datasets import HfDatasetsConfig
 from data_prep.verify import examine
 from pipeline.checkpoint.object_store import ObjectStore
 from pipeline.checkpoint.store import open_store
+from tests.cluster.materials import forged, make
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 OUTSIDE = [
@@ -38,33 +37,19 @@ OUTSIDE = [
 ]
 
 
-def unchecked(**fields: Any) -> FileEntry:
-    """An entry as an attacker writes it."""
-    checked = FileEntry(path="checked", size_bytes=fields["size_bytes"], xxh3_128=fields["xxh3_128"])
-    for name, value in fields.items():
-        object.__setattr__(checked, name, value)
-    return checked
-
-
-def altered(directory: Path, names: list[str]) -> None:
-    """Make the manifest name these files, with the checksum and the fingerprint that follow from that."""
-    contents = orjson.loads((directory / MANIFEST_NAME).read_bytes())
-    del contents["checksum"]
-    entries = [{"path": name, "size_bytes": 6, "xxh3_128": "0" * 32} for name in names]
-    contents["files"] = [entry | {"rows": None, "tokens": None} for entry in entries]
-    files = [unchecked(**entry) for entry in entries]
-    contents["fingerprint"] = fingerprint_of(contents["kind"], contents["config"], (), files)
-    (directory / MANIFEST_NAME).write_bytes(orjson.dumps(seal(contents)))
+def name_files(directory: Path, *names: str) -> None:
+    """Make the manifest name these files."""
+    files = [
+        {"path": name, "size_bytes": 6, "xxh3_128": "0" * 32, "rows": None, "tokens": None} for name in names
+    ]
+    path = directory / MANIFEST_NAME
+    path.write_bytes(forged(path.read_bytes(), lambda contents: contents.update(files=files)))
 
 
 @pytest.fixture
 def artefact(tmp_path: Path) -> Path:
-    staging, directory = tmp_path / "staging", tmp_path / "artefact"
-    (staging / "sub").mkdir(parents=True)
-    (staging / "sub" / "file").write_text("inside")
     (tmp_path / "outside").write_text("secret")
-    commit(staging, directory, "thing", config={})
-    return directory
+    return make(tmp_path / "artefact", {"sub/file": b"inside"}, "thing")
 
 
 @given(
@@ -84,7 +69,7 @@ def test_a_name_is_refused_or_stays_inside_whatever_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*OUTSIDE, MANIFEST_NAME])
 def test_a_manifest_that_names_files_elsewhere_is_refused_when_it_is_read(artefact: Path, name: str) -> None:
-    altered(artefact, [name])
+    name_files(artefact, name)
     with pytest.raises(CorruptArtefactError):
         read_manifest(artefact)
     (health,) = examine(artefact)
@@ -93,7 +78,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused_when_it_is_read(artefa
 
 
 def test_a_manifest_names_no_file_twice(artefact: Path) -> None:
-    altered(artefact, ["sub/file", "sub/file"])
+    name_files(artefact, "sub/file", "sub/file")
     with pytest.raises(CorruptArtefactError, match="twice"):
         read_manifest(artefact)
 
@@ -175,14 +160,12 @@ def test_a_remote_checkpoint_writes_nothing_outside_of_its_copy(
     assert isinstance(store, ObjectStore)
     filesystem: Any = store.remote.filesystem
     place = f"{store.remote.root}/step-00000010"
-    contents = orjson.loads(filesystem.cat_file(f"{place}/{MANIFEST_NAME}"))
-    del contents["checksum"]
-    for one in contents["files"]:
-        if one["path"] == "planted":
-            one["path"] = name
-    files = [unchecked(**one) for one in contents["files"]]
-    contents["fingerprint"] = fingerprint_of(contents["kind"], contents["config"], (), files)
-    filesystem.pipe_file(f"{place}/{MANIFEST_NAME}", orjson.dumps(seal(contents)))
+
+    def rename(contents: dict[str, Any]) -> None:
+        next(one for one in contents["files"] if one["path"] == "planted")["path"] = name
+
+    manifest = f"{place}/{MANIFEST_NAME}"
+    filesystem.pipe_file(manifest, forged(filesystem.cat_file(manifest), rename))
     filesystem.pipe_file(os.path.normpath(f"{place}/{name}"), b"x" * 6)
     with pytest.raises(CorruptArtefactError, match="not the name of a file"):
         store.fetch(10)

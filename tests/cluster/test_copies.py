@@ -14,7 +14,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 import s3fs
 
@@ -28,10 +27,6 @@ from cluster.artefacts.errors import (
 )
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
-    make_manifest,
-    manifest_bytes,
-    parse_manifest,
-    seal,
 )
 from cluster.artefacts.places import as_place
 from cluster.artefacts.signatures import TRUST_VARIABLE, make_keys
@@ -46,7 +41,7 @@ from cluster.copies import (
     place_of,
 )
 from cluster.publication import pull, push
-from tests.cluster.materials import FILES, SIZE_BYTES, claim_a_huge_file, make
+from tests.cluster.materials import FILES, SIZE_BYTES, claim_a_huge_file, forged, make
 from tests.object_store import Proxy, flip_byte, killed_at_the_second_file
 
 
@@ -217,20 +212,12 @@ def test_object_that_is_larger_than_its_manifest_says_takes_no_more_room(uri: st
 def test_manifest_with_impossible_files_is_refused(uri: str, tmp_path: Path, fields: dict[str, Any]):
     directory = make(tmp_path / "tokens")
     push(directory, uri)
-    plain = orjson.loads((directory / MANIFEST_NAME).read_bytes())
-    plain.pop("checksum")
-    plain["files"][0] |= fields
-    s3fs.S3FileSystem().pipe_file(f"{uri}/{MANIFEST_NAME}", orjson.dumps(seal(plain)))
+    manifest = (directory / MANIFEST_NAME).read_bytes()
+    changed = forged(manifest, lambda contents: contents["files"][0].update(fields))
+    s3fs.S3FileSystem().pipe_file(f"{uri}/{MANIFEST_NAME}", changed)
     for read in (local_copy, lambda place: pull(place, tmp_path / "back")):
         with pytest.raises(CorruptArtefactError, match="is not a manifest"):
             read(uri)
-
-
-def test_manifest_whose_kind_would_control_a_terminal_is_refused():
-    manifest = make_manifest("tokens", config={}, inputs=[], files=[], stats={})
-    data = manifest_bytes(manifest.model_copy(update={"kind": "tokens\x1b[2J"}))
-    with pytest.raises(CorruptArtefactError, match="not printable"):
-        parse_manifest(data, "manifest.json")
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,11 @@ def test_manifest_of_a_newer_cloze_asks_for_an_upgrade(tmp_path):
     assert raised.value.next_step == "upgrade cloze"
 
 
+def test_manifest_whose_kind_would_control_a_terminal_is_refused():
+    with pytest.raises(CorruptArtefactError, match="not printable"):
+        parse_manifest(manifest_bytes(make().model_copy(update={"kind": "tokens\x1b[2J"})), "manifest.json")
+
+
 @given(st.dictionaries(st.text(max_size=5), st.integers(-(2**53), 2**53) | st.text(max_size=5), max_size=6))
 def test_json_hash_does_not_depend_on_key_order(value):
     assert hash_json(dict(reversed(value.items()))) == hash_json(value)

@@ -61,8 +61,8 @@ def made(directory: Path, text: str = "tokens") -> Path:
 def unsigned(directory: Path) -> Path:
     """An artefact of a process that neither signs nor trusts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(KEY_VARIABLE)
-        patch.delenv(TRUST_VARIABLE)
+        for variable in (KEY_VARIABLE, TRUST_VARIABLE):
+            patch.delenv(variable)
         return made(directory)
 
 
