@@ -9,21 +9,27 @@ from typing import Any
 import pytest
 import transformers
 from huggingface_hub import constants
-from typer.testing import CliRunner
 
 from cluster.artefacts.manifest import InputEntry, hash_file
 from cluster.artefacts.storage import commit
 from pipeline.checkpoint.references import resolve_model
-from pipeline.commands.verbs import app
 from pipeline.inspect.lineage import trace
-from tests.pipeline.test_hub import bert
+from tests.pipeline.command import cloze
+from tests.pipeline.materials import ANY_TOKENIZER
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bert(tmp_path_factory.mktemp("bert"))
+    directory = tmp_path_factory.mktemp("bert")
+    config = transformers.BertConfig(
+        vocab_size=12, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+    transformers.BertForMaskedLM(config).save_pretrained(directory)
+    (directory / "pytorch_model.bin").write_bytes(b"not read")
+    (directory / "tokenizer.json").write_bytes(ANY_TOKENIZER)
+    return directory
 
 
 def commit_scores(place: Path, reference: str, fingerprint: str) -> Path:
@@ -36,17 +42,6 @@ def commit_scores(place: Path, reference: str, fingerprint: str) -> Path:
     return place
 
 
-def in_cache(directory: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the directory as a model of the Hub's cache."""
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    model = cache / "models--org--small"
-    snapshot = model / "snapshots" / COMMIT
-    shutil.copytree(directory, snapshot)
-    (model / "refs").mkdir()
-    (model / "refs" / "main").write_text(COMMIT)
-    return snapshot
-
-
 def test_directory_tells_network_weights_and_that_its_training_is_unknown(directory: Path):
     node = trace(str(directory), Path("runs"))
     network = transformers.BertForMaskedLM.from_pretrained(directory)
@@ -54,46 +49,9 @@ def test_directory_tells_network_weights_and_that_its_training_is_unknown(direct
     assert node.facts["parameters"] == sum(each.numel() for each in network.parameters())
     assert node.facts["precision"] == "F32"
     assert node.fingerprint == hash_file(directory / "model.safetensors")[0]
-    printed = CliRunner().invoke(app, ["lineage", str(directory)], catch_exceptions=False).output
+    printed = cloze("lineage", directory)
     assert "unknown: the texts, settings and code of its training" in printed
-    assert "hub model: unknown, because the directory is not in the Hub's cache" in printed
-
-
-def test_scores_lead_to_the_directory_that_they_were_fine_tuned_from(directory: Path, tmp_path: Path):
-    fingerprint = resolve_model(str(directory), tmp_path).fingerprint
-    (node,) = trace(str(commit_scores(tmp_path / "scores", str(directory), fingerprint)), tmp_path).inputs
-    assert (node.kind, node.problem) == ("hugging-face-directory", "")
-    assert node.facts["architecture"] == "BertForMaskedLM"
-
-
-def test_directory_with_other_weights_is_not_taken_for_the_one_that_was_used(directory: Path, tmp_path: Path):
-    (node,) = trace(str(commit_scores(tmp_path / "scores", str(directory), "0" * 32)), tmp_path).inputs
-    assert node.problem == f"{directory} now holds other weights"
-
-
-def test_model_of_the_hub_tells_its_commit_by_name_by_path_and_from_scores(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    snapshot = in_cache(directory, tmp_path / "cache", monkeypatch)
-    scores = commit_scores(
-        tmp_path / "scores", f"org/small@{COMMIT}", trace(str(snapshot), tmp_path).fingerprint
-    )
-    found = [
-        trace("org/small", tmp_path),
-        trace(str(snapshot), tmp_path),
-        *trace(str(scores), tmp_path).inputs,
-    ]
-    assert [node.facts["hub_model"] for node in found] == ["org/small"] * 3
-    assert [node.facts["hub_commit"] for node in found] == [COMMIT] * 3
-
-
-def test_download_into_a_directory_tells_its_commit(directory: Path, tmp_path: Path):
-    place = tmp_path / "model"
-    shutil.copytree(directory, place)
-    record = place / ".cache" / "huggingface" / "download" / "config.json.metadata"
-    record.parent.mkdir(parents=True)
-    record.write_text(f"{COMMIT}\netag\n1760000000.0\n")
-    assert trace(str(place), tmp_path).facts["hub_commit"] == COMMIT
+    assert "hub model: unknown" in printed
 
 
 @pytest.mark.parametrize(
@@ -117,3 +75,37 @@ def test_damaged_directory_tells_the_rest_and_what_is_wrong(
     assert told in node.problem
     assert bool(told) == bool(node.problem)
     assert node.facts["unknown"]
+
+
+def test_scores_lead_to_the_directory_that_they_were_fine_tuned_from_and_to_no_other(
+    directory: Path, tmp_path: Path
+):
+    fingerprint = resolve_model(str(directory), tmp_path).fingerprint
+    for used, problem in ((fingerprint, ""), ("0" * 32, f"{directory} now holds other weights")):
+        (node,) = trace(str(commit_scores(tmp_path / used, str(directory), used)), tmp_path).inputs
+        assert node.problem == problem
+        assert problem or (node.kind, node.facts["architecture"]) == (
+            "hugging-face-directory",
+            "BertForMaskedLM",
+        )
+
+
+def test_model_of_the_hub_tells_its_commit_wherever_it_lies(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    model = tmp_path / "cache" / "models--org--small"
+    snapshot = shutil.copytree(directory, model / "snapshots" / COMMIT)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text(COMMIT)
+    fingerprint = trace(str(snapshot), tmp_path).fingerprint
+    scores = commit_scores(tmp_path / "scores", f"org/small@{COMMIT}", fingerprint)
+    (of_scores,) = trace(str(scores), tmp_path).inputs
+    for node in (trace("org/small", tmp_path), trace(str(snapshot), tmp_path), of_scores):
+        assert (node.facts["hub_model"], node.facts["hub_commit"]) == ("org/small", COMMIT)
+    # Downloaded into a directory.
+    place = shutil.copytree(directory, tmp_path / "model")
+    record = place / ".cache" / "huggingface" / "download" / "config.json.metadata"
+    record.parent.mkdir(parents=True)
+    record.write_text(f"{COMMIT}\netag\n1760000000.0\n")
+    assert trace(str(place), tmp_path).facts["hub_commit"] == COMMIT

@@ -26,17 +26,6 @@ def load(directory: Path, *overrides: str):
     return load_preparation(directory / "data.yaml", overrides)
 
 
-def test_all_files_that_are_not_there_are_named_at_once(tmp_path: Path):
-    with pytest.raises(MissingInputError) as caught:
-        load(tmp_path)
-    assert caught.value.exit_code == 11
-    assert "2 problems" in str(caught.value)
-    assert [line.split(":")[0].strip() for line in str(caught.value).splitlines()[1:]] == [
-        "sources.0",
-        "sources.2",
-    ]
-
-
 def test_files_filters_and_tasks_are_looked_for_beside_wrong_settings(tmp_path: Path):
     with pytest.raises(ConfigError) as caught:
         load(
@@ -55,3 +44,11 @@ def test_a_filter_that_cannot_be_made_is_refused_before_the_work(tmp_path: Path)
         load(tmp_path, f"sources=[{{{source}}}]", "filters=[{kind: language, allowed: [all]}]")
     with pytest.raises(ConfigError, match="does not know qq"):
         load(tmp_path, f"sources=[{{{source}, filters: [{{kind: language, allowed: [qq]}}]}}]")
+
+
+def test_all_files_that_are_not_there_are_named_at_once(tmp_path: Path):
+    with pytest.raises(MissingInputError) as caught:
+        load(tmp_path)
+    assert caught.value.exit_code == 11
+    lines = str(caught.value).splitlines()[1:]
+    assert [line.split(":")[0].strip() for line in lines] == ["sources.0", "sources.2"]

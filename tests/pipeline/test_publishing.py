@@ -65,16 +65,21 @@ def history(run: RunDirectory) -> list[tuple[int, float]]:
 
 def test_an_alias_leads_to_the_checkpoint_that_was_published_last_and_moves_back(run: RunDirectory):
     runs_dir = run.path.parent
+    for name, alias in (("a/b", None), ("7", None), ("a", "latest"), ("a", "v2"), ("a", "b c")):
+        with pytest.raises(ConfigError):
+            publish("own@4", name, alias, runs_dir)
+    assert published_steps(run) == set()
     first = publish("own@8", "tagger", "champion", runs_dir)
     assert publish("own@latest", "tagger", "champion", runs_dir).version == 2
     assert find_checkpoint("models:/tagger@champion", runs_dir).step == 12
     assert publish("models:/tagger/1", "tagger", "champion", runs_dir) == first
     assert find_checkpoint("models:/tagger@champion", runs_dir).step == 8
-    assert [(row["reference"], row["aliases"]) for row in list_published("tagger", runs_dir)] == [
-        ("own@8", ["champion"]),
-        ("own@12", []),
-    ]
-    assert list_published(None, runs_dir) == list_published("tagger", runs_dir)
+    listed = list_published("tagger", runs_dir)
+    assert [(row["reference"], row["aliases"]) for row in listed] == [("own@8", ["champion"]), ("own@12", [])]
+    assert list_published(None, runs_dir) == listed
+    # Retention keeps what was published.
+    retention = Retention(1, pinned=lambda: published_steps(run))
+    assert apply_retention(store_of(run), retention) == [4]
 
 
 def test_a_published_export_is_loaded_by_mlflow_alone(
@@ -100,21 +105,6 @@ def test_a_published_export_is_loaded_by_mlflow_alone(
     assert mlflow.pyfunc.load_model("models:/tagger@champion").predict("one <mask>") == [filled["token_str"]]
     found = connect(tracking_uri(runs_dir)).get_model_version("tagger", str(version))
     assert "own@8" in (found.description or "")
-
-
-def test_retention_keeps_what_was_published(run: RunDirectory):
-    publish("own@4", "kept", None, run.path.parent)
-    retention = Retention(1, pinned=lambda: published_steps(run))
-    assert apply_retention(store_of(run), retention) == [8]
-
-
-@pytest.mark.parametrize(
-    ("name", "alias"), [("a/b", None), ("7", None), ("a", "latest"), ("a", "v2"), ("a", "b c")]
-)
-def test_names_that_no_reference_could_have_are_refused(run: RunDirectory, name: str, alias: str | None):
-    with pytest.raises(ConfigError):
-        publish("own@4", name, alias, run.path.parent)
-    assert published_steps(run) == set()
 
 
 def test_a_store_that_lost_everything_gets_metrics_checkpoints_and_published_models_again(run: RunDirectory):

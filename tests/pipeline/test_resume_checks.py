@@ -25,6 +25,7 @@ from pipeline.run.events import Event
 from pipeline.run.history import changed_packages
 from pipeline.run.tracking import tracking_uri
 from tests.conftest import write_store
+from tests.pipeline.command import cloze
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
 
@@ -47,25 +48,15 @@ def changes_of(run: RunDirectory) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("override", "key"),
-    [
-        ("objective.rate=0.2", "objective.rate"),
-        ("model.dropout=0.2", "model.dropout"),
-        ("batch.micro_batch_size=8", "batch.micro_batch_size"),
-        ("data.held_out=0.2", "data.held_out"),
-        ("seed=5", "seed"),
-    ],
+    "override",
+    ["objective.rate=0.2", "model.dropout=0.2", "batch.micro_batch_size=8", "data.held_out=0.2", "seed=5"],
 )
-def test_a_change_is_refused_by_name_allowed_by_name_and_allowed_once(
-    run: RunDirectory, override: str, key: str
-):
-    config = run.config((override,))
+def test_a_change_is_refused_by_name_allowed_by_name_and_allowed_once(run: RunDirectory, override: str):
+    key, config, newest = override.partition("=")[0], run.config((override,)), newest_of(run)
+    assert check_resume(run, run.config()) == newest
     with pytest.raises(ResumeRefusedError, match=key) as refused:
         check_resume(run, config)
     assert f"cloze resume {run.typed} --allow-changed {key}" in refused.value.next_step
-    assert changes_of(run) == []
-
-    newest = list_checkpoints(run.checkpoints)[-1]
     assert check_resume(run, config, [key.partition(".")[0]], look_only=True) == newest
     assert changes_of(run) == []
     assert check_resume(run, config, [key]) == newest
@@ -83,18 +74,11 @@ def test_other_data_is_refused_until_it_is_allowed(run: RunDirectory, tmp_path: 
     assert check_resume(run, config, ["data"]) is not None
 
 
-@pytest.mark.parametrize(
-    ("override", "unlike"),
-    [
-        ("model.hidden_size=64", "has the shape"),
-        ("model.num_layers=3", "it is not there"),
-        ("objective={kind: rtd}", "it is not there"),
-    ],
-)
+@pytest.mark.parametrize("override", ["model.hidden_size=64", "model.num_layers=3", "objective={kind: rtd}"])
 def test_a_network_that_cannot_take_over_the_weights_is_refused_whatever_is_allowed(
-    run: RunDirectory, override: str, unlike: str
+    run: RunDirectory, override: str
 ):
-    with pytest.raises(ResumeRefusedError, match=unlike):
+    with pytest.raises(ResumeRefusedError, match=r"has the shape|it is not there"):
         check_resume(run, run.config((override,)), ["model", "objective"])
     assert changes_of(run) == []
 
@@ -136,11 +120,6 @@ def test_a_relative_tracking_store_is_kept_by_its_absolute_path(
         assert tracking_uri(Path("runs")) == kept
 
 
-def test_an_unchanged_run_continues_from_its_newest_checkpoint(run: RunDirectory):
-    assert check_resume(run, run.config()) == list_checkpoints(run.checkpoints)[-1]
-    assert changes_of(run) == []
-
-
 def test_packages_that_changed_since_the_last_attempt_are_told_before_the_run_continues(run: RunDirectory):
     (started,) = run.events(Event.STARTED)
     assert changed_packages(run) == []
@@ -156,20 +135,17 @@ def test_packages_that_changed_since_the_last_attempt_are_told_before_the_run_co
         f"torch was 1.0, is {version('torch')}",
     ]
     assert changed_packages(run) == told
-    dry = CliRunner().invoke(app, ["resume", str(run.path), "--dry-run", "--json"], catch_exceptions=False)
-    assert orjson.loads(dry.stdout)["packages that changed"] == "; ".join(told)
+    dry = orjson.loads(cloze("resume", run.path, "--dry-run", "--json"))
+    assert dry["packages that changed"] == "; ".join(told)
     done = CliRunner().invoke(app, ["resume", str(run.path)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
     assert f"Results may round otherwise from here on: {'; '.join(told)}." in done.stderr
 
 
 def test_tokens_are_what_was_read_and_will_be_read_after_the_batch_was_changed(run: RunDirectory):
-    before = run.config().batch
+    before, allowed = run.config().batch, ("--allow-changed=batch", "--allow-changed=steps")
 
     def planned(*overrides: str) -> dict[str, int]:
-        allowed = ("--allow-changed=batch", "--allow-changed=steps")
-        command = ["resume", str(run.path), *overrides, *allowed, "--dry-run", "--json"]
-        return orjson.loads(CliRunner().invoke(app, command, catch_exceptions=False).output)
+        return orjson.loads(cloze("resume", run.path, *overrides, *allowed, "--dry-run", "--json"))
 
     assert planned()["updates left"] == 0
     changes = ("steps=6", f"batch.samples={2 * before.samples}")
@@ -179,6 +155,10 @@ def test_tokens_are_what_was_read_and_will_be_read_after_the_batch_was_changed(r
     check_resume(run, config, ["batch", "steps"])
     run.reconfigure(config)
     assert train_alone([run]) == ["ended"]
-    state = read_trainer_state(list_checkpoints(run.checkpoints)[-1])
+    state = read_trainer_state(newest_of(run))
     assert (state.tokens, state.samples) == (tokens, 8 * before.samples)
     assert planned()["tokens"] == tokens
+
+
+def newest_of(run: RunDirectory) -> Path:
+    return list_checkpoints(run.checkpoints)[-1]

@@ -18,33 +18,6 @@ from pipeline.run.config import PretrainConfig
 NAMES = [one.name for one in list_shipped()]
 
 
-def test_every_file_is_listed_with_a_line_about_it():
-    assert set(NAMES) == {
-        path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.yaml")
-    }
-    assert [one.name for one in list_shipped() if not one.about] == []
-
-
-def test_a_short_name_means_one_file():
-    short = Counter(name.partition("/")[2] for name in NAMES if name.partition("/")[0] not in PARTS)
-    assert [name for name, count in short.items() if count > 1] == []
-
-
-@pytest.mark.parametrize(
-    "given", ["gpt-tiny", "gpt-tiny.yaml", "pretrain/gpt-tiny", "configs/pretrain/gpt-tiny.yaml"]
-)
-def test_a_name_is_taken_in_place_of_a_file(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    found = load_config(PretrainConfig, Path(given), ["name=own"])
-    assert (found.name, found.objective.kind) == ("own", "clm")
-
-
-def test_a_file_wins_over_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    Path("gpt-tiny").write_text("base: configs/pretrain/gpt-tiny.yaml\nname: own\n")
-    assert load_config(PretrainConfig, Path("gpt-tiny")).name == "own"
-
-
 @pytest.mark.parametrize(
     "given", ["demo-pretrain", "pretrain", "", ".", "..", "../pretrain/gpt-tiny", "/gpt-tiny", "*"]
 )
@@ -78,8 +51,26 @@ def test_a_copy_of_a_ladder_finds_all_that_the_original_names(tmp_path: Path):
         assert find_beside(tmp_path, own) == SHIPPED / "ladder" / file
 
 
-def test_prompts_are_named_like_all_others(monkeypatch: pytest.MonkeyPatch):
+def test_every_file_is_listed_with_a_line_about_it_and_a_short_name_means_one_file():
+    files = {path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.yaml")}
+    assert set(NAMES) == files
+    assert [one.name for one in list_shipped() if not one.about] == []
+    short = Counter(name.partition("/")[2] for name in NAMES if name.partition("/")[0] not in PARTS)
+    assert [name for name, count in short.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    "given", ["gpt-tiny", "gpt-tiny.yaml", "pretrain/gpt-tiny", "configs/pretrain/gpt-tiny.yaml"]
+)
+def test_a_name_is_taken_in_place_of_a_file_unless_there_is_one(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLOZE_DATA", "/corpora")
+    found = load_config(PretrainConfig, Path(given), ["name=own"])
+    assert (found.name, found.objective.kind) == ("own", "clm")
+    Path("gpt-tiny").write_text("base: configs/pretrain/gpt-tiny.yaml\nname: own\n")
+    assert load_config(PretrainConfig, Path("gpt-tiny")).name == "own"
     expected = load_config(PromptConfig, SHIPPED / "prompt" / "sst2.yaml")
     assert prompt_config("prompt/sst2", [], {}) == expected
 
@@ -91,9 +82,5 @@ def test_a_copy_replaces_no_file_unless_told(tmp_path: Path):
         copy_shipped("gpt-tiny", tmp_path)
     assert copied.read_text() == "own: 1\n"
     assert copy_shipped("gpt-tiny", tmp_path, replace=True).read_text() != "own: 1\n"
-
-
-def test_a_copy_into_a_file_is_refused(tmp_path: Path):
-    (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="is a file"):
-        copy_shipped("gpt-tiny", tmp_path / "file")
+        copy_shipped("gpt-tiny", copied)

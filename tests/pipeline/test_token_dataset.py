@@ -4,7 +4,9 @@ index made once, ahead of time."""
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -28,24 +30,6 @@ def make_dataset(*paths: Path, seed: int = 1, held_out: float = 0.2, **options) 
     weights = options.pop("weights", [1.0] * len(stores))
     ingredients = [StoreShare(*each) for each in zip(stores, weights, strict=True)]
     return TokenDataset(ingredients, sequence_length=16, seed=seed, held_out=held_out, **options)
-
-
-def test_training_and_held_out_samples_share_no_document(store: Path):
-    train, held_out = make_dataset(store), make_dataset(store, split="held_out")
-    total = train.stores[0].num_documents
-    assert train.num_documents + held_out.num_documents == total
-    assert 0 < held_out.num_documents < total / 2
-    seen = {p.document for k in range(train.samples_per_epoch[0]) for p in train.origin(k).slices}
-    unseen = {p.document for k in range(held_out.samples_per_epoch[0]) for p in held_out.origin(k).slices}
-    assert not seen & unseen
-
-
-def test_an_epoch_reads_every_training_token_once(store: Path):
-    dataset = make_dataset(store)
-    count = dataset.samples_per_epoch[0]
-    read = sum(piece.stop - piece.start for k in range(count) for piece in dataset.origin(k).slices)
-    expected = dataset.stores[0].lengths[~dataset.stores[0].held_out(0.2)].sum()
-    assert expected - 16 < read <= expected
 
 
 def test_samples_of_a_step_are_sorted_by_length_whatever_the_number_of_ranks(store: Path):
@@ -83,12 +67,6 @@ def test_an_error_while_loading_is_raised_where_the_batch_is_awaited(store: Path
         list(loader.steps(0, 2))
 
 
-def test_stores_of_different_tokenizers_are_not_mixed(store: Path, tmp_path: Path):
-    other = write_store(tmp_path / "other", vocab_size=150)
-    with pytest.raises(MismatchError, match="different tokenizers"):
-        make_dataset(store, other)
-
-
 def test_a_store_named_twice_gives_each_of_its_languages_its_own_weight(tmp_path: Path):
     opened = TokenStore.open(write_store(tmp_path / "tokens", langs=("en", "de")))
     ingredients = [StoreShare(opened, 3.0, langs=("de",)), StoreShare(opened, 1.0, langs=("en",))]
@@ -99,12 +77,6 @@ def test_a_store_named_twice_gives_each_of_its_languages_its_own_weight(tmp_path
         assert len(langs) == 1
         counts[langs.pop()] += 1
     assert counts == {"de": 768, "en": 256}
-
-
-def test_a_source_that_the_store_has_not_is_named_with_those_it_has(store: Path):
-    ingredient = StoreShare(TokenStore.open(store), sources=("tset",))
-    with pytest.raises(ConfigError, match="has no source tset; it has test"):
-        TokenDataset([ingredient], sequence_length=16, seed=1, held_out=0.2)
 
 
 stages = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), max_size=3)
@@ -124,65 +96,10 @@ def test_steps_read_every_sample_once_and_in_order(
     assert np.concatenate(read).tolist() == list(range(plan.samples_between(since, since + 20)))
 
 
-def test_the_batch_grows_stage_by_stage():
-    plan = BatchPlan(8, 2, ((2, 2), (1, 4)))
-    assert [plan.samples_at(step) for step in range(5)] == [2, 2, 4, 8, 8]
-    assert plan.samples(3, 1).tolist() == [10, 11]
-
-
 @given(st.sets(st.integers(0, 30), max_size=8), st.integers(0, 40))
 def test_updates_read_the_data_steps_that_are_not_left_out(skipped: set[int], update: int):
     kept = [step for step in range(200) if step not in skipped]
     assert SkippedData(skipped).data_step(update) == kept[update]
-
-
-def test_an_epoch_that_several_ask_for_at_once_is_made_once():
-    made, go = [], threading.Event()
-
-    def make(part: int, epoch: int) -> tuple[int, int]:
-        made.append((part, epoch))
-        go.wait()
-        return part, epoch
-
-    epochs = EpochPrefetch(make, 4)
-    epochs.begin(0, 7)
-    epochs.begin(0, 7)
-    found: list[tuple[int, int]] = []
-    waiting = [threading.Thread(target=lambda: found.append(epochs.get(0, 7))) for _ in range(3)]
-    for thread in waiting:
-        thread.start()
-    go.set()
-    for thread in waiting:
-        thread.join()
-    assert made == [(0, 7)]
-    assert found == 3 * [(0, 7)]
-
-
-def test_only_the_epochs_used_last_are_kept():
-    made = []
-    epochs = EpochPrefetch(lambda part, epoch: made.append(epoch), 2)
-    for epoch in (0, 1, 0, 2, 0, 1):
-        epochs.get(0, epoch)
-    assert made == [0, 1, 2, 1]
-
-
-def test_an_error_is_raised_where_the_epoch_is_wanted_and_the_next_attempt_is_made_anew():
-    attempts = []
-
-    def make(part: int, epoch: int) -> str:
-        attempts.append(epoch)
-        if len(attempts) < 3:
-            raise MemoryError("no room for it")
-        return "rows"
-
-    epochs = EpochPrefetch(make, 2)
-    epochs.begin(0, 1)
-    for thread in threading.enumerate():
-        if thread.name == "epoch-1-of-0":
-            thread.join()
-    with pytest.raises(MemoryError, match="no room for it"):
-        epochs.get(0, 1)
-    assert epochs.get(0, 1) == "rows"
 
 
 def test_the_next_epoch_is_begun_when_half_of_one_is_read(store: Path, monkeypatch: pytest.MonkeyPatch):
@@ -212,3 +129,59 @@ def test_samples_are_the_same_whether_epochs_were_prepared_or_not(store: Path, t
         ahead, later = prepared.batch(numbers), fresh.batch(numbers)
         assert np.array_equal(ahead.input_ids, later.input_ids)
         assert np.array_equal(ahead.sample_ids, later.sample_ids)
+
+
+def test_an_epoch_reads_every_training_token_once_and_none_of_a_held_out_document(store: Path):
+    train, held_out = make_dataset(store), make_dataset(store, split="held_out")
+    total = train.stores[0].num_documents
+    assert train.num_documents + held_out.num_documents == total
+    assert 0 < held_out.num_documents < total / 2
+    seen, unseen = (
+        [piece for k in range(each.samples_per_epoch[0]) for piece in each.origin(k).slices]
+        for each in (train, held_out)
+    )
+    assert not {piece.document for piece in seen} & {piece.document for piece in unseen}
+    expected = train.stores[0].lengths[~train.stores[0].held_out(0.2)].sum()
+    assert expected - 16 < sum(piece.stop - piece.start for piece in seen) <= expected
+
+
+def test_stores_of_different_tokenizers_and_sources_that_are_not_there_are_refused(
+    store: Path, tmp_path: Path
+):
+    with pytest.raises(MismatchError, match="tokenizers"):
+        make_dataset(store, write_store(tmp_path / "other", vocab_size=150))
+    ingredient = StoreShare(TokenStore.open(store), sources=("tset",))
+    with pytest.raises(ConfigError, match="tset; it has test"):
+        TokenDataset([ingredient], sequence_length=16, seed=1, held_out=0.2)
+
+
+def test_an_epoch_that_several_ask_for_at_once_is_made_once_and_those_used_last_are_kept():
+    made, go = [], threading.Event()
+
+    def make(part: int, epoch: int) -> int:
+        made.append(epoch)
+        go.wait()
+        return epoch
+
+    epochs = EpochPrefetch(make, 2)
+    epochs.begin(0, 0)
+    epochs.begin(0, 0)
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(epochs.get, 0, 0) for _ in range(3)]
+        go.set()
+    assert [each.result() for each in waiting] == [0, 0, 0]
+    for epoch in (1, 0, 2, 0, 1):
+        epochs.get(0, epoch)
+    assert made == [0, 1, 2, 1]
+
+
+def test_an_error_is_raised_where_the_epoch_is_wanted_and_the_next_attempt_is_made_anew():
+    make = Mock(side_effect=[MemoryError("no room for it"), MemoryError("no room for it"), "rows"])
+    epochs = EpochPrefetch(make, 2)
+    epochs.begin(0, 1)
+    for thread in threading.enumerate():
+        if thread.name == "epoch-1-of-0":
+            thread.join()
+    with pytest.raises(MemoryError, match="no room for it"):
+        epochs.get(0, 1)
+    assert epochs.get(0, 1) == "rows"
