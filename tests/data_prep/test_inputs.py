@@ -1,7 +1,5 @@
 """Source files as columns: listed, hashed and grouped."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -22,18 +20,22 @@ from data_prep.inputs import Inputs, group_inputs, list_inputs
 from data_prep.sources.base import FilePart, SourceFile
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> PreparationConfig:
-    """Two sources with the files a/0 to a/4 and b/0 to b/2, of 10 bytes and more."""
-    for folder, count in (("a", 5), ("b", 3)):
-        (tmp_path / folder).mkdir()
-        for number in range(count):
-            (tmp_path / folder / str(number)).write_bytes(b"%d" % number * (10 + number))
-    kinds = {"a": "json_lines", "b": "books_text"}
+def configured(tmp_path: Path, **kinds: str) -> PreparationConfig:
+    """Sources of these kinds, by their names, which are those of their folders too."""
     sources = [
         {"kind": kind, "name": name, "paths": [f"{tmp_path}/{name}/*"]} for name, kind in kinds.items()
     ]
     return PreparationConfig.model_validate({"name": "n", "out": tmp_path / "out", "sources": sources})
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> PreparationConfig:
+    """Two sources with the files a/0 to a/4 and b/0 to b/2, of 10 bytes and more."""
+    for folder, count in (("a", 5), ("b", 3), ("out", 0)):
+        (tmp_path / folder).mkdir()
+        for number in range(count):
+            (tmp_path / folder / str(number)).write_bytes(b"%d" % number * (10 + number))
+    return configured(tmp_path, a="json_lines", b="books_text")
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def digests(inputs: Inputs) -> list[str]:
     return [xxhash.xxh3_128_hexdigest(Path(path).read_bytes()) for path in inputs.paths]
 
 
-def test_files_are_listed_source_by_source_with_sizes(config: PreparationConfig):
+def test_files_are_listed_source_by_source_with_sizes(config):
     inputs = list_inputs(config, check_inputs(config, None))
     assert inputs.names[:] == ["0", "1", "2", "3", "4", "0", "1", "2"]
     assert list(inputs.sizes) == [10, 11, 12, 13, 14, 10, 11, 12]
@@ -65,8 +67,7 @@ def test_files_are_listed_source_by_source_with_sizes(config: PreparationConfig)
     assert (again.paths, again.names, again.versions) == (inputs.paths, inputs.names, inputs.versions)
 
 
-def test_only_new_and_changed_files_are_hashed(config: PreparationConfig, hashed: list[str], tmp_path: Path):
-    config.out.mkdir()
+def test_only_new_and_changed_files_are_hashed(config, hashed, tmp_path):
     inputs = list_inputs(config)
     assert list(hash_inputs(inputs, config.out)) == digests(inputs)
     assert len(hashed) == 8
@@ -78,8 +79,7 @@ def test_only_new_and_changed_files_are_hashed(config: PreparationConfig, hashed
     assert hashed == ["a/3", "b/new"]
 
 
-def test_hashes_of_files_that_are_left_out_for_a_time_are_kept(config: PreparationConfig, hashed: list[str]):
-    config.out.mkdir()
+def test_hashes_of_files_that_are_left_out_for_a_time_are_kept(config, hashed):
     hash_inputs(list_inputs(config), config.out)
     one = config.model_copy(update={"sources": config.sources[1:]})
     os.utime(Path(list_inputs(one).paths[0]), ns=(1, 1))
@@ -90,24 +90,19 @@ def test_hashes_of_files_that_are_left_out_for_a_time_are_kept(config: Preparati
     assert hashed == []
 
 
-def test_a_damaged_cache_costs_time_only(config: PreparationConfig, hashed: list[str]):
-    config.out.mkdir()
+def test_a_damaged_cache_costs_time_only(config, hashed):
     inputs = list_inputs(config)
     hash_inputs(inputs, config.out)
     path = config.out / CACHE_NAME
     good = path.read_bytes()
-    flipped = (
-        good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :] for place in range(0, len(good), 23)
-    )
+    places = range(0, len(good), 23)
+    flipped = (good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :] for place in places)
     for data in (b"", b"PAR1", *flipped):
         path.write_bytes(data)
         assert list(hash_inputs(inputs, config.out)) == digests(inputs)
 
 
-def test_what_was_hashed_before_a_failure_is_kept(
-    config: PreparationConfig, hashed: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    config.out.mkdir()
+def test_what_was_hashed_before_a_failure_is_kept(config, hashed, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(input_hashes, "HASH_TASK_FILES", 2)
     inputs = list_inputs(config)
     path = Path(inputs.paths[4])
@@ -133,16 +128,8 @@ def expected_groups(sizes: Sequence[tuple[int, int]], shard_bytes: int) -> list[
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), max_size=12), st.integers(1, 20))
-def test_a_group_holds_consecutive_files_of_one_source_up_to_its_size(
-    sizes: list[tuple[int, int]], shard_bytes: int
-):
-    config = PreparationConfig.model_validate(
-        {
-            "name": "n",
-            "out": "out",
-            "sources": [{"kind": "books_text", "name": name, "paths": ["*"]} for name in "ab"],
-        }
-    )
+def test_a_group_holds_consecutive_files_of_one_source_up_to_its_size(sizes, shard_bytes):
+    config = configured(Path("/"), a="books_text", b="books_text")
     sizes.sort(key=lambda each: each[0])
     inputs = Inputs(config.sources)
     for number, (source, size) in enumerate(sizes):
@@ -159,16 +146,14 @@ def test_a_group_holds_consecutive_files_of_one_source_up_to_its_size(
     assert contents == [[[str(each), str(each), 0, None] for each in group] for group in expected]
 
 
-def test_a_big_file_is_split_into_parts_that_end_where_the_next_begins(tmp_path: Path):
-    (tmp_path / "big").write_bytes(b"\n" * (3 << 20))
-    source = {"kind": "json_lines", "name": "s", "paths": [f"{tmp_path}/big"]}
-    config = PreparationConfig.model_validate({"name": "n", "out": tmp_path / "out", "sources": [source]})
-    groups = group_inputs(list_inputs(config), 1 << 20)
-    file = SourceFile(f"{tmp_path}/big", "big")
+def test_a_big_file_is_split_into_parts_that_end_where_the_next_begins(tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "big").write_bytes(b"\n" * (3 << 20))
+    groups = group_inputs(list_inputs(configured(tmp_path, s="json_lines")), 1 << 20)
+    file = SourceFile(f"{tmp_path}/s/big", "big")
+    bounds = [(0, 1 << 20), (1 << 20, 2 << 20), (2 << 20, None)]
     assert [groups.parts(shard) for shard in range(len(groups))] == [
-        (FilePart(file, 0, 1 << 20),),
-        (FilePart(file, 1 << 20, 2 << 20),),
-        (FilePart(file, 2 << 20, None),),
+        (FilePart(file, start, end),) for start, end in bounds
     ]
     assert list(groups.sizes) == [1 << 20] * 3
 
@@ -181,9 +166,7 @@ def test_names_of_shards_sort_like_their_numbers(num_shards: int):
         assert files[-1] == f"documents-{num_shards - 1:05d}-of-{num_shards:05d}.parquet"
 
 
-def test_names_that_are_not_utf8_are_refused_before_anything_is_read(
-    config: PreparationConfig, tmp_path: Path
-):
+def test_names_that_are_not_utf8_are_refused_before_anything_is_read(config, tmp_path):
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/a/caf\xe9")).touch()
     with pytest.raises(ConfigError):
         list_inputs(config)

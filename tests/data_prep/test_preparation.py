@@ -8,26 +8,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from tokenizers import Tokenizer
 
 from cluster import sharded_artefact
 from cluster.artefacts.errors import (
     ConfigError,
     CorruptArtefactError,
     EmptyCorpusError,
-    MissingInputError,
     StorageError,
     TooManyRejectsError,
 )
+from cluster.artefacts.manifest import hash_file
 from cluster.artefacts.owner import exclusive
 from cluster.artefacts.shard_records import LOG_NAME, SHARD_RECORDS
 from cluster.runtime import ray_runtime
-from data_prep.input_hashes import CACHE_NAME
 from data_prep.job import prepare, prepare_tokenizer
 from data_prep.layout import DECONTAMINATION, STAGES, TAKEDOWN
 from data_prep.plan import plan_preparation
+from data_prep.ragged import Ragged
+from data_prep.stages import tokenize
 from data_prep.stages.collect import require_documents
+from data_prep.stages.tokenize import TokensSplit, tokenize_documents
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
+from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.verify import examine, verify_preparation
 from tests.data_prep.conftest import NUM_ARTICLES, NUM_BOOKS, NUM_DUPLICATES, NUM_SHORT, small_config
 
@@ -54,32 +58,35 @@ def identities(out: Path) -> dict[str, tuple[int, int]]:
     return {str(path.relative_to(out)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 
+def made_again(config, finished) -> set[str]:
+    """Files that a preparation makes again to have what it had."""
+    before = identities(config.out)
+    assert prepare(config).fingerprint == finished.fingerprint
+    after = identities(config.out)
+    verify_preparation(config.out)
+    return {name for name in after if after[name] != before.get(name)}
+
+
+# -- what is made -----------------------------------------------------------------------------------------------
+
+
 def test_statistics_account_for_every_document(finished):
     store = TokenStore.open(finished.out)
     found = describe_store(store)
-    total, wiki = found["total"], found["sources"]["wiki"]
+    total, sources = found["total"], found["sources"]
     assert total["documents"] == store.num_documents == NUM_KEPT
     assert total["documents_read"] == NUM_ARTICLES + NUM_BOOKS
     assert (total["documents_too_short"], total["duplicates"], total["rejects"]) == (2, 2, 0)
-    assert wiki["documents"] == NUM_ARTICLES - NUM_SHORT - NUM_DUPLICATES
-    assert found["sources"]["books"]["documents"] == NUM_BOOKS
-    assert total["tokens"] == sum(own["tokens"] for own in found["sources"].values()) == store.num_tokens
+    assert sources["wiki"]["documents"] == NUM_KEPT - NUM_BOOKS
+    assert sources["books"]["documents"] == NUM_BOOKS
+    assert total["tokens"] == sum(own["tokens"] for own in sources.values()) == store.num_tokens
     assert total["sentences"] > 1000
     text_bytes = sum(len(store.document(n).text.encode()) for n in range(store.num_documents))
-    assert total["kept_bytes"] == text_bytes
+    assert total["kept_bytes"] == found["languages"]["en"]["kept_bytes"] == text_bytes
     assert total["bytes_per_token"] == pytest.approx(text_bytes / store.num_tokens, abs=0.001)
 
 
-def test_of_equal_documents_the_first_is_kept(finished):
-    store = TokenStore.open(finished.out)
-    ids = [store.doc_id(number) for number in range(store.num_documents)]
-    assert {"wiki:2", "wiki:3"} <= set(ids)
-    assert not {"wiki:5", "wiki:17", "wiki:30", "wiki:41"} & set(ids)
-
-
 def test_tokens_are_those_of_hf_tokenizers_on_whole_documents(finished):
-    from tokenizers import Tokenizer
-
     store = TokenStore.open(finished.out)
     tokenizer = Tokenizer.from_file(str(store.tokenizer_path))
     tokenizer.encode_special_tokens = True
@@ -88,17 +95,15 @@ def test_tokens_are_those_of_hf_tokenizers_on_whole_documents(finished):
     for number in range(store.num_documents):
         document = store.document(number)
         assert (document.doc_id, document.source) == (store.doc_id(number), store.source(number))
-        encoding = tokenizer.encode(document.text, add_special_tokens=False)
-        assert store.tokens(number).tolist() == encoding.ids
+        ids = tokenizer.encode(document.text, add_special_tokens=False).ids
+        assert store.tokens(number).tolist() == ids
         starts = store.sentence_starts(number).tolist()
         assert starts[0] == 0
         assert starts == sorted(set(starts))
-        assert starts[-1] < len(encoding.ids)
+        assert starts[-1] < len(ids)
 
 
 def test_lineage_leads_from_the_tokens_to_the_bytes_of_the_source_files(finished, corpus):
-    from cluster.artefacts.manifest import hash_file
-
     inputs = {entry.kind: entry.fingerprint for entry in finished.tokens.inputs}
     assert inputs["documents"] == finished.documents.fingerprint
     assert inputs["tokenizer"] == finished.tokenizer.fingerprint
@@ -106,170 +111,30 @@ def test_lineage_leads_from_the_tokens_to_the_bytes_of_the_source_files(finished
     assert [entry.fingerprint for entry in finished.documents.inputs][:4] == hashes
 
 
-def test_preparing_again_redoes_nothing(finished, configure, monkeypatch):
-    def forbidden(*args, **kwargs):
-        raise AssertionError("work was started")
-
-    monkeypatch.setattr(sharded_artefact, "map_shards", forbidden)
-    monkeypatch.setattr("data_prep.input_hashes._run_tasks", forbidden)
-    before = identities(finished.out)
-    again = prepare(configure(finished.out))
-    assert again.fingerprint == finished.fingerprint
-    assert identities(finished.out) == before
+def test_preparing_again_redoes_nothing_and_nothing_temporary_is_left(finished, configure, monkeypatch):
+    monkeypatch.setattr(sharded_artefact, "map_shards", None)
+    monkeypatch.setattr("data_prep.input_hashes._run_tasks", None)
+    assert made_again(configure(finished.out), finished) == set()
+    names = {name for _, names, files in os.walk(finished.out) for name in [*names, *files]}
+    assert not [name for name in names if name.endswith((".tmp", ".partial"))]
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        "documents/documents-00002-of-00007.parquet",
-        "dedup/selection-00003-of-00007.parquet",
-        "tokenizer/tokenizer.json",
-        "tokens/data-00004-of-00007.arrow",
-        "tokens/tokenizer.json",
-        "tokens/state.json",
-    ],
-)
-def test_a_flipped_byte_is_found_and_costs_one_file(copy, configure, finished, file):
-    path = copy / file
-    good = path.read_bytes()
-    data = bytearray(good)
-    data[len(data) // 2] ^= 0x10
-    path.write_bytes(data)
-    before = identities(copy)
-    with pytest.raises(CorruptArtefactError, match=path.name) as raised:
-        verify_preparation(copy)
-    assert "cloze data prepare" in raised.value.next_step
-    assert raised.value.runbook == "corrupt-shard.md"
-    assert prepare(configure(copy)).fingerprint == finished.fingerprint
-    assert path.read_bytes() == good
-    after = identities(copy)
-    changed = {name for name in before if after[name] != before[name]}
-    record = path.parent / "shard-records" / f"{path.name}.json"
-    assert changed - {str(record.relative_to(copy))} == {file}
-    assert (path.parent / "quarantine" / path.name).read_bytes() == data
-    verify_preparation(copy)
-
-
-@pytest.mark.parametrize("how", ["flipped", "lost"])
-def test_a_damaged_record_of_a_shard_is_found_and_made_again(copy, configure, finished, how):
-    path = copy / "documents" / "shard-records" / "documents-00002-of-00007.parquet.json"
-    good = path.read_bytes()
-    if how == "lost":
-        path.unlink()
-    else:
-        path.write_bytes(good.replace(b'"documents_read":', b'"documents_read":1', 1))
-    with pytest.raises(CorruptArtefactError, match=path.name):
-        verify_preparation(copy)
-    assert prepare(configure(copy)).fingerprint == finished.fingerprint
-    assert path.read_bytes() == good
-    verify_preparation(copy)
-
-
-def test_damage_of_what_only_led_to_the_artefacts_is_found_and_may_be_deleted(copy):
-    path = copy / "work" / "document-hashes"
-    file = next(one for one in sorted(path.iterdir()) if one.is_file() and one.name != "manifest.json")
-    assert "work/document-hashes" in {row["name"] for row in verify_preparation(copy)}
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(CorruptArtefactError, match=file.name) as raised:
-        verify_preparation(copy)
-    assert raised.value.next_step.startswith(f"rm -r {path} ")
-    shutil.rmtree(path)
-    verify_preparation(copy)
-
-
-@pytest.mark.parametrize("stage", MADE)
-def test_a_damaged_manifest_is_made_again_without_redoing_any_shard(copy, configure, finished, stage):
-    path = copy / stage / "manifest.json"
-    path.write_bytes(path.read_bytes().replace(b'"xxh3_128": "', b'"xxh3_128": "0', 1))
-    assert [health.kind for health in examine(copy) if health.damages] == [stage]
-    before = identities(copy)
-    assert prepare(configure(copy)).fingerprint == finished.fingerprint
-    after = identities(copy)
-    changed = {name for name in before if after[name] != before[name]}
-    # Only shards have records by which they can be told from what somebody else put there; sidecars are written again.
-    assert {name for name in changed if "-of-" in name or "manifest" in name} == {f"{stage}/manifest.json"}
-    assert f"{stage}/tokenizer.json" not in changed or stage == "tokens"
-
-
-def test_a_missing_file_is_made_again(copy, configure, finished):
-    (copy / "tokens" / "data-00000-of-00007.arrow").unlink()
-    assert prepare(configure(copy)).fingerprint == finished.fingerprint
-    TokenStore.open(copy)
-
-
-def test_a_lost_hash_cache_changes_nothing(copy, configure, finished):
-    (copy / CACHE_NAME).write_text("{damaged")
-    assert prepare(configure(copy)).fingerprint == finished.fingerprint
-
-
-def test_other_settings_are_refused_until_replacing_is_allowed(copy, configure, finished):
-    changed = configure(copy, min_characters=1)
-    with pytest.raises(ConfigError, match="min_characters was 200, is 1") as raised:
-        prepare(changed)
-    assert "--replace" in raised.value.next_step
-    assert verify_preparation(copy)[3]["fingerprint"] == finished.fingerprint
-    replaced = prepare(changed, replace=True)
-    assert replaced.fingerprint != finished.fingerprint
-    assert TokenStore.open(copy).num_documents == NUM_KEPT + 1
-
-
-def test_a_document_is_gone_from_the_tokens_and_only_its_shard_is_made_again(
-    copy, configure, finished, tmp_path, caplog
+def test_without_dedup_or_sentences_documents_are_one_sentence_each_and_a_tokenizer_can_be_shared(
+    tmp_path, configure, finished
 ):
-    listed, before = tmp_path / "takedown.txt", TokenStore.open(copy)
-    known = before.doc_ids().to_pylist()
-    listed.write_text(f"{known[3]}\nwiki:never-was\n")
-    files = {path.name: path.read_bytes() for path in (copy / "tokens").glob("data-*.arrow")}
-    with pytest.raises(ConfigError):
-        prepare(configure(copy, takedown=listed))
-    with caplog.at_level(logging.WARNING):
-        taken = prepare(configure(copy, takedown=listed), replace=True)
-    assert "1 of the 2 ids to take down are of no document that was kept." in caplog.text
-    assert TokenStore.open(copy).doc_ids().to_pylist() == [*known[:3], *known[4:]]
-    assert taken.fingerprint != finished.fingerprint
-    assert taken.tokenizer.fingerprint == finished.tokenizer.fingerprint
-    changed = [name for name, contents in files.items() if (copy / "tokens" / name).read_bytes() != contents]
-    assert len(changed) == 1
-    assert "never-was" not in "".join(path.read_text() for path in (copy / "takedown").glob("*.json"))
-
-
-def test_changed_source_bytes_are_noticed(tmp_path, configure, corpus):
-    moved = Path(shutil.copytree(corpus, tmp_path / "corpus"))
-    config = configure(tmp_path / "out")
-    sources = [
-        source.model_copy(update={"paths": tuple(p.replace(str(corpus), str(moved)) for p in source.paths)})
-        for source in config.sources
-    ]
-    config = config.model_copy(update={"sources": tuple(sources)})
-    prepare_tokenizer(config)
-    book = moved / "books" / "book1.txt"
-    book.write_text(book.read_text().replace("the", "teh"))
-    with pytest.raises(ConfigError, match="1 inputs are new and 1 are gone"):
-        prepare_tokenizer(config)
-
-
-def test_without_dedup_or_sentences_every_document_is_one_sentence(tmp_path, configure):
-    prepared = prepare(configure(tmp_path / "out", dedup="none", sentences="none", shard_bytes=1 << 20))
-    store = TokenStore.open(prepared.out)
-    assert store.num_documents == NUM_KEPT + NUM_DUPLICATES
-    assert (store.sentence_counts == 1).all()
-    assert len(prepared.documents.files) == 2
-
-
-def test_a_tokenizer_of_another_preparation_gives_the_same_ids(tmp_path, configure, finished):
-    shared = finished.out / "tokenizer"
-    prepared = prepare(configure(tmp_path / "out", tokenizer={"path": shared}))
+    settings = {"dedup": "none", "sentences": "none", "shard_bytes": 1 << 20}
+    config = configure(tmp_path / "out", tokenizer={"path": finished.out}, **settings)
+    prepared = prepare(config)
     first, second = TokenStore.open(finished.out), TokenStore.open(prepared.out)
+    assert second.num_documents == NUM_KEPT + NUM_DUPLICATES
+    assert (second.sentence_counts == 1).all()
+    assert len(prepared.documents.files) == 2
     assert second.tokenizer_path.read_bytes() == first.tokenizer_path.read_bytes()
-    assert all(np.array_equal(first.tokens(n), second.tokens(n)) for n in range(first.num_documents))
+    tokens = {second.doc_id(n): second.tokens(n).tolist() for n in range(second.num_documents)}
+    assert all(tokens[first.doc_id(n)] == first.tokens(n).tolist() for n in range(first.num_documents))
 
 
 def test_a_shard_on_which_encoders_differ_is_encoded_by_the_reference(finished, tmp_path, monkeypatch):
-    from data_prep.ragged import Ragged
-    from data_prep.stages import tokenize
-    from data_prep.stages.tokenize import TokensSplit, tokenize_documents
-    from data_prep.tokenizers.reference import ReferenceEncoder
-
     class Wrong(ReferenceEncoder):
         def encode(self, texts, cuts):
             ids, starts = super().encode(texts, cuts)
@@ -291,70 +156,24 @@ def test_a_shard_on_which_encoders_differ_is_encoded_by_the_reference(finished, 
     assert (tmp_path / "shard.arrow").read_bytes() == expected.read_bytes()
 
 
-def test_unreadable_inputs_fail_only_past_max_rejects(tmp_path, configure, corpus):
-    (tmp_path / "wiki").mkdir()
-    for path in sorted((corpus / "wiki").iterdir())[:2]:
-        shutil.copy(path, tmp_path / "wiki")
-    damaged = tmp_path / "wiki" / "wiki_01"
-    damaged.write_bytes(damaged.read_bytes()[:-30])
-    source = {"kind": "wikipedia_extracted", "name": "wiki", "paths": [str(tmp_path / "wiki" / "*")]}
-    out = tmp_path / "out"
-    with pytest.raises(TooManyRejectsError, match="max_rejects is 0") as raised:
-        prepare_tokenizer(configure(out, sources=[source]))
-    assert "wiki_01 of wiki at byte" in str(raised.value)
-    assert not (out / "documents").exists()
-    prepare_tokenizer(configure(out, sources=[source], max_rejects=1))
-    (reject,) = [reject for record in SHARD_RECORDS.read_all(out / "documents") for reject in record.rejects]
-    assert reject.uri == "wiki_01"
-    assert damaged.read_bytes()[reject.byte_offset :].startswith(b'<doc id="23"')
-
-
 def test_repeated_ids_and_templates_left_out_are_counted_and_ids_in_tokens_differ(tmp_path, configure):
     text = "A {{mystery|x}} sentence of the page, with words enough to be kept for what it says. " * 4
-    pages = [
+    pages = "".join(
         f"<page><title>T</title><ns>0</ns><id>{number}</id><revision><id>9</id><text>{text}{at}</text></revision></page>"
         for at, number in enumerate((7, 8, 7))
-    ]
-    (tmp_path / "it.xml").write_text(f'<mediawiki xml:lang="it">{"".join(pages)}</mediawiki>')
+    )
+    (tmp_path / "it.xml").write_text(f'<mediawiki xml:lang="it">{pages}</mediawiki>')
     source = {"kind": "wikipedia_dump", "name": "wiki", "paths": [str(tmp_path / "it.xml")]}
     made = prepare(configure(tmp_path / "out", sources=[source], tokenizer={"vocab_size": 512}))
     store = TokenStore.open(made.token_store)
     last = store.document(2)
-    place = f"it.xml:{last.meta['byte_start']}"
-    assert store.doc_ids().to_pylist() == ["wiki:7", "wiki:8", f"wiki:7 @ {place}"]
-    assert last.doc_id == store.document_and_removed(2)[1].doc_id == f"wiki:7 @ {place}"
+    name = f"wiki:7 @ it.xml:{last.meta['byte_start']}"
+    assert store.doc_ids().to_pylist() == ["wiki:7", "wiki:8", name]
+    assert last.doc_id == store.document_and_removed(2)[1].doc_id == name
     facts = describe_store(store)
     assert facts["sources"]["wiki"]["repeated_ids"] == 1
     assert facts["left_out"] == {"wiki": {"templates": {"mystery": 12}}}
     assert list(facts["languages"]) == ["it"]
-
-
-def test_a_corpus_without_usable_documents_is_refused_and_commits_nothing(tmp_path, configure):
-    with pytest.raises(EmptyCorpusError, match="min_characters = 1000000"):
-        prepare(configure(tmp_path / "out", min_characters=1_000_000))
-    assert not any((tmp_path / "out" / stage).exists() for stage in STAGES)
-
-
-def test_records_without_text_are_counted_by_name_where_nothing_else_was_read():
-    with pytest.raises(EmptyCorpusError, match="no_text 3"):
-        require_documents({"rows": 0, "documents_read": 0, "skipped.no_text": 3}, 0, 10)
-
-
-def test_a_pattern_that_matches_nothing_is_named(tmp_path, configure):
-    source = {"kind": "books_text", "name": "books", "paths": [str(tmp_path / "*.txt")]}
-    with pytest.raises(MissingInputError, match=r"\*\.txt"):
-        prepare(configure(tmp_path / "out", sources=[source]))
-
-
-def test_two_preparations_of_one_directory_do_not_run_at_once(copy, configure):
-    with exclusive(copy, "a preparation"), pytest.raises(StorageError, match="in use"):
-        prepare(configure(copy))
-
-
-def test_an_output_that_cannot_be_written_is_explained(tmp_path, configure):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match="Cannot write"):
-        prepare(configure(tmp_path / "file" / "out"))
 
 
 def test_dry_run_counts_files_and_shards_and_writes_nothing(tmp_path, configure, finished):
@@ -367,12 +186,154 @@ def test_dry_run_counts_files_and_shards_and_writes_nothing(tmp_path, configure,
     assert set(plan_preparation(configure(finished.out))["stages"].values()) == {"committed"}
 
 
-def test_nothing_temporary_is_left_behind(finished):
-    names = {name for _, names, files in os.walk(finished.out) for name in [*names, *files]}
-    assert not [name for name in names if name.endswith((".tmp", ".partial"))]
+# -- damage -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "documents/documents-00002-of-00007.parquet",
+        "dedup/selection-00003-of-00007.parquet",
+        "tokenizer/tokenizer.json",
+        "tokens/data-00004-of-00007.arrow",
+        "tokens/tokenizer.json",
+        "tokens/state.json",
+    ],
+)
+def test_a_flipped_byte_or_a_lost_file_is_found_and_costs_one_file(copy, configure, finished, file):
+    path = copy / file
+    good = path.read_bytes()
+    data = bytearray(good)
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+    with pytest.raises(CorruptArtefactError, match=path.name) as raised:
+        verify_preparation(copy)
+    assert "cloze data prepare" in raised.value.next_step
+    assert raised.value.runbook == "corrupt-shard.md"
+    beside = {str((path.parent / "shard-records" / f"{path.name}.json").relative_to(copy))}
+    quarantined = path.parent / "quarantine" / path.name
+    assert made_again(configure(copy), finished) - beside == {file, str(quarantined.relative_to(copy))}
+    assert path.read_bytes() == good
+    assert quarantined.read_bytes() == data
+    path.unlink()
+    assert made_again(configure(copy), finished) - beside == {file}
+
+
+@pytest.mark.parametrize("how", ["flipped", "lost"])
+def test_a_damaged_record_of_a_shard_is_found_and_made_again(copy, configure, finished, how):
+    path = copy / "documents" / "shard-records" / "documents-00002-of-00007.parquet.json"
+    good = path.read_bytes()
+    if how == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(good.replace(b'"documents_read":', b'"documents_read":1', 1))
+    with pytest.raises(CorruptArtefactError, match=path.name):
+        verify_preparation(copy)
+    made_again(configure(copy), finished)
+    assert path.read_bytes() == good
+
+
+def test_damage_of_what_only_led_to_the_artefacts_is_found_and_may_be_deleted(copy):
+    path = copy / "work" / "document-hashes"
+    file = next(one for one in sorted(path.iterdir()) if one.is_file() and one.name != "manifest.json")
+    assert "work/document-hashes" in {row["name"] for row in verify_preparation(copy)}
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CorruptArtefactError, match=file.name) as raised:
+        verify_preparation(copy)
+    assert raised.value.next_step.startswith(f"rm -r {path} ")
+    shutil.rmtree(path)
+    verify_preparation(copy)
+
+
+@pytest.mark.parametrize("stage", MADE)
+def test_a_damaged_manifest_is_made_again_without_redoing_any_shard(copy, configure, finished, stage):
+    path = copy / stage / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"xxh3_128": "', b'"xxh3_128": "0', 1))
+    assert [health.kind for health in examine(copy) if health.damages] == [stage]
+    changed = made_again(configure(copy), finished)
+    # Only shards have records by which they can be told from what somebody else put there; sidecars are written again.
+    manifests = {f"{stage}/manifest.json", f"{stage}/quarantine/manifest.json"}
+    assert {name for name in changed if "-of-" in name or "manifest" in name} == manifests
+    assert f"{stage}/tokenizer.json" not in changed or stage == "tokens"
+
+
+# -- changes ----------------------------------------------------------------------------------------------------
+
+
+def test_other_settings_are_refused_until_replacing_is_allowed(copy, configure, finished):
+    changed = configure(copy, min_characters=1)
+    with pytest.raises(ConfigError, match="min_characters was 200, is 1") as raised:
+        prepare(changed)
+    assert "--replace" in raised.value.next_step
+    assert verify_preparation(copy)[3]["fingerprint"] == finished.fingerprint
+    replaced = prepare(changed, replace=True)
+    assert replaced.fingerprint != finished.fingerprint
+    assert TokenStore.open(copy).num_documents == NUM_KEPT + 1
+
+
+def test_a_document_is_gone_from_the_tokens_and_only_its_shard_is_made_again(
+    copy, configure, finished, tmp_path, caplog
+):
+    listed = tmp_path / "takedown.txt"
+    known = TokenStore.open(copy).doc_ids().to_pylist()
+    listed.write_text(f"{known[3]}\nwiki:never-was\n")
+    files = {path: path.read_bytes() for path in (copy / "tokens").glob("data-*.arrow")}
+    with pytest.raises(ConfigError):
+        prepare(configure(copy, takedown=listed))
+    with caplog.at_level(logging.WARNING):
+        taken = prepare(configure(copy, takedown=listed), replace=True)
+    assert "1 of the 2 ids" in caplog.text
+    assert TokenStore.open(copy).doc_ids().to_pylist() == [*known[:3], *known[4:]]
+    assert taken.fingerprint != finished.fingerprint
+    assert taken.tokenizer.fingerprint == finished.tokenizer.fingerprint
+    assert sum(path.read_bytes() != contents for path, contents in files.items()) == 1
+    assert "never-was" not in "".join(path.read_text() for path in (copy / "takedown").glob("*.json"))
+
+
+def test_changed_source_bytes_are_noticed(tmp_path, corpus):
+    moved = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    prepare_tokenizer(small_config(moved, tmp_path / "out"))
+    book = moved / "books" / "book1.txt"
+    book.write_text(book.read_text().replace("the", "teh"))
+    with pytest.raises(ConfigError, match="1 inputs are new and 1 are gone"):
+        prepare_tokenizer(small_config(moved, tmp_path / "out"))
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------
+
+
+def test_unreadable_inputs_fail_only_past_max_rejects(tmp_path, configure, corpus):
+    shutil.copytree(corpus / "wiki", tmp_path / "wiki")
+    damaged = tmp_path / "wiki" / "wiki_01"
+    damaged.write_bytes(damaged.read_bytes()[:-30])
+    source = {"kind": "wikipedia_extracted", "name": "wiki", "paths": [str(tmp_path / "wiki" / "*")]}
+    out = tmp_path / "out"
+    with pytest.raises(TooManyRejectsError, match="wiki_01 of wiki at byte"):
+        prepare_tokenizer(configure(out, sources=[source]))
+    assert not (out / "documents").exists()
+    prepare_tokenizer(configure(out, sources=[source], max_rejects=1))
+    (reject,) = [reject for record in SHARD_RECORDS.read_all(out / "documents") for reject in record.rejects]
+    assert reject.uri == "wiki_01"
+    assert damaged.read_bytes()[reject.byte_offset :].startswith(b'<doc id="23"')
+
+
+def test_a_corpus_without_usable_documents_is_refused_and_commits_nothing(tmp_path, configure):
+    with pytest.raises(EmptyCorpusError, match="min_characters"):
+        prepare(configure(tmp_path / "out", min_characters=1_000_000))
+    assert not any((tmp_path / "out" / stage).exists() for stage in STAGES)
+    with pytest.raises(EmptyCorpusError, match="no_text 3"):
+        require_documents({"rows": 0, "documents_read": 0, "skipped.no_text": 3}, 0, 10)
+
+
+def test_a_directory_that_is_in_use_or_cannot_be_written_is_a_storage_error(copy, tmp_path, configure):
+    with exclusive(copy, "a preparation"), pytest.raises(StorageError, match="in use"):
+        prepare(configure(copy))
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="Cannot write"):
+        prepare(configure(tmp_path / "file" / "out"))
 
 
 def test_weights_that_do_not_name_the_sources_are_refused(tmp_path):
-    with pytest.raises(ValidationError, match="names wiki; the sources are wiki, books"):
+    with pytest.raises(ValidationError, match="wiki, books"):
         small_config(tmp_path, tmp_path / "out", tokenizer={"weights": {"wiki": 1}})
     small_config(tmp_path, tmp_path / "out", tokenizer={"weights": {"wiki": 1, "books": 0}})

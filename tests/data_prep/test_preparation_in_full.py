@@ -85,15 +85,13 @@ def configured(corpus: Path, out: Path) -> PreparationConfig:
             "name": "full",
             "out": out,
             "sources": [
-                {"kind": "wikipedia_extracted", "name": "wiki", "paths": [str(corpus / "wiki" / "*")]},
-                {
-                    "kind": "books_text",
-                    "name": "books",
-                    "paths": [str(corpus / "books" / "*.txt")],
-                    "filters": [],
-                },
-                {"kind": "json_lines", "name": "web", "paths": [str(corpus / "web" / "*")], **by_id},
-                {"kind": "parquet", "name": "german", "paths": [str(corpus / "german.parquet")], **by_id},
+                {"kind": kind, "name": name, "paths": [f"{corpus}/{pattern}"], **more}
+                for kind, name, pattern, more in (
+                    ("wikipedia_extracted", "wiki", "wiki/*", {}),
+                    ("books_text", "books", "books/*.txt", {"filters": []}),
+                    ("json_lines", "web", "web/*", by_id),
+                    ("parquet", "german", "german.parquet", by_id),
+                )
             ],
             "filters": [
                 {"kind": "unicode"},
@@ -140,13 +138,8 @@ def test_every_method_had_something_to_do(one_worker):
     read, dedup, decontaminated = (
         each.stats for each in (one_worker.documents, one_worker.dedup, one_worker.selection)
     )
-    for count in (
-        "00_unicode.repaired",
-        "01_language.dropped",
-        "02_gopher_repetition.dropped",
-        "03_pii.emails",
-    ):
-        assert read[f"filters.{count}"] == 1
+    counts = ("00_unicode.repaired", "01_language.dropped", "02_gopher_repetition.dropped", "03_pii.emails")
+    assert [read[f"filters.{count}"] for count in counts] == [1] * 4
     assert read["filters.04_length.dropped.too_short"] == 2
     assert min(dedup[count] for count in ("duplicates", "near_duplicates", "removed_paragraphs")) > 0
     assert (decontaminated["overlaps"], decontaminated["documents_cut"]) == (1, 1)

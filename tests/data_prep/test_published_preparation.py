@@ -1,7 +1,5 @@
 """A preparation in an object store: the verbs that read data take its URI, and a fresh machine goes on from it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

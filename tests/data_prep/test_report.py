@@ -1,8 +1,9 @@
-"""What people are shown of a token store: statistics by language, one page, and a document on its whole way."""
+"""What people are shown of a token store: statistics, one page, a document on its whole way, and rejects."""
 
 import io
 import json
 from contextlib import redirect_stdout
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,11 +22,15 @@ from data_prep.sources.records import JsonLinesConfig
 from data_prep.stages.collect import DocumentsSplit, collect_documents
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
-from data_prep.tokenizers.pretrained import find_tokenizer
 from data_prep.verify import list_rejects
 from pipeline.commands.data_tables import print_stats
 from pipeline.commands.verbs import app
 from tests.conftest import write_store
+
+
+@pytest.fixture(scope="module")
+def store(finished):
+    return TokenStore.open(finished.out)
 
 
 class Page(HTMLParser):
@@ -40,9 +45,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.loaded += [
-            value for name, value in attrs if name in ("src", "href") and not value.startswith("#")
-        ]
+        addresses = [value for name, value in attrs if name in ("src", "href")]
+        self.loaded += [address for address in addresses if not address.startswith("#")]
         if tag not in ("meta", "br"):
             self.open.append(tag)
 
@@ -60,44 +64,29 @@ def test_languages_add_up_to_the_whole(tmp_path):
         assert sum(own[name] for own in found["languages"].values()) == found["total"][name]
 
 
-def test_bytes_of_a_language_are_those_of_its_texts(finished):
-    found = describe_store(TokenStore.open(finished.out))
-    assert found["languages"]["en"]["kept_bytes"] == found["total"]["kept_bytes"] > 0
-    assert {"documents", "tokens"} <= set(found["stages"])
-
-
-def test_the_page_is_well_formed_loads_nothing_and_is_the_same_every_time(finished):
-    store = TokenStore.open(finished.out)
-    text = render_report(store, describe_store(store))
+def test_the_page_is_well_formed_loads_nothing_and_is_the_same_every_time(store):
+    facts = describe_store(store)
+    assert {"documents", "tokens"} <= set(facts["stages"])
+    text = render_report(store, facts)
     page = Page(text)
-    assert not page.open
-    assert page.loaded == []
+    assert (page.open, page.loaded, page.tags.count("svg")) == ([], [], 1)
     assert "script" not in page.tags
-    assert page.tags.count("svg") == 1
     assert text.count("<pre>") == SAMPLED_DOCUMENTS
     assert text == render_report(store, describe_store(store))
-    near = NearDedup(threshold=0.7).describe()
-    with_curve = render_report(store, describe_store(store) | {"near_duplicates": near})
+    with_curve = render_report(store, facts | {"near_duplicates": NearDedup(threshold=0.7).describe()})
     assert "threshold: 95." in with_curve
     assert Page(with_curve).tags.count("svg") == 2
 
 
-def test_text_that_looks_like_markup_is_shown_as_text(finished, monkeypatch):
-    store = TokenStore.open(finished.out)
-    documents = list(store.documents(np.arange(3)))
-    hostile = [type(each)(**{**fields(each), "text": "<script>alert(1)</script>"}) for each in documents]
+def test_text_that_looks_like_markup_is_shown_as_text(store, monkeypatch):
+    hostile = [replace(each, text="<script>alert(1)</script>") for each in store.documents(np.arange(3))]
     monkeypatch.setattr(TokenStore, "documents", lambda self, numbers: iter(hostile))
     text = render_report(store, describe_store(store))
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
 
 
-def fields(document) -> dict:
-    return {name: getattr(document, name) for name in document.__slots__}
-
-
-def test_a_document_is_followed_from_its_bytes_to_its_tokens(finished, corpus):
-    store = TokenStore.open(finished.out)
+def test_a_document_is_followed_from_its_bytes_to_its_tokens(store, corpus, monkeypatch):
     for number in range(0, store.num_documents, 7):
         found = trace_document(store, number)
         path = Path(found.source_path)
@@ -106,34 +95,30 @@ def test_a_document_is_followed_from_its_bytes_to_its_tokens(finished, corpus):
         assert path.is_relative_to(corpus)
         assert found.source_text == data[: len(found.source_text)] != ""
         assert found.document.text.split()[0] in data
-        tokens = [token for sentence in found.sentences for token in sentence]
-        assert len(tokens) == store.lengths[number]
+        assert sum(map(len, found.sentences)) == store.lengths[number]
         assert len(found.sentences) == store.sentence_counts[number]
-
-
-def test_a_source_that_is_gone_is_said_to_be(finished, monkeypatch):
     monkeypatch.setattr("data_prep.provenance._source_path", lambda store, uri: "/nowhere/book.txt")
-    assert trace_document(TokenStore.open(finished.out), 0).source_text is None
+    assert trace_document(store, 0).source_text is None
 
 
-def test_rejects_are_listed_before_and_after_a_preparation_is_finished(finished, tmp_path):
+def test_rejects_are_listed_before_and_after_a_preparation_is_finished_and_name_their_source(
+    finished, tmp_path
+):
     assert list_rejects(finished.out) == []
-    reject = Reject("file", 7, "bad")
-    record = ShardRecord(
-        identity="", entry=FileEntry(path="d", size_bytes=0, xxh3_128=""), stats={}, rejects=(reject,)
-    )
-    for name in ("documents", ".documents.0123.partial"):
-        (tmp_path / name / "out" / name).mkdir(parents=True)
-        SHARD_RECORDS.write(tmp_path / name / "out" / name, record)
-        assert list_rejects(tmp_path / name / "out") == [reject]
-    with pytest.raises(MissingInputError, match="No documents were prepared"):
+    with pytest.raises(MissingInputError):
         list_rejects(tmp_path)
-
-
-def shown_by(*arguments: object) -> list[str]:
-    done = CliRunner().invoke(app, ["data", *map(str, arguments)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout.splitlines()
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\nnot json\n')
+    source = JsonLinesConfig(name="mine", paths=(str(tmp_path / "bad.jsonl"),))
+    parts = (FilePart(SourceFile(str(tmp_path / "bad.jsonl"), "bad.jsonl")),)
+    (reject,) = collect_documents(DocumentsSplit(source, parts, (), 0), tmp_path / "d").rejects
+    assert isinstance(reject, Reject)
+    assert str(reject).startswith("bad.jsonl of mine at byte 14: ")
+    entry = FileEntry(path="d", size_bytes=0, xxh3_128="")
+    for name in ("documents", ".documents.0123.partial"):
+        out = tmp_path / name
+        (out / name).mkdir(parents=True)
+        SHARD_RECORDS.write(out / name, ShardRecord(identity="", entry=entry, stats={}, rejects=(reject,)))
+        assert list_rejects(out) == [reject]
 
 
 def test_ten_sources_are_ten_rows_of_the_plan_and_of_the_statistics(tmp_path, monkeypatch):
@@ -142,40 +127,23 @@ def test_ten_sources_are_ten_rows_of_the_plan_and_of_the_statistics(tmp_path, mo
     sources = [{"kind": "json_lines", "name": name, "paths": [str(tmp_path / "a.jsonl")]} for name in names]
     config = {"name": "ten", "out": str(tmp_path / "out"), "sources": sources, "decontaminate": ["glue"]}
     (tmp_path / "ten.yaml").write_text(json.dumps(config))
-    monkeypatch.setattr("pipeline.preparation.evaluation_texts", lambda settings: iter(()))
-    monkeypatch.setattr("pipeline.tune.evaluation_sets.evaluation_texts", lambda settings: iter(()))
-    plan = shown_by("prepare", tmp_path / "ten.yaml", "--dry-run")
+    for place in ("pipeline.preparation", "pipeline.tune.evaluation_sets"):
+        monkeypatch.setattr(f"{place}.evaluation_texts", lambda settings: iter(()))
+    command = ["data", "prepare", str(tmp_path / "ten.yaml"), "--dry-run"]
+    plan = CliRunner().invoke(app, command, catch_exceptions=False).stdout.splitlines()
     assert [line.split()[1] for line in plan if "json_lines" in line] == names
     assert any("decontaminated of" in line and "glue" in line for line in plan)
     assert not any("{" in line for line in plan), "no Python literals"
     quantiles = dict.fromkeys(("p5", "p50", "p95", "p100"), 1)
     counts = {"documents": 1, "tokens": 2, "sentences": 3, "kept_bytes": 4, "bytes_per_token": 2.0}
     own = counts | {"tokens_per_document": quantiles, "duplicates": 7, "rejects": 0}
-    store = dict.fromkeys(("path", "fingerprint", "vocab_size", "dtype", "size_bytes"), 1)
     filters = {name: {"00_length": {"kept": 1, "dropped": 2, "dropped.short": 2}} for name in names}
-    found = store | {"total": own, "sources": dict.fromkeys(names, own), "languages": {"en": own}}
+    facts = dict.fromkeys(("path", "fingerprint", "vocab_size", "dtype", "size_bytes"), 1)
+    facts |= {"total": own, "sources": dict.fromkeys(names, own), "languages": {"en": own}}
     with redirect_stdout(io.StringIO()) as printed:
-        print_stats(found | {"filters": filters, "left_out": {}, "stages": {}})
-    rows = [line.split("│")[1:-1] for line in printed.getvalue().splitlines() if "a-source" in line]
-    assert [[row[0].strip() for row in rows[start : start + 10]] for start in (0, 10, 20)] == [names] * 3
-    assert [cell.strip() for cell in rows[10]] == [names[0], "duplicates", "7"]
-    assert [cell.strip() for cell in rows[20]] == [names[0], "00_length", "1", "0", "2", "short 2"]
-
-
-def test_rejects_name_their_source(tmp_path):
-    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\nnot json\n')
-    source = JsonLinesConfig(name="mine", paths=(str(tmp_path / "bad.jsonl"),))
-    parts = (FilePart(SourceFile(str(tmp_path / "bad.jsonl"), "bad.jsonl")),)
-    made = collect_documents(DocumentsSplit(source, parts, (), 0), tmp_path / "shard.parquet")
-    (reject,) = made.rejects
-    assert (reject.source, reject.uri) == ("mine", "bad.jsonl")
-    assert str(reject).startswith("bad.jsonl of mine at byte 14: ")
-
-
-def test_a_path_of_another_kind_is_answered_with_the_right_one(finished, tmp_path):
-    with pytest.raises(MissingInputError, match="of the kind `documents`") as caught:
-        TokenStore.open(finished.out / "documents")
-    assert caught.value.next_step == f"name {finished.out / 'tokens'}"
-    with pytest.raises(MissingInputError, match="no token store at"):
-        TokenStore.open(tmp_path)
-    assert find_tokenizer(finished.out).files == (finished.out / "tokenizer" / "tokenizer.json",)
+        print_stats(facts | {"filters": filters, "left_out": {}, "stages": {}})
+    lines = [line for line in printed.getvalue().splitlines() if "a-source" in line]
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
+    assert [row[0] for row in rows] == names * 3
+    assert rows[10] == [names[0], "duplicates", "7"]
+    assert rows[20] == [names[0], "00_length", "1", "0", "2", "short 2"]

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import blingfire
 import pyarrow as pa
@@ -155,76 +155,61 @@ def test_a_cut_lies_right_before_the_last_white_space_ahead(text, expected):
     assert sentences_of(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("lang", "sentences"),
-    [
-        ("en", ["Mr. Smith saw Dr. Jones, e.g. on Monday.", "He met J. R. R. Tolkien in the U.S. and left."]),
-        ("en", ['He said: "I will go."', "Then he left...", "Did he?", "Yes!", "It cost 3.50 dollars."]),
-        ("en", ["See http://a.example/b.html?c=1 for more.", "Or www.example.org."]),
-        ("en", ["• First point", "• Second point", "2) Fourth point"]),
-        ("de", ["Er kam um z. B. 5 Uhr.", "„Geh nach Hause.“", "Dann ging er."]),
-        ("fr", ["M. Dupont est arrivé.", "Est-ce vrai ?", "«Oui.»", "Il a dit cela."]),
-        ("ru", ["Он родился в 1900 г. в Москве.", "Его звали А. С. Пушкин.", "«Привет!»", "Он ушёл."]),
-        ("ko", ["나는 학교에 갔다.", "그는 집에 있다!", "정말?", "원주율은 3.14이다."]),
-        ("ar", ["ذهب الولد إلى المدرسة.", "هل عاد؟", "نعم!", "ثم نام."]),
-        ("hi", ["यह एक वाक्य है।", "क्या यह सही है?", "हाँ।"]),
-        ("el", ["Είναι σωστό;", "Ναι, είναι.", "Τέλος."]),
-        ("am", ["ይህ ዓረፍተ ነገር ነው።", "ይህ ሁለተኛ ነው።"]),
-        ("hy", ["Սա առաջինն է։", "Սա երկրորդն է։"]),
-        ("my", ["ဒါက ပထမ စာကြောင်းပါ။", "ဒါက ဒုတိယ။"]),
-        ("th", ["จริงหรือ?", "ใช่!", "เขาไปโรงเรียน วันนี้อากาศดี"]),
-    ],
-)
-def test_sentences_between_spaces(lang, sentences):
-    separator = "\n" if "• First point" in sentences else " "
-    assert [found.strip() for found in sentences_of(separator.join(sentences), lang)] == sentences
+SENTENCES = """
+en: Mr. Smith saw Dr. Jones, e.g. on Monday.| He met J. R. R. Tolkien in the U.S. and left.
+en: He said: "I will go."| Then he left...| Did he?| Yes!| It cost 3.50 dollars.
+en: See http://a.example/b.html?c=1 for more.| Or www.example.org.
+de: Er kam um z. B. 5 Uhr.| „Geh nach Hause.“| Dann ging er.
+fr: M. Dupont est arrivé.| Est-ce vrai ?| «Oui.»| Il a dit cela.
+ru: Он родился в 1900 г. в Москве.| Его звали А. С. Пушкин.| «Привет!»| Он ушёл.
+ko: 나는 학교에 갔다.| 그는 집에 있다!| 정말?| 원주율은 3.14이다.
+ar: ذهب الولد إلى المدرسة.| هل عاد؟| نعم!| ثم نام.
+hi: यह एक वाक्य है।| क्या यह सही है?| हाँ।
+el: Είναι σωστό;| Ναι, είναι.| Τέλος.
+am: ይህ ዓረፍተ ነገር ነው።| ይህ ሁለተኛ ነው።
+hy: Սա առաջինն է։| Սա երկրորդն է։
+my: ဒါက ပထမ စာကြောင်းပါ။| ဒါက ဒုတိယ။
+th: จริงหรือ?| ใช่!| เขาไปโรงเรียน วันนี้อากาศดี
+zh: 你好吗？|他说：“走吧。”|她走了。|今天A公司上市。|B公司没有！
+ja: 今日は天気がいい。|「行きましょう。」|と言った。|本当？|はい！
+en: "And Miss Eleanor?" he asked.| “Come!” — she ran.| He went on: ‘Is it you?’ said Tom.
+en: “Why?” I cried.| “Where?” Mr. Pumblechook asked.| “Who?”| She left.
+en: It was a combat of words.| Mrs. Bretton pressed him.| He fed the farmers.| Mr. Hobnell left.
+en: He left the faubourg.| Mlle. Paul claimed it.| Ask Messrs. A and B of St. John.
+en: He met J. R. R. Tolkien.| J. R. R. Tolkien left.| He took vitamin C.| They tried.
+en: The bearer left.| “G. W. Clay is here.”| Then E. M. Forster wrote.
+en: On Feb. 5 he came.| He had vol. 3 of p. 7.| He went away.
+de: Er traf Dr. Müller.| Dr. Müller kam.| „Nein?“ fragte sie.| »Ja!« rief er.
+fr: Il répondit par un signe.| M. Élie vint.| «Non?» demanda-t-elle.| Oui.
+ro: Era noapte.| „Unde?” întrebă el.
+ru: «Привет!» сказал он.| Она ушла.
+"""
+"""Sentences between bars: quotations stay with their tags, titles and initials with their names."""
 
 
-@pytest.mark.parametrize(
-    ("lang", "sentences"),
-    [
-        ("en", ['"And Miss Eleanor?" he asked.', "“Come!” — she ran.", "He went on: ‘Is it you?’ said Tom."]),
-        ("en", ["“Why?” I cried.", "“Where?” Mr. Pumblechook asked.", "“Who?”", "She left."]),
-        (
-            "en",
-            [
-                "It was a combat of words.",
-                "Mrs. Bretton pressed him.",
-                "He fed the farmers.",
-                "Mr. Hobnell left.",
-            ],
-        ),
-        (
-            "en",
-            ["He left the faubourg.", "Mlle. Paul claimed it.", "Ask Messrs. A and B of St. John."],
-        ),
-        ("en", ["He met J. R. R. Tolkien.", "J. R. R. Tolkien left.", "He took vitamin C.", "They tried."]),
-        ("en", ["The bearer left.", "“G. W. Clay is here.”", "Then E. M. Forster wrote."]),
-        ("en", ["On Feb. 5 he came.", "He had vol. 3 of p. 7.", "He went away."]),
-        ("de", ["Er traf Dr. Müller.", "Dr. Müller kam.", "„Nein?“ fragte sie.", "»Ja!« rief er."]),
-        ("fr", ["Il répondit par un signe.", "M. Élie vint.", "«Non?» demanda-t-elle.", "Oui."]),
-        ("ro", ["Era noapte.", "„Unde?” întrebă el."]),
-        ("ru", ["«Привет!» сказал он.", "Она ушла."]),
-    ],
-)
-def test_quotations_stay_with_their_tags_and_titles_and_initials_with_their_names(lang, sentences):
-    assert [found.strip() for found in sentences_of(" ".join(sentences), lang)] == sentences
+@pytest.mark.parametrize("line", SENTENCES.strip().split("\n"))
+def test_sentences_of_many_languages_end_where_a_reader_ends_them(line):
+    lang, _, text = line.partition(": ")
+    assert sentences_of(text.replace("|", ""), lang) == text.split("|")
+
+
+def test_points_of_a_list_are_sentences():
+    assert sentences_of("• First point\n• Second point\n2) Fourth point") == [
+        *("• First point", "\n• Second point", "\n2) Fourth point"),
+    ]
 
 
 @pytest.mark.corpora
 def test_hardly_a_sentence_of_novels_begins_within_one(corpora):
     paths = sorted((corpora / "books" / "en").glob("*.txt"))[::4]
-    texts = [
-        "\n\n".join(paragraphs_of(decode_text(path.read_bytes(), "auto", "en"), "auto")) for path in paths
-    ]
+    books = [paragraphs_of(decode_text(path.read_bytes(), "auto", "en"), "auto") for path in paths]
+    texts = ["\n\n".join(paragraphs) for paragraphs in books]
     count = small = named = 0
     for text, cuts in zip(texts, cut_in(texts), strict=True):
         data = text.encode()
         for cut in cuts.tolist():
-            head, tail = (
-                data[max(0, cut - 20) : cut].decode(errors="ignore"),
-                data[cut : cut + 9].decode(errors="ignore"),
-            )
+            head = data[max(0, cut - 20) : cut].decode(errors="ignore")
+            tail = data[cut : cut + 9].decode(errors="ignore")
             if tail[:1] != "\n":
                 count += 1
                 small += tail.strip()[:1].islower()
@@ -248,15 +233,10 @@ def test_gold_sentences_are_found_at_least_as_well_as_by_blingfire_alone(corpora
         right = wrong = missed = 0
         for paragraph, cuts in zip(paragraphs, cut_in([" ".join(each) for each in paragraphs]), strict=True):
             lengths = [len(sentence.encode()) + 1 for sentence in paragraph]
-            gold, found = (
-                {sum(lengths[: number + 1]) - 1 for number in range(len(lengths) - 1)},
-                {*cuts.tolist()},
-            )
-            right, wrong, missed = (
-                right + len(gold & found),
-                wrong + len(found - gold),
-                missed + len(gold - found),
-            )
+            gold, found = {end - 1 for end in accumulate(lengths[:-1])}, {*cuts.tolist()}
+            right += len(gold & found)
+            wrong += len(found - gold)
+            missed += len(gold - found)
         return 2 * right / (2 * right + wrong + missed)
 
     here = score()
@@ -264,28 +244,13 @@ def test_gold_sentences_are_found_at_least_as_well_as_by_blingfire_alone(corpora
     assert here > score()
 
 
-@pytest.mark.parametrize(
-    ("lang", "sentences"),
-    [
-        ("zh", ["你好吗？", "他说：“走吧。”", "她走了。", "今天A公司上市。", "B公司没有！"]),
-        ("ja", ["今日は天気がいい。", "「行きましょう。」", "と言った。", "本当？", "はい！"]),
-    ],
-)
-def test_sentences_without_spaces(lang, sentences):
-    assert sentences_of("".join(sentences), lang) == sentences
-
-
 @pytest.mark.parametrize("lang", sorted(NOT_FOR_BLINGFIRE))
 def test_sentencex_knows_an_end_that_blingfire_gets_wrong_in_each_language_left_to_it(lang):
     quoted, danda, own = "他说：“走吧。”她走了。", "एक वाक्य है। दूसरा वाक्य।", {}
     own |= dict.fromkeys(["zh", "yue", "wuu", "lzh", "ja"], quoted)
-    own |= dict.fromkeys(["my", "shn", "mnw"], "ဒါက ပထမ။ ဒါက ဒုတိယ။") | dict.fromkeys(
-        ["hy", "hyw"], "Սա է։ Սա։"
-    )
-    own |= dict.fromkeys(["am", "ti", "gez"], "ይህ ነው። ይህ ሁለተኛ።") | {
-        "sat": "ᱱᱚᱣᱟ ᱢᱤᱫ᱾ ᱱᱚᱣᱟ ᱵᱟᱨ᱾",
-        "el": "Είναι; Ναι.",
-    }
+    own |= dict.fromkeys(["my", "shn", "mnw"], "ဒါက ပထမ။ ဒါက ဒုတိယ။")
+    own |= dict.fromkeys(["hy", "hyw"], "Սա է։ Սա։") | dict.fromkeys(["am", "ti", "gez"], "ይህ ነው። ይህ ሁለተኛ።")
+    own |= {"sat": "ᱱᱚᱣᱟ ᱢᱤᱫ᱾ ᱱᱚᱣᱟ ᱵᱟᱨ᱾", "el": "Είναι; Ναι."}
     text = own.get(lang, danda)
     by_sentencex = sentences_of(text, lang)
     assert len(by_sentencex) == 2

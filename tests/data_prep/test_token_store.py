@@ -4,6 +4,7 @@ import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -43,9 +44,8 @@ def write_store(
             batch_of(rows[start : start + batch_documents]) for start in range(0, len(rows), batch_documents)
         ]
         write_token_shard(staging / file, f"source{number}", LANGS, batches, dtype)
-    write_sidecars(
-        staging, files, dtype, Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str().encode()
-    )
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    write_sidecars(staging, files, dtype, tokenizer.to_str().encode())
     commit(staging, path, "tokens", config={"vocab_size": vocab_size, "special_tokens": SPECIAL})
     return path
 
@@ -78,51 +78,41 @@ def path(tmp_path):
     return write_store(tmp_path / "tokens", [numbered(0, 40), [], numbered(2, 25)])
 
 
-@given(
-    shards=st.lists(
-        st.lists(st.lists(st.integers(0, 70_000), max_size=9), max_size=7), min_size=1, max_size=4
-    ),
-    batch_documents=st.integers(1, 4),
-)
-def test_every_document_comes_back_from_any_layout_of_shards_and_batches(
-    tmp_path_factory, shards, batch_documents
-):
+IDS = st.lists(st.integers(0, 70_000), max_size=9)
+
+
+@given(st.lists(st.lists(IDS, max_size=7), min_size=1, max_size=4), st.integers(1, 4))
+def test_every_document_comes_back_from_any_layout_of_shards_and_batches(tmp_path_factory, shards, batch):
     rows = [
         [encoded(f"{shard}:{row}", ids) for row, ids in enumerate(documents)]
         for shard, documents in enumerate(shards)
     ]
-    path = write_store(tmp_path_factory.mktemp("s") / "tokens", rows, 70_001, batch_documents)
-    store = TokenStore.open(path)
-    flat = [(shard, row) for shard, documents in enumerate(rows) for row in documents]
+    store = TokenStore.open(write_store(tmp_path_factory.mktemp("s") / "tokens", rows, 70_001, batch))
+    flat = [(f"source{shard}", row) for shard, documents in enumerate(rows) for row in documents]
     assert store.num_documents == len(flat)
     assert store.num_tokens == sum(len(row.input_ids) for _, row in flat)
     assert store.lengths.tolist() == [len(row.input_ids) for _, row in flat]
-    for document, (shard, row) in enumerate(flat):
+    (sources, names), (langs, codes) = store.sources(), store.langs()
+    for document, (source, row) in enumerate(flat):
         assert store.tokens(document).tolist() == row.input_ids.tolist()
         assert store.sentence_starts(document).tolist() == row.sentence_starts.tolist()
-        assert (store.doc_id(document), store.source(document)) == (row.doc_id, f"source{shard}")
-        assert store.lang(document) == row.lang
+        assert store.doc_id(document) == row.doc_id
+        assert store.source(document) == names[sources[document]] == source
+        assert store.lang(document) == codes[langs[document]] == row.lang
 
 
-def test_tokens_are_views_of_the_mapped_file_and_cannot_be_written(path):
+def test_tokens_are_views_of_the_mapped_file_in_two_bytes_as_long_as_the_vocabulary_allows(path):
     tokens = TokenStore.open(path).tokens(30)
     assert tokens.dtype == np.uint16
     assert tokens.base is not None
     with pytest.raises(ValueError, match="read-only"):
         tokens[0] = 1
-
-
-def test_ids_take_two_bytes_as_long_as_the_vocabulary_allows():
-    assert token_dtype(65_536) == np.uint16
-    assert token_dtype(65_537) == np.uint32
+    assert [token_dtype(size) for size in (65_536, 65_537)] == [np.uint16, np.uint32]
 
 
 def test_datasets_opens_the_store_as_it_lies_on_disk(path):
-    import datasets
-
     store, loaded = TokenStore.open(path), datasets.load_from_disk(str(path))
     assert len(loaded) == store.num_documents
-    assert loaded.features["input_ids"] == datasets.List(datasets.Value("uint16"))
     for document in range(store.num_documents):
         assert loaded[document] == {
             "doc_id": store.doc_id(document),
@@ -134,16 +124,15 @@ def test_datasets_opens_the_store_as_it_lies_on_disk(path):
 
 
 def test_schema_on_disk_is_the_contract(path):
+    name = "dictionary<values=string, indices=int32, ordered=0>"
     with pa.ipc.open_stream(path / token_files(3)[0]) as reader:
-        schema = reader.schema
-    assert schema.names == ["doc_id", "source", "lang", "input_ids", "sentence_starts"]
-    assert [str(field.type) for field in schema] == [
-        "string",
-        "dictionary<values=string, indices=int32, ordered=0>",
-        "dictionary<values=string, indices=int32, ordered=0>",
-        "list<item: uint16>",
-        "list<item: int32>",
-    ]
+        assert [(field.name, str(field.type)) for field in reader.schema] == [
+            ("doc_id", "string"),
+            ("source", name),
+            ("lang", name),
+            ("input_ids", "list<item: uint16>"),
+            ("sentence_starts", "list<item: int32>"),
+        ]
 
 
 def test_held_out_documents_are_the_same_in_every_store_and_every_order(tmp_path):
@@ -159,23 +148,12 @@ def test_held_out_documents_are_the_same_in_every_store_and_every_order(tmp_path
     assert one.held_out(1.0).all()
 
 
-def test_sources_and_languages_of_all_documents_are_told_at_once(path):
-    store = TokenStore.open(path)
-    numbers, names = store.sources()
-    assert [names[number] for number in numbers] == [store.source(n) for n in range(store.num_documents)]
-    numbers, codes = store.langs()
-    assert [codes[number] for number in numbers] == [store.lang(n) for n in range(store.num_documents)]
-
-
-def test_a_pickled_store_opens_again_by_its_path(path):
-    store = TokenStore.open(path)
+def test_a_store_opens_by_its_preparation_and_pickled_by_its_path(path, tmp_path):
+    store = TokenStore.open(path.parent)
+    assert store.path == path
     again = pickle.loads(pickle.dumps(store))
     assert again.fingerprint == store.fingerprint
     assert np.array_equal(again.tokens(20), store.tokens(20))
-
-
-def test_the_directory_of_a_preparation_opens_its_tokens(path):
-    assert TokenStore.open(path.parent).path == path
 
 
 def test_damage_is_named_with_the_command_that_repairs_it(path):
@@ -192,15 +170,21 @@ def test_damage_is_named_with_the_command_that_repairs_it(path):
         TokenStore.open(path, verify=False)
 
 
-def test_a_store_that_does_not_exist_says_how_to_make_it(tmp_path):
-    with pytest.raises(MissingInputError, match="no token store") as raised:
-        TokenStore.open(tmp_path / "nothing")
-    assert "cloze data prepare" in raised.value.next_step
+def test_what_is_no_store_is_answered_with_the_right_path_or_how_to_make_one(path, tmp_path):
+    for nothing in (tmp_path / "nothing", path.parent / ".."):
+        with pytest.raises(MissingInputError) as raised:
+            TokenStore.open(nothing)
+        assert "cloze data prepare" in raised.value.next_step
+    (tmp_path / ".documents").mkdir()
+    commit(tmp_path / ".documents", tmp_path / "documents", "documents", config={})
+    with pytest.raises(MissingInputError, match="`documents`") as raised:
+        TokenStore.open(tmp_path / "documents")
+    assert raised.value.next_step == f"name {path}"
 
 
 def test_documents_are_read_as_they_were_selected(tmp_path):
+    (tmp_path / ".documents").mkdir()
     for shard, name in enumerate(document_files(2)):
-        (tmp_path / ".documents").mkdir(exist_ok=True)
         with DocumentWriter(tmp_path / ".documents" / name) as writer:
             for row in range(3):
                 writer.add(Document(f"d:{shard}:{row}", "source", "file", "", "en", f"first\nline {row}"))

@@ -14,7 +14,15 @@ from data_prep.text.wiki_numbers import MONEY
 from data_prep.text.wiki_page import ENGLISH_LINKS, Page, is_disambiguation
 from data_prep.text.wiki_templates import _tables
 from data_prep.text.wikitext import plain_text
-from data_prep.text.wikitext_source import HEADING, PLACE, SHOWN, drop_quotes, drop_quotes_of_line
+from data_prep.text.wikitext_source import (
+    HEADING,
+    PLACE,
+    REPAIRS,
+    SHOWN,
+    drop_quotes,
+    drop_quotes_of_line,
+    repair_punctuation,
+)
 
 CASES = [
     json.loads(line) for line in (Path(__file__).parent / "wikitext.jsonl").read_text("utf-8").splitlines()
@@ -176,3 +184,36 @@ def test_a_page_keeps_the_apostrophes_that_its_lines_keep(text):
     lines = [" ".join(do_quotes(line).split()) for line in text.split("\n")]
     expected = [line if re.search(r"\w", line) else "" for line in lines]
     assert [line for line in render(text).split("\n") if line] == list(filter(None, expected))
+
+
+# -- hollow punctuation: every rule does what its name says, alone, and leaves ordinary text -------------------------
+
+EXAMPLES = {
+    "empty brackets": ("Tokyo (, ; ) is [ ] large", "Tokyo  is  large"),
+    "empty full-width brackets": ("東京（、，）は", "東京は"),
+    "full-width bracket before punctuation": ("東京（、首都）は", "東京（首都）は"),
+    "punctuation before full-width bracket": ("東京（首都、）は", "東京（首都）は"),
+    "repeated full-width commas": ("東京、，首都", "東京、首都"),
+    "full-width comma before full stop": ("首都、。", "首都。"),
+    "repeated spaces": ("a  large\t city", "a large city"),
+    "punctuation before bracket": ("(the capital ; ) is", "(the capital) is"),
+    "bracket before punctuation": ("(, ; the capital) is", "(the capital) is"),
+    "space before comma": ("Tokyo , the capital", "Tokyo, the capital"),
+    "repeated commas": ("Tokyo, , the capital", "Tokyo, the capital"),
+    "space before full stop": ("the capital .", "the capital."),
+}
+
+
+@pytest.mark.parametrize("name", REPAIRS)
+def test_each_rule_repairs_its_example(name: str):
+    before, after = EXAMPLES[name]
+    signs, pattern, replacement = REPAIRS[name]
+    assert any(sign in before for sign in signs)
+    assert pattern.sub(replacement, before) == after
+
+
+def test_rules_build_on_those_before_them():
+    assert repair_punctuation("Tokyo (, ) , the capital (  ) .") == "Tokyo, the capital."
+    assert repair_punctuation("f(x) = a[i], g() and h[] stay. So do 1, 2; and (this).") == (
+        "f(x) = a[i], g() and h[] stay. So do 1, 2; and (this)."
+    )

@@ -1,7 +1,5 @@
 """MediaWiki's own parser tests as the oracle: the words of the HTML that it makes of wikitext are those of our text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -37,20 +37,12 @@ class Example:
     """Of the telephone numbers in national form."""
 
 
-PLACES = (
-    "Write to us: %s.",
-    "%s",
-    "Founded 1998 (%s) by two brothers",
-    "see 12-13 (%s)",
-    "[%s]",
-    "Room 12345 (%s), 2nd floor",
-    "The clerk left a note, and %s stood on it in red ink; nothing else was found in 2019.",
-    "Name: J. Doe; %s; open 9-17",
-    "- %s\n- none",
-    "„%s“",
-    "请记下%s谢谢",
-    "before,%s,after",
-)
+_SENTENCES = """
+    Write to us: %s.~%s~Founded 1998 (%s) by two brothers~see 12-13 (%s)~[%s]~Room 12345 (%s), 2nd floor
+    ~The clerk left a note, and %s stood on it in red ink; nothing else was found in 2019.~Name: J. Doe; %s; open 9-17
+    ~- %s\n- none~„%s“~请记下%s谢谢~before,%s,after
+"""
+PLACES = tuple(_SENTENCES.strip().replace("\n    ~", "~").split("~"))
 """Sentences around any personal data."""
 ANNOUNCED = (
     "Tel. %s",
@@ -62,17 +54,13 @@ ANNOUNCED = (
     "Teléfono %s o visite",
 )
 """Sentences around a number that only its neighbours show to be a telephone number."""
-NUMBERED = (
-    "The log says %s and no more.",
-    "%s",
-    "(%s)",
-    "In 1998, %s was measured at 3 of 12 sites.",
-    "a | %s | b",
-    "It was %s.",
-    "between %s, 12 and 40",
-    "%s\tok",
+_ROWS = (
+    "The log says %s and no more.~%s~(%s)~In 1998, %s was measured at 3 of 12 sites.~a | %s | b~It was %s."
 )
+NUMBERED = (*_ROWS.split("~"), "between %s, 12 and 40", "%s\tok")
 """Sentences around what is no personal data."""
+Made = tuple[str, tuple[str, ...]]
+"""Personal data, and the regions that it needs."""
 
 
 def examples(count: int, seed: int = 0) -> Iterator[Example]:
@@ -103,7 +91,7 @@ def _number(draw: random.Random, region: str) -> phonenumbers.PhoneNumber:
             return number
 
 
-def _international(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
+def _international(draw: random.Random, region: str) -> Made:
     number = _number(draw, region)
     written = phonenumbers.format_number(number, PhoneNumberFormat.INTERNATIONAL)
     code, _, rest = written.partition(" ")
@@ -121,7 +109,7 @@ def _international(draw: random.Random, region: str) -> tuple[str, tuple[str, ..
     return draw.choice(forms), ("US", "GB")
 
 
-def _with_trunk_zero(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
+def _with_trunk_zero(draw: random.Random, region: str) -> Made:
     region = draw.choice(("DE", "GB", "FR", "NL", "CH", "AT", "SE", "AU"))
     code, _, rest = phonenumbers.format_number(
         _number(draw, region), PhoneNumberFormat.INTERNATIONAL
@@ -129,7 +117,7 @@ def _with_trunk_zero(draw: random.Random, region: str) -> tuple[str, tuple[str, 
     return f"{code} (0){draw.choice(('', ' '))}{rest}", ("US", "GB")
 
 
-def _national(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
+def _national(draw: random.Random, region: str) -> Made:
     written = phonenumbers.format_number(_number(draw, region), PhoneNumberFormat.NATIONAL)
     if region == "US":
         plain = "".join(filter(str.isdigit, written))
@@ -140,13 +128,18 @@ def _national(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
     return written, (region,)
 
 
-def _bare(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
+def _bare(draw: random.Random, region: str) -> Made:
     written, regions = _national(draw, region)
     return "".join(filter(str.isdigit, written)), regions
 
 
-def _word(draw: random.Random, low: int = 3, high: int = 9) -> str:
-    return "".join(draw.choices(string.ascii_lowercase, k=draw.randint(low, high)))
+def _word(draw: random.Random) -> str:
+    return "".join(draw.choices(string.ascii_lowercase, k=draw.randint(3, 9)))
+
+
+def _form(draw: random.Random, forms: str, **values: object) -> str:
+    """One of the forms between bars, with the values."""
+    return draw.choice(forms.split("|")).format(**values)
 
 
 def _host(draw: random.Random) -> str:
@@ -154,57 +147,52 @@ def _host(draw: random.Random) -> str:
     return f"{draw.choice(('', 'mail.'))}{_word(draw)}{draw.choice(('', '-' + _word(draw)))}.{tld}"
 
 
-def _email(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
+def _email(draw: random.Random, region: str) -> Made:
     name = draw.choice(
-        ("{a}.{b}", "{a}", "{a}_{b}", "{a}+{b}", "{a}{n}", "{a}-{b}.{n}", '"{a} {b}"', '"{a}@{b}"')
+        ["{a}.{b}", "{a}", "{a}_{b}", "{a}+{b}", "{a}{n}", "{a}-{b}.{n}", '"{a} {b}"', '"{a}@{b}"']
     )
     return f"{name.format(a=_word(draw), b=_word(draw), n=draw.randrange(100))}@{_host(draw)}", ()
 
 
-def _foreign_email(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
+def _foreign_email(draw: random.Random, region: str) -> Made:
     names = ("jörg", "иван.петров", "δοκιμή", "أحمد", "josé.garcía", "łukasz", "राम")
     hosts = ("bücher.de", "пример.рф", "παράδειγμα.ελ", "مثال.شبكة", "ñandú.cl", "zażółć.pl", "उदाहरण.भारत")
     number = draw.randrange(len(names))
     return f"{names[number]}@{hosts[number]}", ()
 
 
-def _hidden_email(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
-    ats = (" [at] ", "(at)", " (at) ", "[at]", " {at} ", " [@] ", "(@)", " AT ", " <at> ", " (AT) ", " [at] ")
-    dots = (".", "(dot)", " (dot) ", "[dot]", ".", ".", ".", " DOT ", " <dot> ", " (DOT) ", " dot ")
-    at, dot = draw.choice(list(zip(ats, dots, strict=True)))
-    name = draw.choice(("{a}", "{a}.{b}", "{a}{n}")).format(
-        a=_word(draw), b=_word(draw), n=draw.randrange(100)
+def _hidden_email(draw: random.Random, region: str) -> Made:
+    signs = (
+        " [at] ~.|(at)~(dot)| (at) ~ (dot) |[at]~[dot]| {at} ~.| [@] ~.|(@)~.| AT ~ DOT | <at> ~ <dot> "
+        "| (AT) ~ (DOT) | [at] ~ dot "
     )
-    tld = draw.choice(("org", "com", "de"))
-    if at == " AT ":
-        return f"{name.upper()}{at}{_word(draw).upper()}{dot}{tld.upper()}", ()
-    return f"{name}{at}{_word(draw)}{dot}{tld}", ()
+    at, dot = draw.choice(signs.split("|")).split("~")
+    name = draw.choice(("{a}", "{a}.{b}", "{a}{n}"))
+    name = name.format(a=_word(draw), b=_word(draw), n=draw.randrange(100))
+    tld, host = draw.choice(("org", "com", "de")), _word(draw)
+    written = f"{name}{at}{host}{dot}{tld}"
+    return written.upper() if at == " AT " else written, ()
 
 
-def _ipv4(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
+def _ipv4(draw: random.Random, region: str) -> Made:
     first = draw.choice([n for n in range(11, 200) if n not in (100, 127, 169, 172, 192, 198)])
     return ".".join(map(str, (first, *(draw.randrange(33, 256) for _ in range(3))))), ()
 
 
-def _ipv6(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
+def _ipv6(draw: random.Random, region: str) -> Made:
     groups = [f"{draw.randrange(1, 1 << 16):x}" for _ in range(8)]
     head = draw.choice(("2001:4860", "2606:4700", "2a00:1450", "2A02:908"))
-    return draw.choice(
-        (
-            f"{head}:{':'.join(groups[:6])}",
-            f"{head}::{groups[0]}",
-            f"{head}:{groups[0]}::{':'.join(groups[1:4])}",
-        )
-    ), ()
+    tails = (f":{':'.join(groups[:6])}", f"::{groups[0]}", f":{groups[0]}::{':'.join(groups[1:4])}")
+    return head + draw.choice(tails), ()
 
 
-def _iban(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
+def _iban(draw: random.Random, region: str) -> Made:
     account = "".join(draw.choices(string.digits, k=18))
     number = "DE" + mod_97_10.calc_check_digits(account + "DE") + account
     return draw.choice((number, " ".join(number[i : i + 4] for i in range(0, 22, 4)))), ()
 
 
-def _card(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
+def _card(draw: random.Random, region: str) -> Made:
     body = draw.choice(("4", "51", "2221", "37", "6011")) + "".join(draw.choices(string.digits, k=18))
     body = body[: 14 if body.startswith("37") else 15]
     number = body + luhn.calc_check_digit(body)
@@ -213,7 +201,7 @@ def _card(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
     return draw.choice((number, " ".join(parts), "-".join(parts))), ()
 
 
-def _key(draw: random.Random, region: str) -> tuple[str, tuple[str, ...]]:
+def _key(draw: random.Random, region: str) -> Made:
     def letters(count: int, alphabet: str = string.ascii_letters + string.digits) -> str:
         return "".join(draw.choices(alphabet, k=count))
 
@@ -260,23 +248,18 @@ def _clock(draw: random.Random) -> str:
 
 def _version(draw: random.Random) -> str:
     parts = ".".join(str(draw.randrange(256)) for _ in range(draw.choice((3, 4, 4, 4, 5))))
-    name = draw.choice(("version ", "v", "Version: ", "ver. ", "Chrome/", "release ", "build ", "Firmware "))
-    return name + parts
+    return _form(draw, "version |v|Version: |ver. |Chrome/|release |build |Firmware ") + parts
 
 
 def _section(draw: random.Random) -> str:
     number = ".".join(str(draw.randrange(1, 20)) for _ in range(draw.choice((2, 3, 4, 4))))
-    name = draw.choice(
-        ("Fig. ", "Section ", "§ ", "Figure ", "Table ", "see ", "Clause ", "", "Abb. ", "in ")
-    )
-    return name + number
+    return _form(draw, "Fig. |Section |§ |Figure |Table |see |Clause ||Abb. |in ") + number
 
 
 def _large(draw: random.Random) -> str:
     value = draw.randrange(10**6, 10 ** draw.choice((8, 9, 10, 11, 12, 13)))
-    return draw.choice(
-        (f"{value}", f"{value:,}", f"{value:,}".replace(",", " "), f"{value:,}".replace(",", "."))
-    )
+    spaces, dots = (f"{value:,}".replace(",", sign) for sign in " .")
+    return _form(draw, "{n}|{n:,}|{spaces}|{dots}", n=value, spaces=spaces, dots=dots)
 
 
 def _publication(draw: random.Random) -> str:
@@ -284,108 +267,79 @@ def _publication(draw: random.Random) -> str:
     number = body + ean.calc_check_digit(body)
     serial = "".join(draw.choices(string.digits, k=7))
     serial += issn.calc_check_digit(serial)
-    return draw.choice(
-        (
-            f"ISBN {isbn.format(number)}",
-            f"ISBN-13: {number}",
-            isbn.format(number),
-            f"ISBN {isbn.format(isbn.to_isbn10(number))}",
-            f"ISBN: {isbn.to_isbn10(number)}",
-            f"ISSN {issn.format(serial)}",
-            f"doi:10.{draw.randrange(1000, 9999)}/{draw.randrange(10**8)}.{draw.randrange(3000)}.5{serial[:5]}",
-            f"https://doi.org/10.{draw.randrange(1000, 9999)}/s{serial[:5]}-0{number[:2]}-{number[4:9]}-4",
-            f"PMID {draw.randrange(10**7, 10**8)}",
-            f"arXiv:{draw.randrange(1000, 2412)}.{draw.randrange(10**5):05}",
-        )
+    short = isbn.to_isbn10(number)
+    forms = (
+        "ISBN {book}|ISBN-13: {n}|{book}|ISBN {old}|ISBN: {short}|ISSN {issn}|doi:10.{a}/{b}.{c}.5{s}"
+        "|https://doi.org/10.{d}/s{s}-0{n:.2}-{middle}-4|PMID {e}|arXiv:{f}.{g:05}"
     )
+    limits = ((1000, 9999), (0, 10**8), (0, 3000), (1000, 9999), (10**7, 10**8), (1000, 2412), (0, 10**5))
+    drawn = {name: draw.randrange(*own) for name, own in zip("abcdefg", limits, strict=True)}
+    parts = {"n": number, "book": isbn.format(number), "short": short, "old": isbn.format(short)}
+    return _form(draw, forms, issn=issn.format(serial), s=serial[:5], middle=number[4:9], **parts, **drawn)
 
 
 def _coordinates(draw: random.Random) -> str:
+    forms = "{a:.6f}, {b:.6f}|{a:.4f} {b:.4f}|{c:.7f}°N {d:.7f}°E|{e}°{m[0]}′{m[1]}″N {f}°{m[2]}′W|{c:.5f} {d:.5f}"
     a, b = draw.uniform(-90, 90), draw.uniform(-180, 180)
-    return draw.choice(
-        (
-            f"{a:.6f}, {b:.6f}",
-            f"{a:.4f} {b:.4f}",
-            f"{abs(a):.7f}°N {abs(b):.7f}°E",
-            f"{int(abs(a))}°{draw.randrange(60)}′{draw.randrange(60)}″N {int(abs(b))}°{draw.randrange(60)}′W",
-            f"{abs(a):.5f} {abs(b):.5f}",
-        )
-    )
+    minutes = [draw.randrange(60) for _ in range(3)]
+    return _form(draw, forms, a=a, b=b, c=abs(a), d=abs(b), e=int(abs(a)), f=int(abs(b)), m=minutes)
 
 
 def _price(draw: random.Random) -> str:
     value = draw.randrange(10**6, 10**10)
-    grouped = f"{value:,}"
-    return draw.choice(
-        (
-            f"${grouped}.50",
-            f"€ {grouped.replace(',', '.')},00",
-            f"£{value}",
-            f"{grouped.replace(',', ' ')} €",
-            f"USD {value}",
-            f"{grouped.replace(',', '.')} EUR",
-            f"$ {value / 100:.2f}",
-            f"¥{value}",
-        )
-    )
+    dots, spaces = f"{value:,}".replace(",", "."), f"{value:,}".replace(",", " ")
+    forms = "${n:,}.50|€ {dots},00|£{n}|{spaces} €|USD {n}|{dots} EUR|$ {cents:.2f}|¥{n}"
+    return _form(draw, forms, n=value, dots=dots, spaces=spaces, cents=value / 100)
 
 
 def _range(draw: random.Random) -> str:
     a = draw.randrange(1000, 2025)
     b = a + draw.randrange(1, 90)
-    return draw.choice(
-        (
-            f"{a}-{b}",
-            f"{a}–{b}",
-            f"{a}/{b}",
-            f"pp. {a}-{b}",
-            f"{a} - {b}",
-            f"{a}-{b}, {a + 5}-{b + 8}",
-            f"{a} {b}",
-        )
-    )
+    forms = "{a}-{b}|{a}–{b}|{a}/{b}|pp. {a}-{b}|{a} - {b}|{a}-{b}, {c}-{d}|{a} {b}"
+    return _form(draw, forms, a=a, b=b, c=a + 5, d=b + 8)
 
 
 def _code(draw: random.Random) -> str:
     digits = "".join(draw.choices(string.digits, k=24))
     hexes = "".join(draw.choices("0123456789abcdef", k=32))
-    return draw.choice(
-        (
-            f"order no. {digits[:10]}",
-            f"#{digits[:10]}",
-            f"{hexes[:8]}-{hexes[8:12]}-{hexes[12:16]}-{hexes[16:20]}-{hexes[20:]}",
-            ":".join(hexes[i : i + 2] for i in range(0, 12, 2)),
-            f"https://x.org/a/{digits[:10]}-{digits[10:13]}.html",
-            f"id={digits[:10]}",
-            f"{digits[:5]}-{digits[5:9]}",
-            f"A{digits[:10]}B",
-            f"{digits[:3]}-{digits[3:5]}-{digits[5:9]}",
-            " ".join(str(draw.randrange(100)) for _ in range(12)),
-            "1 2 3 4 5 6 7 8 9 10 11 12",
-            f"3-0 2-1 1-1 4-2 {draw.randrange(10)}-0 2-2",
-            f"{draw.random():.12f}",
-            f"{digits[:4]}-{digits[4:8]}-{digits[8:12]}-{digits[12:16]}",
-        )
+    one, two, three, four = (digits[start : start + 4] for start in range(0, 16, 4))
+    row = " ".join(str(draw.randrange(100)) for _ in range(12))
+    goals, share = draw.randrange(10), draw.random()
+    forms = (
+        "order no. {n}|#{n}|{uuid}|{mac}|https://x.org/a/{n}-{after}.html|id={n}|{zip}-{ext}|A{n}B|{ssn}|{row}"
+        "|1 2 3 4 5 6 7 8 9 10 11 12|3-0 2-1 1-1 4-2 {goals}-0 2-2|{share:.12f}|{one}-{two}-{three}-{four}"
+    )
+    return _form(
+        draw,
+        forms,
+        n=digits[:10],
+        uuid="-".join(hexes[a:b] for a, b in pairwise((0, 8, 12, 16, 20, 32))),
+        mac=":".join(hexes[i : i + 2] for i in range(0, 12, 2)),
+        after=digits[10:13],
+        zip=digits[:5],
+        ext=digits[5:9],
+        ssn=f"{digits[:3]}-{digits[3:5]}-{digits[5:9]}",
+        row=row,
+        goals=goals,
+        share=share,
+        one=one,
+        two=two,
+        three=three,
+        four=four,
     )
 
 
 def _at_sign(draw: random.Random) -> str:
-    return draw.choice(
-        (
-            f"@{_word(draw)}",
-            f"{_word(draw)}@{_word(draw)}",
-            f"12 apples @ {draw.randrange(9)}.50",
-            f"f(x)@{_word(draw)}",
-            f"look at the {_word(draw)} dot com bubble",
-            f"(at) {_word(draw)}. Next",
-            "he said (at last) that it was so",
-            "std::vector, a::b, 10:11:12:13",
-        )
+    forms = (
+        "@{a}|{b}@{c}|12 apples @ {n}.50|f(x)@{d}|look at the {e} dot com bubble|(at) {f}. Next"
+        "|he said (at last) that it was so|std::vector, a::b, 10:11:12:13"
     )
+    a, b, c, n = _word(draw), _word(draw), _word(draw), draw.randrange(9)
+    return _form(draw, forms, a=a, b=b, c=c, n=n, d=_word(draw), e=_word(draw), f=_word(draw))
 
 
 _PLAIN = Callable[[random.Random], str]
-_MAKER = Callable[[random.Random, str], tuple[str, tuple[str, ...]]]
+_MAKER = Callable[[random.Random, str], Made]
 _NEEDS_SPACE = tuple(place for place in PLACES if not place.startswith(("请", "before,")))
 POSITIVES: dict[str, tuple[_MAKER, str, tuple[str, ...]]] = {
     "phones, international": (_international, "PHONE", PLACES),
