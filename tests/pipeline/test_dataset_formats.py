@@ -13,10 +13,8 @@ from cluster.node_load import Memory
 from data_prep.token_store import TokenStore
 from pipeline.samples import dataset as dataset_module
 from pipeline.samples import mixture, shuffle
-from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats import FORMATS, packing, pair_chunks
-from pipeline.samples.loader import StepLoader
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.packed import PAIR_FORMATS, Packed
 from tests.pipeline.materials import CORPUS, FIRST_ORDINARY, open_samples, same, write_corpus
@@ -65,26 +63,6 @@ def test_a_sample_is_the_same_alone_and_among_others(tokens: Path, format: str):
     together = dataset.batch(numbers)
     for row, number in enumerate(numbers):
         assert same(dataset.batch([number]), row_alone(together, row))
-
-
-@every_format
-def test_ranks_share_out_the_same_micro_batches(tokens: Path, format: str):
-    def read(world_size: int) -> dict[tuple[int, int], bytes]:
-        found = {}
-        for rank in range(world_size):
-            loader = StepLoader[Packed](
-                [(0, make(tokens, format))],
-                BatchPlan(samples_per_step=12, micro_batch_size=2),
-                lambda packed: packed,
-                rank=rank,
-                world_size=world_size,
-            )
-            for step in loader.steps(0, 2):
-                for each in step.micro_batches:
-                    found[step.update, each.number] = each.data.input_ids.tobytes()
-        return found
-
-    assert read(1) == read(2) == read(3) == read(6)
 
 
 def test_the_memory_of_all_files_holds_every_document(tokens: Path):

@@ -1,4 +1,6 @@
-"""How runs end: memory that ran out, workers left behind by an earlier start, a directory in use."""
+"""How runs end: memory that runs out, workers left behind or silent, a directory in use."""
+
+from __future__ import annotations
 
 import json
 import os
@@ -7,6 +9,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -36,15 +39,109 @@ from pipeline.pretrain.stall_watch import StallWatch
 from pipeline.run import state
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind, read_metrics
 from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
-from pipeline.run.state import read_heartbeats
+from pipeline.run.state import ENDED, Beat, process_of, read_heartbeats
 from pipeline.run.submission import prepare
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run, start_ranks
 from tests.pipeline.small_checkpoints import state_at, write_files
-from tests.pipeline.test_heartbeat import after_beats, start
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from pipeline.run.directory import RunDirectory
+from pipeline.run.state import Heartbeat
+heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), int(sys.argv[2]), timeout_s=float(sys.argv[3]))
+{body}
+"""
+READY = "print(flush=True); input()"
+"""The end of a body that lives on until it is told to go on."""
+
+
+def start(directory: Path, timeout_s: float, body: str, rank: int = 3) -> subprocess.Popen[str]:
+    """A process with a heartbeat, which `after_beats` waits for."""
+    command = [sys.executable, "-c", SCRIPT.format(body=body), str(directory), str(rank), str(timeout_s)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def after_beats(process: subprocess.Popen[str]) -> list[Beat]:
+    """Wait for a line of the process, and return the beats of its directory."""
+    assert process.stdout is not None
+    process.stdout.readline()
+    arguments: Any = process.args
+    return read_heartbeats(RunDirectory(Path(arguments[-3])))
+
+
+def test_a_beat_says_where_the_rank_stands_and_which_process_it_is(tmp_path: Path):
+    process = start(tmp_path, 900.0, f"heartbeat.beat(41, 'update'); {READY}")
+    (beat,) = after_beats(process)
+    assert (beat.rank, beat.pid, beat.step, beat.part) == (3, process.pid, 41, "update")
+    assert getattr(process_of(beat), "pid", None) == process.pid
+    # Another process with the same number, after this one ended, was born at another time.
+    assert process_of(beat.model_copy(update={"pid": os.getpid()})) is None
+    process.communicate("\n")
+    assert process_of(beat) is None
+
+
+def test_the_first_step_has_ten_times_as_long(tmp_path: Path):
+    body = (
+        f"heartbeat.beat(5, 'data'); heartbeat.beat(4, 'data'); {READY}; heartbeat.beat(6, 'data'); {READY}"
+    )
+    process = start(tmp_path, 100.0, body)
+    assert process.stdin is not None
+    assert [beat.timeout_s for beat in after_beats(process)] == [1000.0]
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert [beat.timeout_s for beat in after_beats(process)] == [100.0]
+    process.communicate("\n")
+
+
+@pytest.mark.parametrize("standing_still", ["time.sleep(600)", "sum(range(10**14))"])
+def test_a_process_that_stands_still_writes_its_stacks_and_ends(tmp_path: Path, standing_still: str):
+    # The second one never lets go of the interpreter's lock.
+    body = f"def stuck_here():\n    {standing_still}\nheartbeat.beat(1, 'a'); heartbeat.beat(2, 'b'); stuck_here()"
+    process = start(tmp_path, 0.3, body)
+    assert process.wait() == 1
+    (stacks,) = RunDirectory(tmp_path).stacks.iterdir()
+    assert stacks.name.startswith("rank-00003-")
+    assert "stuck_here" in stacks.read_text()
+
+
+def test_rank_zero_without_a_driver_names_who_stood_still_and_ends_with_the_exit_code_of_stalls(
+    tmp_path: Path, store: Path
+):
+    run = make_run(tmp_path, store, "stalled", "guards.stall_timeout_s=3")
+    # Without its alarm, which might come first on a busy machine.
+    body = (
+        "import faulthandler\n"
+        "from pipeline.pretrain.stall_watch import watching\n"
+        "run = RunDirectory(Path(sys.argv[1]))\n"
+        "first = Heartbeat(run, 0, timeout_s=3)\n"
+        "def stuck_here():\n    time.sleep(600)\n"
+        "for step in (6, 7, 8):\n    first.beat(step, 'update')\n"
+        "faulthandler.cancel_dump_traceback_later()\n"
+        "with watching(run, without_driver=True):\n    stuck_here()"
+    )
+    command = [sys.executable, "-c", SCRIPT.format(body=body), str(run.path), "3", "900"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 34, done.stderr
+    assert "rank 0 (process" in done.stderr
+    (failed,) = run.events(Event.FAILED)
+    assert failed["error"] == "StalledError"
+    (stacks,) = run.stacks.glob("rank-00000-*")
+    assert "stuck_here" in stacks.read_text()
+
+
+def test_a_process_that_beats_lives_on_and_leaves_no_stacks(tmp_path: Path):
+    beats = "for step in range(40):\n    heartbeat.beat(step, 'data'); time.sleep(0.1)"
+    process = start(tmp_path, 3.0, f"{beats}\nheartbeat.close(); time.sleep(3.5)")
+    assert process.wait() == 0
+    assert list(RunDirectory(tmp_path).stacks.iterdir()) == []
+    assert [(beat.step, beat.part) for beat in read_heartbeats(RunDirectory(tmp_path))] == [(39, ENDED)]
+
 
 LIVES_ON = "print(flush=True); time.sleep(600)"
 
@@ -119,20 +216,19 @@ def test_killed_workers_are_explained_by_what_torch_ray_and_the_kernel_say(
     assert error is None if told is None else error is not None and told in error.problem
 
 
-def test_a_worker_left_behind_is_ended_before_the_run_is_trained_again(run: RunDirectory, monkeypatch):
+def test_a_worker_left_behind_is_ended_before_the_run_is_trained_again_unless_it_came_to_its_end(
+    run: RunDirectory, monkeypatch
+):
     monkeypatch.setattr(ownership, "_PATIENCE_S", 0.2)
+    ended = start_beating(run, f"heartbeat.close(); {LIVES_ON}")
+    ownership.end_leftovers(run)
+    assert ended.poll() is None
+    ended.kill()
     process = start_beating(run)
     ownership.end_leftovers(run)
     assert not psutil.pid_exists(process.pid)
     assert [event["pid"] for event in run.events() if event["event"] == "leftover-killed"] == [process.pid]
     assert read_heartbeats(run) == []
-
-
-def test_a_worker_that_came_to_its_end_is_left_alone(run: RunDirectory):
-    process = start_beating(run, f"heartbeat.close(); {LIVES_ON}")
-    ownership.end_leftovers(run)
-    assert process.poll() is None
-    process.kill()
 
 
 def test_a_worker_of_another_machine_is_in_the_way_as_long_as_it_makes_progress(

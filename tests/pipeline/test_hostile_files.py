@@ -31,10 +31,11 @@ from pipeline.checkpoint.checkpoint import (
     TRAINER_FILE,
 )
 from pipeline.commands.verbs import app
+from pipeline.config.loading import to_yaml
 from pipeline.run.directory import RunDirectory
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
-from tests.pipeline.tune.conftest import write_sst2
+from tests.pipeline.tune.conftest import config_in, write_sst2
 
 Attack = Callable[[Path, Path], object]
 """Changes a checkpoint, given the file that must never appear."""
@@ -196,17 +197,10 @@ def attacked(trained: RunDirectory, place: Path, attack: Attack, marker: Path) -
 
 def write_tasks(directory: Path, runs_dir: Path) -> Path:
     """A configuration of fine-tuning that takes a second."""
-    settings = {
-        "name": "small",
-        "out": str(directory / "out"),
-        "runs_dir": str(runs_dir),
-        "tasks": {"reviews": {"kind": "sst2", "path": str(write_sst2(directory / "SST-2", 8, 4))}},
-        "training": {"epochs": 1, "batch_size": 4, "lr": 1e-3, "max_length": 16},
-        "seeds": [1],
-        "num_threads": 1,
-    }
-    (directory / "tasks.yaml").write_text(json.dumps(settings))
-    return directory / "tasks.yaml"
+    write_sst2(directory / "SST-2", 8, 4)
+    path = directory / "tasks.yaml"
+    path.write_text(to_yaml(config_in(directory, runs_dir=runs_dir, seeds=[1])))
+    return path
 
 
 def answer(*arguments: object) -> ClozeError | None:

@@ -20,11 +20,11 @@ from pipeline.commands.output import json_text
 from pipeline.commands.verbs import app
 from pipeline.inspect import lineage
 from pipeline.inspect.lineage import Node, trace
-from pipeline.run.config import PretrainConfig, identity_of
+from pipeline.run.config import identity_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.log import RunLog
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
-from tests.pipeline.ranks import make_config, make_run
+from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 
@@ -73,25 +73,19 @@ def test_a_score_leads_to_the_bytes_of_its_source_files(road: Path):
     assert list(nodes(tree))[4].fingerprint == hash_file(road / "dump.xml")[0]
 
 
-def with_users(road: Path, num_files: int) -> Path:
-    """Documents of many source files, of which a dedup and tokens are made; returns the directory of the tokens."""
-    files = [
-        InputEntry(kind="source-file", uri=f"part-{number}.xml", fingerprint=f"{number:032x}")
-        for number in range(num_files)
-    ]
-    documents = make(road / "many" / "documents", "documents", *files)
-    dedup = make(road / "many" / "dedup", "dedup", documents)
-    make(road / "many" / "tokens", "tokens", documents, dedup)
-    return road / "many" / "tokens"
-
-
 def test_documents_that_several_were_made_from_are_read_once_and_their_files_counted_named_and_listed(
     road: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def printed(*options: str) -> str:
         return CliRunner().invoke(app, ["lineage", str(tokens), *options], catch_exceptions=False).output
 
-    tokens = with_users(road, 5)
+    files = [
+        InputEntry(kind="source-file", uri=f"part-{number}.xml", fingerprint=f"{number:032x}")
+        for number in range(5)
+    ]
+    tokens = road / "many" / "tokens"
+    documents = make(road / "many" / "documents", "documents", *files)
+    make(tokens, "tokens", documents, make(road / "many" / "dedup", "dedup", documents))
     read: list[Path] = []
     manifest_at = lineage.manifest_at
     monkeypatch.setattr(lineage, "manifest_at", lambda place: read.append(place) or manifest_at(place))
@@ -125,23 +119,21 @@ def test_data_and_runs_that_moved_together_are_found_again(
     assert [node.kind for node in nodes(tree)] == ["tokens", "documents", "source-file"]
 
 
-def save_as_trainer(
-    run: RunDirectory, config: PretrainConfig, step: int, inputs: list[InputEntry], **changes: Any
-) -> None:
+def save_as_trainer(run: RunDirectory, step: int, tokens: InputEntry, **changes: Any) -> None:
     """Commit a checkpoint with the state of a run of this configuration."""
-    files = (MODEL_FILE, EMA_FILE) if config.ema else (MODEL_FILE,)
+    config = run.config()
     state = state_at(
         step,
         2.5,
         samples=config.batch_plan.samples_between(0, step),
-        zero_stage=config.zero.stage,
-        store_fingerprints=[entry.fingerprint for entry in inputs],
+        store_fingerprints=[tokens.fingerprint],
         identity=orjson.loads(orjson.dumps(identity_of(config))),
         run_id=run.info.run_id,
         run_name=run.info.name,
         **changes,
     )
-    write_files(CheckpointStore(run.checkpoints), state, dict.fromkeys(files, b"weights"), inputs=inputs)
+    files = dict.fromkeys((MODEL_FILE, EMA_FILE), b"weights")
+    write_files(CheckpointStore(run.checkpoints), state, files, inputs=[tokens])
 
 
 @pytest.fixture
@@ -151,7 +143,6 @@ def run(tmp_path: Path, store: Path) -> RunDirectory:
         "batch.warmup=[{steps: 2, samples: 8}]",
         "batch.phases=[{steps: 5, sequence_length: 16, weights: [1]}]",
     )
-    config = make_config(tmp_path, store, "ema={decay: 0.99}", *stretches)
     made = make_run(tmp_path, store, "changed", "ema={decay: 0.99}", *stretches)
     workers = [{"rank": 0, "host": "alpha", "pid": 1}, {"rank": 1, "host": "beta", "pid": 2}]
     made.record_event("started", step=0, world_size=2, workers=workers, environment={"python": "3.11.9"})
@@ -162,7 +153,7 @@ def run(tmp_path: Path, store: Path) -> RunDirectory:
     made.record_event("started", step=8, world_size=1)
     entry = InputEntry(kind="tokens", uri=str(store), fingerprint=read_manifest(store).fingerprint)
     change = {"step": 4, "differences": {"optimizer.lr": "was 0.001, is 0.002"}}
-    save_as_trainer(made, config, 8, [entry], skipped_data=[3], allowed_changes=[change])
+    save_as_trainer(made, 8, entry, skipped_data=[3], allowed_changes=[change])
     log = RunLog(made)
     log.write("train", 9, {"loss": 3.0})
     log.close()
@@ -230,7 +221,7 @@ def test_run_without_a_checkpoint_leads_to_its_stores(tmp_path: Path, store: Pat
 def test_teacher_is_named_as_one(run: RunDirectory):
     teacher = run.checkpoints / "step-00000008"
     entry = InputEntry(kind="checkpoint", uri=str(teacher), fingerprint=read_manifest(teacher).fingerprint)
-    save_as_trainer(run, run.config(), 12, [entry])
+    save_as_trainer(run, 12, entry)
     (node,) = trace("changed@12", run.path.parent).inputs
     assert node.note.startswith("teacher, step 8")
     assert [child.kind for child in node.inputs] == ["tokens"]
