@@ -1,7 +1,5 @@
 """Schemas of the objects that cloze renders, those of KubeRay 1.6 and Kueue 0.15 among them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

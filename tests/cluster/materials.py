@@ -1,7 +1,5 @@
 """Artefacts that several tests of this folder make."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Names in manifests and records lead to files of their own artefact, also if an attacker wrote them."""
 
-from __future__ import annotations
-
 import os
 import string
 from pathlib import Path

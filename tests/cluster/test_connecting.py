@@ -1,7 +1,5 @@
 """Connecting where no cluster answers, or one refuses access: an error within seconds, in one sentence."""
 
-from __future__ import annotations
-
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

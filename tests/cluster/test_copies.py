@@ -1,7 +1,5 @@
 """Copies of artefacts in an object store: the bytes of the store, fetched once, shared by processes, and bounded."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

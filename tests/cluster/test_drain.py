@@ -1,7 +1,5 @@
 """The end of a pod: verbs save before Ray is told to end, and workers stay until the head is gone."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
@@ -28,8 +26,6 @@ signal.signal(signal.SIGTERM, save)
 print("ready", flush=True)
 time.sleep(3600)
 """
-
-
 DEAF = VERB.replace("SIGTERM, save", "SIGTERM, signal.SIG_IGN")
 
 

@@ -1,7 +1,5 @@
 """A job is run again after failures that may pass, and never after a stop or a mistake."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Jobs on a real local Ray cluster: its own ports, its own temporary directory, one for this file."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

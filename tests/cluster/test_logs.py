@@ -1,7 +1,5 @@
 """Messages are text, or JSON objects by the line whatever writes them; every line says run, step, rank and node."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Manifests and fingerprints; many inputs are kept as columns."""
 
-from __future__ import annotations
-
 import errno
 import os
 import platform

@@ -1,7 +1,5 @@
 """What a user reads when one of Ray's own processes dies: the node process of the machine, or the cluster's head."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

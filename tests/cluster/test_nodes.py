@@ -1,7 +1,5 @@
 """Checks of every node of a real cluster of three nodes on this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

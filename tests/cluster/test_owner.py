@@ -1,7 +1,5 @@
 """A directory has one writer at a time, on one machine or on several that do not see each other's locks."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

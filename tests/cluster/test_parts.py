@@ -1,7 +1,5 @@
 """Artefacts made of parts with several files each: made, continued, adopted, repaired; without Ray."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

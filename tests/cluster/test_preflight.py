@@ -1,7 +1,5 @@
 """Checks of this machine: each finds its fault, names the remedy, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import sqlite3
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread

@@ -1,7 +1,5 @@
 """Directories that no other user can write to: the cache, and those in a place that all users share."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

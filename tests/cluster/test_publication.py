@@ -1,7 +1,5 @@
 """Artefacts copied to an object store and back: complete or not at all, resumable, never twice, never over others."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The installed Ray has every private name that cloze touches."""
 
-from __future__ import annotations
-
 from pkgutil import resolve_name
 
 import pytest

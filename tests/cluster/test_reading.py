@@ -1,7 +1,5 @@
 """What may not be read is told as such: it is neither missing nor damaged, and nothing waits for a FIFO."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

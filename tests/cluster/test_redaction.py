@@ -1,7 +1,5 @@
 """Secrets are removed from texts for others, whatever form they have; all else stays as it is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Signed artefacts are read, and nothing of another maker, and nothing changed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from dataclasses import replace

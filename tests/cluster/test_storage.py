@@ -1,7 +1,5 @@
 """Artefact directories: committed whole or not at all; verified files are not read again unless they changed."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

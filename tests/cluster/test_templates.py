@@ -1,7 +1,5 @@
 """Rendered clusters: valid for those who read them, safe against any text in the settings, and without a secret."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The same random weights in our networks and in those of transformers, for tests and benchmarks of generation."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Configurations of every family of `transformers`, ours and theirs, drawn at random."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Networks of ours and of `transformers` beside each other, on the same batch and through directories on disk."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Mapping

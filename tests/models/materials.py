@@ -1,7 +1,5 @@
 """Small networks whose every parameter matters: nothing is left at zero or one."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import torch

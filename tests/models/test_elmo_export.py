@@ -1,7 +1,5 @@
 """An exported ELMo gives the same after reloading, needs little to be read, and is refused when it is damaged."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """ELMo's biLM: the published size, each part against its formula, sentences apart from each other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

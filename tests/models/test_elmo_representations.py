@@ -1,7 +1,5 @@
 """What tasks see of a biLM: mixtures as in equation 1, padding that changes nothing, a biLM that stays frozen."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The sampled softmax: the full one when everything is drawn, else close to it in its gradient."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

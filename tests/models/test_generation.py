@@ -1,7 +1,5 @@
 """Greedy and beam search against transformers, on the same random weights."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import assume, given

@@ -1,7 +1,5 @@
 """What must hold of generated text whoever else generates it, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

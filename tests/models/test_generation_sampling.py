@@ -1,7 +1,5 @@
 """Sampling: the distribution that is asked for, and nothing but the row's own numbers in it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Networks of every family of `transformers` compute the same there and here, in both directions."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """What a family or our networks cannot carry is refused, in both directions, and the message names it."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from typing import Any
 

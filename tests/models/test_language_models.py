@@ -1,8 +1,6 @@
 """Networks of pre-training: losses by their formulas, what is shared, and what learns. All learn a batch by heart in
 `tests/pipeline/test_tiny_runs.py`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

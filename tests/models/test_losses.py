@@ -1,7 +1,5 @@
 """The chunked loss is the cross-entropy, without its memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

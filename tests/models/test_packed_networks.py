@@ -1,7 +1,5 @@
 """A packed, padded or cached text is computed as if it were alone, by every network and kind of position."""
 
-from __future__ import annotations
-
 import copy
 from itertools import pairwise
 from typing import Any

@@ -1,8 +1,6 @@
 """Parameter-efficient fine-tuning: the papers' numbers of parameters, no change at first, only what is added is
 trained."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What was trained here, loaded by `peft` onto the exported network of `transformers`, computes the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

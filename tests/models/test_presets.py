@@ -1,7 +1,5 @@
 """Published networks have the published number of parameters; nothing is allocated to count them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Positions that no head reads, and padding, are not computed; states and gradients stay as they were."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Networks of fine-tuning: what the text is read with, and which token speaks for it."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
