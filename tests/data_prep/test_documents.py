@@ -1,19 +1,21 @@
-"""Documents on disk."""
+"""Documents on disk, and those of them that are taken down."""
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.shard_records import Reject
 from cluster.artefacts.storage import commit
 from data_prep import documents
 from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter, document_files, read_selected
-from data_prep.selection import Selection
+from data_prep.selection import Selection, load_selection, write_selection
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 from data_prep.stages.collect import DocumentsSplit, collect_documents
+from data_prep.stages.take_down import TakedownSplit, leave_out, read_ids
 
 TEXT = st.text(max_size=40)
 
@@ -32,7 +34,6 @@ def open_store(directory, written):
     return DocumentStore.open(directory / "documents")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.builds(Document, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT), max_size=8))
 def test_documents_come_back_as_they_were_written(tmp_path_factory, written):
     store = open_store(tmp_path_factory.mktemp("d"), written)
@@ -88,3 +89,31 @@ def test_text_that_is_no_unicode_becomes_a_reject_and_the_rest_is_kept(tmp_path,
     assert result.rows == 2
     assert ["d:1" in reject.reason for reject in result.rejects] == [True, False]
     assert pq.read_table(tmp_path / "out.parquet")["doc_id"].to_pylist() == ["d:0", "d:2"]
+
+
+def test_a_list_of_ids_to_take_down_has_an_id_a_line_and_comments(tmp_path):
+    path = tmp_path / "takedown.txt"
+    path.write_text("# a court's order\nwiki:2\n\n  wiki:1  \nwiki:2\n   # and a comment\nwiki:#3\n")
+    assert read_ids(path) == ("wiki:#3", "wiki:1", "wiki:2")
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"takedown\.txt"):
+        read_ids(path)
+    path.unlink()
+    with pytest.raises(MissingInputError):
+        read_ids(path)
+
+
+def test_rows_to_take_down_are_left_out_and_the_others_keep_their_spans(tmp_path):
+    path, before, after = (tmp_path / name for name in ("documents.parquet", "before", "after"))
+    with DocumentWriter(path) as writer:
+        for number in range(5):
+            writer.add(make(number, "one two three"))
+    rows, counts = np.array([0, 1, 3, 4]), np.array([1, 1, 0, 2])
+    spans = np.array([[0, 4], [4, 8], [0, 3], [8, 13]])
+    write_selection(before, Selection(rows, counts, spans))
+    made = leave_out(TakedownSplit(path, before, ("d:1", "d:2", "d:3", "d:30")), after)
+    assert (made.rows, made.stats) == (2, {"documents_taken_down": 2}), "d:2 had been dropped before"
+    left = load_selection(after)
+    assert left.rows.tolist() == [0, 4]
+    assert left.span_counts.tolist() == [1, 2]
+    assert left.spans.tolist() == [[0, 4], [0, 3], [8, 13]]

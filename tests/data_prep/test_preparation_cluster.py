@@ -1,7 +1,6 @@
 """A preparation on a cluster of three nodes, of which one is lost on the way, and worker processes besides."""
 
 import os
-import shutil
 import threading
 import time
 from contextlib import suppress
@@ -20,18 +19,15 @@ COPIES = 6
 KILLED_PROCESSES = 2
 
 
-@pytest.fixture(scope="module")
-def large_corpus(corpus, tmp_path_factory) -> Path:
-    directory = tmp_path_factory.mktemp("large")
+@pytest.fixture
+def large_corpus(corpus, tmp_path) -> Path:
     for copy in range(COPIES):
-        for kind in ("wiki", "books"):
-            (directory / kind).mkdir(exist_ok=True)
-            for path in sorted((corpus / kind).iterdir()):
-                text = (
-                    path.read_text().replace('<doc id="', f'<doc id="{copy}').replace("the ", f"the{copy} ")
-                )
-                (directory / kind / f"{copy}-{path.name}").write_text(text)
-    return directory
+        for path in corpus.glob("*/*"):
+            text = path.read_text().replace('<doc id="', f'<doc id="{copy}').replace("the ", f"the{copy} ")
+            target = tmp_path / "large" / path.parent.name / f"{copy}-{path.name}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+    return tmp_path / "large"
 
 
 @pytest.fixture
@@ -86,4 +82,3 @@ def test_lost_processes_and_a_lost_node_cost_their_shards_only(three_nodes, larg
     assert prepared.fingerprint == undisturbed.fingerprint
     # Finished shards were not made again: one line in the log for each of them.
     assert summarize_log(out / "documents")["shards"] == len(prepared.documents.files)
-    shutil.rmtree(out)
