@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError
+from data_prep.ragged import Ragged
 from data_prep.tokenizers.config import WordLexicon
 from data_prep.tokenizers.word_lexicon import train
 from models.elmo.config import ElmoConfig, spell, spell_sentence
@@ -89,8 +90,6 @@ def test_characters_give_the_text_back(rows):
 
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=8), st.integers(3, 20))
 def test_many_words_are_spelled_as_one_is(words: list[str], max_characters: int):
-    from data_prep.ragged import Ragged
-
     rows = [word.encode() for word in words]
     ragged = Ragged.of([np.frombuffer(row, dtype=np.uint8) for row in rows])
     found = bilm.characters_of(ragged, max_characters)

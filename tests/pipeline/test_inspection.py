@@ -15,15 +15,12 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ReferenceNotFoundError
-from pipeline.checkpoint.references import resolve_model
 from pipeline.commands.verbs import app
-from pipeline.config.loading import validate
 from pipeline.inspect.sample import InspectedPiece, _Tokens, inspect_sample
 from pipeline.objectives import OBJECTIVES
-from pipeline.run.config import PretrainConfig
-from pipeline.run.inputs import Inputs, open_inputs
+from pipeline.run.inputs import Inputs
 from tests.pipeline.real_text import write_text_store
-from tests.pipeline.test_refusals import plain
+from tests.pipeline.test_refusals import open_objective
 
 KINDS = ("tiny", "tiny-wordpiece", "tiny-words")
 PARTIAL = "\N{REPLACEMENT CHARACTER}"
@@ -40,12 +37,7 @@ def store_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def opened(path: Path, kind: str, format: str | None = None, **objective: object) -> Inputs:
-    content = plain(path, kind, objective=objective, batch={"format": format})
-    if kind != "bilm":
-        content["model"] |= {"positions": "rotary"}
-    if "pairs" in objective:
-        content["model"]["num_segments"] = 2
-    return open_inputs(validate(PretrainConfig, content, "run.yaml"), verify=False, resolve=resolve_model)
+    return open_objective(path, kind, objective, batch={"format": format})
 
 
 def text_of(inputs: Inputs, sample: int) -> list[str]:

@@ -23,13 +23,10 @@ from models.hf.directory import save_hf_directory
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from models.losses import EACH, sums_by_group
-from pipeline.checkpoint.references import resolve_model
-from pipeline.config.loading import validate
 from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import Batch
 from pipeline.objectives.vocabulary import make_vocabulary
-from pipeline.run.config import PretrainConfig
-from pipeline.run.inputs import Inputs, open_inputs
+from pipeline.run.inputs import Inputs
 from pipeline.samples.formats import FORMATS
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.noise import Noise
@@ -37,7 +34,7 @@ from pipeline.samples.packed import NO_SOURCE, SINGLE_FORMATS, Format, TokenSour
 from pipeline.samples.rows import slices_of_row
 from tests.conftest import commit_tokens
 from tests.pipeline.materials import DOCUMENTS, LENGTHS, Corpus, open_samples
-from tests.pipeline.test_refusals import TINY, plain
+from tests.pipeline.test_refusals import TINY, open_objective
 from tests.published_networks import PRESETS
 
 NAMES = ["books", "common_crawl", "wikipedia"]
@@ -131,16 +128,14 @@ def opener(name: str, stores: list[Path], teacher: Path) -> Opener:
         chosen = {"teacher": str(teacher), "start_from_teacher": False}
 
     def make(*, apart: bool = False, **batch: Any) -> Inputs:
-        content = plain(stores[0], kind, objective=chosen, batch={"sequence_length": LENGTH, **batch})
         of_sources = [(stores[0], "wikipedia"), (stores[0], "books"), (stores[1], "common_crawl")]
-        content["data"]["stores"] = (
+        data = (
             [{"path": str(path), "sources": [source]} for path, source in of_sources]
             if apart
             else [{"path": str(path)} for path in stores]
         )
-        if kind != "bilm":
-            content["model"] |= {"positions": "rotary", "num_segments": 2 if "pairs" in chosen else 0}
-        return open_inputs(validate(PretrainConfig, content, "run.yaml"), verify=False, resolve=resolve_model)
+        batch = {"sequence_length": LENGTH, **batch}
+        return open_objective(stores[0], kind, chosen, batch=batch, data={"stores": data})
 
     return make
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,14 @@ def plain(store: Path, kind: str = "mlm", **changes: Any) -> dict[str, Any]:
 def opened(store: Path, kind: str = "mlm", **changes: Any) -> Inputs:
     config = validate(PretrainConfig, plain(store, kind, **changes), "run.yaml")
     return open_inputs(config, verify=False, resolve=resolve_model)
+
+
+def open_objective(store: Path, kind: str, objective: Mapping[str, Any], **changes: Any) -> Inputs:
+    """The same with these settings of the objective, and a network for texts of any length."""
+    model = (
+        {} if kind == "bilm" else {"positions": "rotary", "num_segments": 2 if "pairs" in objective else 0}
+    )
+    return opened(store, kind, objective=objective, model=model, **changes)
 
 
 def refusal(content: Any, error: type[ClozeError] = ConfigError) -> str:
