@@ -53,6 +53,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "norm": "pre",
         "embedding_norm": False,
         "activation": "gelu_tanh",
+        "vocab_size": len(WORDS) + 2,
     },
     "LLaMA": {**RMS, "network": "decoder", "positions": "rotary", "gated": True, "activation": "silu"},
     "BART": {"network": "encoder_decoder"},

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from data_prep.decontaminate.config import DecontaminationConfig
+from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
 from pipeline.tune.evaluation_sets import (
     GROUPS,
     SETS,
@@ -16,36 +16,24 @@ from pipeline.tune.evaluation_sets import (
 from pipeline.tune.tasks import TASKS
 from pipeline.tune.tasks.rows import RowsTaskConfig
 from pipeline.tune.tasks.translation import TranslationConfig
+from tests.pipeline.tune.excerpts import write
 
 
-def write(data: Path, file: str, content: str | bytes) -> None:
-    path = data / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+def texts_of(data: Path, *tasks: str) -> list[EvaluationText]:
+    return list(evaluation_texts(DecontaminationConfig(tasks=tasks, data=data)))
 
 
-def texts_of(data: Path, *tasks: str) -> list[tuple[str, str, str]]:
-    config = DecontaminationConfig(tasks=tasks, data=data)
-    return [(text.task, text.example, text.text) for text in evaluation_texts(config)]
-
-
-def test_every_kind_of_task_on_published_data_has_an_evaluation_set():
+def test_every_kind_of_task_on_published_data_has_an_evaluation_set_of_its_name_or_in_its_group():
     for kind, task in TASKS.items():
         own = issubclass(task, RowsTaskConfig | TranslationConfig)
         assert bool(task.evaluation_sets) != own, kind
         assert {each.name for each in task.evaluation_sets} <= SETS.keys()
-
-
-def test_a_task_is_in_the_sets_of_its_name_or_its_group():
-    published = {kind for kind, task in TASKS.items() if task.evaluation_sets}
-    assert published <= SETS.keys() | GROUPS.keys()
+        assert own or kind in SETS.keys() | GROUPS.keys()
 
 
 def test_groups_name_known_sets_once():
-    assert all(
-        set(members) <= SETS.keys() and len(set(members)) == len(members) for members in GROUPS.values()
-    )
     assert not GROUPS.keys() & SETS.keys()
+    assert {name for members in GROUPS.values() for name in members} <= SETS.keys()
     assert expand(["squad", "glue", "squad2", "rte"]) == ["squad1", "squad2", *GROUPS["glue"]]
 
 
@@ -69,7 +57,7 @@ def test_no_folder_and_missing_files_are_refused_by_the_call(tmp_path, monkeypat
     with pytest.raises(MissingInputError, match="no folder"):
         evaluation_texts(DecontaminationConfig(tasks=("rte",), data=tmp_path / "gone"))
     monkeypatch.setenv("CLOZE_DATA", str(tmp_path))
-    write(tmp_path, "glue/RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n")
+    write(tmp_path, {"glue/RTE/dev.tsv": "index\tsentence1\tsentence2\tlabel\n"})
     assert list(evaluation_texts(DecontaminationConfig(tasks=("rte",)))) == []
     assert list(evaluation_texts(DecontaminationConfig())) == []
 
@@ -129,9 +117,8 @@ WIC = f'{json.dumps(BANK)}\n{{"word": "bank", "sentence1": "x", "sentence2": "y"
     ],
 )  # fmt: skip
 def test_all_texts_of_an_example_are_read(tmp_path, name, files, expected):
-    for file, content in files.items():
-        write(tmp_path, file, content)
-    found = list(evaluation_texts(DecontaminationConfig(tasks=(name,), data=tmp_path)))
+    write(tmp_path, files)
+    found = texts_of(tmp_path, name)
     assert [(text.task, text.example, text.text) for text in found] == [(name, *each) for each in expected]
     assert {text.file.relative_to(tmp_path.resolve()).as_posix() for text in found} <= files.keys()
 
@@ -151,8 +138,7 @@ def test_all_texts_of_an_example_are_read(tmp_path, name, files, expected):
     ],
 )  # fmt: skip
 def test_a_file_that_is_something_else_is_named_with_its_line(tmp_path, task, file, content, said):
-    write(tmp_path, file, content)
-    write(tmp_path, "sst5/test.txt", "")
+    write(tmp_path, {"sst5/test.txt": "", file: content})
     with pytest.raises(ConfigError) as raised:
         texts_of(tmp_path, task)
     assert str(tmp_path / file) in str(raised.value)
@@ -162,10 +148,9 @@ def test_a_file_that_is_something_else_is_named_with_its_line(tmp_path, task, fi
 @pytest.mark.corpora
 def test_real_files_give_the_published_numbers_of_examples(corpora):
     absent = {"mrqa", "cnn_dailymail", "swag", "race", "snli", *GROUPS["superglue"]} - {"wic"}
-    config = DecontaminationConfig(tasks=tuple(name for name in SETS if name not in absent), data=corpora)
     examples: dict[str, set[str]] = {}
     questions = 0
-    for text in evaluation_texts(config):
+    for text in texts_of(corpora, *(name for name in SETS if name not in absent)):
         examples.setdefault(text.task, set()).add(text.example)
         questions += text.task == "squad1" and "#" not in text.example
         assert text.text.strip()

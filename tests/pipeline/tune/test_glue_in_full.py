@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -20,14 +19,7 @@ from pipeline.tune.tasks.glue import (
     Sst2Config,
     WnliConfig,
 )
-from tests.pipeline.tune.excerpts import EXCERPTS, task_of
-
-
-def write(folder: Path, **files: str) -> Path:
-    folder.mkdir(parents=True)
-    for name, content in files.items():
-        (folder / f"{name}.tsv").write_text(content, encoding="utf-8")
-    return folder
+from tests.pipeline.tune.excerpts import EXCERPTS, task_of, write
 
 
 def test_mnli_is_submitted_with_the_diagnostic_set(tmp_path):
@@ -74,7 +66,8 @@ def test_diagnostic_set_with_labels_is_scored_by_matthews(tmp_path):
     ],
 )
 def test_predictions_of_the_test_set_are_submitted_under_its_numbers(tmp_path, kind, file, rows, first):
-    config = kind(path=write(tmp_path / "task", test=rows), submit=True)
+    write(tmp_path, {"test.tsv": rows})
+    config = kind(path=tmp_path, submit=True)
     paths, examples = config.test_split("test")
     assert [path.name for path in paths] == ["test.tsv"]
     assert [each.label for each in examples] == [UNLABELLED]
@@ -84,44 +77,32 @@ def test_predictions_of_the_test_set_are_submitted_under_its_numbers(tmp_path, k
 
 def test_data_sets_of_the_hub_give_what_the_official_files_give(tmp_path):
     rows = {"sentence1": ["A."], "sentence2": ["B."], "label": [1], "idx": [0]}
-    test = rows | {"label": [-1], "idx": [5]}
     features = datasets.Features(
         sentence1=datasets.Value("string"),
         sentence2=datasets.Value("string"),
         label=datasets.ClassLabel(names=["entailment", "not_entailment"]),
         idx=datasets.Value("int32"),
     )
-    saved = datasets.DatasetDict(
-        {
-            "train": datasets.Dataset.from_dict(rows, features),
-            "validation": datasets.Dataset.from_dict(rows, features),
-            "test": datasets.Dataset.from_dict(test, features),
-        }
-    )
-    saved.save_to_disk(str(tmp_path / "saved"))
-    (tmp_path / "files" / "data").mkdir(parents=True)
-    saved["train"].to_parquet(str(tmp_path / "files/data/train-00000-of-00001.parquet"))
-    saved["validation"].to_json(str(tmp_path / "files/data/validation.jsonl"))
-    saved["test"].to_json(str(tmp_path / "files/data/test.jsonl"))
+    splits = {"train": rows, "validation": rows, "test": rows | {"label": [-1], "idx": [5]}}
+    saved = {name: datasets.Dataset.from_dict(split, features) for name, split in splits.items()}
+    datasets.DatasetDict(saved).save_to_disk(str(tmp_path / "saved"))
+    files = tmp_path / "files/data"
+    files.mkdir(parents=True)
+    saved["train"].to_parquet(str(files / "train-00000-of-00001.parquet"))
+    for name in ("validation", "test"):
+        saved[name].to_json(str(files / f"{name}.jsonl"))
     for folder in ("saved", "files"):
         data = RteConfig(path=tmp_path / folder, submit=True).load()
-        assert [(e.text_a, e.text_b, e.label) for e in (*data.train, *data.evaluation)] == [
-            ("A.", "B.", 1)
-        ] * 2
-        assert [(e.id, e.label) for e in data.test] == [("5", UNLABELLED)]
+        found = [(each.text_a, each.text_b, each.label) for each in (*data.train, *data.evaluation)]
+        assert found == [("A.", "B.", 1)] * 2
+        assert [(each.id, each.label) for each in data.test] == [("5", UNLABELLED)]
         assert len(data.inputs) == 3
-    (tmp_path / "files/data/validation.jsonl").write_text(json.dumps({**rows, "label": -1}) + "\n")
-    with pytest.raises(ConfigError, match=r"validation\.jsonl, line 1: .*"):
+    unlabelled = json.dumps({"sentence1": "A.", "sentence2": "B.", "label": -1}) + "\n"
+    (files / "validation.jsonl").write_text(unlabelled)
+    with pytest.raises(ConfigError, match=r"validation\.jsonl, line 1: .* test sets have no labels"):
         RteConfig(path=tmp_path / "files").load()
-    (tmp_path / "files/data/validation.jsonl").write_text(
-        json.dumps({"sentence1": "A.", "sentence2": "B.", "label": -1}) + "\n"
-    )
-    with pytest.raises(
-        ConfigError, match=r"line 1: the label is -1, not from 0 to 1; test sets have no labels"
-    ):
-        RteConfig(path=tmp_path / "files").load()
-    (tmp_path / "files/data/validation.jsonl").unlink()
-    with pytest.raises(MissingInputError, match="has no split `validation`"):
+    (files / "validation.jsonl").unlink()
+    with pytest.raises(MissingInputError, match="no split `validation`"):
         RteConfig(path=tmp_path / "files").load()
 
 

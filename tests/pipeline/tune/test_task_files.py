@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,12 +132,17 @@ assert isinstance(STSB, str)
     ],
 )  # fmt: skip
 def test_wrong_line_is_named(tmp_path, name, file, content, line, said):
-    task = task_of(tmp_path, EXCERPTS[name])
-    write(tmp_path, {file: content})
+    assert said in refusal(tmp_path, name, file, content, f"{tmp_path / file}, line {line}: ")
+
+
+def refusal(folder: Path, name: str, file: str, content: str | bytes, place: str) -> str:
+    """What is said of this content of a file of the excerpt, which must name the place."""
+    task = task_of(folder, EXCERPTS[name])
+    write(folder, {file: content})
     with pytest.raises(ConfigError) as raised:
         task.load()
-    assert f"{tmp_path / file}, line {line}: " in str(raised.value)
-    assert said in str(raised.value)
+    assert place in str(raised.value)
+    return str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -162,12 +168,8 @@ def test_wrong_line_is_named(tmp_path, name, file, content, line, said):
     ],
 )
 def test_wrong_file_is_named(tmp_path, name, file, content, said):
-    task = task_of(tmp_path, EXCERPTS[name])
-    write(tmp_path, {file: content})
-    with pytest.raises(ConfigError) as raised:
-        task.load()
-    assert str(tmp_path / file).removesuffix("/1.txt") in str(raised.value)
-    assert said in str(raised.value)
+    place = str(tmp_path / file).removesuffix("/1.txt")
+    assert said in refusal(tmp_path, name, file, content, place)
 
 
 @pytest.mark.parametrize(
@@ -208,19 +210,14 @@ def test_stories_that_are_missing_are_counted(tmp_path):
         ("bioes", "a O\nEU B-ORG\n", 2, "the entity of 'B-ORG' has no end"),
     ],
 )
-def test_tags_of_another_scheme_are_named(tmp_path, scheme, content, line, said):
+def test_tags_of_another_scheme_are_named_with_the_one_to_set(tmp_path, scheme, content, line, said):
     task = task_of(tmp_path, EXCERPTS["conll_ner"], scheme=scheme)
-    write(tmp_path, {"train": content})
     with pytest.raises(ConfigError) as raised:
         task.load()
-    assert f"{tmp_path / 'train'}, line {line}: " in str(raised.value)
-    assert said in str(raised.value)
-
-
-def test_file_of_another_scheme_is_told_which_one_to_set(tmp_path):
-    with pytest.raises(ConfigError) as raised:
-        task_of(tmp_path, EXCERPTS["conll_ner"], scheme="bio").load()
     assert "`scheme: iob1`" in raised.value.next_step
+    write(tmp_path, {"train": content})
+    with pytest.raises(ConfigError, match=f"line {line}: .*{said}"):
+        task.load()
 
 
 @pytest.mark.parametrize(

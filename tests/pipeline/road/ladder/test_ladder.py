@@ -10,7 +10,9 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -103,12 +105,10 @@ def write_ladder(directory: Path) -> Path:
 
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "pipeline.cli", "ladder", "ladder.yaml", *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(
-        command,
+        [sys.executable, "-m", "pipeline.cli", "ladder", "ladder.yaml", *arguments],
         cwd=directory,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -116,10 +116,18 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    process = start(directory, *arguments)
+@dataclass(frozen=True)
+class Ended:
+    """A process that has ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+def end_of(process: subprocess.Popen[str]) -> Ended:
     out, err = process.communicate(timeout=PATIENCE_S)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    return Ended(process.returncode, out, err)
 
 
 @pytest.fixture(scope="module")
@@ -128,15 +136,14 @@ def ladder_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stopped(ladder_file: Path) -> subprocess.CompletedProcess[str]:
+def stopped(ladder_file: Path) -> Ended:
     """The ladder, stopped by SIGTERM in the middle of its first pre-training."""
     directory = ladder_file.parent
     process = start(directory)
     while not started_runs(directory) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=PATIENCE_S)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    return end_of(process)
 
 
 def started_runs(directory: Path) -> list[Path]:
@@ -148,12 +155,16 @@ def started_runs(directory: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def finished(
-    ladder_file: Path, stopped: subprocess.CompletedProcess[str]
-) -> subprocess.CompletedProcess[str]:
+def finished(ladder_file: Path, stopped: Ended) -> Ended:
     """The same command again, to the end."""
-    places = ("--markdown", "ladder.md", "--html", "ladder.html", "--json")
-    return run(ladder_file.parent, *places)
+    return end_of(start(ladder_file.parent, "--markdown", "ladder.md", "--html", "ladder.html", "--json"))
+
+
+@pytest.fixture
+def shown(finished: Ended) -> dict[str, Any]:
+    """What it told programs."""
+    assert finished.code == 0, finished.err
+    return json.loads(finished.out)
 
 
 @pytest.fixture
@@ -163,27 +174,22 @@ def ladder(ladder_file: Path, monkeypatch: pytest.MonkeyPatch) -> Ladder:
 
 
 def test_stopped_ladder_ends_with_75_and_the_command_that_continues_it(
-    stopped: subprocess.CompletedProcess[str],
+    stopped: Ended,
 ):
-    assert stopped.returncode == 75, stopped.stderr
-    assert "Next: cloze ladder ladder.yaml" in stopped.stderr
-    assert "Traceback" not in stopped.stderr
+    assert stopped.code == 75, stopped.err
+    assert "Next: cloze ladder ladder.yaml" in stopped.err
+    assert "Traceback" not in stopped.err
 
 
-def test_same_command_continues_the_runs_that_had_begun(
-    finished: subprocess.CompletedProcess[str], ladder: Ladder
-):
-    assert finished.returncode == 0, finished.stderr
+def test_same_command_continues_the_runs_that_had_begun(finished: Ended, ladder: Ladder):
+    assert finished.code == 0, finished.err
     runs = [find_same_run(Pretraining(ladder, "masked", seed).config) for seed in (1, 2)]
     assert len(list(Path("runs").glob("two-masked-*"))) == 2
     assert sum(len(one.events(Event.STARTED)) for one in runs if one is not None) > 2
     assert all(cost.cpu_s > 0 for cost in read_costs(ladder.work).values())
 
 
-def test_figures_are_those_of_the_saved_predictions(
-    finished: subprocess.CompletedProcess[str], ladder: Ladder
-):
-    shown = json.loads(finished.stdout)
+def test_figures_are_those_of_the_saved_predictions(shown: dict[str, Any], ladder: Ladder):
     means = {}
     for arm in ("none", "masked"):
         values = []
@@ -200,9 +206,7 @@ def test_figures_are_those_of_the_saved_predictions(
     assert facts["floors"] == pytest.approx({"most frequent label": 1 / 3, "words alone": 1.0})
 
 
-def test_arms_show_their_held_out_loss_before_and_after_pre_training(
-    finished: subprocess.CompletedProcess[str], ladder: Ladder
-):
+def test_arms_show_their_held_out_loss_before_and_after_pre_training(shown: dict[str, Any], ladder: Ladder):
     first, last = [], []
     for seed in (1, 2):
         run = place_of(Pretraining(ladder, "masked", seed))
@@ -211,14 +215,13 @@ def test_arms_show_their_held_out_loss_before_and_after_pre_training(
         losses = [line["data"]["loss"] for line in lines if line["kind"] == "held_out"]
         first.append(losses[0])
         last.append(losses[-1])
-    arms = {arm["arm"]: arm["held_out"] for arm in json.loads(finished.stdout)["arms"]}
+    arms = {arm["arm"]: arm["held_out"] for arm in shown["arms"]}
     assert arms["none"] is None
     assert arms["masked"] == pytest.approx([statistics.fmean(first), statistics.fmean(last)])
     assert f"{arms['masked'][0]:.3f} to {arms['masked'][1]:.3f}" in Path("ladder.md").read_text()
 
 
-def test_result_is_an_artefact_of_the_scores(finished: subprocess.CompletedProcess[str], ladder: Ladder):
-    shown = json.loads(finished.stdout)
+def test_result_is_an_artefact_of_the_scores(shown: dict[str, Any], ladder: Ladder):
     assert Path(shown["directory"]) == ladder.directory
     assert json.loads((ladder.directory / "ladder.json").read_bytes()).items() <= shown.items()
     manifest = json.loads((ladder.directory / "manifest.json").read_bytes())
@@ -228,16 +231,14 @@ def test_result_is_an_artefact_of_the_scores(finished: subprocess.CompletedProce
     assert "checkpoint" in {each.kind for node in tree.inputs for each in node.inputs}
 
 
-def test_finished_ladder_starts_nothing(finished: subprocess.CompletedProcess[str], ladder: Ladder):
+def test_finished_ladder_starts_nothing(finished: Ended, ladder: Ladder):
     before = {path: path.stat().st_mtime_ns for path in Path("ladder").rglob("*.*") if path.name != ".lock"}
     run_stages(ladder, "cloze ladder ladder.yaml")
     assert commit_result(ladder, collect(ladder)) == ladder.directory
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_pages_show_verdicts_and_need_nothing_else(
-    finished: subprocess.CompletedProcess[str], ladder: Ladder
-):
+def test_pages_show_verdicts_and_need_nothing_else(finished: Ended, ladder: Ladder):
     verdict = collect(ladder).comparisons[0].tasks[0].pairs[0].verdict
     for name in ("ladder.md", "ladder.html"):
         text = Path(name).read_text()
@@ -247,7 +248,7 @@ def test_pages_show_verdicts_and_need_nothing_else(
     assert not any(word in Path("ladder.html").read_text() for word in ("<script", "http://", "https://"))
 
 
-def test_another_budget_is_another_ladder(finished: subprocess.CompletedProcess[str], ladder: Ladder):
+def test_another_budget_is_another_ladder(finished: Ended, ladder: Ladder):
     longer = load_ladder(Path("ladder.yaml"), ["tokens=50000"])
     left = [name for name, stage in stages_of(longer).items() if place_of(stage) is None]
     assert left == [
@@ -259,43 +260,33 @@ def test_another_budget_is_another_ladder(finished: subprocess.CompletedProcess[
     assert all(place_of(stage) is not None for stage in stages_of(ladder).values())
 
 
-def test_all_problems_of_all_files_are_told_at_once(
-    tmp_path: Path, ladder: Ladder, monkeypatch: pytest.MonkeyPatch
-):
-    wrong = [
-        "arms.masked.finetune=[training.lrr=1]",
-        "arms.none.pretrain=absent.yaml",
-    ]
-    with pytest.raises(ConfigError) as caught:
-        load_ladder(Path("ladder.yaml"), wrong)
-    for word in ("training.lrr", "absent.yaml"):
-        assert word in str(caught.value)
-    with pytest.raises(ConfigError) as caught:
-        load_ladder(
-            Path("ladder.yaml"),
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            ["arms.masked.finetune=[training.lrr=1]", "arms.none.pretrain=absent.yaml"],
+            ["training.lrr", "absent.yaml"],
+        ),
+        (
             [
                 "comparisons.masked.order=none < maskd",
                 "seeds=[1, 1]",
                 "ceilings.colors={score: 1, source: x}",
             ],
-        )
-    assert "did you mean colours?" in str(caught.value)
-    assert "did you mean masked?" in str(caught.value)
-    assert "1 is there twice" in str(caught.value)
-
-
-def test_store_of_no_data_configuration_is_refused(ladder: Ladder):
+            ["did you mean colours?", "did you mean masked?", "1 is there twice"],
+        ),
+        (["data=[other.yaml]"], ["which no configuration of `data` makes"]),
+        (["finetune=sst2.yaml"], ["must name sst2: arm none is scored on colours"]),
+    ],
+    ids=["files", "names", "store of no data", "data that may hold evaluation texts"],
+)
+def test_all_problems_are_told_at_once_and_refused(ladder: Ladder, wrong: list[str], words: list[str]):
     other = yaml.safe_load(Path("data.yaml").read_text()) | {"out": "elsewhere"}
     Path("other.yaml").write_text(yaml.safe_dump(other))
-    with pytest.raises(ConfigError, match="which no configuration of `data` makes"):
-        load_ladder(Path("ladder.yaml"), ["data=[other.yaml]"])
-
-
-def test_data_that_may_hold_evaluation_texts_is_refused(ladder: Ladder):
-    tasks = {"colours": {"kind": "sst2", "path": "sst2"}}
-    Path("sst2.yaml").write_text(yaml.safe_dump({"tasks": tasks}))
-    with pytest.raises(ConfigError, match="must name sst2: arm none is scored on colours"):
-        load_ladder(Path("ladder.yaml"), ["finetune=sst2.yaml"])
+    Path("sst2.yaml").write_text("tasks: {colours: {kind: sst2, path: sst2}}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_ladder(Path("ladder.yaml"), wrong)
+    assert all(word in str(caught.value) for word in words)
 
 
 def test_sizes_before_data_is_prepared_are_those_of_the_vocabulary_that_it_asks_for(
