@@ -14,6 +14,7 @@ from cluster.artefacts.errors import ConfigError
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.config import WordLexicon
 from data_prep.tokenizers.word_lexicon import train
+from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig, spell, spell_sentence
 from pipeline.objectives import bilm
 from pipeline.objectives.bilm import BidirectionalLM
@@ -165,7 +166,9 @@ def test_expected_counts_are_how_often_words_are_drawn():
     assert expected.sum() == pytest.approx(number, rel=0.02)
 
 
-def test_more_negatives_than_half_of_the_words_and_other_characters_than_the_networks_are_refused():
+def test_more_negatives_than_half_of_the_words_and_other_networks_or_characters_are_refused():
+    with pytest.raises(ConfigError, match="elmo"):
+        bilm.build_model(BidirectionalLM(), TransformerConfig(vocab_size=9))
     with pytest.raises(ConfigError, match="num_negatives 299"):
         bilm.corrupt(pack([[["a"]]]), NOISE, BidirectionalLM(num_negatives=299), VOCABULARY)
     with pytest.raises(ConfigError, match=r"objective\.max_characters"):

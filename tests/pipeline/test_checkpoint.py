@@ -316,6 +316,11 @@ def test_a_store_that_refuses_is_a_typed_error(server: str):
         open_store("nosuch://place", "run")
 
 
+def test_a_name_that_is_no_checkpoints_is_a_users_mistake(tmp_path: Path):
+    with pytest.raises(ValueError, match="step-00000100"):
+        step_of(tmp_path)
+
+
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path: Path):
     run = RunDirectory(tmp_path)
     require_not_lost(run, None)
