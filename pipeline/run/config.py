@@ -34,7 +34,7 @@ from pipeline.run.settings import (
     ZeroConfig,
     must_be_multiple,
 )
-from pipeline.run.token_plan import TokenPlan
+from pipeline.run.token_plan import UNBOUNDED_STEPS, TokenPlan
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.packed import Format, Reading
 
@@ -58,7 +58,7 @@ class PretrainConfig(Config):
     """The pre-training objective."""
     batch: BatchConfig
     """Samples of an update, and how they are cut."""
-    steps: int | None = Field(default=None, gt=0)
+    steps: int | None = Field(default=None, gt=0, lt=UNBOUNDED_STEPS)
     """Updates of the whole run; may be left out where the budget says how long it is."""
     budget: BudgetConfig | None = None
     """Limit of the run, in time or tokens."""
