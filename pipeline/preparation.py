@@ -27,7 +27,7 @@ from pipeline.run.config import PretrainConfig
 
 def evaluation_texts(config: DecontaminationConfig) -> Iterator[EvaluationText]:
     """As in `evaluation_sets`, which imports every task: only a configuration that names some waits for that."""
-    from pipeline.tune import evaluation_sets
+    from pipeline.tasks import evaluation_sets
 
     return evaluation_sets.evaluation_texts(config)
 

@@ -34,6 +34,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"pretrain"}),
     frozenset({"ask"}),
     frozenset({"tune"}),
+    frozenset({"tasks"}),
     frozenset({"watch"}),
     frozenset({"plan", "inspect", "export"}),
     frozenset({"checkpoint"}),

@@ -34,8 +34,8 @@ from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.history import StoredSettings, tokens_by_step
 from pipeline.run.log.lines import LogKind, read_metrics
+from pipeline.tasks.evaluation_sets import evaluation_texts
 from pipeline.tune.config import FinetuneConfig
-from pipeline.tune.evaluation_sets import evaluation_texts
 from pipeline.tune.report.curves import Curve, plot
 from pipeline.tune.report.page import percent, render_page, start_of
 from pipeline.tune.run import finetune

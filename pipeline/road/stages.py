@@ -27,8 +27,8 @@ from pipeline.preparation import load_preparation
 from pipeline.pretrain.launch import find_same_run, is_finished
 from pipeline.run.config import PretrainConfig
 from pipeline.run.settings import GuardsConfig
+from pipeline.tasks.evaluation_sets import evaluation_texts
 from pipeline.tune.config import NAME_PATTERN, FinetuneConfig
-from pipeline.tune.evaluation_sets import evaluation_texts
 from pipeline.tune.trials import check_network, num_trainings, scores_directory
 
 

@@ -1,16 +1,8 @@
-"""Fine-tuning: tasks, metrics, and the training that turns a checkpoint into task scores.
+"""Fine-tuning: the training that turns a checkpoint into scores on tasks.
 
 config            FinetuneConfig: tasks, seeds, and where scores go
-settings          how one network is trained
-task              the interface of a kind of task, and its examples
-tasks             the kinds of task, a file for each family of data: settings, examples, metrics, evaluation sets
 forms             a label for a text, a span of a text, or a text for a text: networks, losses, predictions
-files             readers of the published files, for training and for decontamination
-evaluation_sets   the texts that pre-training corpora are decontaminated against
-metrics           from predictions and right answers to a number
-tokenizer         a network's tokenizer, and the special tokens of its sequences
 encoding          single texts and pairs as token ids, padded
-bulk_encoding     many texts at once, several times faster than by the tokenizer itself
 trials            the trials of a run, and whether tasks, network and tokenizer fit together
 run               everything that a configuration asks for
 side_by_side      trials at the same time, each in a Ray worker
@@ -28,6 +20,5 @@ summary           tables over seeds and searched settings
 report            finished scores as people read them: worst errors, lists, one page
 preview           what a run would do, with its time
 finetuned         fine-tuned networks among scores, and the model that a training starts from
-text_reading      the tokenizer of an export
 export            exports of fine-tuned networks and of checkpoints
 """

@@ -15,9 +15,9 @@ from cluster.artefacts.places import PlaceSetting, UriSetting
 from pipeline.config.loading import Config
 from pipeline.config.networks import NetworkChoice
 from pipeline.run.settings import WandbConfig, ZeroConfig
-from pipeline.tune.settings import Precision, Search, TrainingConfig
-from pipeline.tune.task import Tasks
-from pipeline.tune.tasks import TaskChoice
+from pipeline.tasks import TaskChoice
+from pipeline.tasks.settings import Precision, Search, TrainingConfig
+from pipeline.tasks.task import Tasks
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """Names that are safe as names of files."""

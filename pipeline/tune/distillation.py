@@ -20,6 +20,8 @@ from models.config import TransformerConfig
 from models.distillation import divergence, hidden_distance
 from models.features import recorded_layers
 from models.weights import count_parameters, with_prefix
+from pipeline.tasks.settings import DistillSettings
+from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.forms.base import (
     Comparable,
     ComparableTask,
@@ -30,9 +32,7 @@ from pipeline.tune.forms.base import (
     unwrapped,
 )
 from pipeline.tune.scores import Distillation
-from pipeline.tune.settings import DistillSettings
 from pipeline.tune.teacher import Teacher, load_teacher
-from pipeline.tune.tokenizer import TextTokenizer
 
 _INPUTS, _TARGETS = "teacher.inputs.", "teacher.targets."
 """Prefixes of the teacher's tensors among the targets of a batch."""

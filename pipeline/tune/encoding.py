@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.ragged import Ragged
-from pipeline.tune.tasks.forms import Example
-from pipeline.tune.tokenizer import SequenceFormat, TextTokenizer
+from pipeline.tasks.forms import Example
+from pipeline.tasks.tokenizer import SequenceFormat, TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)

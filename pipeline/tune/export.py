@@ -17,10 +17,10 @@ from pipeline.checkpoint.references import Weights
 from pipeline.export import exporting
 from pipeline.export.exporting import is_artefact, refuse_option, write_export
 from pipeline.export.formats import Export, Source
+from pipeline.tasks import TASKS
+from pipeline.tasks.task import Tasks
 from pipeline.tune.finetuned import FinetunedNetwork, finetuned_network, split_scores
 from pipeline.tune.scores import KIND, START, TOKENIZER_FILE
-from pipeline.tune.task import Tasks
-from pipeline.tune.tasks import TASKS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -96,8 +96,8 @@ def export(
 
 def _for_others(source: Source, found: FinetunedNetwork, scores: Path, tasks: Tasks) -> Source:
     """The network with all that others need to read and write texts as it was scored."""
-    from pipeline.tune.text_reading import with_own_padding, with_template
-    from pipeline.tune.tokenizer import TextTokenizer
+    from pipeline.tasks.text_reading import with_own_padding, with_template
+    from pipeline.tasks.tokenizer import TextTokenizer
 
     assert isinstance(source.config, TransformerConfig), "ELMo is not exported"
     tokenizer = TextTokenizer(scores / TOKENIZER_FILE)

@@ -19,9 +19,9 @@ from cluster.copies import local_copy, manifest_at, place_of
 from models.config import NetworkConfig
 from pipeline.config.networks import NetworkChoice
 from pipeline.export.exporting import is_artefact
+from pipeline.tasks import TASKS
+from pipeline.tasks.task import TaskConfig, Tasks
 from pipeline.tune.scores import KIND, SCORES_FILE, TOKENIZER_FILE, Score, Trial
-from pipeline.tune.task import TaskConfig, Tasks
-from pipeline.tune.tasks import TASKS
 
 if TYPE_CHECKING:
     from pipeline.checkpoint.references import PretrainedModel

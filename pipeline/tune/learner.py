@@ -19,7 +19,7 @@ from cluster.group import Rank
 from models.weights import with_prefix
 from pipeline.engine.interface import WEIGHTS, EngineSettings
 from pipeline.run.settings import ZeroConfig
-from pipeline.tune.settings import TrainingConfig
+from pipeline.tasks.settings import TrainingConfig
 
 
 class Learner(Protocol):

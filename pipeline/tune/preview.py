@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from pipeline.checkpoint.references import PretrainedModel
+    from pipeline.tasks.settings import TrainingConfig
     from pipeline.tune.forms.base import PreparedTask
-    from pipeline.tune.settings import TrainingConfig
 
 TIMED_UPDATES = 3
 """Updates that are timed, after one that is not."""

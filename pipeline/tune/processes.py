@@ -13,8 +13,8 @@ from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 
 from cluster.artefacts.errors import ConfigError
 from cluster.collectives import GROUP_TIMEOUT_S
+from pipeline.tasks.settings import Precision
 from pipeline.tune.config import FinetuneConfig
-from pipeline.tune.settings import Precision
 
 Result = TypeVar("Result")
 

@@ -24,6 +24,7 @@ from cluster.stopping import StopFile, stop_on_sigterm
 from models.peft.apply import trained_share
 from pipeline.run.log.wandb_sink import WandbCopy
 from pipeline.run.tracking import TrackedRun, end_run, tracking_uri
+from pipeline.tasks.settings import TrainingConfig
 from pipeline.tune.distillation import DistilledTask, compare
 from pipeline.tune.forms import FORMS
 from pipeline.tune.forms.base import PreparedTask, TaskContext
@@ -40,7 +41,6 @@ from pipeline.tune.scores import (
     file_entries,
     same_prediction,
 )
-from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.trainer import Outcome, train
 from pipeline.tune.training_state import StateFile
 from pipeline.tune.trials import Trials

@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from pipeline.run.settings import ZeroConfig
+from pipeline.tasks.settings import TrainingConfig
 from pipeline.tune.forms.base import EncodedPart, PaddedBatch, PreparedTask, unwrapped
 from pipeline.tune.learner import make_learner
 from pipeline.tune.scores import EpochScore
-from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.training_state import Kept, StateFile, TrainingState
 from pipeline.tune.updates import make_update, plan_updates
 

@@ -15,12 +15,12 @@ from cluster.copies import place_of_file
 from data_prep.tokenizers.pretrained import find_tokenizer
 from models.config import NetworkConfig, TransformerConfig
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.tasks.task import TaskData
+from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.scores import KIND, START, TEACHER, Initial, Trial
-from pipeline.tune.task import TaskData
 from pipeline.tune.teacher import FORMS as DISTILLED_FORMS
 from pipeline.tune.teacher import Teacher, resolve_teacher
-from pipeline.tune.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from pipeline.checkpoint.references import PretrainedModel

@@ -16,7 +16,7 @@ import numpy as np
 
 from cluster.artefacts.errors import ClozeError, ConfigError
 from pipeline.samples.noise import Noise
-from pipeline.tune.settings import TrainingConfig
+from pipeline.tasks.settings import TrainingConfig
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

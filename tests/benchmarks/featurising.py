@@ -27,9 +27,9 @@ def run() -> list[Comparison]:
     from transformers import PreTrainedTokenizerFast
 
     from models.config import TransformerConfig
+    from pipeline.tasks.question_answering import read_questions
+    from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
     from pipeline.tune.forms.windows import encode_questions
-    from pipeline.tune.tasks.question_answering import read_questions
-    from pipeline.tune.tokenizer import TextTokenizer, sequence_format
     from tests.pipeline.tune.test_bulk_encoding import featurised
 
     corpora = Path(os.environ["CLOZE_DATA"])

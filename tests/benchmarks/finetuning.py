@@ -90,11 +90,11 @@ def ours(directory: Path) -> float:
 
     from pipeline.checkpoint.references import resolve_model
     from pipeline.config.loading import Config
+    from pipeline.tasks.tokenizer import TextTokenizer
     from pipeline.tune.config import FinetuneConfig
     from pipeline.tune.forms import FORMS
     from pipeline.tune.forms.base import TaskContext
     from pipeline.tune.networks import initial_network
-    from pipeline.tune.tokenizer import TextTokenizer
     from pipeline.tune.trainer import train
 
     config = FinetuneConfig.model_validate(

@@ -127,7 +127,7 @@ def test_ten_sources_are_ten_rows_of_the_plan_and_of_the_statistics(tmp_path, mo
     sources = [{"kind": "json_lines", "name": name, "paths": [str(tmp_path / "a.jsonl")]} for name in names]
     config = {"name": "ten", "out": str(tmp_path / "out"), "sources": sources, "decontaminate": ["glue"]}
     (tmp_path / "ten.yaml").write_text(json.dumps(config))
-    for place in ("pipeline.preparation", "pipeline.tune.evaluation_sets"):
+    for place in ("pipeline.preparation", "pipeline.tasks.evaluation_sets"):
         monkeypatch.setattr(f"{place}.evaluation_texts", lambda settings: iter(()))
     command = ["data", "prepare", str(tmp_path / "ten.yaml"), "--dry-run"]
     plan = CliRunner().invoke(app, command, catch_exceptions=False).stdout.splitlines()

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipeline.config.loading import Config
+from pipeline.tasks.superglue import WicConfig
+from pipeline.tasks.tagging import ConllNerConfig, ConlluPosConfig
 from pipeline.tune.config import NAME_PATTERN
-from pipeline.tune.tasks.superglue import WicConfig
-from pipeline.tune.tasks.tagging import ConllNerConfig, ConlluPosConfig
 
 ProbeKind = Literal["linear", "mlp"]
 

@@ -21,11 +21,11 @@ from models.elmo.encoder import read_sentences
 from models.features import FeatureExtractor, FeatureSettings, hidden_states, num_layers_of
 from models.stacks import position_limit
 from pipeline.checkpoint.references import Weights, resolve_model
+from pipeline.tasks.forms import Example, TaggedSentence
+from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.encoding import batches_of, pad_rows
 from pipeline.tune.forms.base import STACK_PARTS, Part
 from pipeline.tune.networks import take_parts
-from pipeline.tune.tasks.forms import Example, TaggedSentence
-from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.updates import sample_examples
 
 Span = tuple[int, int]

@@ -12,8 +12,8 @@ import numpy as np
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from pipeline.ask.probing.features import FeatureNetwork, Passage, Span, word_vectors
-from pipeline.tune.files.lines import read_lines
-from pipeline.tune.metrics.texts import sentences
+from pipeline.tasks.files.lines import read_lines
+from pipeline.tasks.metrics.texts import sentences
 
 MOST_OCCURRENCES = 5000
 """Occurrences that are compared, the first of the file."""

@@ -9,9 +9,9 @@ from typing import Annotated, Literal, Union
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.loading import Config
+from pipeline.tasks import TASKS
+from pipeline.tasks.forms import ClassificationTaskConfig
 from pipeline.tune.config import NAME_PATTERN
-from pipeline.tune.tasks import TASKS
-from pipeline.tune.tasks.forms import ClassificationTaskConfig
 
 PROMPTED = {
     name: task

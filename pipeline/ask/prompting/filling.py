@@ -11,7 +11,7 @@ from cluster.artefacts.errors import ConfigError, MismatchError
 from models.generation.config import GenerationConfig
 from pipeline.ask.prompting.networks import LanguageModel, count_marks, require_length
 from pipeline.ask.prompting.writing import generated
-from pipeline.tune.tokenizer import generation_format, sequence_format, starts_with_padding
+from pipeline.tasks.tokenizer import generation_format, sequence_format, starts_with_padding
 
 MOST_TEXTS = 64
 """Texts that an encoder-decoder writes at most."""

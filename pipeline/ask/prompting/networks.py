@@ -24,8 +24,8 @@ from models.weights import check_tensors
 from pipeline.checkpoint.references import Weights, resolve_model
 from pipeline.export.exporting import network_of
 from pipeline.export.formats import Source
+from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.finetuned import RANDOM, finetuned_network, resolve_start
-from pipeline.tune.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from pipeline.checkpoint.references import PretrainedModel

@@ -14,9 +14,9 @@ from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.ragged import Ragged
 from pipeline.ask.prompting.config import Scoring
 from pipeline.ask.prompting.networks import LanguageModel
+from pipeline.tasks.forms import Example
+from pipeline.tasks.tokenizer import generation_format, sequence_format
 from pipeline.tune.encoding import batches_of, pad_rows
-from pipeline.tune.tasks.forms import Example
-from pipeline.tune.tokenizer import generation_format, sequence_format
 
 _PLACE = re.compile(r"\[([xyz])\]")
 LEAST_ROOM = 8

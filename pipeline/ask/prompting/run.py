@@ -16,7 +16,7 @@ from pipeline.ask.prompting.config import PromptConfig
 from pipeline.ask.prompting.networks import LanguageModel
 from pipeline.ask.prompting.prompter import Prompter, Template
 from pipeline.config.problems import nearest
-from pipeline.tune.tasks.forms import Example
+from pipeline.tasks.forms import Example
 from pipeline.tune.updates import example_order, sample_examples
 
 

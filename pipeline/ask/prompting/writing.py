@@ -13,7 +13,7 @@ from cluster.artefacts.errors import ConfigError, MismatchError
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
 from pipeline.ask.prompting.networks import LanguageModel, require_length
-from pipeline.tune.tokenizer import generation_format
+from pipeline.tasks.tokenizer import generation_format
 
 GENERATION_FILES = ("generation_config.json", "config.json")
 """The files of a Hugging Face directory that list its special tokens of generation; the first that does counts."""

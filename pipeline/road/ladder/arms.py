@@ -18,8 +18,8 @@ from pipeline.config.shipped import find_beside
 from pipeline.preparation import load_preparation, vocab_size_of
 from pipeline.road.ladder.config import ArmConfig, LadderConfig
 from pipeline.run.config import PretrainConfig
+from pipeline.tasks.evaluation_sets import expand
 from pipeline.tune.config import FinetuneConfig, ScratchConfig
-from pipeline.tune.evaluation_sets import expand
 from pipeline.tune.trials import check_network
 
 

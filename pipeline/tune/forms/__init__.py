@@ -1,6 +1,6 @@
 """How each form of task is trained: network, loss, predictions and metrics.
 
-`pipeline/tune/tasks/forms.py` has their examples and settings, without heavy imports.
+`pipeline/tasks/forms.py` has their examples and settings, without heavy imports.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from models.config import FeatureSettings, NetworkConfig
-from pipeline.tune.settings import TrainingConfig
-from pipeline.tune.task import TaskData
-from pipeline.tune.tokenizer import TextTokenizer
+from pipeline.tasks.settings import TrainingConfig
+from pipeline.tasks.task import TaskData
+from pipeline.tasks.tokenizer import TextTokenizer
 
 Metrics = dict[str, float]
 """By name, higher is better, as a share of 1."""

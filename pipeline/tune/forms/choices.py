@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.classifiers import ChoiceClassifier
+from pipeline.tasks.files.lines import json_lines
+from pipeline.tasks.forms import Choices, Example
+from pipeline.tasks.tokenizer import sequence_format
 from pipeline.tune.encoding import EncodedExamples, encode_examples
-from pipeline.tune.files.lines import json_lines
 from pipeline.tune.forms.base import EVALUATION_BATCH_SIZE, PaddedBatch, PreparedTask, TaskContext, excerpt
 from pipeline.tune.forms.classification import CLASSIFIERS, token_reader
-from pipeline.tune.tasks.forms import Choices, Example
-from pipeline.tune.tokenizer import sequence_format
 
 
 @dataclass(frozen=True, slots=True)

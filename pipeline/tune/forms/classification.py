@@ -19,8 +19,10 @@ from models.config import ElmoConfig, NetworkConfig
 from models.elmo.encoder import read_sentences
 from models.elmo.representations import ElmoClassifier
 from models.features import FeatureClassifier
+from pipeline.tasks.files.lines import json_lines
+from pipeline.tasks.forms import Example
+from pipeline.tasks.tokenizer import TextTokenizer, sequence_format, starts_with_padding
 from pipeline.tune.encoding import EncodedExamples, encode_examples, pad_rows
-from pipeline.tune.files.lines import json_lines
 from pipeline.tune.forms.base import (
     STACK_PARTS,
     Comparable,
@@ -31,8 +33,6 @@ from pipeline.tune.forms.base import (
     TaskContext,
     excerpt,
 )
-from pipeline.tune.tasks.forms import Example
-from pipeline.tune.tokenizer import TextTokenizer, sequence_format, starts_with_padding
 
 Read = Callable[[Any, np.ndarray], dict[str, Tensor]]
 """(encoded rows, int64 numbers of the rows in a batch) to the arguments of a network."""

@@ -11,8 +11,8 @@ import numpy as np
 from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.ragged import Ragged
 from pipeline.samples.formats.packing import best_fit_decreasing
-from pipeline.tune.tasks.instructions import ChatTemplate, Conversation, Rendered
-from pipeline.tune.tokenizer import TextTokenizer
+from pipeline.tasks.instructions import ChatTemplate, Conversation, Rendered
+from pipeline.tasks.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)

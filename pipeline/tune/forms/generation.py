@@ -18,8 +18,11 @@ from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
 from models.language_models import CausalLanguageModel, ConditionalGenerator, smoothed_loss
+from pipeline.tasks.files.lines import json_lines
+from pipeline.tasks.forms import TextPair
+from pipeline.tasks.metrics.texts import sentences
+from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.encoding import pad_rows, single_rows
-from pipeline.tune.files.lines import json_lines
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,
     Metrics,
@@ -30,9 +33,6 @@ from pipeline.tune.forms.base import (
     excerpt,
     unwrapped,
 )
-from pipeline.tune.metrics.texts import sentences
-from pipeline.tune.tasks.forms import TextPair
-from pipeline.tune.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,10 @@ from cluster.artefacts.errors import ConfigError
 from data_prep.ragged import Ragged
 from models.language_models import CausalLanguageModel
 from models.losses import EACH
+from pipeline.tasks.files.lines import json_lines
+from pipeline.tasks.instructions import Conversation
+from pipeline.tasks.tokenizer import GenerationFormat, generation_format
 from pipeline.tune.encoding import pad_rows
-from pipeline.tune.files.lines import json_lines
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,
     EncodedPart,
@@ -36,8 +38,6 @@ from pipeline.tune.forms.base import (
 )
 from pipeline.tune.forms.conversations import ConversationEncoder, PackedConversations
 from pipeline.tune.forms.generation import WRITERS, EncodedPairs, texts_before_end, written_after
-from pipeline.tune.tasks.instructions import Conversation
-from pipeline.tune.tokenizer import GenerationFormat, generation_format
 
 
 class InstructionTask(PreparedTask):

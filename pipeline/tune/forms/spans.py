@@ -15,7 +15,10 @@ from scipy.special import expit
 from torch import Tensor, nn
 
 from models.classifiers import SpanClassifier, best_spans, span_loss
-from pipeline.tune.files.lines import json_lines
+from pipeline.tasks.files.lines import json_lines
+from pipeline.tasks.forms import Question, SpanTaskConfig
+from pipeline.tasks.metrics.squad import answer_metrics, best_f1_threshold, unanswerable_metrics
+from pipeline.tasks.tokenizer import sequence_format
 from pipeline.tune.forms.base import (
     HIDDEN,
     STACK_PARTS,
@@ -28,9 +31,6 @@ from pipeline.tune.forms.base import (
 )
 from pipeline.tune.forms.classification import token_reader
 from pipeline.tune.forms.windows import Windows, encode_questions, text_of
-from pipeline.tune.metrics.squad import answer_metrics, best_f1_threshold, unanswerable_metrics
-from pipeline.tune.tasks.forms import Question, SpanTaskConfig
-from pipeline.tune.tokenizer import sequence_format
 
 
 class SpanTask(ComparableTask):

@@ -17,7 +17,9 @@ from models.config import ElmoConfig, NetworkConfig
 from models.elmo.encoder import read_sentences
 from models.elmo.representations import ElmoTagger
 from models.features import FeatureTagger
-from pipeline.tune.files.lines import json_lines
+from pipeline.tasks.files.lines import json_lines
+from pipeline.tasks.forms import TaggedSentence
+from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.forms.base import (
     STACK_PARTS,
     Comparable,
@@ -29,8 +31,6 @@ from pipeline.tune.forms.base import (
     TaskContext,
 )
 from pipeline.tune.forms.classification import token_reader
-from pipeline.tune.tasks.forms import TaggedSentence
-from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 
 ABSENT = -1
 """The position of a word that no token of its sequence stands for, because it was cut or has no characters to read."""

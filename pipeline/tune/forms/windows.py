@@ -10,9 +10,9 @@ from itertools import chain
 import numpy as np
 
 from data_prep.ragged import Ragged
+from pipeline.tasks.forms import Question
+from pipeline.tasks.tokenizer import SequenceFormat, TextTokenizer
 from pipeline.tune.encoding import repeated, segments_of
-from pipeline.tune.tasks.forms import Question
-from pipeline.tune.tokenizer import SequenceFormat, TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from types import MappingProxyType
 import numpy as np
 
 from pipeline.samples.noise import Noise
-from pipeline.tune.metrics.entities import entities
-from pipeline.tune.metrics.texts import ROUGE_NAMES
+from pipeline.tasks.metrics.entities import entities
+from pipeline.tasks.metrics.texts import ROUGE_NAMES
 from pipeline.tune.report.lines import form_of, rouge_scores, span_scores
 from pipeline.tune.scores import Line
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.tune.metrics.squad import best_of, exact_scores, overlap, question_scores
-from pipeline.tune.metrics.texts import ROUGE_NAMES, sentence_lines
+from pipeline.tasks.metrics.squad import best_of, exact_scores, overlap, question_scores
+from pipeline.tasks.metrics.texts import ROUGE_NAMES, sentence_lines
 from pipeline.tune.scores import Line
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from data_prep.decontaminate import ngrams
 from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.decontaminate.ngrams import NgramIndex, save_array
 from data_prep.text.words import split_words
-from pipeline.tune.evaluation_sets import evaluation_texts
+from pipeline.tasks.evaluation_sets import evaluation_texts
 from tests.data_prep.decontaminate.oracle import ngrams_of, search, words_of
 
 TWENTY = " ".join(f"word{letter}" for letter in "abcdefghijklmnopqrst")

@@ -18,14 +18,14 @@ from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from pipeline.checkpoint.references import PretrainedModel
+from pipeline.tasks.settings import TrainingConfig
+from pipeline.tasks.task import TaskData
+from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.forms import FORMS
 from pipeline.tune.forms.base import TaskContext
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import Score
-from pipeline.tune.settings import TrainingConfig
-from pipeline.tune.task import TaskData
-from pipeline.tune.tokenizer import TextTokenizer
 from pipeline.tune.trials import scores_directory
 
 WORDS = ["good", "bad", "film", "plot", "the", "a", "was", "and", "very", "one", "two", "three"]

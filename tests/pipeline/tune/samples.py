@@ -11,15 +11,15 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from models.config import ElmoConfig, TransformerConfig
+from pipeline.tasks.forms import Answer, Choices, Example, Question, TaggedSentence, TextPair
+from pipeline.tasks.question_answering import SquadConfig
+from pipeline.tasks.rows import RowsClassificationConfig, RowsRegressionConfig
+from pipeline.tasks.summaries import XsumConfig
+from pipeline.tasks.superglue import CopaConfig
+from pipeline.tasks.tagging import ConllNerConfig
+from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.forms import FORMS
 from pipeline.tune.forms.base import TaskContext
-from pipeline.tune.tasks.forms import Answer, Choices, Example, Question, TaggedSentence, TextPair
-from pipeline.tune.tasks.question_answering import SquadConfig
-from pipeline.tune.tasks.rows import RowsClassificationConfig, RowsRegressionConfig
-from pipeline.tune.tasks.summaries import XsumConfig
-from pipeline.tune.tasks.superglue import CopaConfig
-from pipeline.tune.tasks.tagging import ConllNerConfig
-from pipeline.tune.tokenizer import TextTokenizer
 from tests.pipeline.tune.conftest import MODEL, context_of
 
 BERT = TransformerConfig(

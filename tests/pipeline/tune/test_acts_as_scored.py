@@ -19,11 +19,11 @@ from models.hf.directory import save_hf_directory
 from models.hf.family import TokenIds
 from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from pipeline.checkpoint.references import resolve_model
+from pipeline.tasks.forms import Example
+from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export
 from pipeline.tune.run import finetune
-from pipeline.tune.tasks.forms import Example
-from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.trials import scores_directory
 from tests.pipeline.tune.conftest import MODEL, Recorder, config_in, enlarged, predictions
 

@@ -15,11 +15,11 @@ from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
 from models.config import TransformerConfig
-from pipeline.tune.bulk_encoding import MANY_CHARACTERS, Bulk, bulk_of, encode_rows, plainly
+from pipeline.tasks.bulk_encoding import MANY_CHARACTERS, Bulk, bulk_of, encode_rows, plainly
+from pipeline.tasks.forms import Question
+from pipeline.tasks.question_answering import read_questions
+from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.forms.windows import encode_questions
-from pipeline.tune.tasks.forms import Question
-from pipeline.tune.tasks.question_answering import read_questions
-from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from tests.pipeline.tune.samples import byte_level, wordpiece
 
 pytestmark = pytest.mark.skipif("CLOZE_DATA" not in os.environ, reason="needs real vocabularies")

@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerFast
 
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError, MissingInputError
 from models.config import TransformerConfig
+from pipeline.tasks.forms import Example
+from pipeline.tasks.tokenizer import TextTokenizer, generation_format, sequence_format
 from pipeline.tune.encoding import encode_examples, longest_first
-from pipeline.tune.tasks.forms import Example
-from pipeline.tune.tokenizer import TextTokenizer, generation_format, sequence_format
 
 S, PAD, E, GOOD, BAD, FILM = 0, 1, 2, 4, 5, 6
 

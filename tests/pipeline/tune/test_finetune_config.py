@@ -8,9 +8,9 @@ import pytest
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import validate
+from pipeline.tasks import TASKS as PUBLISHED
+from pipeline.tasks.forms import ClassificationTaskConfig
 from pipeline.tune.config import FinetuneConfig, with_tasks
-from pipeline.tune.tasks import TASKS as PUBLISHED
-from pipeline.tune.tasks.forms import ClassificationTaskConfig
 
 TASKS = {"reviews": {"kind": "sst2", "path": "SST-2", "training": {"lr": 1e-3}}}
 

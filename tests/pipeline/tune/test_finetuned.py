@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError
 from models.classifiers import SequenceClassifier
 from pipeline.inspect.lineage import trace
+from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export, load_finetuned
 from pipeline.tune.finetuned import resolve_start, split_scores
 from pipeline.tune.networks import initial_network
-from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.trials import plan_trials, scores_directory
 from tests.pipeline.tune.conftest import MODEL, prepare
 

@@ -21,6 +21,7 @@ from models.features import hidden_states
 from models.language_models import MaskedLanguageModel
 from pipeline.commands.verbs import app
 from pipeline.inspect.lineage import trace
+from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.distillation import DistilledTask
 from pipeline.tune.export import export
@@ -28,7 +29,6 @@ from pipeline.tune.forms import FORMS
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import read_scores
 from pipeline.tune.teacher import Teacher, load_teacher, resolve_teacher
-from pipeline.tune.tokenizer import TextTokenizer
 from pipeline.tune.trials import plan_trials, scores_directory
 from tests.pipeline.tune.conftest import (
     MODEL,

@@ -14,16 +14,16 @@ from cluster.artefacts.errors import MismatchError
 from models.classifiers import SequenceClassifier
 from models.config import ElmoConfig
 from models.initialization import init_weights
+from pipeline.tasks import TASKS
+from pipeline.tasks.forms import ClassificationTaskConfig, TaggedSentence
+from pipeline.tasks.tagging import ConllNerConfig
 from pipeline.tune.forms.base import EXCERPT_CHARACTERS, excerpt
 from pipeline.tune.forms.classification import CLASSIFIERS
 from pipeline.tune.forms.tags import ABSENT
 from pipeline.tune.run import finetune
-from pipeline.tune.tasks import TASKS
-from pipeline.tune.tasks.forms import ClassificationTaskConfig, TaggedSentence
-from pipeline.tune.tasks.tagging import ConllNerConfig
 from pipeline.tune.trials import PUBLISHED
+from tests.pipeline.tasks.excerpts import EXCERPTS, task_of
 from tests.pipeline.tune.conftest import MODEL, prepare
-from tests.pipeline.tune.excerpts import EXCERPTS, task_of
 from tests.pipeline.tune.samples import UNREAD, prepared_rows
 
 DECODER = dataclasses.replace(MODEL, network="decoder", norm="pre", embedding_norm=False)

@@ -13,13 +13,13 @@ from sacrebleu.metrics.chrf import CHRF
 from cluster.artefacts.errors import ConfigError
 from models.language_models import smoothed_loss
 from pipeline.config.loading import validate
+from pipeline.tasks.forms import TextPair
+from pipeline.tasks.metrics.texts import rouge, sentence_lines, translation_metrics
+from pipeline.tasks.summaries import XsumConfig, read_xsum
+from pipeline.tasks.tokenizer import TextTokenizer
+from pipeline.tasks.translation import TranslationConfig
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.forms.generation import first_sentences
-from pipeline.tune.metrics.texts import rouge, sentence_lines, translation_metrics
-from pipeline.tune.tasks.forms import TextPair
-from pipeline.tune.tasks.summaries import XsumConfig, read_xsum
-from pipeline.tune.tasks.translation import TranslationConfig
-from pipeline.tune.tokenizer import TextTokenizer
 from tests.pipeline.tune.conftest import prepare
 from tests.pipeline.tune.samples import BART, GPT, UNREAD, prepared_rows, words_of
 

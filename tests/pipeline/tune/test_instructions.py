@@ -22,12 +22,12 @@ from models.hf.family import TokenIds
 from models.language_models import CausalLanguageModel
 from pipeline.ask.prompting.networks import load_language_model
 from pipeline.ask.prompting.writing import chat_prompt, write
+from pipeline.tasks.instructions import ChatTemplate, Conversation, InstructionsConfig, Turn
+from pipeline.tasks.settings import TrainingConfig
+from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.export import export
 from pipeline.tune.forms.conversations import ConversationEncoder, EncodedConversation, PackedConversations
 from pipeline.tune.preview import preview
-from pipeline.tune.settings import TrainingConfig
-from pipeline.tune.tasks.instructions import ChatTemplate, Conversation, InstructionsConfig, Turn
-from pipeline.tune.tokenizer import TextTokenizer
 from tests.pipeline.tune import samples
 from tests.pipeline.tune.conftest import enlarged, make_checkpoint, prepare
 

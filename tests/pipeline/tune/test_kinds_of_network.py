@@ -20,14 +20,14 @@ from models.elmo.representations import ElmoClassifier
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from pipeline.checkpoint.references import resolve_model
+from pipeline.tasks.forms import Example
+from pipeline.tasks.glue import Sst2Config
+from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export
 from pipeline.tune.forms.base import Part
 from pipeline.tune.forms.classification import CLASSIFIERS, word_reader
 from pipeline.tune.networks import take_parts
-from pipeline.tune.tasks.forms import Example
-from pipeline.tune.tasks.glue import Sst2Config
-from pipeline.tune.tokenizer import TextTokenizer, sequence_format
 from tests.pipeline.tune.conftest import MODEL, WORDS, make_checkpoint, prepare
 from tests.pipeline.tune.samples import ELMO
 

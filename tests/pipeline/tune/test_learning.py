@@ -17,13 +17,13 @@ from tokenizers import Tokenizer
 from data_prep.tokenizers.word_lexicon import assemble
 from models.elmo.language_model import ElmoLanguageModel
 from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
-from pipeline.tune.metrics.squad import answer_metrics, unanswerable_metrics
-from pipeline.tune.metrics.texts import rouge
+from pipeline.tasks.metrics.squad import answer_metrics, unanswerable_metrics
+from pipeline.tasks.metrics.texts import rouge
+from pipeline.tasks.question_answering import read_questions
 from pipeline.tune.scores import Score
 from pipeline.tune.summary import summarise
-from pipeline.tune.tasks.question_answering import read_questions
+from tests.pipeline.tasks.excerpts import both, objects, write
 from tests.pipeline.tune.conftest import WORDS, make_checkpoint, predictions, write_sst2
-from tests.pipeline.tune.excerpts import both, objects, write
 from tests.pipeline.tune.samples import BART, BERT, ELMO, GPT, words_of
 
 NETWORKS: dict[str, Callable[[], Any]] = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.tune.metrics import measure
-from pipeline.tune.metrics.entities import entity_metrics
-from pipeline.tune.metrics.squad import answer_metrics, unanswerable_metrics
-from pipeline.tune.metrics.texts import rouge
+from pipeline.tasks.metrics import measure
+from pipeline.tasks.metrics.entities import entity_metrics
+from pipeline.tasks.metrics.squad import answer_metrics, unanswerable_metrics
+from pipeline.tasks.metrics.texts import rouge
 from pipeline.tune.report.bootstrap import confidence_interval, resampled, sums_of
 from tests.pipeline.tune.written_scores import label_lines
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ReferenceNotFoundError
 from cluster.artefacts.manifest import hash_file
+from pipeline.tasks import TASKS
 from pipeline.tune.report.curves import MOST_POINTS, Curve, plot, thinned, ticks
 from pipeline.tune.report.lines import WrongPrediction, worst_of
 from pipeline.tune.report.page import confusion, percent, published_scores, render_page
 from pipeline.tune.scores import ScoresDirectory, read_scores
 from pipeline.tune.summary import summarise
-from pipeline.tune.tasks import TASKS
 from tests.pipeline.tune.written_scores import label_lines, score_of, write_artefact
 
 NAMES = ("negative", "positive")

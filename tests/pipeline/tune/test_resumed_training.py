@@ -19,11 +19,11 @@ from torch import nn
 from cluster.artefacts.manifest import read_manifest
 from pipeline.optimizers import OPTIMIZERS
 from pipeline.run.tracking import connect, tracking_uri
+from pipeline.tasks.settings import TrainingConfig
 from pipeline.tune import trainer
 from pipeline.tune.learner import PlainLearner
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import IN_PROGRESS, EpochScore
-from pipeline.tune.settings import TrainingConfig
 from pipeline.tune.training_state import Kept, StateFile, TrainingState
 from tests.pipeline.tune.conftest import TRAINING, config_in, make_checkpoint, write_sst2, write_tokenizer
 

@@ -15,11 +15,11 @@ import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from pipeline.config.loading import validate
+from pipeline.tasks import TASKS
+from pipeline.tasks.files.rows import read_rows
+from pipeline.tasks.forms import UNLABELLED, Answer
+from pipeline.tasks.rows import RowsTaskConfig
 from pipeline.tune.config import FinetuneConfig
-from pipeline.tune.files.rows import read_rows
-from pipeline.tune.tasks import TASKS
-from pipeline.tune.tasks.forms import UNLABELLED, Answer
-from pipeline.tune.tasks.rows import RowsTaskConfig
 
 WRITERS = ("csv", "jsonl", "parquet")
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from pipeline.tune.files.lines import json_lines
+from pipeline.tasks.files.lines import json_lines
 from pipeline.tune.scores import Initial, Score, same_prediction
 from pipeline.tune.summary import LEADERBOARD, glue_averages, protocol, summarise
 from tests.pipeline.tune.written_scores import score_of

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.classifiers import best_spans
-from pipeline.tune.forms.spans import answer_questions
-from pipeline.tune.forms.windows import answer_tokens, encode_questions, own_tokens, text_of, window_spans
-from pipeline.tune.metrics.squad import (
+from pipeline.tasks.forms import Answer, Question
+from pipeline.tasks.metrics.squad import (
     UNANSWERABLE_METRICS,
     answer_metrics,
     question_scores,
     unanswerable_metrics,
 )
-from pipeline.tune.tasks.forms import Answer, Question
-from pipeline.tune.tasks.question_answering import Squad2Config, read_questions
-from pipeline.tune.tokenizer import TextTokenizer, sequence_format
+from pipeline.tasks.question_answering import Squad2Config, read_questions
+from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
+from pipeline.tune.forms.spans import answer_questions
+from pipeline.tune.forms.windows import answer_tokens, encode_questions, own_tokens, text_of, window_spans
 from tests.pipeline.tune.conftest import MODEL
 from tests.pipeline.tune.samples import BERT, UNREAD, byte_level, wordpiece
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.tasks.metrics.entities import entities, entity_metrics
+from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.forms.tags import ABSENT, word_tokens
-from pipeline.tune.metrics.entities import entities, entity_metrics
-from pipeline.tune.tokenizer import TextTokenizer
 from tests.pipeline.tune.samples import byte_level, wordpiece
 
 

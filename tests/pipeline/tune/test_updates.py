@@ -10,8 +10,8 @@ from torch import nn
 from cluster.artefacts.errors import ConfigError
 from data_prep.ragged import Ragged
 from models.classifiers import SequenceClassifier
+from pipeline.tasks.settings import TrainingConfig, TrainingOverrides
 from pipeline.tune.encoding import pad_rows
-from pipeline.tune.settings import TrainingConfig, TrainingOverrides
 from pipeline.tune.updates import UpdatePlan, example_order, learning_rate, plan_updates, sample_examples
 from tests.pipeline.tune.conftest import MODEL
 

@@ -22,7 +22,7 @@ from pipeline.ask.probing.features import (
 )
 from pipeline.ask.probing.run import page, probe, read_result
 from pipeline.config.loading import validate
-from pipeline.tune.tasks.forms import Example, TaggedSentence
+from pipeline.tasks.forms import Example, TaggedSentence
 from tests.pipeline.ask.conftest import cloze
 
 TAGS = {"the": "DET", "a": "DET", "film": "NOUN", "plot": "NOUN", "was": "AUX", "great": "ADJ", "bad": "ADJ"}

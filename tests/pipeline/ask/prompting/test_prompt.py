@@ -17,7 +17,7 @@ from pipeline.ask.prompting.config import PromptConfig
 from pipeline.ask.prompting.prompter import Prompter, Template
 from pipeline.ask.prompting.run import calibrated, draw_demonstrations, prior, prompt_task
 from pipeline.config.loading import validate
-from pipeline.tune.tasks.forms import Example
+from pipeline.tasks.forms import Example
 from tests.pipeline.ask.conftest import cloze
 from tests.pipeline.ask.networks import KINDS
 

@@ -16,14 +16,14 @@ from pydantic import Field, model_validator
 
 from models.config import NetworkConfig
 from pipeline.config.loading import Config
-from pipeline.tune.files.rows import Row
-from pipeline.tune.task import TaskConfig, check_positions
-from pipeline.tune.tasks.rows import RowsTaskConfig
+from pipeline.tasks.files.rows import Row
+from pipeline.tasks.rows import RowsTaskConfig
+from pipeline.tasks.task import TaskConfig, check_positions
 
 if TYPE_CHECKING:
     from models.hf.heads import Head
-    from pipeline.tune.text_reading import Reading
-    from pipeline.tune.tokenizer import TextTokenizer
+    from pipeline.tasks.text_reading import Reading
+    from pipeline.tasks.tokenizer import TextTokenizer
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -184,8 +184,8 @@ class InstructionTaskConfig(TaskConfig):
         """A decoder goes on after the last turn; an encoder-decoder reads all turns. Of long conversations, the turns
         just before the response are read."""
         from models.generation.config import GenerationConfig
-        from pipeline.tune.text_reading import Reading
-        from pipeline.tune.tokenizer import SequenceFormat, generation_format
+        from pipeline.tasks.text_reading import Reading
+        from pipeline.tasks.tokenizer import SequenceFormat, generation_format
 
         is_decoder = network.network == "decoder"
         layout = None if is_decoder else generation_format(network, tokenizer, None)
@@ -201,7 +201,7 @@ class InstructionTaskConfig(TaskConfig):
 
     def chat_template(self, network: NetworkConfig) -> str | None:
         """With the special tokens around a conversation, because `apply_chat_template` adds none."""
-        from pipeline.tune.tokenizer import starts_with_padding
+        from pipeline.tasks.tokenizer import starts_with_padding
 
         ends = network.network == "encoder_decoder"
         return self.template.jinja(begins=not (ends and starts_with_padding(network)), ends=ends)
@@ -226,7 +226,7 @@ class InstructionTaskConfig(TaskConfig):
             "loss": loss,
         }
         if written is not None:
-            from pipeline.tune.metrics.texts import rouge
+            from pipeline.tasks.metrics.texts import rouge
 
             right = [conversation.response for conversation in conversations]
             found["exact_match"] = sum(map(str.__eq__, right, written)) / len(right)

@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 
 from data_prep.tokenizers.special import NAMES, find_special_tokens
 from models.config import TransformerConfig
-from pipeline.tune.tokenizer import SequenceFormat, TextTokenizer
+from pipeline.tasks.tokenizer import SequenceFormat, TextTokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,15 +16,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipeline.tune.files.lines import json_lines, read_objects, wrong_line
-from pipeline.tune.tasks.forms import (
+from pipeline.tasks.files.lines import json_lines, read_objects, wrong_line
+from pipeline.tasks.forms import (
     UNLABELLED,
     Choices,
     ChoicesTaskConfig,
     ClassificationTaskConfig,
     Example,
 )
-from pipeline.tune.tasks.superglue import TEST_FILE, SuperGlueFiles, SuperGlueTaskConfig, label_in
+from pipeline.tasks.superglue import TEST_FILE, SuperGlueFiles, SuperGlueTaskConfig, label_in
 
 _MULTIRC_LABELS = ("wrong", "right")
 PLACEHOLDER = "@placeholder"
@@ -60,7 +60,7 @@ class MultircConfig(SuperGlueTaskConfig, ClassificationTaskConfig):
     def measure(self, examples: Sequence[Example], outputs: np.ndarray) -> dict[str, float]:
         """F1 of right answers over all answers (F1a), and the share of the questions all of whose answers are judged
         rightly (EM)."""
-        from pipeline.tune.metrics import f1
+        from pipeline.tasks.metrics import f1
 
         labels, predicted = np.array([each.label for each in examples]), self.predictions(outputs)
         _, question = np.unique([each.group for each in examples], return_inverse=True)
@@ -121,7 +121,7 @@ class RecordConfig(SuperGlueTaskConfig, ChoicesTaskConfig):
 
     def measure(self, examples: Sequence[Choices], outputs: np.ndarray) -> dict[str, float]:
         """Overlap in words, and equality, with the nearest answer, as SQuAD 1.1 measures them."""
-        from pipeline.tune.metrics.squad import answer_metrics
+        from pipeline.tasks.metrics.squad import answer_metrics
 
         right = [[each.answers[number] for number in each.accepted] for each in examples]
         chosen = zip(examples, self.predictions(outputs).tolist(), strict=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from pipeline.tune.files.lines import wrong_line
+from pipeline.tasks.files.lines import wrong_line
 
 Scheme = Literal["bio", "bioes", "iob1"]
 OUTSIDE = "O"

@@ -11,10 +11,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.tune.files.lines import read_lines, require_file, wrong_file
-from pipeline.tune.metrics.texts import translation_metrics
-from pipeline.tune.task import TaskData
-from pipeline.tune.tasks.forms import GenerationTaskConfig, TextPair
+from pipeline.tasks.files.lines import read_lines, require_file, wrong_file
+from pipeline.tasks.forms import GenerationTaskConfig, TextPair
+from pipeline.tasks.metrics.texts import translation_metrics
+from pipeline.tasks.task import TaskData
 
 
 class TranslationConfig(GenerationTaskConfig):

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.loading import validate
+from pipeline.tasks.forms import Answer, Choices, Example, Question, TaggedSentence, TextPair
+from pipeline.tasks.task import TaskConfig
 from pipeline.tune.config import FinetuneConfig
-from pipeline.tune.task import TaskConfig
-from pipeline.tune.tasks.forms import Answer, Choices, Example, Question, TaggedSentence, TextPair
 
 PATHS = {"path", "train", "evaluation", "diagnostic", "stories"}
 PATHS |= {"train_source", "train_target", "source", "target"}

@@ -19,10 +19,10 @@ from typing import Literal
 import orjson
 from pydantic import Field
 
-from pipeline.tune.files.lines import read_objects, wrong_file, wrong_line
-from pipeline.tune.metrics.squad import UNANSWERABLE_METRICS
-from pipeline.tune.task import EvaluationSet, Files, NamedText, ReadTexts, TwoFilesTaskConfig
-from pipeline.tune.tasks.forms import Answer, Question, SpanTaskConfig
+from pipeline.tasks.files.lines import read_objects, wrong_file, wrong_line
+from pipeline.tasks.forms import Answer, Question, SpanTaskConfig
+from pipeline.tasks.metrics.squad import UNANSWERABLE_METRICS
+from pipeline.tasks.task import EvaluationSet, Files, NamedText, ReadTexts, TwoFilesTaskConfig
 
 Passage = tuple[str, str, list[Question]]
 """Name, text and questions."""

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pipeline.tune.files.lines import read_lines, wrong_line
-from pipeline.tune.metrics.entities import (
+from pipeline.tasks.files.lines import read_lines, wrong_line
+from pipeline.tasks.forms import TaggedSentence, TagsTaskConfig
+from pipeline.tasks.metrics.entities import (
     OUTSIDE,
     PREFIXES,
     LabelledWord,
@@ -24,8 +25,7 @@ from pipeline.tune.metrics.entities import (
     entity_metrics,
     type_of,
 )
-from pipeline.tune.task import EvaluationSet, Files, NamedText, TwoFilesTaskConfig
-from pipeline.tune.tasks.forms import TaggedSentence, TagsTaskConfig
+from pipeline.tasks.task import EvaluationSet, Files, NamedText, TwoFilesTaskConfig
 
 DOCUMENT_START = "-DOCSTART-"
 """The word of lines between documents, which is no text."""

@@ -18,10 +18,10 @@ import numpy as np
 import orjson
 
 from cluster.artefacts.errors import MissingInputError
-from pipeline.tune.files.lines import require_file, wrong_file
-from pipeline.tune.files.rows import read_rows
-from pipeline.tune.task import EvaluationSet, Files, TaskData, folder_input, texts_of
-from pipeline.tune.tasks.forms import Choices, ChoicesTaskConfig
+from pipeline.tasks.files.lines import require_file, wrong_file
+from pipeline.tasks.files.rows import read_rows
+from pipeline.tasks.forms import Choices, ChoicesTaskConfig
+from pipeline.tasks.task import EvaluationSet, Files, TaskData, folder_input, texts_of
 
 SWAG_ORIGIN = "train.csv and val.csv of SWAG (github.com/rowanz/swagaf)"
 NUM_ENDINGS = 4

@@ -14,7 +14,7 @@ from cluster.artefacts.errors import CorruptArtefactError, MismatchError, Missin
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.special import NAMES, REQUIRED_ROLES, find_special_tokens, vocabulary_size
 from models.config import NetworkConfig, TransformerConfig
-from pipeline.tune.bulk_encoding import encode_rows
+from pipeline.tasks.bulk_encoding import encode_rows
 
 
 class TextTokenizer:

@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import MismatchError
 from models.config import NetworkConfig
-from pipeline.tune.metrics.entities import tag_accuracy
-from pipeline.tune.task import TaskConfig, check_positions
+from pipeline.tasks.metrics.entities import tag_accuracy
+from pipeline.tasks.task import TaskConfig, check_positions
 
 if TYPE_CHECKING:
     from models.hf.heads import Head
-    from pipeline.tune.text_reading import Reading
-    from pipeline.tune.tokenizer import GenerationFormat, TextTokenizer
+    from pipeline.tasks.text_reading import Reading
+    from pipeline.tasks.tokenizer import GenerationFormat, TextTokenizer
 
 UNLABELLED = -1
 """The label of an example of a test set."""
@@ -64,7 +64,7 @@ class ClassificationTaskConfig(TaskConfig):
             outputs: float32 [examples, labels or 1], the scores of labels or the predicted number.
         """
         # scikit-learn and scipy are not needed to read a configuration.
-        from pipeline.tune.metrics import measure
+        from pipeline.tasks.metrics import measure
 
         return measure(self.metrics, np.array([each.label for each in examples]), self.predictions(outputs))
 
@@ -205,7 +205,7 @@ class SpanTaskConfig(TaskConfig):
         Raises:
             MismatchError: the longest question fills a window.
         """
-        from pipeline.tune.tokenizer import sequence_format
+        from pipeline.tasks.tokenizer import sequence_format
 
         super().check_lengths(name, max_length, network, tokenizer)
         around = self.max_query_length + sequence_format(network, tokenizer).specials_of_pair
@@ -268,7 +268,7 @@ class GenerationTaskConfig(TaskConfig):
 
     def format(self, network: NetworkConfig, tokenizer: TextTokenizer) -> GenerationFormat:
         """The tokens around sources and targets: of a decoder `<s> source prompt`, and `target </s>` after it."""
-        from pipeline.tune.tokenizer import GenerationFormat, SequenceFormat, generation_format
+        from pipeline.tasks.tokenizer import GenerationFormat, SequenceFormat, generation_format
 
         if network.network != "decoder":
             return generation_format(network, tokenizer, self.language, self.written_language)
@@ -281,7 +281,7 @@ class GenerationTaskConfig(TaskConfig):
     def reading(self, network: NetworkConfig, tokenizer: TextTokenizer) -> Reading:
         """Sources as `format` has them, and the search."""
         from models.generation.config import GenerationConfig
-        from pipeline.tune.text_reading import Reading
+        from pipeline.tasks.text_reading import Reading
 
         layout = self.format(network, tokenizer)
         search = GenerationConfig(
@@ -299,7 +299,7 @@ class GenerationTaskConfig(TaskConfig):
 
     def measure(self, pairs: Sequence[TextPair], texts: Sequence[str]) -> dict[str, float]:
         """ROUGE of generated texts, one for each pair."""
-        from pipeline.tune.metrics.texts import rouge
+        from pipeline.tasks.metrics.texts import rouge
 
         found = rouge([pair.target for pair in pairs], texts)
         return {name: found[name] for name in self.metrics}

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from pipeline.tune.metrics import measure
-from pipeline.tune.metrics.squad import UNANSWERABLE_METRICS
-from pipeline.tune.metrics.texts import ROUGE_NAMES
+from pipeline.tasks import TASKS
+from pipeline.tasks.forms import Choices, Example, TaggedSentence
+from pipeline.tasks.metrics import measure
+from pipeline.tasks.metrics.squad import UNANSWERABLE_METRICS
+from pipeline.tasks.metrics.texts import ROUGE_NAMES
+from pipeline.tasks.translation import TranslationConfig
 from pipeline.tune.summary import LEADERBOARD, glue_average
-from pipeline.tune.tasks import TASKS
-from pipeline.tune.tasks.forms import Choices, Example, TaggedSentence
-from pipeline.tune.tasks.translation import TranslationConfig
 
 RANDOM = np.random.Generator(np.random.Philox(key=1))
 

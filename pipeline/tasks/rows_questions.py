@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pipeline.config.loading import Config
-from pipeline.tune.files.rows import Row
-from pipeline.tune.tasks.forms import Answer, Choices, ChoicesTaskConfig, Question, SpanTaskConfig
-from pipeline.tune.tasks.rows import RowsTaskConfig
+from pipeline.tasks.files.rows import Row
+from pipeline.tasks.forms import Answer, Choices, ChoicesTaskConfig, Question, SpanTaskConfig
+from pipeline.tasks.rows import RowsTaskConfig
 
 
 class ChoiceColumns(Config):

@@ -20,10 +20,10 @@ from pydantic import Field
 from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.manifest import InputEntry
 from pipeline.samples.noise import Noise
-from pipeline.tune.files.lines import read_lines, require_file, wrong_file
-from pipeline.tune.files.rows import read_rows
-from pipeline.tune.task import EvaluationSet, Files, TaskData, file_input, folder_input, texts_of
-from pipeline.tune.tasks.forms import GenerationTaskConfig, TextPair
+from pipeline.tasks.files.lines import read_lines, require_file, wrong_file
+from pipeline.tasks.files.rows import read_rows
+from pipeline.tasks.forms import GenerationTaskConfig, TextPair
+from pipeline.tasks.task import EvaluationSet, Files, TaskData, file_input, folder_input, texts_of
 
 XSUM_ORIGIN = "XSum's documents as JSON lines, CSV or Parquet with id, document and summary"
 PAGE_NOTES = {

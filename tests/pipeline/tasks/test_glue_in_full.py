@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from pipeline.tune.tasks.forms import UNLABELLED
-from pipeline.tune.tasks.glue import (
+from pipeline.tasks.forms import UNLABELLED
+from pipeline.tasks.glue import (
     ColaConfig,
     MrpcConfig,
     QnliConfig,
@@ -19,7 +19,7 @@ from pipeline.tune.tasks.glue import (
     Sst2Config,
     WnliConfig,
 )
-from tests.pipeline.tune.excerpts import EXCERPTS, task_of, write
+from tests.pipeline.tasks.excerpts import EXCERPTS, task_of, write
 
 
 def test_mnli_is_submitted_with_the_diagnostic_set(tmp_path):

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.tune.files.lines import opened, read_lines, read_objects, stem_of, wrong_file, wrong_line
+from pipeline.tasks.files.lines import opened, read_lines, read_objects, stem_of, wrong_file, wrong_line
 
 DICT_FILE = "dataset_dict.json"
 """Lies in a folder of several splits that `datasets` saved."""

@@ -7,16 +7,16 @@ import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
-from pipeline.tune.evaluation_sets import (
+from pipeline.tasks import TASKS
+from pipeline.tasks.evaluation_sets import (
     GROUPS,
     SETS,
     evaluation_texts,
     expand,
 )
-from pipeline.tune.tasks import TASKS
-from pipeline.tune.tasks.rows import RowsTaskConfig
-from pipeline.tune.tasks.translation import TranslationConfig
-from tests.pipeline.tune.excerpts import write
+from pipeline.tasks.rows import RowsTaskConfig
+from pipeline.tasks.translation import TranslationConfig
+from tests.pipeline.tasks.excerpts import write
 
 
 def texts_of(data: Path, *tasks: str) -> list[EvaluationText]:

@@ -17,11 +17,9 @@ from pydantic import Field
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import Config
 from pipeline.samples.noise import Noise
-from pipeline.tune.files.lines import json_lines, require_file
-from pipeline.tune.files.rows import SUFFIXES, Row, read_rows
-from pipeline.tune.metrics.entities import OUTSIDE, entity_metrics
-from pipeline.tune.task import TaskConfig, TaskData, file_input
-from pipeline.tune.tasks.forms import (
+from pipeline.tasks.files.lines import json_lines, require_file
+from pipeline.tasks.files.rows import SUFFIXES, Row, read_rows
+from pipeline.tasks.forms import (
     UNLABELLED,
     ClassificationTaskConfig,
     Example,
@@ -30,6 +28,8 @@ from pipeline.tune.tasks.forms import (
     TagsTaskConfig,
     TextPair,
 )
+from pipeline.tasks.metrics.entities import OUTSIDE, entity_metrics
+from pipeline.tasks.task import TaskConfig, TaskData, file_input
 
 MOST_NAMED = 20
 """Labels that an error names, at most."""

@@ -15,8 +15,15 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from pipeline.tune.files.lines import json_lines, read_objects, require_file, text_of, wrong_line
-from pipeline.tune.task import (
+from pipeline.tasks.files.lines import json_lines, read_objects, require_file, text_of, wrong_line
+from pipeline.tasks.forms import (
+    UNLABELLED,
+    Choices,
+    ChoicesTaskConfig,
+    ClassificationTaskConfig,
+    Example,
+)
+from pipeline.tasks.task import (
     EvaluationSet,
     Files,
     NamedText,
@@ -24,13 +31,6 @@ from pipeline.tune.task import (
     TaskData,
     file_input,
     texts_of,
-)
-from pipeline.tune.tasks.forms import (
-    UNLABELLED,
-    Choices,
-    ChoicesTaskConfig,
-    ClassificationTaskConfig,
-    Example,
 )
 
 TEST_FILE = "test.jsonl"

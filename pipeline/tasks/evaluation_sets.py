@@ -12,9 +12,9 @@ from types import MappingProxyType
 from cluster.artefacts.errors import ConfigError, ConfigProblem, MissingInputError
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
 from pipeline.config.problems import nearest
-from pipeline.tune.task import EvaluationSet
-from pipeline.tune.tasks import TASKS
-from pipeline.tune.tasks.question_answering import XQUAD
+from pipeline.tasks import TASKS
+from pipeline.tasks.question_answering import XQUAD
+from pipeline.tasks.task import EvaluationSet
 
 SETS: Mapping[str, EvaluationSet] = MappingProxyType(
     {

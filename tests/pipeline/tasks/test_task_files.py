@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from pipeline.tune.metrics.entities import entities
-from pipeline.tune.tasks import TASKS
-from pipeline.tune.tasks.classification import Sst5Config
-from pipeline.tune.tasks.glue import (
+from pipeline.tasks import TASKS
+from pipeline.tasks.classification import Sst5Config
+from pipeline.tasks.glue import (
     ColaConfig,
     MrpcConfig,
     QnliConfig,
@@ -21,10 +20,11 @@ from pipeline.tune.tasks.glue import (
     StsbConfig,
     WnliConfig,
 )
-from pipeline.tune.tasks.instructions import InstructionsConfig
-from pipeline.tune.tasks.rows import RowsTaskConfig
-from pipeline.tune.tasks.tagging import ConllNerConfig, ConlluPosConfig
-from tests.pipeline.tune.excerpts import (
+from pipeline.tasks.instructions import InstructionsConfig
+from pipeline.tasks.metrics.entities import entities
+from pipeline.tasks.rows import RowsTaskConfig
+from pipeline.tasks.tagging import ConllNerConfig, ConlluPosConfig
+from tests.pipeline.tasks.excerpts import (
     ADDRESS,
     EXCERPTS,
     MRQA_PASSAGE,

@@ -22,9 +22,11 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.tune.files.lines import read_lines, read_objects, require_file, text_of, wrong_file, wrong_line
-from pipeline.tune.files.tables import GlueFiles, read_columns
-from pipeline.tune.task import (
+from pipeline.tasks.files.lines import read_lines, read_objects, require_file, text_of, wrong_file, wrong_line
+from pipeline.tasks.files.tables import GlueFiles, read_columns
+from pipeline.tasks.forms import UNLABELLED, ClassificationTaskConfig, Example
+from pipeline.tasks.glue import GlueTaskConfig, Split, submission_file
+from pipeline.tasks.task import (
     EvaluationSet,
     Files,
     NamedText,
@@ -33,8 +35,6 @@ from pipeline.tune.task import (
     file_input,
     texts_of,
 )
-from pipeline.tune.tasks.forms import UNLABELLED, ClassificationTaskConfig, Example
-from pipeline.tune.tasks.glue import GlueTaskConfig, Split, submission_file
 
 INFERENCE_LABELS = ("entailment", "neutral", "contradiction")
 NO_LABEL = "-"
@@ -145,7 +145,7 @@ class MnliConfig(GlueTaskConfig):
 
     def measure(self, examples: Sequence[Example], outputs: np.ndarray) -> dict[str, float]:
         """Accuracy on both evaluation sets, and Matthews' correlation on a diagnostic set with labels."""
-        from pipeline.tune.metrics import METRICS
+        from pipeline.tasks.metrics import METRICS
 
         predicted = self.predictions(outputs)
         labels = np.array([each.label for each in examples])

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.tune.files.lines import read_lines, wrong_line
-from pipeline.tune.task import EvaluationSet, Files, NamedText
+from pipeline.tasks.files.lines import read_lines, wrong_line
+from pipeline.tasks.task import EvaluationSet, Files, NamedText
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,16 @@ from cluster.artefacts.errors import ConfigError, MismatchError, MissingInputErr
 from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
 from models.config import NetworkConfig, TransformerConfig
 from pipeline.config.loading import Config
-from pipeline.tune.files.lines import require_file
-from pipeline.tune.settings import TrainingOverrides
+from pipeline.tasks.files.lines import require_file
+from pipeline.tasks.settings import TrainingOverrides
 
 if TYPE_CHECKING:
     import numpy as np
 
     from models.hf.heads import Head
     from pipeline.checkpoint.references import PretrainedModel
-    from pipeline.tune.text_reading import Reading
-    from pipeline.tune.tokenizer import TextTokenizer
+    from pipeline.tasks.text_reading import Reading
+    from pipeline.tasks.tokenizer import TextTokenizer
 
 ExampleT = TypeVar("ExampleT")
 NamedText = tuple[str, str]
@@ -169,8 +169,8 @@ class TaskConfig(Config):
 
     def reading(self, network: NetworkConfig, tokenizer: TextTokenizer) -> Reading:
         """How texts are read, and written, in this task."""
-        from pipeline.tune.text_reading import Reading
-        from pipeline.tune.tokenizer import sequence_format
+        from pipeline.tasks.text_reading import Reading
+        from pipeline.tasks.tokenizer import sequence_format
 
         return Reading(sequence_format(network, tokenizer))
 

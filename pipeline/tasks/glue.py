@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from cluster.artefacts.errors import MissingInputError
-from pipeline.tune.files.lines import read_lines, require_file, wrong_line
-from pipeline.tune.files.rows import is_dataset, read_split
-from pipeline.tune.files.tables import GlueFiles, read_columns
-from pipeline.tune.task import EvaluationSet, Files, NamedText, TaskData
-from pipeline.tune.tasks.forms import UNLABELLED, ClassificationTaskConfig, Example
+from pipeline.tasks.files.lines import read_lines, require_file, wrong_line
+from pipeline.tasks.files.rows import is_dataset, read_split
+from pipeline.tasks.files.tables import GlueFiles, read_columns
+from pipeline.tasks.forms import UNLABELLED, ClassificationTaskConfig, Example
+from pipeline.tasks.task import EvaluationSet, Files, NamedText, TaskData
 
 Split = tuple[list[Path], list[Example]]
 """The files of a split, and its examples."""

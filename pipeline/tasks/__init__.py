@@ -1,0 +1,87 @@
+"""The kinds of tasks on published data and on one's own rows: a file for each family of data.
+
+task              the interface of a kind of task, and its examples
+forms             examples and settings of each form: a label, a span, tags, a choice, a text
+settings          how one network is trained on a task
+files             readers of the published files, for training and for decontamination
+evaluation_sets   the texts that pre-training corpora are decontaminated against
+metrics           from predictions and right answers to a number
+tokenizer         a network's tokenizer, and the special tokens of its sequences
+bulk_encoding     many texts at once, several times faster than by the tokenizer itself
+text_reading      the tokenizer of an export
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from pipeline.tasks.choices import RaceConfig, SwagConfig
+from pipeline.tasks.classification import MnliConfig, SnliConfig, Sst5Config
+from pipeline.tasks.glue import (
+    ColaConfig,
+    MrpcConfig,
+    QnliConfig,
+    QqpConfig,
+    RteConfig,
+    Sst2Config,
+    StsbConfig,
+    WnliConfig,
+)
+from pipeline.tasks.instructions import InstructionsConfig
+from pipeline.tasks.question_answering import MrqaConfig, Squad2Config, SquadConfig
+from pipeline.tasks.rows import (
+    RowsClassificationConfig,
+    RowsGenerationConfig,
+    RowsRegressionConfig,
+    RowsTagsConfig,
+)
+from pipeline.tasks.rows_questions import RowsChoicesConfig, RowsSpansConfig
+from pipeline.tasks.summaries import CnnDailymailConfig, XsumConfig
+from pipeline.tasks.superglue import BoolqConfig, CbConfig, CopaConfig, SuperglueRteConfig, WicConfig
+from pipeline.tasks.superglue_passages import MultircConfig, RecordConfig
+from pipeline.tasks.tagging import ConllNerConfig, ConlluPosConfig
+from pipeline.tasks.task import by_kind
+from pipeline.tasks.translation import TranslationConfig
+
+TaskChoice = Annotated[
+    ColaConfig
+    | Sst2Config
+    | MrpcConfig
+    | StsbConfig
+    | QqpConfig
+    | MnliConfig
+    | QnliConfig
+    | RteConfig
+    | WnliConfig
+    | SnliConfig
+    | Sst5Config
+    | BoolqConfig
+    | CbConfig
+    | CopaConfig
+    | MultircConfig
+    | RecordConfig
+    | SuperglueRteConfig
+    | WicConfig
+    | SquadConfig
+    | Squad2Config
+    | MrqaConfig
+    | ConllNerConfig
+    | ConlluPosConfig
+    | SwagConfig
+    | RaceConfig
+    | XsumConfig
+    | CnnDailymailConfig
+    | TranslationConfig
+    | InstructionsConfig
+    | RowsClassificationConfig
+    | RowsRegressionConfig
+    | RowsSpansConfig
+    | RowsTagsConfig
+    | RowsChoicesConfig
+    | RowsGenerationConfig,
+    Field(discriminator="kind"),
+]
+"""Settings of any task."""
+TASKS = by_kind(TaskChoice)
