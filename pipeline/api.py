@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from data_prep.job import Prepared
@@ -90,12 +90,15 @@ def resume(
     return run
 
 
-def read_log(run: RunDirectory | Path, kind: str = "train") -> list[dict[str, Any]]:
-    """The metrics of every step of a run, each a dict with `step`; `kind` is `train` or `held_out`."""
-    from pipeline.run.directory import RunDirectory
+def read_log(
+    run: RunDirectory | str, kind: Literal["train", "held_out"] = "train", *, runs_dir: Path = RUNS
+) -> list[dict[str, Any]]:
+    """The metrics of every step of a run, or of its evaluations, each a dict with `step`."""
+    from pipeline.run.directory import RunDirectory, find_run
     from pipeline.run.log.lines import LogKind, read_metrics
 
-    return read_metrics(run if isinstance(run, RunDirectory) else RunDirectory(run), LogKind(kind))
+    found = run if isinstance(run, RunDirectory) else find_run(run, runs_dir)
+    return read_metrics(found, LogKind.HELD_OUT if kind == "held_out" else LogKind.STEP)
 
 
 def load_model(reference: str, *, runs_dir: Path = RUNS) -> PretrainedModel:
@@ -156,11 +159,11 @@ def generate(text: str, reference: str, *, runs_dir: Path = RUNS, **settings: An
     Args:
         settings: fields of `models.generation.GenerationConfig`, such as `max_new_tokens` and `num_beams`.
     """
-    from models.generation.config import GenerationConfig
     from pipeline.ask.prompting.networks import load_language_model
-    from pipeline.ask.prompting.writing import write
+    from pipeline.ask.prompting.writing import search_settings, write
 
-    return write(load_language_model(reference, runs_dir), text, GenerationConfig(**settings))
+    chosen = search_settings(**settings)
+    return write(load_language_model(reference, runs_dir), text, chosen)
 
 
 def export(reference: str, directory: Path | str, *, runs_dir: Path = RUNS, **options: Any) -> Export:

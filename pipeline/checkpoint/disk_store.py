@@ -164,7 +164,8 @@ class CheckpointStore:
         return Staging(self.directory / f".{name}.{key}.partial", self.directory / name)
 
     def make_room(self, step: int) -> None:
-        """Do nothing: the rename that commits replaces an existing checkpoint."""
+        """On rank 0, before any rank writes: invalidate an existing checkpoint of this step, where the commit does not
+        replace it by a rename as here."""
 
     def clean(self) -> None:
         """Delete the remains of killed saves and deletions. Only while no save is running."""
@@ -240,6 +241,7 @@ class Staging:
         return commit(self.path, self.target, KIND, config=config, inputs=inputs, files=files, stats=stats)
 
     def discard(self) -> None:
+        """Delete everything of this save."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 

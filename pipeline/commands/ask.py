@@ -98,26 +98,22 @@ def generate(
     conversations."""
 
     from cluster.artefacts.errors import ConfigError
-    from models.generation.config import GenerationConfig
     from pipeline.ask.prompting.networks import load_language_model
-    from pipeline.ask.prompting.writing import chat_prompt, write
+    from pipeline.ask.prompting.writing import chat_prompt, search_settings, write
 
     if system is not None and not chat:
         raise ConfigError("--system has no meaning without --chat.", next_step="add --chat")
 
     drawn = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
     given = {name: value for name, value in drawn.items() if value is not None}
-    try:
-        settings = GenerationConfig(
-            max_new_tokens=max_new_tokens,
-            num_beams=num_beams,
-            num_return_sequences=num_texts,
-            do_sample=sample or bool(given),
-            seed=seed,
-            **given,
-        )
-    except ValueError as error:
-        raise ConfigError(f"These options do not fit: {error}", next_step="cloze generate --help") from None
+    settings = search_settings(
+        max_new_tokens=max_new_tokens,
+        num_beams=num_beams,
+        num_return_sequences=num_texts,
+        do_sample=sample or bool(given),
+        seed=seed,
+        **given,
+    )
     network = load_language_model(reference, runs_dir, "ema" if ema else "model")
     prompt = chat_prompt(network, text, system) if chat else text
     found = write(network, prompt, settings, language=language, is_chat=chat)

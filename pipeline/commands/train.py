@@ -82,7 +82,6 @@ def resume(
     from pipeline.checkpoint.references import find_checkpoint
     from pipeline.pretrain.launch import continue_run
     from pipeline.run.directory import find_run
-    from pipeline.run.history import changed_packages
 
     name, _, chosen = reference.partition("@")
     run = find_run(name, runs_dir)
@@ -90,13 +89,7 @@ def resume(
     if dry_run:
         _show_resumption(run, overrides or (), allow_changed or (), at, as_json)
         return
-
-    def announce(step: int, settings: PretrainConfig) -> None:
-        if packages := changed_packages(run):
-            typer.echo(f"Results may round otherwise from here on: {'; '.join(packages)}.", err=True)
-        typer.echo(f"resume {run.path.name} at step {step} of {settings.num_steps}", err=True)
-
-    continue_run(run, overrides or (), allow_changed=allow_changed or (), at=at, begins=announce)
+    continue_run(run, overrides or (), allow_changed=allow_changed or (), at=at)
     _show_end(run, as_json)
 
 

@@ -37,6 +37,7 @@ from pipeline.pretrain.stall_watch import StallWatch, stalled, watching
 from pipeline.run.config import PretrainConfig, identity_of
 from pipeline.run.directory import RunDirectory, RunInfo, list_runs
 from pipeline.run.events import Event
+from pipeline.run.history import changed_packages
 from pipeline.run.lifecycle import record_end, record_failure, record_launch, replay
 from pipeline.run.log.mlflow_sink import want_status
 from pipeline.run.log.wandb_sink import require_client, wandb_environment
@@ -91,7 +92,6 @@ def continue_run(
     *,
     allow_changed: Sequence[str] = (),
     at: int | None = None,
-    begins: Callable[[int, PretrainConfig], None] = lambda step, config: None,
 ) -> None:
     """Continue a run to its end from its newest good checkpoint.
 
@@ -99,7 +99,6 @@ def continue_run(
         overrides: settings that change from here on.
         allow_changed: keys that may differ from the checkpoint's.
         at: the checkpoint that the run is rolled back to; later ones are set aside.
-        begins: called with the step and the settings that it goes on with.
 
     Raises:
         ClozeError: as `check_resume` and `execute`.
@@ -109,7 +108,9 @@ def continue_run(
         settings = settled(run.config(tuple(overrides)))
         start = check_resume(run, settings, allow_changed, at=at)
         step = 0 if start is None else step_of(start)
-        begins(step, settings)
+        if packages := changed_packages(run):
+            print(f"Results may round otherwise from here on: {'; '.join(packages)}.", file=sys.stderr)
+        print(f"resume {run.path.name} at step {step} of {settings.num_steps}", file=sys.stderr)
         if step < settings.num_steps or not run.events(Event.FINISHED):
             run.reconfigure(settings)
             execute(run, held=True)

@@ -68,15 +68,17 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def differences(results: Results, rows: Sequence[Row]) -> list[str]:
-    """Rows of the table that these rounds contradict: the two ranges of the ratio do not meet."""
-    found, contradicted = results.ratios(), []
+    """Rows of the table that these rounds contradict: they do not meet the range of this machine, or where a row was
+    not measured on it, that of all machines."""
+    found, contradicted, machine = results.ratios(), [], _name_of(results)
     for row in rows:
         if row.key is None or (line := found.get(row.key)) is None:
             continue
         low, high = min(line["rounds"]), max(line["rounds"])
-        if high < row.low or low > row.high:
+        lowest, highest = row.ranges.get(machine, (row.low, row.high))
+        if high < lowest or low > highest:
             contradicted.append(
-                f"{row.what}, against {row.against}: the table says {figure(row.low, row.high)},"
+                f"{row.what}, against {row.against}: the table says {figure(lowest, highest)},"
                 f" measured {figure(low, high)}"
             )
     return contradicted
@@ -84,14 +86,17 @@ def differences(results: Results, rows: Sequence[Row]) -> list[str]:
 
 def taken_over(results: Results, rows: Sequence[Row]) -> list[Row]:
     """The rows with the range of these rounds for this machine, where they were measured."""
-    found = results.ratios()
-    machine = f"{results.machine['processor']}, {results.machine['cores']} cores"
+    found, machine = results.ratios(), _name_of(results)
     return [
         row.model_copy(update={"ranges": row.ranges | {machine: (min(line["rounds"]), max(line["rounds"]))}})
         if row.key and (line := found.get(row.key))
         else row
         for row in rows
     ]
+
+
+def _name_of(results: Results) -> str:
+    return f"{results.machine['processor']}, {results.machine['cores']} cores"
 
 
 def with_table(readme: str, rows: Sequence[Row]) -> str:

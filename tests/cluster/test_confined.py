@@ -30,6 +30,7 @@ from tests.pipeline.small_checkpoints import state_at, write_files
 
 OUTSIDE = [
     *("../outside", "a/../../outside", "/etc/passwd", "//server/share", "..", "", "a//b", "a/./b"),
+    *(".", "./a", "a/"),
     *("..\\outside", "a\\b", "C:outside", "c:/outside"),
     *("a\0b", "a\nb", "a\x1b[31mb", "a\u202eb", "a/" + "b" * 256),
 ]

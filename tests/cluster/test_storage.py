@@ -159,6 +159,7 @@ def test_files_are_read_in_order_and_an_error_of_one_is_raised_in_one_thread_or_
             raise OSError(errno.EIO, "unreadable")
         return item
 
+    assert for_files(read, []) == []
     assert list(for_files(read, range(40))) == list(range(40))
     with pytest.raises(OSError, match="unreadable"):
         for_files(read, range(60))

@@ -82,6 +82,12 @@ def test_hostile_frames_take_linear_time():
 def test_the_way_of_reading_lines_can_be_fixed(tmp_path):
     assert read(tmp_path, b"one\ntwo\n\nthree", line_wrap="kept").texts == ["one\n\ntwo\n\nthree"]
     assert read(tmp_path, b"one\ntwo\n\nthree", line_wrap="joined").texts == ["one two\n\nthree"]
+    lines = "\n".join(
+        ["a line that is about as long as all the others are, word for word"] * 8 + ["The end."]
+    )
+    assert read(tmp_path, f"{lines}\n\n{lines}".encode()).texts == [
+        "\n\n".join([lines.replace("\n", " ")] * 2)
+    ]
 
 
 def test_a_named_encoding_is_used_where_there_is_no_byte_order_mark(tmp_path):

@@ -355,7 +355,7 @@ def test_old_files_are_read(family):
     assert back.config == small(family, **implied)
     kept = {name: tensor for name, tensor in network.state_dict().items() if name in back.state_dict}
     assert_same_tensors(back.state_dict, kept)
-    assert len(kept) == len(network.state_dict()) or "head.norm.weight" in kept
+    assert len(kept) == len(network.state_dict()) or (family == "BERT" and "head.norm.weight" in kept)
 
 
 def test_half_precision_positions_of_roberta_are_added_to_the_segment_in_full():

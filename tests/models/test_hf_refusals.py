@@ -206,9 +206,12 @@ def test_tensor_that_our_networks_cannot_have_is_refused_by_name(family, name, t
 
 
 def test_weights_that_are_not_finite_and_tokens_outside_the_vocabulary_are_not_exported():
-    state = random_network(small("GPT-2"), "causal_lm", 1).state_dict()
-    name = "decoder.embeddings.positions.weight"
-    with pytest.raises(ValueError, match=NOT_FINITE.format(name)):
-        export_model(state | {name: torch.full_like(state[name], float("inf"))}, small("GPT-2"), TOKENS)
+    for family, head, name in (
+        ("RoBERTa", "masked_lm", "head.dense.weight"),
+        ("GPT-2", "causal_lm", "decoder.embeddings.positions.weight"),
+    ):
+        state = random_network(small(family), head, 1).state_dict()
+        with pytest.raises(ValueError, match=NOT_FINITE.format(name)):
+            export_model(state | {name: torch.full_like(state[name], float("inf"))}, small(family), TOKENS)
     with pytest.raises(ValueError, match=r"pad token has the id 61"):
         export_model(state, small("GPT-2"), TokenIds(pad=61))

@@ -127,7 +127,6 @@ import resource
 import torch
 import torch.nn.functional as F
 from models.losses import summed_cross_entropy
-from tests.models.materials import gradients
 
 tokens, vocabulary, width = 2048, 65536, 16
 torch.manual_seed(0)

@@ -50,3 +50,9 @@ def test_network_without_a_vocabulary_is_refused_with_the_remedy():
     with pytest.raises(ValueError, match=r"vocab_size is not set.*tokenizer"):
         Encoder(TransformerConfig())
     assert dataclasses.replace(TransformerConfig(), vocab_size=7).require_vocab_size() == 7
+
+
+def test_a_configuration_that_leaves_out_sizes_is_of_roberta_base():
+    own = dataclasses.asdict(TransformerConfig())
+    sizes = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "intermediate_size": 3072}
+    assert own | sizes | {"max_positions": 512, "norm": "post", "norm_eps": 1e-5} == own

@@ -193,14 +193,14 @@ def test_submission_id_follows_from_arguments_configuration_and_directory(config
 
 
 def test_mistakes_are_reported_before_anything_is_submitted(config):
-    for error, words in (
-        (ConfigError, ["pretrain", str(config), "stepz=4"]),
-        (ConfigError, ["pretrian", str(config)]),
-        (ConfigError, ["submit", "--", "doctor"]),
-        (MissingInputError, ["pretrain", "nowhere.yaml"]),
-        (ReferenceNotFoundError, ["resume", "no-such-run"]),
+    for error, said, words in (
+        (ConfigError, "did you mean steps", ["pretrain", str(config), "stepz=4"]),
+        (ConfigError, "Did you mean pretrain", ["pretrian", str(config)]),
+        (ConfigError, "submit", ["submit", "--", "doctor"]),
+        (MissingInputError, "nowhere", ["pretrain", "nowhere.yaml"]),
+        (ReferenceNotFoundError, "no-such-run", ["resume", "no-such-run"]),
     ):
-        with pytest.raises(error):
+        with pytest.raises(error, match=said):
             submission.prepare(app, words)
     assert "No such option" in CliRunner().invoke(app, ["submit", "--", "doctor", "--no-such"]).output
 

@@ -137,6 +137,7 @@ def test_installed_deepspeed_has_every_name_that_the_engine_uses():
         if not re.search(rf"\b{re.escape(name)}|{re.escape(name)}\b", source_of(module))
     ]
     assert missing == []
+    assert not defines("deepspeed.runtime.engine:DeepSpeedEngine", "_get_zero_param_shape")
 
 
 def test_the_list_of_names_is_what_the_engine_uses():

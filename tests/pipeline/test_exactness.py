@@ -120,7 +120,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory, store: Path) -> RunD
     return run
 
 
-def test_a_run_of_24_steps_is_resumed_bit_for_bit_and_goes_on_with_one_worker_but_for_rounding(
+def test_a_run_of_24_steps_is_resumed_bit_for_bit_and_on_one_worker_and_back_but_for_rounding(
     tmp_path: Path, store: Path
 ):
     whole, killed = (make_run(tmp_path, store, name, *SHORT) for name in ("whole", "killed"))
@@ -130,7 +130,9 @@ def test_a_run_of_24_steps_is_resumed_bit_for_bit_and_goes_on_with_one_worker_bu
     train(killed, 2)
     assert losses(killed) == losses(whole)
     assert_equal_states(whole, killed)
-    train(alone, 1)
+    kill_after_step(start_ranks(alone, 1), alone, 19)
+    train(alone, 2)
+    assert [start["world_size"] for start in alone.events(Event.STARTED)] == [2, 1, 2]
     assert losses(alone) == pytest.approx(losses(whole), rel=WORLD_SIZE_TOLERANCE)
 
 

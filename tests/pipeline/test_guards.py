@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -305,6 +306,9 @@ def test_nobody_else_resumes_a_run_from_its_new_settings_to_its_end_which_names_
     done = CliRunner().invoke(app, ["resume", str(run.path), "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["checkpoints"] == [str(tmp_path / "kept/elsewhere/step-00000004")]
+    shutil.rmtree(tmp_path / "kept")
+    done = CliRunner().invoke(app, ["resume", str(run.path)], catch_exceptions=False)
+    assert f"cloze checkpoints {run.typed}" in done.output
 
 
 def test_the_watch_names_a_silent_rank_once_and_ends_it_when_it_does_not_end_itself(run: RunDirectory):

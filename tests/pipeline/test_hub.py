@@ -172,6 +172,8 @@ def test_paths_and_places_in_the_directory_of_runs_are_not_asked_for(
     assert not online.asked
     with pytest.raises(ReferenceNotFoundError, match=r"config\.json"):
         resolve_model("own", Path("runs"))
+    no_names = ("../name", "/name", "~/name", "a/", "a b", "name@", "name@../../x", "a--b", "name\n")
+    assert [hub_name(reference) for reference in no_names] == [None] * len(no_names)
 
 
 def test_offline_the_cache_is_used_and_the_hub_is_not_asked(
@@ -239,7 +241,9 @@ def test_byte_level_vocabulary_and_merges_are_converted(tmp_path: Path, monkeypa
     [
         ("vocab.txt", b""),
         ("vocab.txt", b"\xff\xfe\x00"),
+        ("vocab.json", b"{"),
         ("vocab.json", b"[1]"),
+        ("spiece.model", b""),
         ("spiece.model", b"\xff\xfe\x00"),
     ],
 )
@@ -248,5 +252,6 @@ def test_a_vocabulary_that_cannot_be_converted_keeps_the_hint(
 ):
     (old / "vocab.txt").unlink()
     (old / name).write_bytes(contents)
-    with pytest.raises(ReferenceNotFoundError, match=name):
+    with pytest.raises(ReferenceNotFoundError, match=name) as caught:
         resolve_model(str(old), tmp_path)
+    assert "save its fast tokenizer there" in str(caught.value)

@@ -101,8 +101,9 @@ def test_of_the_predicted_positions_80_percent_are_masked_10_random_10_kept_or_a
         assert drawn.std() == pytest.approx(NUM_TOKENS / 12**0.5, rel=0.1)
 
 
-def test_static_masks_are_those_of_the_first_epoch():
-    first, static = one_text_per_row(4, 64), MaskedLM(dynamic=False)
+@pytest.mark.parametrize("units", ["token", "word", "ngram"])
+def test_static_masks_are_those_of_the_first_epoch(units: Units):
+    first, static = one_text_per_row(4, 64), MaskedLM(units=units, dynamic=False)
     later = corrupt(in_epoch(first, 1), NOISE, static, VOCABULARY)
     assert same(corrupt(first, NOISE, static, VOCABULARY), later)
 

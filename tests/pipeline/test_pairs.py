@@ -215,6 +215,7 @@ def test_a_row_is_one_pair_as_its_label_says_and_padding(
     assume(can_be_random(documents))
     corpus = Corpus(documents)
     rows = pairs_of(corpus, name, relation, length, epoch)
+    assert rows
     assert sum(row.label == 1 for row in rows) == len(rows) // 2
     for row in rows:
         a, b = row.pieces

@@ -19,6 +19,7 @@ from torch import nn
 from cluster.artefacts.errors import (
     ClozeError,
     ConfigError,
+    ExportError,
     MismatchError,
     ReferenceNotFoundError,
     StorageError,
@@ -323,8 +324,15 @@ def test_export_onto_a_disk_without_space_leaves_nothing_and_with_space_nothing_
         with largest_file(size_bytes), pytest.raises(StorageError):
             export(str(hugging_face), tmp_path / "out", runs_dir=tmp_path)
         assert sorted(tmp_path.iterdir()) == before
-    with pytest.raises(MismatchError, match="trial"):
-        export(str(hugging_face), tmp_path / "out", runs_dir=tmp_path, trial="sst2-pretrained-1")
+    for error, named, options in (
+        (MismatchError, "trial", {"trial": "sst2-pretrained-1"}),
+        (MismatchError, "part", {"part": "generator"}),
+        (ExportError, "XLNet", {"family": "XLNet"}),
+        (ExportError, "T5", {"family": "T5"}),
+    ):
+        with pytest.raises(error, match=named):
+            export(str(hugging_face), tmp_path / "out", runs_dir=tmp_path, **options)
+        assert sorted(tmp_path.iterdir()) == before
     (tmp_path / "out").mkdir()
     export(str(hugging_face), tmp_path / "out", runs_dir=tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "out"])

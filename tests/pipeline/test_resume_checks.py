@@ -74,11 +74,18 @@ def test_other_data_is_refused_until_it_is_allowed(run: RunDirectory, tmp_path: 
     assert check_resume(run, config, ["data"]) is not None
 
 
-@pytest.mark.parametrize("override", ["model.hidden_size=64", "model.num_layers=3", "objective={kind: rtd}"])
+@pytest.mark.parametrize(
+    ("override", "unlike"),
+    [
+        ("model.hidden_size=64", "has the shape"),
+        ("model.num_layers=3", "it is not there"),
+        ("objective={kind: rtd}", "it is not there"),
+    ],
+)
 def test_a_network_that_cannot_take_over_the_weights_is_refused_whatever_is_allowed(
-    run: RunDirectory, override: str
+    run: RunDirectory, override: str, unlike: str
 ):
-    with pytest.raises(ResumeRefusedError, match=r"has the shape|it is not there"):
+    with pytest.raises(ResumeRefusedError, match=unlike):
         check_resume(run, run.config((override,)), ["model", "objective"])
     assert changes_of(run) == []
 

@@ -33,6 +33,18 @@ class Written:
     """Ids of the written tokens, the end token included."""
 
 
+def search_settings(**given: Any) -> GenerationConfig:
+    """How to search or sample, from fields of `GenerationConfig`.
+
+    Raises:
+        ConfigError: they do not fit together.
+    """
+    try:
+        return GenerationConfig(**given)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"These options do not fit: {error}", next_step="cloze generate --help") from None
+
+
 def write(
     network: LanguageModel,
     text: str,

@@ -141,6 +141,7 @@ def test_cut_leaves_everything_outside_of_the_windows(tmp_path):
     (text,) = shard.kept().values()
     # The question mark is no part of the overlap, but of the window, which then ends in `ünd` and takes all of it.
     assert text == left[:-200] + right[200:]
+    assert {one.action for one in shard.report()[0]} == {"cut"}
     assert shard.decision.stats["bytes_cut"] == len(f"{left}{SECRET}{right}".encode()) - len(text.encode())
 
 

@@ -33,7 +33,8 @@ def test_every_kind_of_task_on_published_data_has_an_evaluation_set_of_its_name_
 
 def test_groups_name_known_sets_once():
     assert not GROUPS.keys() & SETS.keys()
-    assert {name for members in GROUPS.values() for name in members} <= SETS.keys()
+    assert all(set(members) <= SETS.keys() for members in GROUPS.values())
+    assert all(len(set(members)) == len(members) for members in GROUPS.values())
     assert expand(["squad", "glue", "squad2", "rte"]) == ["squad1", "squad2", *GROUPS["glue"]]
 
 

@@ -122,21 +122,22 @@ def test_official_metrics_of_several_answers_or_sets(tmp_path, name, chosen, exp
 
 
 @pytest.mark.parametrize(
-    ("kind", "network"),
+    ("kind", "network", "needed"),
     [
-        ("squad", ElmoConfig(vocab_size=32)),
-        ("squad2", DECODER),  # its first token has read nothing
-        ("conll_ner", ENCODER_DECODER),
-        ("xsum", MODEL),
+        ("squad", ElmoConfig(vocab_size=32), "needs an encoder (BERT"),
+        ("squad2", DECODER, "or an encoder-decoder"),  # its first token has read nothing
+        ("conll_ner", ENCODER_DECODER, "needs an encoder"),
+        ("xsum", MODEL, "needs an encoder-decoder (BART"),
     ],
 )
 def test_network_that_cannot_carry_a_form_is_refused_before_files_are_read(
-    make_config, checkpoint, kind, network
+    make_config, checkpoint, kind, network, needed
 ):
     config = make_config(tasks={"own": {"kind": kind, **UNREAD}})
     with pytest.raises(MismatchError) as refused:
         finetune(config, dataclasses.replace(checkpoint, model=network))
     assert f"the network is {PUBLISHED[network.network]}" in str(refused.value)
+    assert needed in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,8 @@ GOOD = [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
         ("classification", "t.csv", "text,text\nx,a\n", "line 1: the column `text` occurs more than once", "rename"),
         ("classification", "t.csv", "text,label\nx,c\n", "line 2: the label in column `label` is 'c', not", "labels"),
         ("classification", "t.csv", "text,label\nx,\n", "line 2: the column `label` is empty", "as `test`"),
+        ("classification", "t.csv", "text,label\nx,a\nz, \n", "line 3: the column `label` is empty", "as `test`"),
+        ("classification", "t.jsonl", '{"text": "x", "label": null}\n', "line 1: the column `label` is empty", ""),
         ("regression", "t.csv", "text,label\nx,high\n", "line 2: the column `label` holds 'high', no number", ""),
         ("choices", "t.jsonl", '{"question": "q", "choices": ["2", "0", "1"], "label": "2"}\n', "is '2', the text", ""),
         ("classification", "t.csv", "text,label\n", "2 examples to train on and 0 to evaluate on", ""),
@@ -174,6 +176,7 @@ GOOD = [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
         ("tags", "t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "line 1: there are 2 words and 1 tags", ""),
         ("tags", "t.jsonl", '{"tokens": ["a"], "tags": ["B-X"]}\n', "the tag 'B-X' is none of O", "labels"),
         ("choices", "t.jsonl", '{"question": "q", "choices": "x", "label": 0}\n', "no list of two or more", ""),
+        ("choices", "t.csv", "question,choices,label\nq,x,a\n", "no list of two or more", ""),
         ("choices", "t.jsonl", '{"question": "q", "choices": ["x", "y"], "label": 2}\n', "is '2'", "from A to B"),
     ],
 )  # fmt: skip
