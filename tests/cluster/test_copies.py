@@ -103,6 +103,8 @@ def test_damaged_copy_is_repaired_and_of_damage_in_the_store_nothing_is_kept(uri
     assert f"cloze push DIRECTORY {uri} --again" in caught.value.next_step
     assert not any(path.suffix in (".bin", ".tmp") for path in (tmp_path / "cache").rglob("*"))
     assert not list((tmp_path / "cache").rglob(MANIFEST_NAME))
+    push(tmp_path / "tokens", uri, again=True)
+    open_artefact(local_copy(uri))
 
 
 def test_processes_of_a_machine_share_one_copy(uri: str, tmp_path: Path, proxy: Proxy):

@@ -172,9 +172,12 @@ def test_head_scores_as_in_transformers(family, fields, head, labels):
         torch.testing.assert_close(network(ids, mask, **start)[seen], scores[seen], atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("family", ["GPT-2", "LLaMA", "BART", "T5"])
-def test_training_step_is_that_of_transformers(family):
-    ours = writer(family)
+@pytest.mark.parametrize(
+    ("family", "fields"), [("GPT-2", {}), ("LLaMA", {}), ("BART", {}), ("T5", {}), ("T5", V1_1)]
+)
+def test_training_step_is_that_of_transformers(family, fields):
+    config = small(family, **fields)
+    ours = random_network(config, WRITERS[config.network], 1)
     theirs, source, target = export_of(ours, ours.config), some_tokens(2, 9, 3), some_tokens(2, 6, 4)
     if ours.config.network == "decoder":
         places = torch.arange(18).view(2, 9)[:, :-1].flatten()

@@ -58,6 +58,13 @@ def test_value_count_and_gradients_are_those_of_cross_entropy(
     torch.testing.assert_close(found.each.double(), each, rtol=1e-5, atol=1e-5)
     assert not found.each.requires_grad
     assert found.correct == right
+    with torch.no_grad():  # as evaluations compute it
+        evaluated, _, _ = summed_cross_entropy(
+            *(part if part is None else part.to(dtype) for part in problem[:3]),
+            problem[3],
+            chunk_elements=chunk_elements,
+        )
+    torch.testing.assert_close(evaluated, found.total.detach())
     for gradient, exact in zip(gradients, wanted, strict=True):
         assert gradient.dtype == dtype
         torch.testing.assert_close(gradient.double(), exact, rtol=1e-4, atol=2e-5)
@@ -70,6 +77,7 @@ def test_half_precision_loses_no_more_than_its_rounding():
     each, _, wanted = reference(*rounded, targets)
     assert found.total.dtype == torch.float32
     assert found.total.item() == pytest.approx(float(each.sum()), rel=2e-3)
+    torch.testing.assert_close(found.each.double(), each, rtol=2e-2, atol=2e-2)
     for gradient, exact in zip(gradients, wanted, strict=True):
         assert gradient.dtype == torch.bfloat16
         assert (gradient.double() - exact).norm() < 0.02 * exact.norm()

@@ -36,7 +36,7 @@ NETWORKS = {
     "grouped": small("LLaMA", **DETERMINISTIC),
     "encoder_decoder": small("BART", **DETERMINISTIC),
     "t5": small("T5", **DETERMINISTIC),
-    "local": small("ModernBERT", local_window=4, global_every=2, **DETERMINISTIC),
+    "local": small("ModernBERT", local_window=4, global_every=2, biases=True, **DETERMINISTIC),
 }
 METHODS: dict[str, PeftSettings] = {
     "lora": LoraSettings(rank=3),
