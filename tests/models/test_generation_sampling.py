@@ -49,6 +49,7 @@ def assert_drawn_from(tokens, probabilities):
         {"top_k": 9},
         {"top_p": 0.8},
         {"top_k": 20, "top_p": 0.7},
+        {"temperature": 3.0, "top_p": 0.5},
     ],
     ids=str,
 )
