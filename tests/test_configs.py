@@ -186,6 +186,7 @@ def test_all_problems_are_reported_at_once():
 def test_wrong_type_is_refused_with_key_and_value():
     assert "steps = 'many': Input should be a valid integer" in refusal("steps=many")
     assert "steps = 1000000000: Input should be less than 1000000000" in refusal("steps=1000000000")
+    assert "schedule.warmup_steps = 100000: must be below steps" in refusal("schedule.warmup_steps=100000")
 
 
 def test_batch_that_workers_cannot_share_is_answered_with_the_nearest_that_they_can():

@@ -188,6 +188,12 @@ def test_networks_that_do_not_fit_the_tokens_or_the_teacher_are_refused_at_once(
         opened(store, kind, **changes)
 
 
+def test_a_vocabulary_larger_than_the_tokens_need_is_taken_and_a_smaller_one_named_with_the_size(store: Path):
+    with pytest.raises(MismatchError, match=r"model.vocab_size is 100.*need 300"):
+        opened(store, "t5_span_corruption", model={"vocab_size": 100})
+    assert opened(store, "t5_span_corruption", model={"vocab_size": 301}).model.vocab_size == 301
+
+
 def test_teachers_that_are_no_encoders_or_have_other_tokens_are_refused_at_once(store: Path, tmp_path: Path):
     def write_teacher(preset: str, network: type[nn.Module]) -> dict[str, Any]:
         directory, shape = tmp_path / preset, replace(PRESETS[preset], **TINY, vocab_size=200)

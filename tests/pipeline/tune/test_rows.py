@@ -172,6 +172,7 @@ GOOD = [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
         ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": "d"}\n', "does not occur", "copy"),
         ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": {"text": ["b"], "answer_start": [0]}}\n',
             "line 1: the answer 'b' is not at character 0", "count characters from 0"),
+        ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": ""}\n', "is no text", ""),
         ("spans", "t.jsonl", '{"question": "q", "context": "abc", "answers": []}\n', "there is no answer", "squad2"),
         ("tags", "t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "line 1: there are 2 words and 1 tags", ""),
         ("tags", "t.jsonl", '{"tokens": ["a"], "tags": ["B-X"]}\n', "the tag 'B-X' is none of O", "labels"),
