@@ -12,7 +12,6 @@ The kernel releases the locks of a process however it ends, and the files that a
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
@@ -26,6 +25,7 @@ import xxhash
 from cluster import logs
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import MissingInputError, StoreError
+from cluster.artefacts.file_locks import lock
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -34,7 +34,7 @@ from cluster.artefacts.manifest import (
     write_durably,
 )
 from cluster.artefacts.places import Place, as_place, inner, outer, parse_size, shown_size
-from cluster.artefacts.private import cache_directory, lock
+from cluster.artefacts.private import cache_directory
 from cluster.artefacts.reading import confined_name
 from cluster.artefacts.remote import Remote, remove_unlisted
 from cluster.artefacts.seen_files import SeenFiles
@@ -309,7 +309,8 @@ def _evict(own: Path) -> bool:
     try:
         with _open_lock(own / _WORK) as work, _open_lock(own / _USERS) as users:
             for descriptor in (work, users):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not lock(descriptor, wait_s=0):
+                    return False
             # What is left of a deletion that is killed is a copy without some files.
             shutil.rmtree(own)
             return True
@@ -335,30 +336,26 @@ def _locked(path: Path, what: str) -> Iterator[None]:
     while True:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _open_lock(path) as descriptor:
-            _lock(
-                descriptor,
-                fcntl.LOCK_EX,
-                f"another process of this machine fetches {without_credentials(what)}",
-            )
+            _lock(descriptor, f"another process of this machine fetches {without_credentials(what)}")
             # A copy that was evicted meanwhile took its lock with it.
             if _is_open(path, descriptor):
                 yield
                 return
 
 
-def _lock(descriptor: int, mode: int, why: str) -> None:
+def _lock(descriptor: int, why: str, *, shared: bool = False) -> None:
     try:
-        lock(descriptor, mode | fcntl.LOCK_NB)
+        lock(descriptor, shared=shared, wait_s=0)
     except BlockingIOError:
         logs.say(f"waiting: {why}")
-        lock(descriptor, mode)
+        lock(descriptor, shared=shared)
 
 
 def _hold(path: Path) -> None:
     """Mark a copy as used now, and by this process until it ends."""
     if path not in _held or not _is_open(path, _held[path]):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        _lock(descriptor, fcntl.LOCK_SH, f"another process evicts {path.parent}")
+        _lock(descriptor, f"another process evicts {path.parent}", shared=True)
         _held[path] = descriptor
     os.utime(path)
 

@@ -10,8 +10,6 @@ or has lost the file system. Clocks of machines are never compared.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import platform
 import sys
@@ -29,7 +27,7 @@ import orjson
 import psutil
 
 from cluster.artefacts.errors import InUseError
-from cluster.artefacts.private import NO_LOCKS
+from cluster.artefacts.file_locks import lock
 from cluster.artefacts.storage import storage_errors
 
 
@@ -79,7 +77,7 @@ EXPIRY_S = 10.0
 """Seconds without a change after which the lease of another machine has expired."""
 _WATCHING_S = 0.5
 _LEASE_BYTES = 1024
-_LOOKS_S = (0.01, 0.03, 0.1)
+_LOOKING_S = 0.14
 """Seconds to wait for processes that only look whether a directory is in use, which takes them microseconds."""
 
 
@@ -100,12 +98,9 @@ def exclusive(
         descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            _lock(descriptor)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise _in_use(directory, _read_holder(descriptor), in_use) from None
-            if error.errno not in NO_LOCKS:
-                raise
+            lock(descriptor, wait_s=_LOOKING_S)
+        except BlockingIOError:
+            raise _in_use(directory, _read_holder(descriptor), in_use) from None
         lease = _Lease(directory, what)
         with storage_errors(directory):
             os.ftruncate(descriptor, 0)
@@ -121,8 +116,8 @@ def exclusive(
 def is_in_use(directory: Path) -> bool:
     """Whether a process has locked `directory`; False on a file system without locks."""
     try:
-        with (directory / LOCK_NAME).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with (directory / LOCK_NAME).open("rb") as looked_at:
+            lock(looked_at.fileno(), shared=True, wait_s=0)
         return False
     except BlockingIOError:
         return True
@@ -243,7 +238,7 @@ def _in_words(holder: dict[str, Any]) -> str:
 
 def _read_holder(descriptor: int) -> str:
     """The holder that a lock's file names; it is written a moment after the lock is taken."""
-    for patience_s in (*_LOOKS_S, 1.0):
+    for patience_s in (0.01, 0.03, 0.1, 1.0):
         if holder := os.pread(descriptor, 1000, 0).decode(errors="replace"):
             return holder
         time.sleep(patience_s)
@@ -252,16 +247,6 @@ def _read_holder(descriptor: int) -> str:
 
 def _in_use(directory: Path, holder: str, in_use: str) -> InUseError:
     return InUseError(f"{directory} is in use by {holder}.", next_step=in_use)
-
-
-def _lock(descriptor: int) -> None:
-    """Take the lock; raises OSError if another process holds it, and not only looks at it as `is_in_use` does."""
-    for patience_s in _LOOKS_S:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(patience_s)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @cache

@@ -8,8 +8,6 @@ Ray makes its directories writable for all users, and paths of Unix sockets must
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import shutil
 import stat
@@ -19,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cluster.artefacts.errors import StorageError
+from cluster.artefacts.file_locks import lock
 
 CACHE_VARIABLE = "CLOZE_CACHE"
 """Environment variable that names the directory for copies; ~/.cache/cloze where it is not set."""
@@ -29,8 +28,6 @@ RAY_NAME = "r"
 _BELOW = len(f"/{RAY_NAME}/session_2026-01-01_00-00-00_000000_4194304/sockets/dash_MetricsHead")
 """Length of the longest path that Ray adds to its directory; without its dashboard's sockets it takes no jobs."""
 _LOCK_NAME = "in-use"
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-"""Errors of `flock` on a file system without locks."""
 _FALLBACK = Path("/tmp")
 
 
@@ -121,22 +118,6 @@ def require_private(path: Path) -> None:
     )
 
 
-def lock(descriptor: int, mode: int = fcntl.LOCK_EX) -> bool:
-    """Take a lock with `flock`; returns False on a file system without locks (Lustre without `-o flock`, some of NFS),
-    where no other process can have it either.
-
-    Raises:
-        BlockingIOError: as `flock` with LOCK_NB.
-    """
-    try:
-        fcntl.flock(descriptor, mode)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        return False
-    return True
-
-
 def make_private_directory(prefix: str) -> Path:
     """A new directory that only this user may enter; raises StorageError as `private_root` does."""
     return Path(tempfile.mkdtemp(prefix=prefix, dir=private_root()))
@@ -183,8 +164,8 @@ def _remove_unless_in_use(directory: Path) -> None:
     except OSError:
         return
     try:
-        fcntl.flock(in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(directory, ignore_errors=True)
+        if lock(in_use, wait_s=0):
+            shutil.rmtree(directory, ignore_errors=True)
     except OSError:
         return
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import platform
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.file_locks import lock
 from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import commit, open_artefact
 from cluster.checks import Places, check_machine
@@ -83,7 +83,7 @@ class NodeProbe:
     def hold_lock(self, path: Path) -> None:
         """Lock a file until `release`."""
         self._held = path.open("wb")
-        fcntl.flock(self._held, fcntl.LOCK_EX)
+        lock(self._held.fileno())
 
     def release(self) -> None:
         """Release the lock."""
@@ -95,7 +95,7 @@ class NodeProbe:
         """Whether another process holds the lock."""
         with path.open("wb") as stream:
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(stream.fileno(), wait_s=0)
             except BlockingIOError:
                 return True
         return False

@@ -11,7 +11,6 @@ that is missing or damaged is made anew.
 from __future__ import annotations
 
 import errno
-import fcntl
 import shutil
 import threading
 from collections import OrderedDict
@@ -27,6 +26,7 @@ import numpy as np
 import orjson
 
 from cluster.artefacts.errors import ClozeError, ConfigError
+from cluster.artefacts.file_locks import lock
 from cluster.artefacts.manifest import hash_json, seal_signed, unseal_signed, write_durably
 from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import commit, is_committed, open_artefact, staging_directory
@@ -164,8 +164,8 @@ class DatasetCache:
             # On a file system without locks, each process makes its own.
             with suppress(OSError):
                 self._path.mkdir(parents=True, exist_ok=True)
-                lock = stack.enter_context((self._path / f".{directory.name}.lock").open("a"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                making = stack.enter_context((self._path / f".{directory.name}.lock").open("a"))
+                lock(making.fileno())
             # Another rank may have made it meanwhile.
             if (found := self._open(directory, identity)) is not None:
                 return found

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import os
 import platform
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +19,8 @@ from typing import Any
 import orjson
 
 from cluster.artefacts.credentials import connection_uri
+from cluster.artefacts.file_locks import lock
 from cluster.artefacts.manifest import write_durably
-from cluster.artefacts.private import lock
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.log.lines import METRIC_PREFIXES, LogKind, entries_from, key_of, log_size, numbers_of
@@ -219,15 +217,10 @@ def _one_sender(run: RunDirectory) -> Iterator[None]:
     the order of events."""
     descriptor = os.open(run.log_sent_lock, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        deadline = time.monotonic() + _LOCK_TIMEOUT_S
-        while True:
-            try:
-                lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"another process is still sending the log of {run.path}") from None
-                time.sleep(0.1)
+        try:
+            lock(descriptor, wait_s=_LOCK_TIMEOUT_S)
+        except BlockingIOError:
+            raise TimeoutError(f"another process is still sending the log of {run.path}") from None
         yield
     finally:
         os.close(descriptor)
