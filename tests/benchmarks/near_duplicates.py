@@ -202,7 +202,7 @@ def _run_datatrove(documents: Path, num_shards: int, out: Path) -> int:
     try:
         from datatrove.executor import LocalPipelineExecutor
         from datatrove.pipeline.dedup import MinhashDedupBuckets, MinhashDedupCluster, MinhashDedupSignature
-        from datatrove.pipeline.dedup.near import MinhashConfig
+        from datatrove.pipeline.dedup.minhash import MinhashConfig
         from datatrove.pipeline.readers import ParquetReader
         from datatrove.utils.word_tokenizers import WordTokenizer
     except ImportError as error:
