@@ -83,6 +83,9 @@ class FastEncoder:
         self._characters = np.zeros(0x110000, dtype=np.uint8)
         marks_words = _steps(parts, "normalizer", "normalizers")[-len(_COLLAPSED) :] == _COLLAPSED
         self._lone_mark = reference.tokenizer.token_to_id(SPACE) if marks_words else None
+        ascii_points = np.arange(0x80)
+        self._try(ascii_points)
+        self._ascii_differs = ascii_points[self._characters[:0x80] == _DIFFERS].astype(np.uint8)
 
     def encode(self, texts: pa.Array, cuts: Ragged) -> tuple[Ragged, Ragged]:
         import pyarrow as pa
@@ -90,10 +93,10 @@ class FastEncoder:
         if not len(texts):
             return self._reference.encode(texts, cuts)
         strings = texts.to_pylist()
-        odd = self._odd(strings)
+        text = Ragged.of_strings(texts)
+        odd = self._odd(text, strings)
         if self._token_bytes is None:
             # Every cut must lie beside white space of ASCII.
-            text = Ragged.of_strings(texts)
             blank = np.array([ord(space) for space in self._blank if space.isascii()], dtype=np.uint8)
             places = text.offsets[cuts.row_of] + cuts.values
             is_apart = np.isin(text.values[places - 1], blank) | np.isin(text.values[places], blank)
@@ -143,14 +146,23 @@ class FastEncoder:
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths.astype(np.int64))])
         return Ragged(ids, offsets)
 
-    def _odd(self, strings: list[str]) -> np.ndarray:
-        """[texts] bool: texts that tokie may encode otherwise than the reference."""
-        points = np.frombuffer("".join(strings).encode("utf-32-le", "surrogatepass"), dtype="<u4")
-        seen = np.unique(points)
-        self._try(seen[self._characters[seen] == 0])
-        offsets = np.cumsum([0, *map(len, strings)])
-        num_odd = np.concatenate([[0], np.cumsum(self._characters[points] == _DIFFERS)])
-        odd = num_odd[offsets[1:]] > num_odd[offsets[:-1]]
+    def _odd(self, texts: Ragged, strings: list[str]) -> np.ndarray:
+        """[texts] bool: texts that tokie may encode otherwise than the reference.
+
+        Args:
+            texts: the UTF-8 bytes of `strings`.
+        """
+        data = texts.values
+        # Bytes beyond ASCII are whole characters, whose first bytes are all but 0x80 to 0xBF.
+        beyond = np.flatnonzero(data >= 0x80)
+        points = np.frombuffer(data[beyond].tobytes().decode("utf-8").encode("utf-32-le"), dtype="<u4")
+        if len(new := points[self._characters[points] == 0]):
+            self._try(np.unique(new))
+        places = beyond[(data[beyond] & 0xC0) != 0x80][self._characters[points] == _DIFFERS]
+        if len(self._ascii_differs):
+            places = np.append(places, np.flatnonzero(np.isin(data, self._ascii_differs)))
+        odd = np.zeros(len(texts), dtype=bool)
+        odd[np.searchsorted(texts.offsets, places, side="right") - 1] = True
         return odd | np.array([bool(self._left_out.search(text)) for text in strings], dtype=bool)
 
     def _try(self, points: np.ndarray) -> None:
