@@ -50,7 +50,7 @@ def connect(address: str) -> JobSubmissionClient:
     url = dashboard_at(address)
     from ray.job_submission import JobSubmissionClient
 
-    # Its warnings name directories that are not shipped, which none of them is meant to be.
+    # Silence warnings about directories that are excluded on purpose.
     logging.getLogger("ray").setLevel(logging.ERROR)
     own = own_cluster_at(url)
     with without_address_variables(), answering(url):

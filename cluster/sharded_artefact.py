@@ -80,7 +80,7 @@ def build_sharded_artefact(
         return condition.committed
     workspace = artefact.prepare(condition)
     if condition.same:
-        # What is repaired has to come out as it was; `conclude` checks that.
+        # A repair must reproduce the recorded hash; `conclude` checks that.
         recorded = [SHARD_RECORDS.read(workspace, shard.file) for shard in shards]
         shards = [
             shard if record is None else replace_fields(shard, identity=record.identity)

@@ -147,7 +147,7 @@ def map_shards(
                 if made is None:
                     advance(0, read_status(directory, shard.file) or shown)
                     continue
-                # What was pickled shares no strings with other records any more.
+                # Unpickled records no longer share strings; keep the slim copy.
                 finished[shard.file] = made.record.slim()
                 rows, rejects = made.record.entry.rows or 0, len(made.record.rejects)
                 log.add(shard.file, shard.size_bytes, made.text_bytes, rows, made.effort, rejects=rejects)

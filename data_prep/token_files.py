@@ -76,7 +76,11 @@ class TokenFile:
             place += batch.num_rows
 
     def places(self, ids_before: int, words_before: int) -> Iterator[BatchPlaces]:
-        """Offset of each batch in the shared memory map, in which so many ids and words precede this file."""
+        """Offsets of each batch in the shared memory map.
+
+        Args:
+            ids_before, words_before: items of the map before this file.
+        """
         item_bytes = self.ids.itemsize
         for batch, sources in zip(self._batches, self.dictionaries("source"), strict=True):
             ids, starts = batch.column("input_ids"), batch.column("sentence_starts")

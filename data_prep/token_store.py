@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class _Memory(NamedTuple):
-    """The memory that all files lie in."""
+    """The memory map shared by all files."""
 
     ids: np.ndarray
     """As in `TokenArrays`."""

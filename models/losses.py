@@ -92,7 +92,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         want = ctx.needs_input_grad if training else (False,) * 3
         grad_hidden = torch.empty_like(hidden) if want[0] else None
-        # Sums over chunks in half precision would lose what the later chunks add.
+        # Accumulate in float32: half precision would drop small contributions of later chunks.
         grad_weight = (
             torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if want[1] else None
         )

@@ -54,8 +54,8 @@ def both_ways(edges: Records) -> Records:
 
 
 PAIRED_BEFORE = 16
-"""A document of a bucket is paired with the first of the bucket and so many before it: with all of a bucket that is no
-larger than this. Pairs are linear in the records, however large a bucket is."""
+"""Each document is paired with the first of its bucket and with this many predecessors, so that pairs grow linearly
+with the records, not with the square of a bucket."""
 
 
 def pair_documents(split: RepeatsSplit, path: Path) -> ShardResult:

@@ -100,7 +100,7 @@ def build(config: C4Config) -> Apply:
                 kept = [line for line in kept if not any(phrase in line.lower() for phrase in phrases)]
             dropped = problem(lowered)
             if not dropped and len(kept) < len(found):
-                # What stands together only now that a line between is gone counts too.
+                # Check again: removing lines may have joined a phrase.
                 dropped = problem("\n".join(kept).lower())
         if not dropped and len(kept) < config.min_sentences:
             # Every line is a sentence at least; in a line, end marks before white space count.

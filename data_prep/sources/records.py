@@ -231,7 +231,7 @@ def split_lines(
         in_line: whether they begin in a line, which is left out.
     """
     too_long = f"a line longer than the limit of {max_line_bytes} bytes"
-    # Of a line whose end is still to come, in pieces: joining each as it comes takes quadratic time.
+    # Pieces of an unfinished line; joining on every chunk would be quadratic.
     pieces, size, skipping = list[bytes](), 0, in_line
     for chunk in chunks:
         if isinstance(chunk, Gap):

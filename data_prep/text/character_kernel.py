@@ -1,5 +1,6 @@
-"""The compiled loops over the characters of one text; calling nothing of other files, they are never older than they
-are.
+"""The compiled loops over the characters of one text.
+
+They call no function of another file, so numba's cache is never stale.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Reading:
     share: float
     """Share of the characters beyond ASCII that are where the language has them."""
     is_probable: bool
-    """Whether hardly a character does not."""
+    """Whether nearly all characters beyond ASCII are where the language has them."""
 
 
 def group_of(lang: str) -> Group:

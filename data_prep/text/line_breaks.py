@@ -30,8 +30,8 @@ _ENDINGS = ".!?:…;。！？：；」』।۔؟"
 _CLOSING = " \"'_*”’»«“)]"
 _UNSPACED_START = regex.compile(NO_SPACE)
 _LEAST_SHARE, _LEAST_FULL, _LEAST_COUNTED = 0.25, 0.35, 3
-"""In a wrapped text a sentence goes on after so many of the full lines, beside so many that are taken not to; and so
-many of the lines after which one goes on are full: word lists begin with small letters, too."""
+"""Thresholds of a wrapped text: the least share of full lines whose sentence continues (with the last number added to
+all full lines), and of lines with a continuing sentence that are full, because word lists begin with small letters."""
 _LEAST_OF_ALL = 0.05
 """Least share of all lines in which a sentence continues on the next line."""
 _FULL = 0.85

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-# As in `page_scan.py`: a compiled loop is as old as its own file, and calls nothing of others.
+# numba recompiles a function only when its own file changes; kernels here call nothing elsewhere.
 TEXT, START = 0, 1
 BLOCK, UNSEEN, INLINE, LINK, BREAK, CELL = 0, 3, 4, 5, 6, 7
 INHERITED, KIND_BITS, SUBSTANCE = 15, 3, 1 << 11

@@ -1,6 +1,6 @@
 """The compiled loops that find the roles of a page's elements.
 
-As in `page_scan.py`: a compiled loop is as old as its own file, and calls nothing of others.
+numba recompiles a function only when its own file changes; kernels here call nothing elsewhere.
 """
 
 from __future__ import annotations

@@ -69,10 +69,10 @@ _INLINE = re.compile(r"\sinline\b|\senclose\s*=\s*[\"']?none", re.IGNORECASE)
 
 
 def take_extensions(wikitext: str, *, keep_formulas: bool = True) -> tuple[str, list[str]]:
-    """The page without comments and extension tags, and what those show that show text, in whose places marks are left.
+    """Remove comments and extension tags; replace tags that render text by marks, and return that text.
 
-    Linear in the length of the text, however many tags are left open: a tag that is never closed is looked for once,
-    and what follows it is markup like any other.
+    Linear in the length of the text, however many tags are left open: the end of a tag that is never closed is
+    searched once, and the text after it is ordinary markup.
 
     Args:
         keep_formulas: show formulas as their TeX source between dollar signs, or leave them out.

@@ -1,6 +1,6 @@
 """The compiled loops over words and characters: what words are, how often, where; all that filters count in a text.
 
-Calling nothing of other files, they are never older than they are.
+They call no function of another file, so numba's cache is never stale.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def number_words(points: np.ndarray, places: np.ndarray, ends: np.ndarray, numbe
         size *= 2
     mask = np.uint64(size - 1)
     slots = np.full(size, -1, np.int32)
-    # Of every number: the word's first occurrence, and the high half of its hash.
+    # For each number: first occurrence of the word and high half of its hash.
     firsts, checks = np.empty(len(places), np.int64), np.empty(len(places), np.uint32)
     count = np.int64(0)
     for word in range(len(places)):

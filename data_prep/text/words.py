@@ -48,7 +48,7 @@ _LETTERS = 0x40000
 """Beyond lie invisible characters, which are ignored, and private ones."""
 _INVISIBLE = slice(0xE0000, 0xE1000)
 _MAY_FOLD = (*range(0xAC00), *range(0xD7A4, 0x20000), *range(0x2F800, 0x2FA20))
-"""Between and beyond are Korean syllables, of which others are composed, and ideographs, which are what they are."""
+"""The gaps are Hangul syllables (composed from jamo) and ideographs (kept as they are)."""
 _EXPANDS = np.uint32(1 << 31)
 _IGNORED_ENTRY = np.uint32(0xFFFFFFFF)
 _FILLER = 0xAD
@@ -192,7 +192,7 @@ class _Folding:
 def _folding(fold_digits: bool) -> _Folding:
     # Lone surrogates are no characters; U+FFFF keeps the numbering.
     every = "".join(chr(n) if not 0xD800 <= n < 0xE000 else "\uffff" for n in range(_LETTERS))
-    # By kind: 1 joins others, 2 stands alone, 3 goes on with what stands alone, 4 makes a syllable with the one before.
+    # Kinds: 1 joins, 2 is a word by itself, 3 extends a 2, 4 composes a syllable with the previous character.
     entries = np.zeros(_INVISIBLE.stop + 1, dtype=np.uint32)
     entries[_INVISIBLE] = _IGNORED_ENTRY
     for kind, pattern in enumerate((_JOINING, _ALONE, _ALONE_MARK, _JAMO), start=1):

@@ -33,10 +33,10 @@ _MAX_VERSE_CHARACTERS = 100
 _CAPITAL_SHARE = 0.8
 """Verse begins nearly all lines with a capital; German prose does half of them."""
 _LEAST_VERSE, _LEAST_POEM, _LONGEST_STANZA = 3, 8, 40
-"""Lines by which a stanza, or a book of verse, is recognised, and that stanzas seldom exceed."""
+"""Least lines of a stanza, least lines of a book of verse, and usual maximum of a stanza."""
 _LEAST_NARROW = 1.3
-"""Prose in a narrower column than the book's (letters, epigraphs) fills it, and goes on from line to line; verse does
-one of them at most. The least sum of both shares."""
+"""Least sum of two shares, of full lines and of lines with a continuing sentence, for prose in a narrower column
+(letters, epigraphs). Verse has one of them at most."""
 _NARROW = 0.9
 """Share of the book's width."""
 _LEAST_BEGUN = 50
@@ -80,7 +80,7 @@ def paragraphs_of(text: str, line_wrap: LineWrap) -> list[str]:
 
 
 def _without_spacing(lines: Lines) -> tuple[Lines, Breaks]:
-    """The lines and their breaks, where a blank line stands between all lines without those."""
+    """Remove the blank lines of a double-spaced text; return the lines and their breaks."""
     breaks, spaced = breaks_of(lines.texts), lines.blanks[1:] == 1
     is_close = lines.blanks[1:] == 0
     is_spaced = np.count_nonzero(spaced) > np.count_nonzero(is_close) and come_from_wrapping(breaks, spaced)

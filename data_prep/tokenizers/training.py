@@ -127,8 +127,7 @@ def limited(texts: Iterable[str], wanted: TrainedTokenizer) -> Iterator[str]:
 def cut_long_words(
     texts: Iterable[str], runs: tuple[str, ...], max_characters: int, parts: int | None = PARTS
 ) -> Iterator[str]:
-    """Cut every longer run of the texts into parts, of which the first stay: one text ends with each of them, and
-    another begins.
+    """Cut longer runs into parts, keep the first `parts` of each, and end a text after every part.
 
     Args:
         runs: kinds of characters, as regular expressions of one character; a run is of one kind.

@@ -141,8 +141,8 @@ def their_inputs(
 
 
 def ended_by(input_ids: Tensor, attention_mask: Tensor, eos: int) -> Tensor:
-    """The text with `</s>` as its last token and nowhere else: where `transformers` looks for the token of an
-    encoder-decoder that represents the text, and ours takes the last one. Rows are padded on the right."""
+    """Make `</s>` the last token and replace every other `</s>`: `transformers` pools an encoder-decoder at it, ours
+    pools at the last token. Rows are padded on the right."""
     others = torch.where(input_ids == eos, eos - 1 if eos else eos + 1, input_ids)
     last = (attention_mask.long().sum(-1, keepdim=True) - 1).clamp_min(0)
     return others.scatter(1, last, eos)

@@ -105,11 +105,10 @@ class CheckpointStore:
         return manifest
 
     def evaluated(self, step: int, *, again: bool = False) -> tuple[str, dict[str, float]]:
-        """The deciding metric of a checkpoint, and what was measured, by name. Read once: a save compares its
-        checkpoint with all before it.
+        """The deciding metric and all measured metrics by name; cached, because every save compares them.
 
         Args:
-            again: read it once more, because the step may have been saved anew.
+            again: do not use the cache, because the step may have been saved again.
 
         Raises:
             CorruptArtefactError: the manifest is missing or damaged.

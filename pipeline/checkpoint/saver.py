@@ -121,7 +121,7 @@ class CheckpointSaver:
         self._thread: threading.Thread | None = None
         self._outcomes: deque[Committed | Failed] = deque()
         self._count = 0
-        # What a save of an earlier attempt marked must never count for one of this.
+        # Marks of earlier attempts never count.
         attempt = [uuid.uuid4().hex[:8]]
         if rank.world_size > 1:
             dist.broadcast_object_list(attempt, src=0)

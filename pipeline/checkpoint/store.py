@@ -112,8 +112,8 @@ def best_step(store: CheckpointStore, until: int | None = None) -> int | None:
     found: list[tuple[int, str, dict[str, float]]] = []
     steps = [step for step in store.steps() if until is None or step <= until]
     for step in steps:
-        # What cannot be read is not the best. Only the newest may have been saved anew since the last call: saving a
-        # step again takes a rollback, which removes those after it.
+        # Skip unreadable checkpoints. Only the newest can have been rewritten since the last call: a step is saved
+        # again after a rollback, which removes later ones.
         with suppress(CorruptArtefactError, CorruptCheckpointError):
             found.append((step, *store.evaluated(step, again=step == steps[-1])))
     if not found:

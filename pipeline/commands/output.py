@@ -85,14 +85,14 @@ def show(
     columns: Mapping[str, str] | Sequence[str] = (),
     copied: Collection[str] = (),
 ) -> bool:
-    """Answer a verb: as JSON for programs; for people a mapping as names and values, and rows as a table.
+    """Print a result: JSON for programs; for people, names and values of a mapping or a table of rows.
 
     Args:
-        value: a mapping or a list of rows; dataclasses stand for mappings.
-        columns: keys of rows that the table has, also with their headings.
+        value: a mapping or a list of rows; a dataclass counts as a mapping.
+        columns: keys of rows that the table shows, optionally with their headings.
 
     Returns:
-        Whether people read it, who may get more.
+        Whether it was printed for people, who may get more.
     """
 
     def plain(one: Any) -> Any:

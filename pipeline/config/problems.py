@@ -64,7 +64,7 @@ def field_names(models: Iterable[type]) -> set[str]:
 
 
 class SettingsMisfit(ValueError):
-    """Settings each of which is right and which are wrong together; what a validator of a `Config` raises."""
+    """Settings that are valid singly but conflict; raised by a validator of a `Config`."""
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         super().__init__("; ".join(f"{problem.key} {problem.message}" for problem in problems))

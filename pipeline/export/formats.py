@@ -189,10 +189,10 @@ def write_tokenizer(staging: Path, source: Source) -> dict[str, int]:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": source.max_length or source.config.max_positions,
         "clean_up_tokenization_spaces": False,
-        # What goes on writing stands at the end of its text.
+        # Decoders generate from the end of the text, so they pad left.
         "padding_side": "left" if source.head == "causal_lm" else "right",
         "truncation_side": source.cut,
-        # Whether the class gives segments of itself depends on its version.
+        # Versions differ in whether the class returns segments by default.
         "model_input_names": ["input_ids", "attention_mask"],
     }
     if source.config.num_segments > 1:

@@ -238,7 +238,7 @@ def _node(manifest: Manifest, place: Place, search: _Search) -> Node:
             number: replace(node, note=f"teacher, {node.note}") if node.kind == CHECKPOINT_KIND else node
             for number, node in artefacts.items()
         }
-    # Of files at a URI, and of copies that hold only some, nothing is looked at.
+    # Only complete local artefacts are checked, not URIs or partial copies.
     is_whole = isinstance(place, Path) and not place.is_relative_to(cache_directory())
     search.nodes[place, manifest.fingerprint] = node = Node(
         kind=manifest.kind,

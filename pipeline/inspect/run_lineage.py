@@ -141,7 +141,7 @@ def _compact(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run_of(directory: Path, name: str, run_id: str, runs_dir: Path) -> RunDirectory | None:
-    """The run that a checkpoint belongs to; one of the same name that is another is not taken for it."""
+    """The run of a checkpoint, found beside it or by its name."""
     candidates = [RunDirectory(directory.absolute().parent.parent)]
     with suppress(ClozeError, OSError):
         candidates.append(find_run(name, runs_dir))

@@ -243,7 +243,7 @@ def _cells(tokens: _Tokens, place: _Place, batch: Batch, mask: int | None) -> It
             original, read = place.ids[start:stop], place.read[read_start:read_stop]
             yield Cell(tokens.text(original), tokens.text(read), fates[kind])
         return
-    # What a decoder predicts is the text itself; only an encoder's predictions are about the very places.
+    # A decoder predicts the text itself; only an encoder's predictions refer to input positions.
     predicted: set[int] = set()
     if "targets" in batch.inputs:
         positions = batch.inputs["predicted_positions"]

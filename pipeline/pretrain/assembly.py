@@ -126,13 +126,13 @@ def find_start(run: RunDirectory, rank: Rank, store: CheckpointStore) -> Start |
 
 
 def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: ExitStack) -> tuple[Parts, bool]:
-    """Put all parts together, standing where the newest checkpoint does.
+    """Assemble all parts and restore the newest checkpoint.
 
     Args:
         ending: closes the parts; the caller leaves it when training ends.
 
     Returns:
-        The parts, and whether the run goes on from a checkpoint.
+        The parts, and whether a checkpoint was restored.
 
     Raises:
         ConfigError: the configuration does not fit this group, or this machine.

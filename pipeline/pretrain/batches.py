@@ -16,7 +16,7 @@ from pipeline.samples.packed import Packed
 
 @dataclass(frozen=True, slots=True)
 class HostBatch:
-    """A corrupted micro-batch in host memory, pinned where a GPU is to fetch it."""
+    """A corrupted micro-batch in host memory, pinned for transfer to a GPU."""
 
     inputs: dict[str, Tensor]
     """The network's arguments."""

@@ -101,7 +101,7 @@ class Evaluation:
             losses, correct = engine(**batch.on(engine.device))
             if number == read:
                 totals.add(losses, correct, batch.sources_on(engine.device))
-                # Of the micro-batch's summed loss l and its predictions n.
+                # Sums of l^2, l*n and n^2 over micro-batches with summed loss l and n predictions.
                 sums = torch.stack([losses[term].double() for term in self.weights])
                 numbers = sums.new_tensor([batch.counts[term] for term in self.weights])
                 squares += torch.stack([sums * sums, sums * numbers, numbers * numbers], dim=-1)

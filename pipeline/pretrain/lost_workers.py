@@ -58,7 +58,7 @@ def record_lost_workers(run: RunDirectory, failure: GroupFailure, oom_kills: int
             if stacks.is_file() and stacks.stat().st_size > 0:
                 why = "ended itself, because training stood still; see `stalled`"
         workers.append({"rank": rank, **place, "why": why})
-    # What died by itself comes before what only lost its connection to it.
+    # Root causes first, then workers that only lost their connection.
     workers.sort(key=lambda one: (one["why"].startswith("raised"), one["rank"]))
     run.record_event(Event.WORKERS_LOST, workers=workers, message=_why(str(failure), oom_kills))
 

@@ -106,10 +106,9 @@ class Heartbeat:
             self._write(-1, "starting", timeout_s * FIRST_TIMES_AS_LONG)
 
     def beat(self, step: int, part: str) -> None:
-        """Say that this rank begins `part` of `step`.
+        """Record that this rank begins `part` of `step`.
 
-        Until the second step that it is called with, in a part that it was not called with before, and in those that
-        wait for storage, the alarm has the longer timeout of a first step.
+        The first step, parts that are new, and parts that wait for storage get the longer timeout.
         """
         if self._first_step is None:
             self._first_step = step

@@ -172,8 +172,8 @@ def _fit(
 
 @compiled_loop
 def _mean_excess(cumulative: np.ndarray, widths: np.ndarray) -> float:
-    """Tokens by which spans exceed, on average, the number that they were drawn to reach: E[t (t - 1)] / 2 E[t] of the
-    tokens t of a span, whose words have independent widths."""
+    """Expected overshoot in tokens, because the last span may exceed the budget: E[t (t - 1)] / 2 E[t] for the tokens t
+    of a span whose words have independent widths."""
     words, squares, before = 0.0, 0.0, 0.0
     for number in range(len(cumulative)):
         share = cumulative[number] - before

@@ -174,7 +174,7 @@ class RunLog:
         return True
 
     def roll_back(self, step: int, data: Mapping[str, Any]) -> None:
-        """Append that the run goes on from `step`: what was logged of later steps counts no more, and is logged anew.
+        """Append a rollback to `step`; entries of later steps are void, and these steps are logged again.
 
         Raises:
             StorageError: as `write` does.
