@@ -96,11 +96,8 @@ def error_of(reference: Any) -> BaseException | None:
     return None
 
 
-def result_of(reference: Any, who: str, *, kept: str, next_step: str) -> Any:
+def result_of(reference: Any, who: str) -> Any:
     """The result of a task or of a call of an actor, which Ray starts again after their processes died.
-
-    Args:
-        who: the task or the worker; `kept` and `next_step` as in every error.
 
     Raises:
         ClozeError: as the task raised it.
@@ -123,5 +120,7 @@ def result_of(reference: Any, who: str, *, kept: str, next_step: str) -> Any:
         raise
     except (WorkerCrashedError, RayActorError, OutOfMemoryError, NodeDiedError) as error:
         raise WorkersLostError(
-            f"{who} died {TASK_RETRIES + 1} times: {error}", kept=kept, next_step=next_step
+            f"{who} died {TASK_RETRIES + 1} times: {error}",
+            kept="everything that was finished, and the last saved state of what was not",
+            next_step="run the same command again; if it dies at the same place, give it more memory",
         ) from error

@@ -6,15 +6,17 @@ import ctypes
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from cluster import signals
-from cluster.artefacts.errors import ClusterUnreachableError
+from cluster.artefacts.errors import ClusterUnreachableError, PreemptedError
 from cluster.artefacts.private import RAY_NAME, private_directory
 from cluster.connecting import connect_to_cluster, host_and_port, named_exactly, tcp_answers
+from cluster.failures import result_of
 from cluster.node_watch import cluster_watched
 from cluster.progress import announce
 from cluster.ray_internals import loopback_only, own_signal_handlers, shut_down
@@ -28,6 +30,10 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 # start one, and end this process a minute after that cluster ends.
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
+Item = TypeVar("Item")
+
+STATUS_INTERVAL_S = 1.0
+"""Seconds without a result after which the status of running work is asked for."""
 _LOCAL_OBJECT_STORE_BYTES = 512 * 1024**2
 """Shards are passed in files, not through the object store, so a local one stays small."""
 _ATTEMPTS = 3
@@ -187,6 +193,51 @@ def _start_here(options: dict[str, Any]) -> None:
             f"Ray did not come up on this machine in {_ATTEMPTS} attempts: {error}",
             next_step="see what else keeps the machine busy (`uptime`), then type the same command again",
         ) from error
+
+
+def in_flight(
+    submit: Callable[[Item], Any], items: Iterable[Item], window: int, who: Callable[[Item], str]
+) -> Iterator[tuple[Item, Any]]:
+    """Submit tasks or calls of actors, at most `window` at a time, and yield each item with its result as it comes;
+    every STATUS_INTERVAL_S without a result, an item that is worked on with None.
+
+    Args:
+        submit: starts the work on an item in Ray.
+        who: names the worker of an item in errors.
+
+    Raises:
+        PreemptedError: workers were asked to stop, and all have ended their items.
+        ClozeError: as the work raised it.
+        WorkersLostError: a process died once more than Ray starts it again.
+    """
+    import ray
+
+    waiting = iter(items)
+    running: dict[Any, Item] = {}
+    preempted: PreemptedError | None = None
+    try:
+        while True:
+            running.update((submit(item), item) for item in islice(waiting, window - len(running)))
+            if not running:
+                break
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=STATUS_INTERVAL_S)
+            if not ready:
+                yield next(iter(running.values())), None
+                continue
+            item = running.pop(ready[0])
+            try:
+                result = result_of(ready[0], who(item))
+            except PreemptedError as error:
+                # The others are about to save what they have, too.
+                preempted, waiting = error, iter(())
+                continue
+            yield item, result
+        if preempted is not None:
+            raise preempted
+    finally:
+        # Tasks end with a program that a signal ends; Ray may abort it where one is cancelled as it ends by itself.
+        for reference in () if signals.received() else running:
+            ray.cancel(reference)
 
 
 def tasks_in_flight() -> int:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from cluster import signals
 from cluster.artefacts.errors import ClozeError, TooManyRejectsError
 from cluster.artefacts.manifest import FileEntry, hash_file, sha256_if_signing
 from cluster.artefacts.parts import ArtefactPart
@@ -34,10 +33,8 @@ from cluster.artefacts.shard_records import (
 from cluster.artefacts.storage import storage_errors
 from cluster.failures import TASK_RETRIES, result_of
 from cluster.progress import progress
-from cluster.runtime import node_cpus, require_ray, tasks_in_flight
+from cluster.runtime import in_flight, node_cpus, require_ray, tasks_in_flight
 
-STATUS_INTERVAL_S = 2.0
-"""Seconds without a finished shard after which the status of a running task is shown."""
 TINY_BYTES = 64 * 1024
 """Input up to which a shard is tiny: a task takes several, as starting one would cost the driver more than their work
 costs a worker."""
@@ -168,7 +165,7 @@ def run_in_task(function: Callable[..., Any], *arguments: Any) -> Any:
     import ray
 
     remote = ray.remote(num_cpus=1, max_retries=TASK_RETRIES)(function)
-    return _result_of(remote.remote(*arguments), function.__name__)
+    return result_of(remote.remote(*arguments), f"The task for {function.__name__}")
 
 
 def _run(
@@ -186,27 +183,21 @@ def _run(
     remote = ray.remote(num_cpus=num_cpus, max_retries=TASK_RETRIES)(_make_shards)
     shared = ray.put(function)
     window = max_in_flight or tasks_in_flight()
-    waiting = list(reversed(_tasks(pending, window)))
-    running: dict[Any, Sequence[Shard]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < window:
-                task = [shard.with_split() for shard in waiting.pop()]
-                running[remote.remote(shared, task, str(directory))] = task
-            ready, _ = ray.wait(list(running), num_returns=1, timeout=STATUS_INTERVAL_S)
-            if not ready:
-                yield next(iter(running.values()))[0], None
-                continue
-            task = running.pop(ready[0])
-            work = task[0].file if len(task) == 1 else f"{task[0].file} to {task[-1].file}"
-            made, error = _result_of(ready[0], work)
-            yield from zip(task, made, strict=False)
-            if error is not None:
-                raise error
-    finally:
-        # Tasks end with a program that a signal ends; Ray may abort it where one is cancelled as it ends by itself.
-        for reference in () if signals.received() else running:
-            ray.cancel(reference)
+
+    def submit(task: Sequence[Shard]) -> Any:
+        return remote.remote(shared, [shard.with_split() for shard in task], str(directory))
+
+    def who(task: Sequence[Shard]) -> str:
+        return f"The task for {task[0].file}" + (f" to {task[-1].file}" if len(task) > 1 else "")
+
+    for task, result in in_flight(submit, _tasks(pending, window), window, who):
+        if result is None:
+            yield task[0], None
+            continue
+        made, error = result
+        yield from zip(task, made, strict=False)
+        if error is not None:
+            raise error
 
 
 def _tasks(pending: Sequence[Shard], window: int) -> list[Sequence[Shard]]:
@@ -217,15 +208,6 @@ def _tasks(pending: Sequence[Shard], window: int) -> list[Sequence[Shard]]:
         own, size = list(neighbours), most if tiny else 1
         tasks.extend(own[start : start + size] for start in range(0, len(own), size))
     return tasks
-
-
-def _result_of(reference: Any, work: str) -> Any:
-    return result_of(
-        reference,
-        f"The task for {work}",
-        kept="all finished shards",
-        next_step="run the same command again; if it dies at the same place, give tasks more memory",
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ import xxhash
 
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.entries import PackedStrings
-from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.manifest import has_seal, write_durably, write_seal
 from cluster.artefacts.storage import storage_errors
+from cluster.failures import TASK_RETRIES
 from cluster.progress import progress
-from cluster.runtime import require_ray, tasks_in_flight
+from cluster.runtime import in_flight, require_ray, tasks_in_flight
 from data_prep.inputs import Inputs
 from data_prep.sources.streams import open_file
 
@@ -148,27 +148,19 @@ def _batches(inputs: Inputs, pending: np.ndarray) -> Iterator[np.ndarray]:
 def _run_tasks(inputs: Inputs, batches: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, bytes]]:
     """Hash batches of files, a bounded number at a time, in any order."""
     import ray
-    from ray.exceptions import RayTaskError
 
-    remote = ray.remote(num_cpus=1)(_hash_paths)
+    remote = ray.remote(num_cpus=1, max_retries=TASK_RETRIES)(_hash_paths)
+
+    def paths(batch: np.ndarray) -> list[str]:
+        return [inputs.paths[number] for number in batch.tolist()]
+
+    def who(batch: np.ndarray) -> str:
+        return f"The task that hashes {without_credentials(paths(batch)[0])} and the files after it"
+
     window = tasks_in_flight()
-    running = {}
-    waiting = iter(batches)
-    exhausted = False
-    while running or not exhausted:
-        while not exhausted and len(running) < window:
-            batch = next(waiting, None)
-            exhausted = batch is None
-            if batch is not None:
-                running[remote.remote([inputs.paths[number] for number in batch.tolist()])] = batch
-        if running:
-            (ready, *_), _ = ray.wait(list(running), num_returns=1)
-            try:
-                yield running.pop(ready), ray.get(ready)
-            except RayTaskError as error:
-                if isinstance(error.cause, ClozeError):
-                    raise error.cause from None
-                raise
+    for batch, digests in in_flight(lambda batch: remote.remote(paths(batch)), batches, window, who):
+        if digests is not None:
+            yield batch, digests
 
 
 def _hash_paths(paths: Sequence[str]) -> bytes:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 
 from cluster.artefacts.errors import ConfigError
+from cluster.failures import TASK_RETRIES
 from cluster.progress import Advance
-from cluster.runtime import ray_runtime
+from cluster.runtime import STATUS_INTERVAL_S, in_flight, ray_runtime
 from cluster.stopping import StopFile
-from cluster.worker_pool import run_pool
 from pipeline.run.tracking import start_run
 from pipeline.tune.processes import make_accelerator
 from pipeline.tune.runner import StartRun, TrialRunner, end_tracked_runs, ended_as, stopping
@@ -52,7 +53,6 @@ def train_side_by_side(
             f"side_by_side starts trainings by itself, but {accelerator.num_processes} processes were launched.",
             next_step="start one process, or set side_by_side=1 to share each training among the processes",
         )
-    records: dict[str, TrialRecord] = {}
     config, threads = trials.config, trials.config.num_threads or 1
     with ray_runtime():
         try:
@@ -60,48 +60,91 @@ def train_side_by_side(
                 resources = ray.cluster_resources()
                 cpus, gpus = int(resources.get("CPU", 1)), int(resources.get("GPU", 0))
                 cpus_of_each = 1 if gpus else min(threads, cpus)
-                pool = run_pool(
-                    partial(TrialWorker, trials, workspace.resolve(), track, cpus_of_each),
-                    missing,
-                    num_workers=config.side_by_side or gpus or max(1, cpus // threads),
+                workers = _start_workers(
+                    min(len(missing), config.side_by_side or gpus or max(1, cpus // threads)),
                     num_cpus=cpus_of_each,
                     num_gpus=1 if gpus else 0,
                 )
-                for trial, record, shown in pool:
-                    if record is None:
-                        advance(0, shown)
-                    else:
-                        records[trial.name] = record
-                        advance(num_updates[trial.name], f"{trial.name} done")
+                # By reference, and not for the constructor: Ray would warn that it cannot start an actor again.
+                shared = [ray.put((trials, workspace.resolve(), track, cpus_of_each))]
+                return _train(workers, shared, missing, num_updates, advance)
         except BaseException as error:
             # Workers that were killed could not end their MLflow runs.
             if track is start_run:
                 end_tracked_runs(trials, workspace, missing, ended_as(error))
             raise
+
+
+def _start_workers(count: int, **resources: float) -> list[Any]:
+    """Actors that Ray starts again after a crash; they are asked for their progress while they work."""
+    import ray
+
+    # Ray's own types know no numbers that are not written out.
+    remote: Any = ray.remote(  # pyright: ignore[reportCallIssue]
+        **resources, max_restarts=TASK_RETRIES, max_task_retries=TASK_RETRIES, max_concurrency=2
+    )(TrialWorker)
+    return [remote.remote() for _ in range(count)]
+
+
+def _train(
+    workers: Sequence[Any],
+    shared: Sequence[Any],
+    missing: Sequence[Trial],
+    num_updates: Mapping[str, int],
+    advance: Advance,
+) -> dict[str, TrialRecord]:
+    """Give every worker one trial after the other; the workers are killed afterwards."""
+    import ray
+    from ray.exceptions import RayError
+
+    idle = list(workers)
+    working: dict[Trial, Any] = {}
+    records: dict[str, TrialRecord] = {}
+
+    def submit(trial: Trial) -> Any:
+        working[trial] = worker = idle.pop()
+        return worker.work.remote(shared, trial)
+
+    try:
+        for trial, record in in_flight(submit, missing, len(workers), lambda trial: f"The worker of {trial}"):
+            if record is None:
+                shown = ""
+                with suppress(RayError):  # still starting, or being started again
+                    shown = str(ray.get(working[trial].progress.remote(), timeout=STATUS_INTERVAL_S))
+                advance(0, shown)
+            else:
+                idle.append(working.pop(trial))
+                records[trial.name] = record
+                advance(num_updates[trial.name], f"{trial.name} done")
+    finally:
+        for worker in workers:
+            ray.kill(worker)
     return records
 
 
 class TrialWorker:
-    """A worker of the pool: encodes tasks and reads weights once, for all of its trainings."""
+    """An actor that runs one training at a time; it encodes tasks and reads weights once, for all of its trainings."""
 
-    def __init__(self, trials: Trials, workspace: Path, track: StartRun, num_threads: int) -> None:
-        self._num_threads = num_threads
-        self._request = StopFile(workspace / IN_PROGRESS)
-        config = trials.config.model_copy(update={"num_threads": num_threads})
-        self._runner = TrialRunner(make_accelerator(config), trials, workspace, track)
+    def __init__(self) -> None:
+        self._runner: TrialRunner | None = None
         self._shown = ""
 
-    def work(self, trial: Trial) -> TrialRecord:
-        """Run one training."""
+    def work(self, shared: Sequence[Any], trial: Trial) -> TrialRecord:
+        """Run one training. It is begun again after a crash."""
+        import ray
         import torch
 
         def show(updates: int, shown: str) -> None:
             self._shown = shown
 
+        trials, workspace, track, num_threads = ray.get(shared[0])
+        if self._runner is None:
+            config = trials.config.model_copy(update={"num_threads": num_threads})
+            self._runner = TrialRunner(make_accelerator(config), trials, workspace, track)
         # OpenMP counts its threads for each calling thread, and Ray calls from more than one.
-        torch.set_num_threads(self._num_threads)
-        return self._runner.run(trial, show, self._request)
+        torch.set_num_threads(num_threads)
+        return self._runner.run(trial, show, StopFile(workspace / IN_PROGRESS))
 
     def progress(self) -> str:
-        """The training's last line."""
+        """The training's last line; another thread asks for it."""
         return self._shown

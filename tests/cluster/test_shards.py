@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster import progress as progress_module
+from cluster import runtime
 from cluster import shards as shards_module
 from cluster.artefacts.errors import (
     MissingInputError,
@@ -186,7 +187,7 @@ def test_status_of_a_long_task_is_shown_until_it_ends(tmp_path, monkeypatch, cap
         return status
 
     monkeypatch.setattr(shards_module, "read_status", read_and_release)
-    monkeypatch.setattr(shards_module, "STATUS_INTERVAL_S", 0.05)
+    monkeypatch.setattr(runtime, "STATUS_INTERVAL_S", 0.05)
     monkeypatch.setattr(progress_module, "PLAIN_INTERVAL_S", 0.0)
     map_shards(write, make(["words"], _0={"tell": str(shown)}), tmp_path / "o", title="long")
     assert "long: 0/1" in (err := capsys.readouterr().err)

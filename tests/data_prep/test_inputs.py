@@ -1,6 +1,7 @@
 """Source files as columns: listed, hashed and grouped."""
 
 import os
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError, MissingInputError, WorkersLostError
+from cluster.runtime import ray_runtime
 from data_prep import input_hashes
 from data_prep.config import PreparationConfig
 from data_prep.documents import document_files
@@ -113,6 +115,13 @@ def test_what_was_hashed_before_a_failure_is_kept(config, hashed, monkeypatch: p
     hashed.clear()
     assert list(hash_inputs(inputs, config.out)) == digests(inputs)
     assert hashed == ["a/4", "b/0", "b/1", "b/2"]
+
+
+def test_a_hashing_task_that_always_dies_is_named(config, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(input_hashes, "TASK_RETRIES", 0)
+    monkeypatch.setattr(input_hashes, "_hash_paths", lambda paths: os.kill(os.getpid(), signal.SIGKILL))
+    with ray_runtime("local", num_cpus=1), pytest.raises(WorkersLostError, match="a/0 and"):
+        hash_inputs(list_inputs(config), config.out)
 
 
 def expected_groups(sizes: Sequence[tuple[int, int]], shard_bytes: int) -> list[list[int]]:

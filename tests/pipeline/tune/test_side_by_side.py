@@ -73,7 +73,7 @@ def kill_a_worker(out: Path) -> int:
     titles = {
         process.pid: " ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)
     }
-    worker = next(pid for pid, title in titles.items() if title.startswith("ray::_Actor"))
+    worker = next(pid for pid, title in titles.items() if title.startswith("ray::TrialWorker"))
     os.kill(worker, signal.SIGKILL)
     return worker
 
