@@ -26,15 +26,7 @@ IN_README = (
 """Files of this folder whose figures README has."""
 OTHERS = (
     "packing",
-    "pii",
-    "elmo_layer",
-    "featurising",
-    "generation",
-    "line_wrapping",
-    "low_rank",
-    "language",
     "filters",
-    "article_extraction",
     "growth",
     "plan_memory",
     "resume",

@@ -1,7 +1,5 @@
 """Which text of a page is its article, on pages written for each kind of thing that stands around articles."""
 
-import gzip
-import json
 from collections.abc import Sequence
 
 import pytest
@@ -9,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.text import page_blocks_kernel, page_scan
-from data_prep.text.encodings import decode_html
 from data_prep.text.html import read_page
 from data_prep.text.page_blocks import Role, role_of_names
-from tests.benchmarks.article_extraction import read_folder, score
 
 PARAGRAPHS = [
     "The river rose through the night, and by morning the lower streets of the town were under water.",
@@ -186,17 +182,6 @@ def test_pages_that_are_large_in_any_way_are_read_in_seconds(name):
     text = text_of(LARGE[name])
     assert text or name == "controls"
     assert "\x00" not in text
-
-
-def test_the_benchmark_measures_runs_of_four_words(tmp_path):
-    (tmp_path / "html").mkdir()
-    (tmp_path / "html" / "a.html.gz").write_bytes(gzip.compress(NEWS.encode()))
-    (tmp_path / "ground-truth.json").write_text(json.dumps({"a": {"articleBody": "one two three four five"}}))
-    truth, pages = read_folder(tmp_path)
-    assert pages == [decode_html(NEWS.encode(), None)]
-    assert score(truth, ["one two three four six"]) == (0.5, 0.5, 0.5)
-    assert score(truth, [truth[0]]) == (1.0, 1.0, 1.0)
-    assert score(truth, [""]) == (0.0, 0.0, 0.0)
 
 
 def test_compiled_loops_over_a_page_give_the_same_numbers_the_same_names():

@@ -11,8 +11,8 @@ from data_prep.sources.base import FilePart, SourceConfig
 from data_prep.sources.books import BooksTextConfig
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
-from tests.benchmarks.line_wrapping import mid_sentence
 from tests.data_prep import reading
+from tests.data_prep.test_wrapping import mid_sentence
 
 pytestmark = pytest.mark.corpora
 MARKUP = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{\||<ref|thumb\||Category:|'''")
