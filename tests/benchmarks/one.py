@@ -29,7 +29,6 @@ OTHERS = (
     "filters",
     "growth",
     "plan_memory",
-    "resume",
     "control_plane",
     "many_inputs",
     "large_store",

@@ -22,7 +22,7 @@ from pipeline.samples.formats import FORMATS
 from pipeline.samples.index_cache import IndexCache
 from pipeline.samples.mixture import Cutter, StoreShare
 from pipeline.samples.packed import Packed
-from tests.benchmarks.resume import write_short_documents
+from tests.benchmarks.start import write_short_documents
 from tests.pipeline.materials import CORPUS, Corpus, open_samples, same, write_corpus
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
