@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from cluster.templates import TEMPLATES
 from pipeline.config.loading import BASE_KEY
 from pipeline.config.problems import TAG_FIELDS
 
@@ -73,10 +74,7 @@ KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "prompt": ("pipeline.ask.prompting.config", "PromptConfig"),
         "road": ("pipeline.road.stages", "RoadConfig"),
         "ladder": ("pipeline.road.ladder.config", "LadderConfig"),
-        "kuberay": ("cluster.templates.kuberay.settings", "KubeRay"),
-        "slurm": ("cluster.templates.slurm.settings", "Slurm"),
-        "ray-up": ("cluster.templates.ray_up.settings", "RayUp"),
-        "ssh": ("cluster.templates.ssh.settings", "SshHosts"),
+        **{kind: (each.__module__, each.__qualname__) for kind, each in TEMPLATES.items()},
     }
 )
 """The kinds of YAML files: where the class of each is."""

@@ -26,8 +26,9 @@ from pipeline.objectives.kernels.text_noise import (
     denoising_pairs,
 )
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise, poisson_table
-from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
+from pipeline.samples.packed import Packed, Reading
 
 NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
 

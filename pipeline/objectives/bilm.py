@@ -23,8 +23,9 @@ from models.elmo.config import PADDING, SENTENCE_BEGIN, SENTENCE_END, SHIFT, WOR
 from pipeline.config.loading import Config
 from pipeline.objectives.base import Batch, Term
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.formats import Format
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import Format, Packed, Reading
+from pipeline.samples.packed import Packed, Reading
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,8 +10,9 @@ import numpy as np
 from pipeline.config.loading import Config
 from pipeline.objectives.base import Batch, Term, boundaries
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
+from pipeline.samples.packed import Packed, Reading
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

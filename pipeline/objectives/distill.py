@@ -21,8 +21,9 @@ from pipeline.objectives import mlm
 from pipeline.objectives.base import Batch, ModelReference, Term, TrainedModel
 from pipeline.objectives.mlm import MaskedLM
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
+from pipeline.samples.packed import Packed, Reading
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from pipeline.objectives.base import Term
-from pipeline.samples.packed import PAIR_FORMATS, SINGLE_FORMATS, Packed, Reading, Relation
+from pipeline.samples.formats import PAIR_FORMATS, SINGLE_FORMATS
+from pipeline.samples.packed import Packed, Reading, Relation
 
 
 def reading(pairs: Relation | None, sequence_length: int) -> Reading:

@@ -19,8 +19,9 @@ from pipeline.objectives import mlm, nsp
 from pipeline.objectives.base import Batch, Term, boundaries
 from pipeline.objectives.mlm import mask_tokens, masking_of
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
+from pipeline.samples.packed import Packed, Reading
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

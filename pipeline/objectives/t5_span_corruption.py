@@ -26,8 +26,9 @@ from pipeline.objectives.kernels.span_noise import (
     suffix_limit,
 )
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
+from pipeline.samples.packed import Packed, Reading
 
 NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
 TIGHT = 8

@@ -25,8 +25,9 @@ from pipeline.objectives.t5_span_corruption import (
     span_tokens,
 )
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import SINGLE_FORMATS, Packed, Reading
+from pipeline.samples.packed import Packed, Reading
 
 NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
 

@@ -26,8 +26,9 @@ from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.plan.activations import Activations, Shape, activations_of
 from pipeline.plan.flops import count_flops
 from pipeline.run.config import PretrainConfig
+from pipeline.samples.formats import PAIR_FORMATS
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import PAIR_FORMATS, Packed
+from pipeline.samples.packed import Packed
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}

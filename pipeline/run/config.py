@@ -36,7 +36,8 @@ from pipeline.run.settings import (
 )
 from pipeline.run.token_plan import UNBOUNDED_STEPS, TokenPlan
 from pipeline.samples.batch_plan import BatchPlan
-from pipeline.samples.packed import Format, Reading
+from pipeline.samples.formats import Format
+from pipeline.samples.packed import Reading
 
 
 class PretrainConfig(Config):

@@ -13,7 +13,7 @@ from cluster.artefacts.places import PlaceSetting
 from data_prep.short_forms import also_written
 from pipeline.config.loading import Config
 from pipeline.config.problems import SettingsMisfit
-from pipeline.samples.packed import Format
+from pipeline.samples.formats import Format
 
 _DURATION = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -13,18 +13,10 @@ from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import hash_json
 from cluster.node_load import memory
 from data_prep.token_store import TokenStore
+from pipeline.samples.formats import PAIR_FORMATS, Format
 from pipeline.samples.index_cache import EpochPrefetch, IndexCache, Summary
 from pipeline.samples.mixture import Cutter, IndexMaker, Mixture, Part, Split, StoreShare
-from pipeline.samples.packed import (
-    PAIR_FORMATS,
-    Format,
-    Packed,
-    Relation,
-    Special,
-    TokenSources,
-    find_sources,
-    number_sources,
-)
+from pipeline.samples.packed import Packed, Relation, Special, TokenSources, find_sources, number_sources
 from pipeline.samples.rows import ShuffledRows, Slice, slices_of_row
 from pipeline.samples.text import find_documents, find_source_numbers, read_rows, sentence_positions, span_of
 

@@ -15,26 +15,6 @@ from pipeline.samples.text import count_up_to
 if TYPE_CHECKING:
     from data_prep.token_store import TokenStore
 
-Format = Literal[
-    "contiguous",
-    "best_fit",
-    "full_sentences",
-    "doc_sentences",
-    "segment_pair",
-    "sentence_pair",
-    "sentences",
-]
-"""Ways to cut samples from documents; `pipeline/samples/formats/__init__.py` describes each."""
-SINGLE_FORMATS: tuple[Format, ...] = (
-    "contiguous",
-    "best_fit",
-    "full_sentences",
-    "doc_sentences",
-    "sentences",
-)
-"""Formats in which a piece is one slice of a document."""
-PAIR_FORMATS: tuple[Format, ...] = ("segment_pair", "sentence_pair")
-"""Formats in which a piece is a pair of segments (Devlin et al. 2019, section 3.1, task 2)."""
 Relation = Literal["nsp", "sop"]
 """Origin of second segments: next or random (Devlin et al. 2019), or right or swapped order (Lan et al. 2020)."""
 
@@ -43,7 +23,7 @@ Relation = Literal["nsp", "sop"]
 class Reading:
     """The samples that an objective asks for."""
 
-    formats: tuple[Format, ...]
+    formats: tuple[str, ...]
     """Formats it can learn from. The first is the format of its paper, taken when the configuration names none."""
     length: int
     """Tokens of a sample as it is read. Differs from the sequence length where noise shortens the text (T5)."""

@@ -16,9 +16,8 @@ import numpy as np
 import orjson
 
 from data_prep.token_arrays import TokenArrays
-from pipeline.samples.formats import FORMATS
+from pipeline.samples.formats import FORMATS, PAIR_FORMATS
 from pipeline.samples.formats.base import FormatInput
-from pipeline.samples.packed import PAIR_FORMATS
 from pipeline.samples.shuffle import StoreOrder
 from tests.benchmarks.compare import Share
 from tests.benchmarks.corpus import documents

@@ -17,9 +17,10 @@ from data_prep.ragged import Ragged
 from data_prep.token_arrays import TokenArrays
 from data_prep.token_writer import EncodedBatch
 from pipeline.samples.dataset import TokenDataset
+from pipeline.samples.formats import PAIR_FORMATS
 from pipeline.samples.formats.base import FormatInput, RowFormat
 from pipeline.samples.mixture import StoreShare
-from pipeline.samples.packed import PAIR_FORMATS, Packed, Relation
+from pipeline.samples.packed import Packed, Relation
 from pipeline.samples.rows import Slice, slices_of_row
 from pipeline.samples.shuffle import StoreOrder
 from pipeline.samples.text import sentence_positions, write_rows

@@ -14,9 +14,9 @@ from data_prep.token_store import TokenStore
 from pipeline.samples import dataset as dataset_module
 from pipeline.samples import mixture, shuffle
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.formats import FORMATS, packing, pair_chunks
+from pipeline.samples.formats import FORMATS, PAIR_FORMATS, packing, pair_chunks
 from pipeline.samples.mixture import StoreShare
-from pipeline.samples.packed import PAIR_FORMATS, Packed
+from pipeline.samples.packed import Packed
 from tests.pipeline.materials import CORPUS, FIRST_ORDINARY, open_samples, same, write_corpus
 from tests.pipeline.packed_texts import row_alone
 

@@ -27,10 +27,10 @@ from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import Batch
 from pipeline.objectives.vocabulary import make_vocabulary
 from pipeline.run.inputs import Inputs
-from pipeline.samples.formats import FORMATS
+from pipeline.samples.formats import FORMATS, SINGLE_FORMATS, Format
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import NO_SOURCE, SINGLE_FORMATS, Format, TokenSources, find_sources
+from pipeline.samples.packed import NO_SOURCE, TokenSources, find_sources
 from pipeline.samples.rows import slices_of_row
 from tests.conftest import commit_tokens
 from tests.pipeline.materials import DOCUMENTS, LENGTHS, Corpus, open_samples

@@ -34,8 +34,8 @@ from pipeline.config.loading import validate
 from pipeline.objectives import OBJECTIVES
 from pipeline.run.config import PretrainConfig
 from pipeline.run.inputs import Inputs, open_inputs
+from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import SINGLE_FORMATS
 from pipeline.tune.export import export
 from tests.conftest import write_store
 from tests.pipeline.full_disk import largest_file

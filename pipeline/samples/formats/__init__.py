@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -21,19 +22,29 @@ from pipeline.samples.formats.base import FormatInput, RowFormat
 from pipeline.samples.formats.packing import PackedRows, best_fit, doc_sentences, sentences
 from pipeline.samples.formats.pairs import PairRows, segment_pair, sentence_pair
 from pipeline.samples.formats.stream import Contiguous, FullSentences, StreamRows
-from pipeline.samples.packed import Format
 from pipeline.samples.rows import EpochRows
 
-FORMATS: Mapping[Format, Callable[[FormatInput], RowFormat]] = {
+_SINGLE: Mapping[str, Callable[[FormatInput], RowFormat]] = {
     "contiguous": Contiguous,
     "best_fit": best_fit,
     "full_sentences": FullSentences,
     "doc_sentences": doc_sentences,
     "sentences": sentences,
+}
+"""Formats in which a piece is one slice of a document."""
+_PAIRS: Mapping[str, Callable[[FormatInput], RowFormat]] = {
     "segment_pair": segment_pair,
     "sentence_pair": sentence_pair,
 }
-"""Each format cuts the documents that it is given."""
+"""Formats in which a piece is a pair of segments (Devlin et al. 2019, section 3.1, task 2)."""
+FORMATS = {**_SINGLE, **_PAIRS}
+SINGLE_FORMATS, PAIR_FORMATS = tuple(_SINGLE), tuple(_PAIRS)
+
+if TYPE_CHECKING:
+    Format = str
+else:
+    Format = Literal[tuple(FORMATS)]
+    """The name of a format."""
 
 
 def rows_from_arrays(arrays: Mapping[str, np.ndarray]) -> EpochRows:
