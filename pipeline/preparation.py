@@ -19,7 +19,8 @@ from data_prep.input_checks import as_problems, check_inputs, find_input_errors
 from data_prep.inputs import Inputs, list_inputs
 from data_prep.layout import TOKENS
 from data_prep.sources import AnySource, SourceFile
-from data_prep.tokenizers.config import AnyTokenizer, TrainedTokenizer
+from data_prep.tokenizers import AnyTokenizer
+from data_prep.tokenizers.config import TrainedTokenizer
 from pipeline.config.loading import load_merged, load_plain, validate
 from pipeline.config.shipped import SUFFIX, list_shipped
 from pipeline.run.config import PretrainConfig

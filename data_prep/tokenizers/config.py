@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from cluster.artefacts.places import PlaceSetting
 
@@ -119,20 +119,3 @@ class PretrainedTokenizer(_Config):
     lowercase: bool | Literal["auto"] = "auto"
     """Whether a `vocab.txt` is one of lower-cased text without accents. `auto`: it is when no entry holds a
     capital letter, special tokens and unused entries aside."""
-
-
-def _tokenizer_kind(value: Any) -> str:
-    if isinstance(value, dict):
-        return str(value.get("kind", "pretrained" if "path" in value else "byte_level_bpe"))
-    return str(getattr(value, "kind", "byte_level_bpe"))
-
-
-AnyTokenizer = Annotated[
-    Annotated[ByteLevelBPE, Tag("byte_level_bpe")]
-    | Annotated[WordPiece, Tag("wordpiece")]
-    | Annotated[SentencePiece, Tag("sentencepiece")]
-    | Annotated[WordLexicon, Tag("word_lexicon")]
-    | Annotated[PretrainedTokenizer, Tag("pretrained")],
-    Discriminator(_tokenizer_kind),
-]
-"""`kind` may be left out: a `path` says pretrained, anything else trains byte-level BPE."""

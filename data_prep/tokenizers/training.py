@@ -4,19 +4,18 @@ letters would take it hours, and teach it nothing."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import regex
 
 from cluster.artefacts.shard_records import report_status
 from cluster.shards import ShardResult
-from data_prep.tokenizers import byte_level_bpe, sentencepiece, word_lexicon, wordpiece
+from data_prep.tokenizers import TRAINERS
 from data_prep.tokenizers.config import TrainedTokenizer, WordPiece
 from data_prep.tokenizers.sampling import NOTHING, Draw, drawn_texts
 
@@ -31,26 +30,6 @@ BETWEEN_SPACES = (r"\S",)
 """All that the cost of SentencePiece's training looks at: it grows with the square of what lies between two spaces."""
 PARTS = 16
 """Parts of a long word that are trained on; more of them would teach nothing but this word."""
-
-Train = Callable[[Iterable[str], Any], tuple[str, Mapping[str, int]]]
-"""Trains on texts with the kind's settings and returns the `tokenizer.json`, for which the same texts give the same
-bytes, and counts for the statistics."""
-
-
-def _uncounted(train: Callable[[Iterable[str], Any], str]) -> Train:
-    return lambda texts, config: (train(texts, config), {})
-
-
-TRAINERS: Mapping[str, Train] = MappingProxyType(
-    {
-        "byte_level_bpe": _uncounted(byte_level_bpe.train),
-        "wordpiece": _uncounted(wordpiece.train),
-        "sentencepiece": sentencepiece.train_and_check,
-        "word_lexicon": _uncounted(word_lexicon.train),
-    }
-)
-"""Trainers, by kind of tokenizer."""
-
 
 RUNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -108,7 +87,7 @@ def train_tokenizer(split: TrainingSplit, path: Path) -> ShardResult:
                 path, f"`lowercase: true` takes accents off and Hangul apart, in {', '.join(others)} too"
             )
         wanted = wanted.model_copy(update={"lowercase": lowercase})
-    trained, own_counts = TRAINERS[wanted.kind](limited(texts(), wanted), wanted)
+    trained, own_counts = TRAINERS[type(wanted)](limited(texts(), wanted), wanted)
     path.write_text(trained, encoding="utf-8")
     return ShardResult(rows=1, stats={**counts, **own_counts})
 

@@ -68,7 +68,7 @@ def words(text: str, runs: tuple[str, ...]) -> list[str]:
 def test_the_trainer_gets_no_longer_word_and_all_of_the_text(shard, tmp_path, monkeypatch, kind):
     config, runs = KINDS[kind]
     got: list[str] = []
-    recording = MappingProxyType({kind: lambda texts, wanted: (got.extend(texts), ("{}", {}))[1]})
+    recording = MappingProxyType({type(config): lambda texts, wanted: (got.extend(texts), ("{}", {}))[1]})
     monkeypatch.setattr(training, "TRAINERS", recording)
     train_tokenizer(TrainingSplit((shard,), config, 1), tmp_path / "tokenizer.json")
     lengths = [len(word) for text in got for word in words(text, runs)]
