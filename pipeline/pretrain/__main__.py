@@ -108,7 +108,7 @@ def _train(run: RunDirectory, rank: Rank) -> None:
             ),
             watching(run, without_driver=True) if first else nullcontext(),
         ):
-            from pipeline.pretrain.step import run_rank
+            from pipeline.pretrain.assembly import run_rank
 
             run_rank(run.path, rank)
     except ClozeError as error:

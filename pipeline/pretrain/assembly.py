@@ -1,46 +1,45 @@
-"""The parts of a rank's attempt at a run, made in order: the run is taken over, and the checkpoint to start from is
-found; then its log is opened, then its data, then the network."""
+"""A rank's attempt at a run: its trainer is made part by part, trained to the end, and closed. First the run is taken
+over and the checkpoint to start from is found, then come the log, the data, and the network."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 
-from cluster import logs
-from cluster.artefacts.errors import ConfigError, StorageError
+from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import created_by
-from cluster.collectives import from_rank_zero, gathered, while_others_wait
+from cluster.collectives import from_rank_zero, gathered
 from cluster.group import Rank
 from cluster.stopping import StopFile
 from models.initialization import init_weights
-from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, TrainerState, read_trainer_state, step_of
 from pipeline.checkpoint.references import resolve_model
-from pipeline.checkpoint.store import CheckpointStore, newest_good, store_of
+from pipeline.checkpoint.store import store_of
 from pipeline.engine.deepspeed.engine import Engine
-from pipeline.engine.device import prepare_network, trains_on_cuda
+from pipeline.engine.device import deterministic_algorithms, prepare_network, trains_on_cuda
 from pipeline.engine.interface import EngineSettings
 from pipeline.objectives import OBJECTIVES
 from pipeline.pretrain.batches import HostBatch, host_batch
 from pipeline.pretrain.evaluation import Evaluation
+from pipeline.pretrain.lost_workers import memory_explained
 from pipeline.pretrain.machine import describe
 from pipeline.pretrain.measure import Measurements
 from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.profiling import StepProfiler
-from pipeline.pretrain.resume_checks import require_not_lost
-from pipeline.pretrain.run_checkpoints import Counters, RunCheckpoints
+from pipeline.pretrain.run_checkpoints import RunCheckpoints, find_start
 from pipeline.pretrain.spikes import SpikeGuard
+from pipeline.pretrain.step import Trainer, seed_dropout
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.history import environment
 from pipeline.run.inputs import Inputs, open_inputs
-from pipeline.run.log.reporter import Reporter
+from pipeline.run.log.log import RunLog
+from pipeline.run.log.mlflow_sink import send_to_mlflow
+from pipeline.run.log.wandb_sink import send_to_wandb
 from pipeline.run.state import Heartbeat
 from pipeline.samples.index_cache import IndexCache
 from pipeline.samples.loader import StepLoader
@@ -48,91 +47,31 @@ from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 
 
-@dataclass(slots=True)
-class Parts:
-    """The parts that a rank trains with."""
-
-    run: RunDirectory
-    config: PretrainConfig
-    rank: Rank
-    fence: Fence | None
-    """On rank 0: the token by which this group took the run over; earlier groups write nothing any more."""
-    store: CheckpointStore
-    inputs: Inputs
-    loader: StepLoader[HostBatch]
-    evaluation: Evaluation
-    weights: Mapping[str, float]
-    """By loss term, its weight in the loss."""
-    engine: Engine
-    heartbeat: Heartbeat
-    reporter: Reporter
-    stop_file: StopFile
-    spikes: SpikeGuard
-    counters: Counters
-    checkpoints: RunCheckpoints
-    measurements: Measurements
-    profiler: StepProfiler
-
-    def beat(self, part: str) -> None:
-        """Give a sign of life, in a part of a step."""
-        logs.bind(step=self.counters.step)
-        self.heartbeat.beat(self.counters.step, part)
-
-    def restore(self, start: Start) -> None:
-        """Restore the engine, the counters and the loss window from a checkpoint."""
-        state = start.state
-        self.counters = Counters.of(state, self.config.metric)
-        # At the checkpoint's step: heartbeats count the updates since the first one.
-        self.beat("loading")
-        self.engine.restore(start.directory / DEEPSPEED_DIRECTORY)
-        self.spikes.restore(state.losses)
+def run_rank(directory: Path, rank: Rank) -> None:
+    """Body of every worker: train the run in a directory as far as it goes."""
+    torch.set_num_threads(rank.num_threads)
+    run = RunDirectory(directory)
+    # Where a GPU is full already, the first exchange is what fails.
+    with memory_explained(run, rank.rank), ExitStack() as ending:
+        if trains_on_cuda():
+            # Before the first exchange, which takes the current device.
+            torch.cuda.set_device(rank.local_rank)
+        config = from_rank_zero(run.config() if rank.rank == 0 else None)
+        ending.enter_context(deterministic_algorithms(config.compute.deterministic))
+        trainer, is_resumed = assemble(run, config, rank, ending)
+        trainer.train(is_resumed=is_resumed)
 
 
-class Start(NamedTuple):
-    """A checkpoint that training continues from."""
-
-    directory: Path
-    state: TrainerState
-
-
-def find_start(run: RunDirectory, rank: Rank, store: CheckpointStore) -> Start | None:
-    """The newest good checkpoint, verified by rank 0, on this machine; None before the first. All ranks call it.
-
-    Raises:
-        CorruptCheckpointError: there are checkpoints and none verifies.
-        StorageError: the store cannot be read.
-    """
-
-    def newest_step() -> int | None:
-        try:
-            path, messages = newest_good(store)
-        except StorageError as error:
-            raise StorageError(
-                error.problem,
-                kept="the run and its checkpoints",
-                next_step=f"when they can be read again: cloze resume {run.typed}",
-            ) from error
-        require_not_lost(run, path)
-        for message in messages:
-            run.record_event(Event.CHECKPOINT_SET_ASIDE, message=message)
-        return None if path is None else step_of(path)
-
-    step = from_rank_zero(while_others_wait(newest_step if rank.rank == 0 else None))
-    if step is None:
-        return None
-    copies = store.copies and rank.local_rank == 0 and rank.rank != 0
-    while_others_wait((lambda: store.fetch(step)) if copies else None)
-    return Start(store.local(step), read_trainer_state(store.local(step)))
-
-
-def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: ExitStack) -> tuple[Parts, bool]:
-    """Assemble all parts and restore the newest checkpoint.
+def assemble(
+    run: RunDirectory, config: PretrainConfig, rank: Rank, ending: ExitStack
+) -> tuple[Trainer, bool]:
+    """Assemble a trainer and restore the newest checkpoint.
 
     Args:
-        ending: closes the parts; the caller leaves it when training ends.
+        ending: closes its parts; the caller leaves it when training ends.
 
     Returns:
-        The parts, and whether a checkpoint was restored.
+        The trainer, and whether a checkpoint was restored.
 
     Raises:
         ConfigError: the configuration does not fit this group, or this machine.
@@ -144,16 +83,14 @@ def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: Exit
     store = store_of(run, config)
     start = find_start(run, rank, store)
     first_step = 0 if start is None else start.state.step
-    reporter = closed_by(
-        ending,
-        Reporter(
-            run,
-            since=first_step,
-            is_reporter=is_first,
-            wandb=config.wandb is not None,
-            is_lost=fence.is_lost if fence is not None else lambda: False,
-        ),
-    )
+    is_lost = fence.is_lost if fence is not None else lambda: False
+    log = closed_by(ending, RunLog(run, since=first_step, writes=is_first, is_lost=is_lost))
+    if is_first:
+        info = run.info
+        if uri := info.tracking_uri:
+            log.senders.append(send_to_mlflow(run, uri=uri, run_id=info.run_id, model_name=info.name))
+        if config.wandb is not None:
+            log.senders.append(send_to_wandb(run))
     # Its alarm is taken back first: sending the rest of the log may take longer than a stall.
     closed_by(ending, heartbeat)
     spikes = SpikeGuard(run, config, writes=is_first)
@@ -165,42 +102,31 @@ def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: Exit
     engine = Engine(model, EngineSettings.of(config), rank)
     # The indices of epochs that the run has left.
     cache.evict_unused()
-    checkpoints = RunCheckpoints(
-        run,
-        config,
-        rank,
-        store,
-        inputs,
-        reporter,
-        while_waiting=lambda: parts.beat("saving"),
-        fence=fence,
-    )
+    checkpoints = RunCheckpoints(run, config, rank, store, inputs, log, heartbeat, fence)
     workers = gathered({"rank": rank.rank, **describe(engine.device)})
-    parts = Parts(
-        run,
-        config,
-        rank,
-        fence,
-        store,
-        inputs,
-        loader,
-        evaluation,
-        evaluation.weights,
-        engine,
-        heartbeat,
-        reporter,
-        StopFile(run.path),
-        spikes,
-        Counters(),
-        checkpoints,
-        Measurements(run, config, rank, engine.device, inputs.build_model, workers, reporter),
-        closed_by(ending, StepProfiler(config.profile, run.profile, rank.rank, reporter.history)),
+    trainer = Trainer(
+        run=run,
+        config=config,
+        rank=rank,
+        fence=fence,
+        store=store,
+        source_names=inputs.source_names,
+        loader=loader,
+        evaluation=evaluation,
+        engine=engine,
+        heartbeat=heartbeat,
+        log=log,
+        stop_file=StopFile(run.path),
+        spikes=spikes,
+        checkpoints=checkpoints,
+        measurements=Measurements(run, config, rank, engine.device, inputs.build_model, workers, log),
+        profiler=closed_by(ending, StepProfiler(config.profile, run.profile, rank.rank, log.history)),
     )
     if start is not None:
-        parts.restore(start)
-    reporter.history(
+        trainer.restore(start)
+    log.history(
         Event.STARTED,
-        step=parts.counters.step,
+        step=trainer.counters.step,
         world_size=rank.world_size,
         optimizer=config.optimizer.kind,
         device=str(engine.device),
@@ -211,7 +137,7 @@ def assemble(run: RunDirectory, config: PretrainConfig, rank: Rank, ending: Exit
         commit=created_by().commit,
         environment=environment(),
     )
-    return parts, start is not None
+    return trainer, start is not None
 
 
 def _open_data(
@@ -269,12 +195,7 @@ def device_of(rank: Rank) -> torch.device:
     return torch.device("cuda", rank.local_rank) if trains_on_cuda() else torch.device("cpu")
 
 
-def seed_dropout(seed: int, step: int, micro_batch: int) -> None:
-    """Make dropout a function of (seed, step, micro-batch), on whichever rank the micro-batch runs."""
-    torch.manual_seed(Noise.of("dropout", seed, step, micro_batch).seed())
-
-
-Part = TypeVar("Part", bound=Heartbeat | Reporter | StepProfiler)
+Part = TypeVar("Part", bound=Heartbeat | RunLog | StepProfiler)
 
 
 def closed_by(ending: ExitStack, part: Part) -> Part:

@@ -326,7 +326,7 @@ def _train_group(run: RunDirectory, config: PretrainConfig, watch: StallWatch, s
 
 def _run_rank(directory: Path, rank: Rank) -> None:
     # Imported in the worker: the driver starts it without DeepSpeed and the network.
-    from pipeline.pretrain.step import run_rank
+    from pipeline.pretrain.assembly import run_rank
 
     logs.start()
     logs.bind(run=directory.name, rank=rank.rank)

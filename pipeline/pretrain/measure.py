@@ -26,7 +26,7 @@ from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind
-from pipeline.run.log.reporter import Reporter
+from pipeline.run.log.log import RunLog
 from pipeline.samples.loader import Step
 
 
@@ -96,10 +96,10 @@ class Measurements:
         device: torch.device,
         build: Callable[[], nn.Module],
         workers: Sequence[dict[str, Any]],
-        reporter: Reporter,
+        log: RunLog,
     ) -> None:
         """`build` makes the network that is trained; `workers` has, by rank, where it runs."""
-        self._config, self._rank, self._workers, self._reporter = config, rank, workers, reporter
+        self._config, self._rank, self._workers, self._log = config, rank, workers, log
         self._device = device
         self._busy_s: list[float] = []
         """`StepClock.busy_s` by step since the last comparison."""
@@ -133,7 +133,7 @@ class Measurements:
                 self._flops.per_sample / self._rank.world_size,
                 self._peak_flops,
             )
-            self._reporter.write(LogKind.STEP, number, {**values, **found, **memory(self._device)})
+            self._log.write(LogKind.STEP, number, {**values, **found, **memory(self._device)})
         if number % self._config.guards.straggler_every_steps == 0:
             self._compare_ranks(number)
 
@@ -146,10 +146,10 @@ class Measurements:
         everyone = gathered(mine)
         comparison = compare([one["busy_s"] for one in everyone], self._config.guards.straggler_ratio)
         most = {f"max_{name}": max(one["memory"][name] for one in everyone) for name in everyone[0]["memory"]}
-        self._reporter.write(LogKind.RANKS, number, {**comparison.metrics, **most})
-        self._reporter.write(LogKind.SYSTEM, number, by_host(one["machine"] for one in everyone))
+        self._log.write(LogKind.RANKS, number, {**comparison.metrics, **most})
+        self._log.write(LogKind.SYSTEM, number, by_host(one["machine"] for one in everyone))
         if comparison.stragglers:
-            self._reporter.history(Event.STRAGGLER, step=number, **comparison.event(self._workers))
+            self._log.history(Event.STRAGGLER, step=number, **comparison.event(self._workers))
 
 
 class SampleFlops:

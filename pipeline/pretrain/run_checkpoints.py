@@ -1,21 +1,24 @@
-"""The checkpoints of an attempt: saved in the background, and recorded in log and history; and the counters in them."""
+"""The checkpoints of an attempt: the one that it starts from, those saved in the background and recorded in log and
+history, and the counters in them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from cluster.artefacts.errors import StorageError, TakenOverError
-from cluster.collectives import from_rank_zero
+from cluster.collectives import from_rank_zero, while_others_wait
 from cluster.group import Rank
-from pipeline.checkpoint.checkpoint import TrainerState, evaluated
+from pipeline.checkpoint.checkpoint import TrainerState, evaluated, read_trainer_state, step_of
 from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
-from pipeline.checkpoint.store import CheckpointStore, Retention, best_step
+from pipeline.checkpoint.store import CheckpointStore, Retention, best_step, newest_good
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.objectives.base import is_better
 from pipeline.pretrain.ownership import Fence
+from pipeline.pretrain.resume_checks import require_not_lost
 from pipeline.pretrain.spikes import SpikeGuard
 from pipeline.run.config import PretrainConfig, identity_of
 from pipeline.run.directory import RunDirectory
@@ -23,7 +26,8 @@ from pipeline.run.events import Event
 from pipeline.run.history import logged_checkpoints, published_steps
 from pipeline.run.inputs import Inputs
 from pipeline.run.log.lines import METRIC_PREFIXES, LogKind
-from pipeline.run.log.reporter import Reporter
+from pipeline.run.log.log import RunLog
+from pipeline.run.state import Heartbeat
 
 MAX_FAILED_SAVES = 3
 """Saves in a row that may fail; the last of them ends the run."""
@@ -71,6 +75,43 @@ class Counters:
             self.evaluations_since_best += 1
 
 
+class Start(NamedTuple):
+    """A checkpoint that training continues from."""
+
+    directory: Path
+    state: TrainerState
+
+
+def find_start(run: RunDirectory, rank: Rank, store: CheckpointStore) -> Start | None:
+    """The newest good checkpoint, verified by rank 0, on this machine; None before the first. All ranks call it.
+
+    Raises:
+        CorruptCheckpointError: there are checkpoints and none verifies.
+        StorageError: the store cannot be read.
+    """
+
+    def newest_step() -> int | None:
+        try:
+            path, messages = newest_good(store)
+        except StorageError as error:
+            raise StorageError(
+                error.problem,
+                kept="the run and its checkpoints",
+                next_step=f"when they can be read again: cloze resume {run.typed}",
+            ) from error
+        require_not_lost(run, path)
+        for message in messages:
+            run.record_event(Event.CHECKPOINT_SET_ASIDE, message=message)
+        return None if path is None else step_of(path)
+
+    step = from_rank_zero(while_others_wait(newest_step if rank.rank == 0 else None))
+    if step is None:
+        return None
+    copies = store.copies and rank.local_rank == 0 and rank.rank != 0
+    while_others_wait((lambda: store.fetch(step)) if copies else None)
+    return Start(store.local(step), read_trainer_state(store.local(step)))
+
+
 class RunCheckpoints:
     """Saves the checkpoints of one attempt. All ranks make one, and call its methods at the same steps."""
 
@@ -81,19 +122,18 @@ class RunCheckpoints:
         rank: Rank,
         store: CheckpointStore,
         inputs: Inputs,
-        reporter: Reporter,
-        *,
-        while_waiting: Callable[[], None] = lambda: None,
-        fence: Fence | None = None,
+        log: RunLog,
+        heartbeat: Heartbeat,
+        fence: Fence | None,
     ) -> None:
         """Get ready to save; rank 0 logs the changes to checkpoints that the attempt before could not log any more.
 
         Args:
-            while_waiting: called again and again while a save is waited for.
+            heartbeat: beats while a save is waited for.
             fence: the fence of this group, on rank 0; no checkpoint is published once another group owns the run.
         """
         self._run, self._config, self._rank = run, config, rank
-        self._store, self._inputs, self._reporter, self._fence = store, inputs, reporter, fence
+        self._store, self._inputs, self._log, self._fence = store, inputs, log, fence
         self._allowed_changes = [
             {"step": event["step"], "differences": event["differences"]}
             for event in run.events(Event.CHANGED)
@@ -115,7 +155,7 @@ class RunCheckpoints:
             ),
             Retention(settings.keep_last, settings.keep_every_steps, lambda: published_steps(run)),
             asynchronous=settings.asynchronous,
-            while_waiting=while_waiting,
+            while_waiting=lambda: heartbeat.beat(heartbeat.step, "saving"),
             before_publishing=fence.require if fence is not None else lambda: None,
         )
         self.attempt = self._saver.attempt
@@ -132,7 +172,7 @@ class RunCheckpoints:
     def save(self, engine: Engine, counters: Counters, spikes: SpikeGuard) -> None:
         """Copy the state, and have it written while training goes on."""
         # The log up to the checkpoint's step must survive a power failure, too.
-        self._reporter.sync()
+        self._log.sync()
         config, info = self._config, self._run.info
         state = TrainerState(
             **asdict(counters),
@@ -162,17 +202,19 @@ class RunCheckpoints:
             if not isinstance(outcome, Committed):
                 self._failed.append(outcome.error)
                 message = outcome.error.problem[:2000]
-                self._reporter.history(Event.CHECKPOINT_FAILED, step=outcome.step, message=message)
+                self._log.history(Event.CHECKPOINT_FAILED, step=outcome.step, message=message)
                 continue
             self._failed.clear()
             self._committed = outcome.step
             self._forget_all_but(outcome.kept, outcome.step)
-            self._log(outcome.step, outcome.place, outcome.fingerprint, outcome.held_out, outcome.best)
+            self._log_checkpoint(
+                outcome.step, outcome.place, outcome.fingerprint, outcome.held_out, outcome.best
+            )
             if outcome.warning:
-                self._reporter.history(Event.RETENTION_FAILED, step=outcome.step, message=outcome.warning)
+                self._log.history(Event.RETENTION_FAILED, step=outcome.step, message=outcome.warning)
             times = {"checkpoint_waited_s": outcome.waited_s, "checkpoint_s": outcome.seconds}
             size = {"checkpoint_bytes": outcome.size_bytes}
-            self._reporter.write(LogKind.SAVING, outcome.step, times | size)
+            self._log.write(LogKind.SAVING, outcome.step, times | size)
         return len(self._failed) >= MAX_FAILED_SAVES
 
     def require_saved(self, step: int) -> None:
@@ -214,22 +256,22 @@ class RunCheckpoints:
             manifest = self._store.manifest(step)
             _, held_out = evaluated(manifest.stats)
             is_best = best_step(self._store) == step
-            self._log(step, self._store.place(step), manifest.fingerprint, held_out, is_best)
+            self._log_checkpoint(step, self._store.place(step), manifest.fingerprint, held_out, is_best)
 
     def _forget_all_but(self, steps: Collection[int], newest: int) -> None:
         """Log that checkpoints were deleted, so that tracking deletes them too. Those newer than `newest` were set
         aside, and will be made again."""
         gone = [step for step in sorted(self._logged) if step < newest and step not in steps]
-        if gone and self._reporter.write(LogKind.FORGET, newest, {"steps": gone}):
+        if gone and self._log.write(LogKind.FORGET, newest, {"steps": gone}):
             self._logged.difference_update(gone)
 
-    def _log(
+    def _log_checkpoint(
         self, step: int, place: str, fingerprint: str, held_out: Mapping[str, float], best: bool
     ) -> None:
         local = Path(place)
         self._logged.add(step)
         # Metrics of an evaluation at an earlier step are not metrics of these weights.
-        evaluated_ms = self._reporter.evaluated_ms(step)
+        evaluated_ms = self._log.evaluated_ms(step)
         entry = {
             "directory": str(local.resolve()) if local.is_dir() else place,
             "fingerprint": fingerprint,
@@ -240,4 +282,4 @@ class RunCheckpoints:
             "best": best,
             "kept": sorted(self._logged),
         }
-        self._reporter.write(LogKind.CHECKPOINT, step, entry)
+        self._log.write(LogKind.CHECKPOINT, step, entry)

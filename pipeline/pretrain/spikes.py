@@ -19,7 +19,7 @@ from pipeline.pretrain.batches import HostBatch
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.lines import LogKind
-from pipeline.run.log.reporter import Reporter
+from pipeline.run.log.log import RunLog
 from pipeline.run.skipped_data import SkipLedger, SkippedData, SkippedStep
 from pipeline.samples.loader import Step
 
@@ -118,18 +118,17 @@ class SpikeGuard:
         from_rank_zero(None)
 
 
-def report_skipped_update(reporter: Reporter, step: Step[HostBatch], loss: float, grad_norm: float) -> None:
+def report_skipped_update(log: RunLog, step: Step[HostBatch], loss: float, grad_norm: float) -> None:
     """Record an update that was skipped, with its samples. All ranks call it: they know the same loss and norm."""
     samples = gathered([sample for batch in step.micro_batches for sample in batch.data.sample_ids.tolist()])
-    reporter.event(
-        LogKind.SKIPPED_UPDATE,
-        step.update + 1,
-        data_step=step.data_step,
-        why="the loss" if not math.isfinite(loss) else "the gradient",
-        loss=str(loss),
-        grad_norm=str(grad_norm),
-        samples={f"rank {rank}": own for rank, own in enumerate(samples)},
-    )
+    details = {
+        "data_step": step.data_step,
+        "why": "the loss" if not math.isfinite(loss) else "the gradient",
+        "loss": str(loss),
+        "grad_norm": str(grad_norm),
+        "samples": {f"rank {rank}": own for rank, own in enumerate(samples)},
+    }
+    log.event(LogKind.SKIPPED_UPDATE, step.update + 1, details)
 
 
 def loss_spike(

@@ -9,28 +9,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 
+from cluster import logs
 from cluster.artefacts.errors import PreemptedError
 from cluster.collectives import from_rank_zero, summed
 from cluster.group import Rank
-from pipeline.engine.device import deterministic_algorithms, trains_on_cuda
+from cluster.stopping import StopFile
+from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY
+from pipeline.checkpoint.store import CheckpointStore
+from pipeline.engine.deepspeed.engine import Engine
 from pipeline.engine.interface import Update
-from pipeline.pretrain.assembly import Parts, assemble, find_start, seed_dropout
 from pipeline.pretrain.batches import HostBatch, Totals
-from pipeline.pretrain.lost_workers import memory_explained
-from pipeline.pretrain.measure import StepClock
-from pipeline.pretrain.ownership import taken_over
+from pipeline.pretrain.evaluation import Evaluation
+from pipeline.pretrain.measure import Measurements, StepClock
+from pipeline.pretrain.ownership import Fence, taken_over
+from pipeline.pretrain.profiling import StepProfiler
+from pipeline.pretrain.run_checkpoints import Counters, RunCheckpoints, Start, find_start
 from pipeline.pretrain.schedule import Schedule
-from pipeline.pretrain.spikes import not_finite, report_skipped_update
+from pipeline.pretrain.spikes import SpikeGuard, not_finite, report_skipped_update
+from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind
-from pipeline.samples.loader import Step
+from pipeline.run.log.log import RunLog
+from pipeline.run.state import Heartbeat
+from pipeline.samples.loader import Step, StepLoader
+from pipeline.samples.noise import Noise
 
 
 class Exchange(NamedTuple):
@@ -48,16 +57,46 @@ class Exchange(NamedTuple):
     """Whether too many checkpoints in a row could not be written."""
 
 
+@dataclass
 class Trainer:
     """One rank of one attempt at a run."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts, self._config, self._engine = parts, parts.config, parts.engine
-        self._schedule = Schedule(self._config)
-        self._clock = StepClock(parts.engine.device)
+    run: RunDirectory
+    config: PretrainConfig
+    rank: Rank
+    fence: Fence | None
+    """On rank 0: the token by which this group took the run over; earlier groups write nothing any more."""
+    store: CheckpointStore
+    source_names: list[str]
+    """Sources whose losses are reported apart."""
+    loader: StepLoader[HostBatch]
+    evaluation: Evaluation
+    engine: Engine
+    heartbeat: Heartbeat
+    log: RunLog
+    stop_file: StopFile
+    spikes: SpikeGuard
+    checkpoints: RunCheckpoints
+    measurements: Measurements
+    profiler: StepProfiler
+    counters: Counters = field(default_factory=Counters)
+
+    def __post_init__(self) -> None:
+        self._schedule = Schedule(self.config)
+        self._clock = StepClock(self.engine.device)
+        self._weights = self.evaluation.weights
+
+    def restore(self, start: Start) -> None:
+        """Restore the engine, the counters and the loss window from a checkpoint."""
+        state = start.state
+        self.counters = Counters.of(state, self.config.metric)
+        # At the checkpoint's step: heartbeats count the updates since the first one.
+        self._beat("loading")
+        self.engine.restore(start.directory / DEEPSPEED_DIRECTORY)
+        self.spikes.restore(state.losses)
 
     def train(self, *, is_resumed: bool) -> None:
-        """Run from where the parts stand to the end.
+        """Run from where the counters stand to the end.
 
         Raises:
             PreemptedError: the run was asked to stop, and has saved.
@@ -68,29 +107,29 @@ class Trainer:
         """
         if not is_resumed:
             self._evaluate()
-            if self._config.guards.spike_score is not None:
+            if self.config.guards.spike_score is not None:
                 # A checkpoint to roll back to.
                 self._save()
         while not self._is_over():
             self._train_until_rollback()
-        self._parts.checkpoints.require_saved(self._parts.counters.step)
+        self.checkpoints.require_saved(self.counters.step)
 
     def _train_until_rollback(self) -> None:
         """Make one update after another, to the end of the run or until a loss spike rolls it back."""
-        parts, clock, profiler = self._parts, self._clock, self._parts.profiler
+        clock, profiler = self._clock, self.profiler
         clock.since_last()
-        first, last = parts.counters.step, self._config.num_steps
-        with closing(parts.loader.steps(first, last, parts.spikes.skipped.data_step)) as steps:
-            parts.beat("data")
+        first, last = self.counters.step, self.config.num_steps
+        with closing(self.loader.steps(first, last, self.spikes.skipped.data_step)) as steps:
+            self._beat("data")
             following: Step[HostBatch] | None = next(steps)
             known = self._exchange(self._totals(), following)
             while following is not None and not self._is_over():
                 step, counts, elapsed_s = following, known.counts, known.elapsed_s
-                parts.measurements.prepare(step)
+                self.measurements.prepare(step)
                 profiler.step(step.update)
                 clock.start_step()
                 totals = self._forward_and_backward(step, counts)
-                parts.beat("data")
+                self._beat("data")
                 with clock.waiting(), profiler.part("data"):
                     following = next(steps, None)
                 known = self._exchange(totals, following)
@@ -99,128 +138,127 @@ class Trainer:
                     return
                 rate = self._schedule.learning_rate(step.update, elapsed_s)
                 update = self._update(step, metrics["loss"], rate)
-                predicted = int(counts[next(iter(parts.weights))])
-                parts.counters.predicted_tokens += predicted
-                parts.counters.elapsed_s = known.elapsed_s
+                predicted = int(counts[next(iter(self._weights))])
+                self.counters.predicted_tokens += predicted
+                self.counters.elapsed_s = known.elapsed_s
                 values = metrics | {"lr": rate, "elapsed_s": known.elapsed_s, "grad_norm": update.grad_norm}
                 values["predicted_tokens"] = predicted
                 if update.loss_scale is not None:
                     values["loss_scale"] = update.loss_scale
                 with profiler.part("logging"):
-                    parts.measurements.report(parts.counters.step, step, values, clock.end_step())
+                    self.measurements.report(self.counters.step, step, values, clock.end_step())
                 self._evaluate_and_save(known)
 
     def _forward_and_backward(self, step: Step[HostBatch], counts: Mapping[str, float]) -> Totals:
         """Add up the gradients of this rank's micro-batches."""
-        parts, engine = self._parts, self._engine
+        engine = self.engine
         # The engine averages over ranks and knows nothing of tokens: these scales turn its average of sums into the
         # sum over the global batch divided by the predictions of each term.
         scales = {
-            term: weight * parts.rank.world_size / max(counts[term], 1.0)
-            for term, weight in parts.weights.items()
+            term: weight * self.rank.world_size / max(counts[term], 1.0)
+            for term, weight in self._weights.items()
         }
         totals = self._totals()
         for batch in step.micro_batches:
-            parts.beat("forward")
-            seed_dropout(self._config.seed, step.update, batch.number)
-            with self._clock.forward(), parts.profiler.part("forward"):
+            self._beat("forward")
+            seed_dropout(self.config.seed, step.update, batch.number)
+            with self._clock.forward(), self.profiler.part("forward"):
                 losses, correct = engine(**batch.data.on(engine.device))
                 loss = torch.stack([losses[term] * scale for term, scale in scales.items()]).sum()
-            with parts.profiler.part("backward"):
+            with self.profiler.part("backward"):
                 engine.backward(loss, last=batch is step.micro_batches[-1])
             totals.add(losses, correct, batch.data.sources_on(engine.device))
         return totals
 
     def _exchange(self, totals: Totals, following: Step[HostBatch] | None) -> Exchange:
         """Exchange this step's losses, the next batch's predictions and rank 0's numbers, in one all-reduce."""
-        parts, fence = self._parts, self._parts.fence
-        parts.beat("exchange")
+        fence = self.fence
+        self._beat("exchange")
         batches = [] if following is None else following.micro_batches
-        counts = [float(sum(batch.data.counts[term] for batch in batches)) for term in parts.weights]
+        counts = [float(sum(batch.data.counts[term] for batch in batches)) for term in self._weights]
         # Other ranks than 0 add nothing but zeros.
         own = [0.0] * 4
         if fence is not None:
-            passed_s = parts.counters.elapsed_s + self._clock.since_last()
+            passed_s = self.counters.elapsed_s + self._clock.since_last()
             # An update that is repeated takes the time that was logged, because the learning rate of a run with a time
             # budget depends on it.
-            recorded = None if following is None else parts.reporter.recorded(following.update + 1)
+            recorded = None if following is None else self.log.recorded(following.update + 1)
             elapsed_s = passed_s if recorded is None else recorded["elapsed_s"]
-            saving_fails = parts.checkpoints.log_saves()
-            flags = parts.stop_file.requested(), saving_fails, fence.is_lost(now=saving_fails)
+            saving_fails = self.checkpoints.log_saves()
+            flags = self.stop_file.requested(), saving_fails, fence.is_lost(now=saving_fails)
             own = [elapsed_s, *map(float, flags)]
-        with parts.profiler.part("exchange"):
+        with self.profiler.part("exchange"):
             sums, others = summed(totals.sums, [*counts, *own])
         elapsed_s, stop, saving_fails, is_lost = others[len(counts) :]
         if is_lost:
             if fence is not None:
                 fence.require()
-            raise taken_over(parts.run)
-        shared = dict(zip(parts.weights, others, strict=False))
+            raise taken_over(self.run)
+        shared = dict(zip(self._weights, others, strict=False))
         return Exchange(sums, shared, elapsed_s, bool(stop), bool(saving_fails))
 
     def _rolls_back(self, step: Step[HostBatch], loss: float) -> bool:
         """Whether the loss is a spike; the run is then rolled back to its last checkpoint, and leaves the step's data
         out."""
-        parts = self._parts
-        spike = parts.spikes.find(step.update, step.data_step, loss)
+        spike = self.spikes.find(step.update, step.data_step, loss)
         if spike is None:
             return False
-        parts.checkpoints.wait()
-        start = find_start(parts.run, parts.rank, parts.store)
-        parts.spikes.leave_out(spike, None if start is None else start.directory)
+        self.checkpoints.wait()
+        start = find_start(self.run, self.rank, self.store)
+        self.spikes.leave_out(spike, None if start is None else start.directory)
         assert start is not None
         details = spike.model_dump(mode="json")
-        parts.reporter.event(LogKind.SPIKE, step.update + 1, **details, back_to=start.state.step)
-        self._engine.update(0.0, discard=True)
-        parts.restore(start)
+        self.log.event(LogKind.SPIKE, step.update + 1, {**details, "back_to": start.state.step})
+        self.engine.update(0.0, discard=True)
+        self.restore(start)
         return True
 
     def _update(self, step: Step[HostBatch], loss: float, rate: float) -> Update:
         """Update the weights, or skip the update where the loss or a gradient is not finite."""
-        parts, counters, config = self._parts, self._parts.counters, self._config
-        parts.beat("update")
+        counters, config = self.counters, self.config
+        self._beat("update")
         is_finite = math.isfinite(loss)
-        with parts.profiler.part("optimizer"):
-            update = self._engine.update(rate, discard=not is_finite)
+        with self.profiler.part("optimizer"):
+            update = self.engine.update(rate, discard=not is_finite)
         counters.step = step.update + 1
         samples = config.batch_plan.samples_at(step.update)
         counters.samples += samples
         counters.tokens += samples * config.sequence_length_at(step.update)
-        parts.spikes.window.add(loss)
+        self.spikes.window.add(loss)
         if update.applied:
             counters.skipped_updates = 0
         elif config.precision != "fp16" or not is_finite:
             # Dynamic loss scaling skips updates on its way to the right scale.
             counters.skipped_updates += 1
-            report_skipped_update(parts.reporter, step, loss, update.grad_norm)
+            report_skipped_update(self.log, step, loss, update.grad_norm)
             if (number := counters.skipped_updates) > config.guards.max_skipped_updates:
-                skipped = [*map(parts.spikes.skipped.data_step, range(counters.step - number, counters.step))]
-                checkpoint = from_rank_zero(parts.checkpoints.newest_place)
-                raise not_finite(parts.run, config, step.update, skipped, checkpoint)
+                skipped = [*map(self.spikes.skipped.data_step, range(counters.step - number, counters.step))]
+                checkpoint = from_rank_zero(self.checkpoints.newest_place)
+                raise not_finite(self.run, config, step.update, skipped, checkpoint)
         return update
 
     def _totals(self) -> Totals:
-        return Totals(self._parts.weights, self._parts.inputs.source_names, self._engine.device)
+        return Totals(self._weights, self.source_names, self.engine.device)
 
     def _evaluate_and_save(self, known: Exchange) -> None:
         """Evaluate and save, where either is due after this update; save and end, when the run was asked to."""
-        parts, run, step = self._parts, self._parts.run, self._parts.counters.step
+        run, step = self.run, self.counters.step
         last = self._is_over()
-        if last or step % self._config.evaluation.every_steps == 0:
+        if last or step % self.config.evaluation.every_steps == 0:
             self._evaluate()
             last = self._is_over()
-        is_due = last or step % self._config.checkpoint.every_steps == 0
+        is_due = last or step % self.config.checkpoint.every_steps == 0
         if is_due:
             self._save()
         if known.saving_fails:
-            raise parts.checkpoints.failure()
+            raise self.checkpoints.failure()
         if not known.stop or last:
             return
         if not is_due:
             self._save()
-        parts.checkpoints.require_saved(step)
-        reason = parts.stop_file.reason
-        parts.reporter.history(Event.PREEMPTED, step=step, reason=reason)
+        self.checkpoints.require_saved(step)
+        reason = self.stop_file.reason
+        self.log.history(Event.PREEMPTED, step=step, reason=reason)
         raise PreemptedError(
             f"{run.path.name} stopped at step {step}, as asked: {reason or 'a request in its directory'}.",
             kept=f"the checkpoint of step {step}; nothing has to be computed again",
@@ -228,33 +266,28 @@ class Trainer:
         )
 
     def _evaluate(self) -> None:
-        parts, config = self._parts, self._config
-        metrics = parts.evaluation.measure(parts.engine, parts.rank, lambda: parts.beat("evaluation"))
-        parts.counters.add_evaluation(metrics, config.metric, config.evaluation.min_improvement)
-        parts.reporter.write(LogKind.HELD_OUT, parts.counters.step, metrics)
+        config = self.config
+        metrics = self.evaluation.measure(self.engine, self.rank, lambda: self._beat("evaluation"))
+        self.counters.add_evaluation(metrics, config.metric, config.evaluation.min_improvement)
+        self.log.write(LogKind.HELD_OUT, self.counters.step, metrics)
+
+    def _beat(self, part: str) -> None:
+        """Give a sign of life, in a part of a step."""
+        logs.bind(step=self.counters.step)
+        self.heartbeat.beat(self.counters.step, part)
 
     def _save(self) -> None:
-        self._parts.beat("saving")
-        self._parts.checkpoints.save(self._engine, self._parts.counters, self._parts.spikes)
+        self._beat("saving")
+        self.checkpoints.save(self.engine, self.counters, self.spikes)
 
     def _is_over(self) -> bool:
         """Whether the run has made its last update: by its steps, its budget, or its patience without improvement."""
-        patience, counters = self._config.evaluation.patience, self._parts.counters
+        patience, counters = self.config.evaluation.patience, self.counters
         if patience is not None and counters.evaluations_since_best >= patience:
             return True
         return self._schedule.is_over(counters.step, counters.elapsed_s)
 
 
-def run_rank(directory: Path, rank: Rank) -> None:
-    """Body of every worker: train the run in a directory as far as it goes."""
-    torch.set_num_threads(rank.num_threads)
-    run = RunDirectory(directory)
-    # Where a GPU is full already, the first exchange is what fails.
-    with memory_explained(run, rank.rank), ExitStack() as ending:
-        if trains_on_cuda():
-            # Before the first exchange, which takes the current device.
-            torch.cuda.set_device(rank.local_rank)
-        config = from_rank_zero(run.config() if rank.rank == 0 else None)
-        ending.enter_context(deterministic_algorithms(config.compute.deterministic))
-        parts, is_resumed = assemble(run, config, rank, ending)
-        Trainer(parts).train(is_resumed=is_resumed)
+def seed_dropout(seed: int, step: int, micro_batch: int) -> None:
+    """Make dropout a function of (seed, step, micro-batch), on whichever rank the micro-batch runs."""
+    torch.manual_seed(Noise.of("dropout", seed, step, micro_batch).seed())

@@ -93,7 +93,8 @@ class Heartbeat:
         self._parts: set[str] = set()
         """Parts that earlier steps went through."""
         self._current: set[str] = set()
-        self._step = -1
+        self.step = -1
+        """The update that the last beat was of; -1 before the first."""
         self._armed_at, self._armed_s = 0.0, 0.0
         with run.refusals():
             run.heartbeats.mkdir(exist_ok=True)
@@ -113,7 +114,7 @@ class Heartbeat:
         if self._first_step is None:
             self._first_step = step
         # A run that goes back after a loss spike may come to earlier steps than it began with.
-        if step != self._step:
+        if step != self.step:
             self._parts |= self._current
             self._current = set()
         self._current.add(part)
@@ -128,7 +129,7 @@ class Heartbeat:
             return
         faulthandler.cancel_dump_traceback_later()
         with suppress(OSError):
-            self._put(self._step, ENDED, 0.0)
+            self._put(self.step, ENDED, 0.0)
         os.close(self._file)
         self._stacks.close()
         if self._stacks_path.stat().st_size == 0:
@@ -143,7 +144,7 @@ class Heartbeat:
         self._put(step, part, timeout_s)
 
     def _put(self, step: int, part: str, timeout_s: float) -> None:
-        self._step = step
+        self.step = step
         record = {
             **self._who,
             "step": step,

@@ -24,7 +24,7 @@ from typing import Any
 PATIENCE_S = 600
 """Seconds that a test waits for what must come: a fresh machine compiles before its first step, a busy one is slow."""
 _FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["deepspeed", "pipeline.pretrain.step"])
+_FORKED.set_forkserver_preload(["deepspeed", "pipeline.pretrain.assembly"])
 
 
 class Group:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from pipeline.run.log import lines as log_lines
 from pipeline.run.log.lines import entries_backwards, log_size, read_metrics, read_new
 from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
-from pipeline.run.log.reporter import Reporter
+from pipeline.run.state import Heartbeat
 from pipeline.run.tracking import SETTING_TAG, SETTINGS_FILE, TrackedRun, connect, start_run, tracking_uri
 from tests.pipeline.full_disk import largest_file
 from tests.pipeline.ranks import make_config, make_run
@@ -124,9 +125,8 @@ def test_what_was_done_to_checkpoints_before_a_kill_is_told_once(
     def start(since: int) -> list[tuple[str, int]]:
         """What a start of the run's processes adds to the log."""
         before = log_size(run)
-        reporter = Reporter(run, since=since, is_reporter=True)
-        RunCheckpoints(run, config, rank, kept, inputs, reporter)
-        reporter.close()
+        with closing(RunLog(run, since=since)) as log, closing(Heartbeat(run, 0, 900.0)) as heartbeat:
+            RunCheckpoints(run, config, rank, kept, inputs, log, heartbeat, None)
         return [(entry["kind"], entry["step"]) for entry in read_new(run, before)[0]]
 
     for step, loss in ((4, 2.0), (8, 1.0)):

@@ -18,8 +18,8 @@ from pipeline.pretrain.launch import create_run
 from pipeline.run.config import identity_of
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind
-from pipeline.run.log.reporter import Reporter
-from pipeline.run.log.wandb_sink import WandbCopy, require_client
+from pipeline.run.log.log import RunLog
+from pipeline.run.log.wandb_sink import WandbCopy, require_client, send_to_wandb
 from pipeline.run.settings import WandbConfig
 from tests.pipeline.ranks import make_config, make_run
 
@@ -81,15 +81,17 @@ def started(attempt: list[Any]) -> Any:
 @needs_client
 def test_attempts_at_a_run_are_one_run_there_with_every_entry_once(tmp_path: Path):
     run = make_run(tmp_path, tmp_path, "tiny", OFFLINE)
-    first = Reporter(run, since=0, is_reporter=True, wandb=True)
+    first = RunLog(run)
+    first.senders.append(send_to_wandb(run))
     for step in (1, 2, 3):
         first.write(LogKind.STEP, step, {"loss": 4.0 - step})
     first.write(LogKind.HELD_OUT, 3, {"loss": 1.5})
     first.close()
-    second = Reporter(run, since=2, is_reporter=True, wandb=True)
+    second = RunLog(run, since=2)
+    second.senders.append(send_to_wandb(run))
     assert not second.write(LogKind.STEP, 3, {"loss": 1.0}), "a repeated step is in the log already"
     second.write(LogKind.STEP, 4, {"loss": float("nan")})
-    second.event(LogKind.SPIKE, 4, loss=9.0, reason="spike")
+    second.event(LogKind.SPIKE, 4, {"loss": 9.0, "reason": "spike"})
     second.close()
     assert not run.events(Event.TRACKING_BEHIND)
     before, after = attempts(run.path)

@@ -29,7 +29,9 @@ import xxhash
 from cluster.artefacts.errors import StorageError
 from cluster.artefacts.reading import read_bytes
 from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind, encode, entries_backwards
+from pipeline.run.log.sender import Sender
 
 _BLOCK_BYTES = 1 << 20
 
@@ -111,26 +113,37 @@ def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
 
 
 class RunLog:
-    """Appends entries to `log.jsonl`. Only rank 0 has one."""
+    """Appends to `log.jsonl`, and to the run's history. Of a group, rank 0 writes; the others' calls do nothing."""
 
     def __init__(
-        self, run: RunDirectory, *, since: int = 0, is_lost: Callable[[], bool] = lambda: False
+        self,
+        run: RunDirectory,
+        *,
+        since: int = 0,
+        writes: bool = True,
+        is_lost: Callable[[], bool] = lambda: False,
     ) -> None:
         """
         Args:
             since: the step of the checkpoint that the run continues from. Only the log from there on is read: its last
                 lines, where that is the last step of a long run.
+            writes: whether this process writes; one of a group does.
             is_lost: whether another group has taken the run over. Asked before every line, because a machine may stop
                 for minutes between any two; then nothing is written any more.
 
         Raises:
             StorageError: the log cannot be written.
         """
-        self._run, self._is_lost = run, is_lost
+        self._run, self._writes, self._is_lost = run, writes, is_lost
+        self.senders: list[Sender] = []
+        """The processes that copy the log to tracking services; closed with the log."""
         self._last: dict[str, int] = {}
         self._events: set[bytes] = set()
         self._recorded: dict[int, dict[str, Any]] = {}
         self._evaluated: dict[int, int] = {}
+        self._descriptor = -1
+        if not writes:
+            return
         with _refusals(self._run):
             self._descriptor = os.open(run.log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._size = self._drop_torn_line()
@@ -161,8 +174,8 @@ class RunLog:
         return True
 
     def event(self, kind: str, step: int, data: Mapping[str, Any]) -> bool:
-        """Append an event at `step`, which may have several, unless an equal one is in the log already because the run
-        repeats its steps; returns whether it did.
+        """Append an event at `step`, which may have several, to log and history, unless an equal one is in the log
+        already because the run repeats its steps; returns whether it did.
 
         Raises:
             StorageError: as `write` does.
@@ -171,7 +184,13 @@ class RunLog:
         if known in self._events or not self._append(encode(kind, step, _now_ms(), data)):
             return False
         self._events.add(known)
+        self._run.record_event(Event(kind), step=step, **data)
         return True
+
+    def history(self, event: Event, **details: Any) -> None:
+        """Append to the run's history alone, which is for operators."""
+        if self._writes:
+            self._run.record_event(event, **details)
 
     def roll_back(self, step: int, data: Mapping[str, Any]) -> None:
         """Append a rollback to `step`; entries of later steps are void, and these steps are logged again.
@@ -205,21 +224,29 @@ class RunLog:
         Raises:
             StorageError: the disk refuses.
         """
+        if not self._writes:
+            return
         with _refusals(self._run):
             os.fsync(self._descriptor)
         if not self._is_lost():
             self._seals.close_stretch()
 
     def close(self) -> None:
-        """Close the file; everything was written when it was logged. Closing twice is closing once."""
+        """Close the file, in which everything was written when it was logged, and have the rest of it sent, for half a
+        minute at most. Closing twice is closing once."""
         if self._descriptor >= 0:
             with suppress(StorageError):
                 self.sync()
             os.close(self._descriptor)
             self._descriptor = -1
+        while self.senders:
+            if unsent := self.senders.pop(0).close():
+                # A disk that is full must not hide why the run ended.
+                with suppress(StorageError):
+                    self._run.record_event(Event.TRACKING_BEHIND, message=unsent)
 
     def _append(self, line: bytes) -> bool:
-        if self._is_lost():
+        if not self._writes or self._is_lost():
             return False
         # One call for one line, and no buffer: a kill leaves nothing in memory, and a failed write nothing to come.
         with _refusals(self._run):
