@@ -15,6 +15,7 @@ A directory without a manifest is never read: it is damaged, as one is whose byt
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -30,7 +31,7 @@ from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import Damage, contents_of, is_committed
 from models.config import NetworkConfig
 from pipeline.config.networks import NetworkChoice
-from pipeline.objectives.base import TOTAL
+from pipeline.objectives.base import TOTAL, is_better
 
 KIND = "checkpoint"
 TRAINER_FILE = "trainer.json"
@@ -48,17 +49,50 @@ CHECKPOINT_NAME = re.compile(r"step-(\d{8,})$")
 """Matches the directory name of a checkpoint; its group is the step."""
 
 
-class TrainerState(BaseModel):
+class Counters(BaseModel):
+    """A run's state beside weights and optimizer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    step: int = 0
+    """Updates made."""
+    samples: int = 0
+    """Samples consumed."""
+    tokens: int = 0
+    """Tokens of text read so far, before noise; a resumption may have changed the batch."""
+    predicted_tokens: int = 0
+    """Tokens predicted so far."""
+    elapsed_s: float = 0.0
+    """Seconds of training so far, over all resumptions, without start-up; seconds that a failure undid and that were
+    repeated count once."""
+    held_out: dict[str, float] = {}
+    """By name, the metrics of the latest evaluation that are finite numbers; none before the first."""
+    best: float | None = None
+    """Best value, so far, of the metric that decides; always finite."""
+    evaluations_since_best: int = 0
+    """Evaluations since the metric was last better."""
+    skipped_updates: int = 0
+    """Updates in a row, up to this step, that were skipped because the loss or a gradient was not finite."""
+
+    def add_evaluation(self, metrics: Mapping[str, float], metric: str, min_improvement: float) -> None:
+        """Count an evaluation.
+
+        A value that is not finite is never the best, and counts as an evaluation without improvement, also before the
+        first finite one: a network that only gives NaN runs out of patience like one that learns nothing.
+        """
+        self.held_out = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        value = self.held_out.get(metric)
+        if value is not None and (self.best is None or is_better(metric, value, self.best, min_improvement)):
+            self.best, self.evaluations_since_best = value, 0
+        else:
+            self.evaluations_since_best += 1
+
+
+class TrainerState(Counters):
     """The contents of `trainer.json`: where the run stands and what it depends on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    step: int
-    """Updates made."""
-    samples: int
-    """Samples consumed."""
-    predicted_tokens: int
-    """Tokens predicted so far."""
     world_size: int
     zero_stage: int
     data_fingerprint: str
@@ -68,20 +102,8 @@ class TrainerState(BaseModel):
     """The part of the configuration that determines every update."""
     run_id: str
     run_name: str
-    elapsed_s: float = 0.0
-    """Seconds of training so far, over all resumptions."""
-    tokens: int = 0
-    """Tokens of text read so far, before noise."""
     metric: str = TOTAL
     """The metric of evaluations that decides which of two checkpoints is better."""
-    held_out: dict[str, float] = {}
-    """By name, the metrics of the latest evaluation that are finite numbers; none before the first."""
-    best: float | None = None
-    """Best value of the metric so far."""
-    evaluations_since_best: int = 0
-    """Evaluations since the metric was last better."""
-    skipped_updates: int = 0
-    """Updates in a row, up to this step, that were skipped because the loss or a gradient was not finite."""
     losses: list[float] = []
     """The last training losses, which the guard against spikes compares the next one with."""
     skipped_data: list[int] = []
@@ -90,6 +112,13 @@ class TrainerState(BaseModel):
     """Changes that resumptions made with --allow-changed, oldest first."""
     attempt: str = ""
     """Names the start of the run's processes that saved it."""
+
+    def counters(self, metric: str) -> Counters:
+        """The counters to go on from; by another deciding metric than the checkpoint's, no best value is known yet."""
+        counters = Counters(**self.model_dump(include=set(Counters.model_fields)))
+        if self.metric != metric:
+            counters.best, counters.evaluations_since_best = None, 0
+        return counters
 
 
 def checkpoint_name(step: int) -> str:

@@ -43,7 +43,7 @@ from pipeline.checkpoint.rank_save import (
     own_slices,
     write_rank_files,
 )
-from pipeline.checkpoint.store import CheckpointStore, Retention, apply_retention, best_step
+from pipeline.checkpoint.store import CheckpointStore, best_step
 
 if TYPE_CHECKING:
     from pipeline.engine.deepspeed.engine import Engine
@@ -80,17 +80,6 @@ class Failed:
     error: StorageError
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """Contents that all checkpoints of an attempt share."""
-
-    model: NetworkConfig
-    tokenizer_json: str
-    inputs: Sequence[InputEntry]
-    ema: bool
-    """Whether the run keeps an average of its weights."""
-
-
 class CheckpointSaver:
     """Saves the checkpoints of one attempt. All ranks make one, and call `save` and `wait` at the same steps."""
 
@@ -98,22 +87,29 @@ class CheckpointSaver:
         self,
         store: CheckpointStore,
         rank: Rank,
-        contents: Contents,
-        retention: Retention,
         *,
+        model: NetworkConfig,
+        tokenizer_json: str,
+        inputs: Sequence[InputEntry],
+        ema: bool,
+        retain: Callable[[], object],
         asynchronous: bool = True,
         while_waiting: Callable[[], None] = lambda: None,
         before_publishing: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
+            inputs: what the checkpoints are made from, for their manifests.
+            ema: whether the run keeps an average of its weights.
+            retain: called on rank 0 after every commit, to delete older checkpoints.
             while_waiting: called again and again while `save` or `wait` waits, for a heartbeat.
             before_publishing: called on rank 0 just before a checkpoint appears; raises where it must not.
 
         Raises:
             StorageError: the store cannot be read.
         """
-        self._store, self._rank, self._contents, self._retention = store, rank, contents, retention
+        self._store, self._rank, self._retain = store, rank, retain
+        self._model, self._tokenizer_json, self._inputs, self._ema = model, tokenizer_json, inputs, ema
         self._asynchronous, self._while_waiting = asynchronous, while_waiting
         self._before_publishing = before_publishing
         self._snapshot = Snapshot()
@@ -198,7 +194,7 @@ class CheckpointSaver:
         save.files = {f"{DEEPSPEED_DIRECTORY}/{name}": contents for name, contents in captured.files.items()}
         try:
             save.weights[MODEL_FILE] = own_slices(engine, "weights", snapshot)
-            if self._contents.ema:
+            if self._ema:
                 save.weights[EMA_FILE] = own_slices(engine, "average", snapshot)
             save.shapes = engine.shapes()
         except Exception as error:
@@ -234,16 +230,14 @@ class CheckpointSaver:
 
     def _publish(self, save: RankSave, entries: list[FileEntry]) -> Committed:
         step, staging, state = save.state.step, save.staging, save.state
-        for name, data in description(state, self._contents.model, self._contents.tokenizer_json).items():
+        for name, data in description(state, self._model, self._tokenizer_json).items():
             with staging.create(name) as stream:
                 stream.write(data)
             entries.append(stream.entry(name))
         for file in save.weights:
             entries.append(assemble(save, file, self._rank.world_size))
         self._before_publishing()
-        manifest = staging.publish(
-            entries, manifest_config(state), self._contents.inputs, manifest_stats(state)
-        )
+        manifest = staging.publish(entries, manifest_config(state), self._inputs, manifest_stats(state))
         seconds = time.perf_counter() - save.began
         self._known.add(step)
         best, warning = False, ""
@@ -252,7 +246,7 @@ class CheckpointSaver:
             if self._untidy:
                 self._store.clean()
             self._untidy = True
-            apply_retention(self._store, self._retention)
+            self._retain()
             self._untidy = False
         except Exception as error:
             warning = explained(error, step).problem

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,18 +61,6 @@ def open_store(place: str, name: str) -> CheckpointStore:
     return ObjectStore(cache_directory() / "checkpoints" / key, remote)
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Checkpoints to keep besides the best one."""
-
-    keep_last: int
-    """So many of the newest."""
-    keep_every_steps: int | None = None
-    """All whose step is a multiple of this."""
-    pinned: Callable[[], Collection[int]] = tuple
-    """Steps that others use; asked before every deletion."""
-
-
 def newest_good(
     store: CheckpointStore, *, look_only: bool = False, files: Collection[str] | None = None
 ) -> tuple[Path | None, list[str]]:
@@ -124,16 +111,26 @@ def best_step(store: CheckpointStore, until: int | None = None) -> int | None:
     return min((sign * value, step) for value, step in values)[1] if values else None
 
 
-def apply_retention(store: CheckpointStore, retention: Retention) -> list[int]:
-    """Delete what retention does not keep; returns the deleted steps.
+def apply_retention(
+    store: CheckpointStore,
+    keep_last: int,
+    keep_every_steps: int | None = None,
+    pinned: Collection[int] = (),
+) -> list[int]:
+    """Delete all checkpoints but the best one and those that are to be kept; returns the deleted steps.
+
+    Args:
+        keep_last: so many of the newest are kept.
+        keep_every_steps: all whose step is a multiple of this are kept.
+        pinned: steps that others use.
 
     Raises:
         StorageError: some could not be deleted; all others were. The next call tries again.
     """
     steps = store.steps()
-    kept = {*steps[-retention.keep_last :], best_step(store), *retention.pinned()}
-    if every := retention.keep_every_steps:
-        kept |= {step for step in steps if step % every == 0}
+    kept = {*steps[-keep_last:], best_step(store), *pinned}
+    if keep_every_steps:
+        kept |= {step for step in steps if step % keep_every_steps == 0}
     deleted = [step for step in steps if step not in kept]
     problems = []
     for step in deleted:

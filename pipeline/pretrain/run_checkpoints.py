@@ -1,22 +1,19 @@
-"""The checkpoints of an attempt: the one that it starts from, those saved in the background and recorded in log and
-history, and the counters in them."""
+"""The checkpoints of an attempt: the one that it starts from, and those saved in the background and recorded in log and
+history."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
 from cluster.artefacts.errors import StorageError, TakenOverError
 from cluster.collectives import from_rank_zero, while_others_wait
 from cluster.group import Rank
-from pipeline.checkpoint.checkpoint import TrainerState, evaluated, read_trainer_state, step_of
-from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
-from pipeline.checkpoint.store import CheckpointStore, Retention, best_step, newest_good
+from pipeline.checkpoint.checkpoint import Counters, TrainerState, evaluated, read_trainer_state, step_of
+from pipeline.checkpoint.saver import CheckpointSaver, Committed
+from pipeline.checkpoint.store import CheckpointStore, apply_retention, best_step, newest_good
 from pipeline.engine.deepspeed.engine import Engine
-from pipeline.objectives.base import is_better
 from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.resume_checks import require_not_lost
 from pipeline.pretrain.spikes import SpikeGuard
@@ -31,48 +28,6 @@ from pipeline.run.state import Heartbeat
 
 MAX_FAILED_SAVES = 3
 """Saves in a row that may fail; the last of them ends the run."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """A run's state beside weights and optimizer; checkpoints hold it."""
-
-    step: int = 0
-    """Updates made."""
-    samples: int = 0
-    tokens: int = 0
-    """Read so far, as `TrainerState` has it; a resumption may have changed the batch."""
-    predicted_tokens: int = 0
-    elapsed_s: float = 0.0
-    """Seconds of training, without start-up; seconds that a failure undid and that were repeated count once."""
-    held_out: dict[str, float] = field(default_factory=dict)
-    """The finite metrics of the newest evaluation, by name."""
-    best: float | None = None
-    """Best value, so far, of the metric that decides; always finite."""
-    evaluations_since_best: int = 0
-    skipped_updates: int = 0
-    """Updates in a row, up to now, that were skipped because the loss or a gradient was not finite."""
-
-    @classmethod
-    def of(cls, state: TrainerState, metric: str) -> Counters:
-        """The counters of a checkpoint; by another deciding metric than its own, no best value is known yet."""
-        counters = cls(**{each.name: getattr(state, each.name) for each in fields(cls)})
-        if state.metric != metric:
-            counters.best, counters.evaluations_since_best = None, 0
-        return counters
-
-    def add_evaluation(self, metrics: Mapping[str, float], metric: str, min_improvement: float) -> None:
-        """Count an evaluation.
-
-        A value that is not finite is never the best, and counts as an evaluation without improvement, also before the
-        first finite one: a network that only gives NaN runs out of patience like one that learns nothing.
-        """
-        self.held_out = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        value = self.held_out.get(metric)
-        if value is not None and (self.best is None or is_better(metric, value, self.best, min_improvement)):
-            self.best, self.evaluations_since_best = value, 0
-        else:
-            self.evaluations_since_best += 1
 
 
 class Start(NamedTuple):
@@ -147,13 +102,13 @@ class RunCheckpoints:
         self._saver = CheckpointSaver(
             store,
             rank,
-            Contents(
-                model=inputs.model,
-                tokenizer_json=inputs.vocabulary.tokenizer_json,
-                inputs=inputs.entries,
-                ema=config.ema is not None,
+            model=inputs.model,
+            tokenizer_json=inputs.vocabulary.tokenizer_json,
+            inputs=inputs.entries,
+            ema=config.ema is not None,
+            retain=lambda: apply_retention(
+                store, settings.keep_last, settings.keep_every_steps, published_steps(run)
             ),
-            Retention(settings.keep_last, settings.keep_every_steps, lambda: published_steps(run)),
             asynchronous=settings.asynchronous,
             while_waiting=lambda: heartbeat.beat(heartbeat.step, "saving"),
             before_publishing=fence.require if fence is not None else lambda: None,
@@ -175,7 +130,7 @@ class RunCheckpoints:
         self._log.sync()
         config, info = self._config, self._run.info
         state = TrainerState(
-            **asdict(counters),
+            **counters.model_dump(),
             world_size=self._rank.world_size,
             zero_stage=config.zero.stage,
             data_fingerprint=self._inputs.data_fingerprint,

@@ -20,7 +20,7 @@ from cluster.artefacts.errors import PreemptedError
 from cluster.collectives import from_rank_zero, summed
 from cluster.group import Rank
 from cluster.stopping import StopFile
-from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY
+from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, Counters
 from pipeline.checkpoint.store import CheckpointStore
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.engine.interface import Update
@@ -29,7 +29,7 @@ from pipeline.pretrain.evaluation import Evaluation
 from pipeline.pretrain.measure import Measurements, StepClock
 from pipeline.pretrain.ownership import Fence, taken_over
 from pipeline.pretrain.profiling import StepProfiler
-from pipeline.pretrain.run_checkpoints import Counters, RunCheckpoints, Start, find_start
+from pipeline.pretrain.run_checkpoints import RunCheckpoints, Start, find_start
 from pipeline.pretrain.schedule import Schedule
 from pipeline.pretrain.spikes import SpikeGuard, not_finite, report_skipped_update
 from pipeline.run.config import PretrainConfig
@@ -89,7 +89,7 @@ class Trainer:
     def restore(self, start: Start) -> None:
         """Restore the engine, the counters and the loss window from a checkpoint."""
         state = start.state
-        self.counters = Counters.of(state, self.config.metric)
+        self.counters = state.counters(self.config.metric)
         # At the checkpoint's step: heartbeats count the updates since the first one.
         self._beat("loading")
         self.engine.restore(start.directory / DEEPSPEED_DIRECTORY)

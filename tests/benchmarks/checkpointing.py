@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ def _measure(directory: Path) -> list[Share]:
     import torch.distributed as dist
 
     from cluster.group import Rank
-    from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
-    from pipeline.checkpoint.store import CheckpointStore, Retention
+    from pipeline.checkpoint.saver import CheckpointSaver, Committed
+    from pipeline.checkpoint.store import CheckpointStore, apply_retention
     from pipeline.engine.deepspeed.engine import Engine
     from pipeline.engine.interface import EngineSettings
     from tests.pipeline.ranks import make_config
@@ -62,16 +63,19 @@ def _measure(directory: Path) -> list[Share]:
     model = MaskedLanguageModel(SHAPE)
     init_weights(model, 1)
     engine = Engine(model, EngineSettings.of(make_config(directory, directory / "none")), rank)
-    contents = Contents(SHAPE, "{}", [], ema=False)
+    stores = {name: CheckpointStore(directory / name) for name in ("synchronous", "asynchronous")}
     savers = {
         name: CheckpointSaver(
-            CheckpointStore(directory / name),
+            store,
             rank,
-            contents,
-            Retention(1),
+            model=SHAPE,
+            tokenizer_json="{}",
+            inputs=[],
+            ema=False,
+            retain=partial(apply_retention, store, 1),
             asynchronous=name == "asynchronous",
         )
-        for name in ("synchronous", "asynchronous")
+        for name, store in stores.items()
     }
     step = 0
 

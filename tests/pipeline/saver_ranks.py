@@ -25,8 +25,8 @@ from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE
-from pipeline.checkpoint.saver import CheckpointSaver, Contents, Failed
-from pipeline.checkpoint.store import CheckpointStore, Retention, open_store
+from pipeline.checkpoint.saver import CheckpointSaver, Failed
+from pipeline.checkpoint.store import CheckpointStore, apply_retention, open_store
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.engine.interface import EngineSettings
 from tests.pipeline.full_disk import largest_file
@@ -71,11 +71,18 @@ def _loss(engine: Engine, generator: torch.Generator) -> torch.Tensor:
     return torch.stack(list(losses.values())).sum() / len(positions)
 
 
-def make_saver(
-    store: CheckpointStore, rank: Rank, retention: Retention = Retention(2), **options: Any
-) -> CheckpointSaver:
+def make_saver(store: CheckpointStore, rank: Rank, **options: Any) -> CheckpointSaver:
     """A saver that keeps two checkpoints."""
-    return CheckpointSaver(store, rank, Contents(SHAPE, "{}", [], ema=True), retention, **options)
+    return CheckpointSaver(
+        store,
+        rank,
+        model=SHAPE,
+        tokenizer_json="{}",
+        inputs=[],
+        ema=True,
+        retain=lambda: apply_retention(store, 2),
+        **options,
+    )
 
 
 def copies(engine: Engine) -> dict[str, torch.Tensor]:

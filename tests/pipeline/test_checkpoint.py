@@ -35,7 +35,6 @@ from pipeline.checkpoint.object_store import ObjectStore
 from pipeline.checkpoint.references import CheckpointReference, resolve_checkpoint, resolve_model
 from pipeline.checkpoint.store import (
     CheckpointStore,
-    Retention,
     apply_retention,
     best_step,
     newest_good,
@@ -212,7 +211,7 @@ def test_retention_keeps_the_newest_the_best_and_every_so_many(store: Checkpoint
         write(store, step, loss)
     store.fetch(10)
     assert best_step(store) == 20
-    assert apply_retention(store, Retention(keep_last=1, keep_every_steps=30)) == [10, 40]
+    assert apply_retention(store, 1, keep_every_steps=30) == [10, 40]
     assert store.steps() == [20, 30, 50]
     assert names_in(store) == {f"step-{step:08d}" for step in (20, 30, 50)}
     store.fetch(20)
@@ -237,7 +236,7 @@ def test_a_deletion_that_was_killed_half_way_is_finished_by_the_next(tmp_path: P
     (tmp_path / ".step-00000010.deleted").mkdir()
     (tmp_path / ".step-00000010.deleted" / "left").write_text("")
     write(store, 20)
-    assert apply_retention(store, Retention(1)) == [10]
+    assert apply_retention(store, 1) == [10]
     assert names_in(store) == {"step-00000020"}
 
 

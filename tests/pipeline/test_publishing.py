@@ -17,7 +17,7 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 from cluster.artefacts.errors import ConfigError, ReferenceNotFoundError
 from pipeline.checkpoint.publishing import list_published, publish, track_anew
 from pipeline.checkpoint.references import find_checkpoint
-from pipeline.checkpoint.store import Retention, apply_retention, store_of
+from pipeline.checkpoint.store import apply_retention, store_of
 from pipeline.export.formats import Export, save_flavour
 from pipeline.run.directory import RunDirectory, RunInfo
 from pipeline.run.history import published_steps
@@ -78,8 +78,7 @@ def test_an_alias_leads_to_the_checkpoint_that_was_published_last_and_moves_back
     assert [(row["reference"], row["aliases"]) for row in listed] == [("own@8", ["champion"]), ("own@12", [])]
     assert list_published(None, runs_dir) == listed
     # Retention keeps what was published.
-    retention = Retention(1, pinned=lambda: published_steps(run))
-    assert apply_retention(store_of(run), retention) == [4]
+    assert apply_retention(store_of(run), 1, pinned=published_steps(run)) == [4]
 
 
 def test_a_published_export_is_loaded_by_mlflow_alone(

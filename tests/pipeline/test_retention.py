@@ -15,10 +15,9 @@ from cluster.artefacts.errors import StorageError
 from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import MODEL_FILE, checkpoint_name
 from pipeline.checkpoint.rank_save import RankSave, write_rank_files
-from pipeline.checkpoint.saver import CheckpointSaver, Committed, Contents
+from pipeline.checkpoint.saver import CheckpointSaver, Committed
 from pipeline.checkpoint.store import (
     CheckpointStore,
-    Retention,
     apply_retention,
     open_store,
 )
@@ -30,7 +29,15 @@ ALONE = Rank(0, 1, 0, 1)
 
 def make_saver(store: CheckpointStore) -> CheckpointSaver:
     """A saver that keeps one checkpoint."""
-    return CheckpointSaver(store, ALONE, Contents(NETWORK, "{}", [], ema=False), Retention(1))
+    return CheckpointSaver(
+        store,
+        ALONE,
+        model=NETWORK,
+        tokenizer_json="{}",
+        inputs=[],
+        ema=False,
+        retain=lambda: apply_retention(store, 1),
+    )
 
 
 def save(saver: CheckpointSaver, store: CheckpointStore, step: int) -> Committed:
@@ -151,6 +158,6 @@ def test_one_that_cannot_be_deleted_does_not_keep_the_others(
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", refuse)
         with pytest.raises(StorageError, match="1 of 2 old checkpoints"):
-            apply_retention(store, Retention(1))
+            apply_retention(store, 1)
     assert store.steps() == [10, 30]
-    assert apply_retention(store, Retention(1)) == [10]
+    assert apply_retention(store, 1) == [10]

@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 from cluster.artefacts.errors import StorageError
 from cluster.group import Rank
 from pipeline.checkpoint.references import resolve_model
-from pipeline.checkpoint.store import Retention, apply_retention, store_of
+from pipeline.checkpoint.store import apply_retention, store_of
 from pipeline.pretrain.resume_checks import roll_back
 from pipeline.pretrain.run_checkpoints import RunCheckpoints
 from pipeline.run.directory import RunDirectory, RunInfo
@@ -133,7 +133,7 @@ def test_what_was_done_to_checkpoints_before_a_kill_is_told_once(
         write_files(kept, state_at(step, loss))
         assert start(step) == [("checkpoint", step)]
     write_files(kept, state_at(12, 0.5))
-    assert apply_retention(kept, Retention(2)) == [4]
+    assert apply_retention(kept, 2) == [4]
     assert start(12) == [("forget", 12), ("checkpoint", 12)]
     assert start(12) == []
     write_files(kept, state_at(16, 0.7))

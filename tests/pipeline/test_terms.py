@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.checkpoint.checkpoint import TrainerState
+from pipeline.checkpoint.checkpoint import Counters, TrainerState
 from pipeline.objectives import OBJECTIVES, ObjectiveChoice
 from pipeline.objectives.base import Term, deciding_metric, metric_names, with_perplexities
-from pipeline.pretrain.run_checkpoints import Counters
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at
 
@@ -83,7 +82,7 @@ def restored(counters: Counters, metric: str) -> Counters:
         evaluations_since_best=counters.evaluations_since_best,
     )
     read = TrainerState.model_validate(orjson.loads(orjson.dumps(state.model_dump(mode="json"))))
-    return Counters.of(read, metric)
+    return read.counters(metric)
 
 
 @given(
