@@ -48,26 +48,21 @@ def hidden_states(model: Any, **inputs: Tensor | None) -> Tensor:
 
 
 class FeatureExtractor(nn.Module):
-    """The stacks of a network, and the combination of their layers.
-
-    Args:
-        frozen: compute no gradients in the stacks and never drop out in them.
+    """The stacks of a network, frozen and without dropout, and the combination of their layers.
 
     Raises:
         ValueError: the network has fewer layers than are combined, or not the layer that is named.
     """
 
-    def __init__(self, config: NetworkConfig, settings: FeatureSettings, *, frozen: bool = True) -> None:
+    def __init__(self, config: NetworkConfig, settings: FeatureSettings) -> None:
         super().__init__()
         self.config = config
         self.settings = settings
-        self.frozen = frozen
         if isinstance(config, ElmoConfig):
-            self.encoder = ElmoEncoder(config, frozen=frozen)
+            self.encoder = ElmoEncoder(config, frozen=True)
         else:
             add_stacks(self, config)
-        if frozen:
-            self.requires_grad_(False)
+        self.requires_grad_(False)
         count = num_layers_of(config) + 1
         if settings.combine in ("sum_last_four", "concat_last_four") and count < 5:
             raise ValueError(f"combine: {settings.combine} needs four layers, the network has {count - 1}")
@@ -80,16 +75,16 @@ class FeatureExtractor(nn.Module):
         self.train()
 
     def train(self, mode: bool = True) -> FeatureExtractor:
-        """As in every module, but frozen stacks stay in evaluation."""
+        """As in every module, but the stacks stay in evaluation."""
         super().train(mode)
         for stack in (getattr(self, name, None) for name in ("encoder", "decoder")):
             if stack is not None:
-                stack.train(mode and not self.frozen)
+                stack.eval()
         return self
 
     def forward(self, **inputs: Tensor | None) -> Tensor:
         """[batch, length, width] features; arguments as of `hidden_states`."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+        with torch.no_grad():
             states = hidden_states(self, **inputs)
         if self.mix is not None:
             return self.mix(states)
