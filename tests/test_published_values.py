@@ -22,7 +22,6 @@ from models.stacks import Encoder
 from models.weights import count_parameters
 from pipeline.config.loading import load_config, load_plain, to_plain
 from pipeline.config.networks import NetworkChoice
-from pipeline.objectives import OBJECTIVES
 from pipeline.run.config import PretrainConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -156,4 +155,4 @@ def build(config: PretrainConfig, model: NetworkChoice, part: str = "whole") -> 
         return Encoder(model)
     if part == "encoder_and_head" or config.objective.kind == "distill":
         return MaskedLanguageModel(model)
-    return OBJECTIVES[config.objective.kind].build_model(config.objective, model)
+    return config.objective.build_model(model, {})

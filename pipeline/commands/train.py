@@ -179,13 +179,12 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
 
         from models.weights import count_parameters
         from pipeline.engine.device import prepare_network
-        from pipeline.objectives import build_model
 
         outside = resolve_references(config.objective, resolve_model)
         shape = replace(config.model, vocab_size=vocab_size)
         require_room(config, shape)
         with torch.device("meta"):
-            network = build_model(config.objective, shape, outside)
+            network = config.objective.build_model(shape, outside)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         attention = prepare_network(network, config.model, config, device)
         plan["parameters"] = count_parameters(network)

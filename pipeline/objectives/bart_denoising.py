@@ -13,10 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from pipeline.config.loading import Config
-from pipeline.objectives import encoder_decoder
 from pipeline.objectives.base import Batch
-from pipeline.objectives.encoder_decoder import TextPairs, assemble_rows
+from pipeline.objectives.encoder_decoder import Denoising, TextPairs, assemble_rows
 from pipeline.objectives.kernels.text_noise import (
     INSIDE_WORD,
     SPECIAL,
@@ -30,11 +28,9 @@ from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise, poisson_table
 from pipeline.samples.packed import Packed, Reading
 
-NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
 
-
-class BartDenoising(Config):
-    """Settings of BART's objective. Noises apply in this order: permutation, infilling, masking, deletion, rotation."""
+class BartDenoising(Denoising):
+    """BART's objective. Noises apply in this order: permutation, infilling, masking, deletion, rotation."""
 
     kind: Literal["bart_denoising"] = "bart_denoising"
     permute_sentences: float = Field(default=1.0, ge=0, le=1)
@@ -62,32 +58,26 @@ class BartDenoising(Config):
             raise ValueError("at least one noise must be above 0, such as infilling_rate=0.3")
         return self
 
+    def reading(self, sequence_length: int) -> Reading:
+        """Plain text, packed, with its sentences where they are permuted."""
+        return Reading(SINGLE_FORMATS, sequence_length, sentence_starts=self.permute_sentences > 0)
 
-SETTINGS = BartDenoising
+    def extra_tokens(self, languages: Sequence[str]) -> tuple[str, ...]:
+        """The mask."""
+        return ("<mask>",)
 
+    def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
+        """Corrupt every piece; the decoder starts with `</s>` and writes the whole piece, `<s>` and `</s>` included.
 
-def reading(settings: BartDenoising, sequence_length: int) -> Reading:
-    """Plain text, packed, with its sentences where they are permuted."""
-    return Reading(SINGLE_FORMATS, sequence_length, sentence_starts=settings.permute_sentences > 0)
-
-
-def extra_tokens(settings: BartDenoising, languages: Sequence[str]) -> tuple[str, ...]:
-    """The mask."""
-    return ("<mask>",)
-
-
-def corrupt(packed: Packed, noise: Noise, settings: BartDenoising, vocabulary: Vocabulary) -> Batch:
-    """Corrupt every piece; the decoder starts with `</s>` and writes the whole piece, `<s>` and `</s>` included.
-
-    Encoder and decoder have as many columns as the rows that are read: no noise makes a text longer.
-    """
-    noises = {
-        "masking_rate": settings.masking_rate,
-        "deletion_rate": settings.deletion_rate,
-        "rotation_probability": settings.rotation_probability,
-    }
-    states = noise.at("bart_denoising", packed.epochs, packed.sample_ids).bits()
-    return corrupt_texts(packed, states, settings, vocabulary, tags=None, **noises)
+        Encoder and decoder have as many columns as the rows that are read: no noise makes a text longer.
+        """
+        noises = {
+            "masking_rate": self.masking_rate,
+            "deletion_rate": self.deletion_rate,
+            "rotation_probability": self.rotation_probability,
+        }
+        states = noise.at("bart_denoising", packed.epochs, packed.sample_ids).bits()
+        return corrupt_texts(packed, states, self, vocabulary, tags=None, **noises)
 
 
 @lru_cache(maxsize=4)

@@ -1,11 +1,11 @@
 """The interface of an objective: the samples it reads, how it corrupts a micro-batch, and the network it trains.
 
-An objective is a module of this package with a settings class and the functions of `Objective`. Only `build_model`
-imports torch, so that reading a configuration does not.
+An objective is a subclass of `Objective` in a module of this package. Only `build_model` imports torch, so that reading
+a configuration does not.
 
 Some objectives read trained models beside their samples, such as the teacher of a distillation: a setting of the type
 `ModelReference` names one. Objectives never look a reference up: `resolve_references` does, once, with the function
-that its caller hands in. An objective gets the model as the keyword argument of the setting's name.
+that its caller hands in. An objective gets the models by the settings' names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -22,14 +22,16 @@ from pydantic import AfterValidator, Field
 from cluster.artefacts.credentials import require_no_credentials
 from cluster.artefacts.manifest import InputEntry
 from models.config import NetworkConfig
+from pipeline.config.loading import Config
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed, Reading
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from pipeline.config.loading import Config
+    from pipeline.samples.loader import Lengths
 
 
 TOTAL = "loss"
@@ -102,48 +104,6 @@ class Batch:
     sources: np.ndarray | None = None
     """[predictions of the first term] int16, in their order: the number of the source that each predicted token
     comes from; None unless `Packed.sources` was filled in."""
-
-
-class Objective(Protocol):
-    """The functions of an objective's module; it may have `check_fit` and `lengths`, too (`__init__.py`).
-
-    Networks return `(losses, correct)`: by term the summed loss (float32 scalar, in nats where it is a likelihood) and,
-    where it applies, the right predictions (int64); beside the latter, the losses of the first term one by one
-    (`models.losses.EACH`).
-    """
-
-    NETWORKS: tuple[str, ...]
-    """Kinds of network (`model.network`) that can carry the objective."""
-
-    @property
-    def SETTINGS(self) -> type[Config]:
-        """The class of its settings, with the objective's name as the default of `kind`."""
-        ...
-
-    def reading(self, settings: Any, sequence_length: int) -> Reading:
-        """The samples that it asks for."""
-        ...
-
-    def extra_tokens(self, settings: Any, languages: Sequence[str]) -> tuple[str, ...]:
-        """Texts of tokens that the tokenizer may lack, such as `<mask>` or sentinels; appended to its vocabulary
-        in this order. `languages` are the ISO 639-1 codes of the data."""
-        ...
-
-    def corrupt(self, packed: Packed, noise: Noise, settings: Any, vocabulary: Vocabulary) -> Batch:
-        """Make inputs and targets. A pure function: `noise` is the run's, and this adds epoch, sample and
-        position, so that a sample's noise does not depend on its micro-batch."""
-        ...
-
-    def terms(self, settings: Any) -> Mapping[str, Term]:
-        """The terms of the loss by name; the first is also reported by source. One of them, or their weighted sum,
-        decides which of two checkpoints is better (`deciding_metric`)."""
-        ...
-
-    @property
-    def build_model(self) -> Callable[..., nn.Module]:
-        """Called with the settings, the configuration of a network of a kind in `NETWORKS`, and the models that the
-        settings refer to by keyword: the network with the heads that this objective trains."""
-        ...
 
 
 def boundaries(packed: Packed) -> dict[str, np.ndarray]:
@@ -223,3 +183,61 @@ def input_entries(outside: OutsideModels) -> list[InputEntry]:
         InputEntry(kind=OUTSIDE_KIND, uri=str(model.directory), fingerprint=model.fingerprint)
         for model in outside.values()
     ]
+
+
+class Objective(Config):
+    """The settings of an objective, and what it does; the default of its field `kind` is its name.
+
+    Networks return `(losses, correct)`: by term the summed loss (float32 scalar, in nats where it is a likelihood) and,
+    where it applies, the right predictions (int64); beside the latter, the losses of the first term one by one
+    (`models.losses.EACH`).
+    """
+
+    NETWORKS: ClassVar[tuple[str, ...]]
+    """Kinds of network (`model.network`) that can carry the objective."""
+
+    def reading(self, sequence_length: int) -> Reading:
+        """The samples that it asks for; here any text, contiguous by default."""
+        return Reading(SINGLE_FORMATS, sequence_length)
+
+    def extra_tokens(self, languages: Sequence[str]) -> tuple[str, ...]:
+        """Texts of tokens that the tokenizer may lack, such as `<mask>` or sentinels; appended to its vocabulary
+        in this order. `languages` are the ISO 639-1 codes of the data."""
+        return ()
+
+    def check_fit(self, config: Any, vocabulary: Vocabulary, outside: OutsideModels) -> None:
+        """Make sure that it goes with a network and a vocabulary; most go with all.
+
+        Args:
+            outside: the models that the settings refer to.
+
+        Raises:
+            ConfigError, MismatchError: they do not fit together.
+        """
+
+    def lengths(self, noise: Noise) -> Lengths | None:
+        """The lengths of samples whose rows become texts of different lengths, with the run's noise; None if all have
+        one length."""
+        return None
+
+    def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
+        """Make inputs and targets. A pure function: `noise` is the run's, and this adds epoch, sample and
+        position, so that a sample's noise does not depend on its micro-batch."""
+        raise NotImplementedError
+
+    def terms(self) -> Mapping[str, Term]:
+        """The terms of the loss by name; the first is also reported by source. One of them, or their weighted sum,
+        decides which of two checkpoints is better (`deciding_metric`)."""
+        raise NotImplementedError
+
+    def build_model(self, config: Any, outside: OutsideModels) -> nn.Module:
+        """The network with the heads that this objective trains.
+
+        Args:
+            config: of a network of a kind in `NETWORKS`.
+            outside: the models that the settings refer to.
+
+        Raises:
+            ConfigError, MismatchError: they do not fit together.
+        """
+        raise NotImplementedError

@@ -9,7 +9,7 @@ right wn ... w1 and `<s>`. Words are read by their characters. The target is the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -20,8 +20,7 @@ from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.word_lexicon import Lexicon
 from models.elmo.config import PADDING, SENTENCE_BEGIN, SENTENCE_END, SHIFT, WORD_BEGIN, WORD_END, ElmoConfig
-from pipeline.config.loading import Config
-from pipeline.objectives.base import Batch, Term
+from pipeline.objectives.base import Batch, Objective, OutsideModels, Term
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.formats import Format
 from pipeline.samples.noise import Noise
@@ -32,12 +31,13 @@ if TYPE_CHECKING:
 
     from models.config import NetworkConfig
 
-NETWORKS: tuple[str, ...] = ("elmo",)
 FORMATS: tuple[Format, ...] = ("sentences", "doc_sentences", "full_sentences", "contiguous", "best_fit")
 
 
-class BidirectionalLM(Config):
-    """Settings of the biLM objective."""
+class BidirectionalLM(Objective):
+    """The biLM objective."""
+
+    NETWORKS = ("elmo",)
 
     kind: Literal["bilm"] = "bilm"
     num_negatives: int | None = Field(default=None, gt=0)
@@ -46,8 +46,96 @@ class BidirectionalLM(Config):
     max_characters: int = Field(default=50, ge=3)
     """Characters of a word, with the marks of its begin and end; the same as in the network."""
 
+    def reading(self, sequence_length: int) -> Reading:
+        """Single sentences, as in the paper, or any other text."""
+        return Reading(formats=FORMATS, length=sequence_length)
 
-SETTINGS = BidirectionalLM
+    def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
+        """Spell words and look up the targets; nothing is hidden.
+
+        Only the words of the sampled softmax are drawn at random. As in the released code a micro-batch shares them,
+        keyed by its first sample.
+
+        Returns:
+            The arguments of `ElmoLanguageModel.forward`: `characters` [distinct words, max_characters] int64; `words`,
+            `word_ids` [words] int64; `cu_seqlens` [pieces + 1] int32, in words; `predicted_positions` [predicted]
+            int64; and with a sampled softmax `log_counts` [words] float32, `negatives` [drawn] int64,
+            `negative_log_counts` [drawn] float32. Padding is left out.
+
+        Raises:
+            MismatchError: the tokens are not words of a lexicon.
+            ConfigError: more than half of the vocabulary would be drawn.
+        """
+        lexicon, all_words = _read_lexicon(vocabulary)
+        ids = packed.input_ids.reshape(-1).astype(np.int64)
+        starts = lexicon.word_starts(ids)
+        present = np.flatnonzero(ids[starts] != vocabulary["pad"])
+        piece_of = np.searchsorted(packed.cu_seqlens, starts[present], side="right") - 1
+        lengths = np.bincount(piece_of)
+        cu_seqlens = np.concatenate([[0], np.cumsum(lengths[lengths > 0])]).astype(np.int32)
+        word_ids = lexicon.word_ids(ids, vocabulary["unk"])[present]
+        spelled = characters_of(lexicon.spell(ids).take(present), self.max_characters)
+        first_ids = ids[starts[present]]
+        # If a row begins inside a spelled word, the rest of that word is left out.
+        word_ids[first_ids == vocabulary["bos"]] = vocabulary["bos"]
+        _mark(spelled, first_ids == vocabulary["bos"], SENTENCE_BEGIN)
+        _mark(spelled, first_ids == vocabulary["eos"], SENTENCE_END)
+        # Each distinct word once, and which of them every word is.
+        rows = np.ascontiguousarray(spelled).view(np.dtype((np.void, spelled.strides[0]))).ravel()
+        _, first, words = np.unique(rows, return_index=True, return_inverse=True)
+        predicted_positions = np.setdiff1d(np.arange(len(word_ids)), cu_seqlens[1:] - 1, assume_unique=True)
+        inputs = {
+            "characters": spelled[first].astype(np.int64),
+            "words": words.astype(np.int64),
+            "cu_seqlens": cu_seqlens,
+            "word_ids": word_ids,
+            "predicted_positions": predicted_positions,
+        }
+        if self.num_negatives is not None:
+            here = noise.at("bilm", packed.epochs[0], packed.sample_ids[0])
+            inputs |= _negatives(here, self.num_negatives, all_words, word_ids)
+        counts = {"forward": len(predicted_positions), "backward": len(predicted_positions)}
+        # The forward direction predicts the word after the position.
+        return Batch(inputs, counts, packed.sources_at(starts[present][predicted_positions + 1]))
+
+    def terms(self) -> Mapping[str, Term]:
+        """The loss is the mean of both directions."""
+        return dict.fromkeys(("forward", "backward"), Term(0.5, is_likelihood=True))
+
+    def build_model(self, config: NetworkConfig, outside: OutsideModels) -> nn.Module:
+        """The biLM with its softmax.
+
+        Raises:
+            ConfigError: the network is another kind, or reads another number of characters.
+        """
+        from models.elmo.language_model import ElmoLanguageModel
+
+        return ElmoLanguageModel(self._require_characters(config))
+
+    def check_fit(self, config: NetworkConfig, vocabulary: Vocabulary, outside: OutsideModels) -> None:
+        """Make sure, before anything is started, that the tokens are words, and enough of them for `num_negatives`.
+
+        Raises:
+            ConfigError, MismatchError: as `build_model` and `corrupt` raise them.
+        """
+        self._require_characters(config)
+        _, words = _read_lexicon(vocabulary)
+        if self.num_negatives is not None:
+            _require_words(self.num_negatives, len(words.by_rank))
+
+    def _require_characters(self, config: NetworkConfig) -> ElmoConfig:
+        if not isinstance(config, ElmoConfig):
+            raise ConfigError(
+                f"objective.kind bilm trains a network of kind elmo, not {config.network}.",
+                next_step="set model.network=elmo",
+            )
+        if self.max_characters != config.max_characters:
+            raise ConfigError(
+                f"objective.max_characters is {self.max_characters}, but model.max_characters is"
+                f" {config.max_characters}.",
+                next_step=f"set objective.max_characters={config.max_characters}",
+            )
+        return config
 
 
 class DistinctRanks(NamedTuple):
@@ -57,108 +145,6 @@ class DistinctRanks(NamedTuple):
     """[drawn] int64, distinct."""
     num_tries: int
     """Draws until there were that many distinct ones."""
-
-
-def reading(settings: BidirectionalLM, sequence_length: int) -> Reading:
-    """Single sentences, as in the paper, or any other text."""
-    return Reading(formats=FORMATS, length=sequence_length)
-
-
-def extra_tokens(settings: BidirectionalLM, languages: Sequence[str]) -> tuple[str, ...]:
-    """None."""
-    return ()
-
-
-def terms(settings: BidirectionalLM) -> Mapping[str, Term]:
-    """The loss is the mean of both directions."""
-    return dict.fromkeys(("forward", "backward"), Term(0.5, is_likelihood=True))
-
-
-def build_model(settings: BidirectionalLM, config: NetworkConfig) -> nn.Module:
-    """The biLM with its softmax.
-
-    Raises:
-        ConfigError: the network is another kind, or reads another number of characters.
-    """
-    from models.elmo.language_model import ElmoLanguageModel
-
-    return ElmoLanguageModel(_require_characters(settings, config))
-
-
-def check_fit(settings: BidirectionalLM, config: NetworkConfig, vocabulary: Vocabulary) -> None:
-    """Make sure, before anything is started, that the tokens are words, and enough of them for `num_negatives`.
-
-    Raises:
-        ConfigError, MismatchError: as `build_model` and `corrupt` raise them.
-    """
-    _require_characters(settings, config)
-    _, words = _read_lexicon(vocabulary)
-    if settings.num_negatives is not None:
-        _require_words(settings.num_negatives, len(words.by_rank))
-
-
-def _require_characters(settings: BidirectionalLM, config: NetworkConfig) -> ElmoConfig:
-    if not isinstance(config, ElmoConfig):
-        raise ConfigError(
-            f"objective.kind bilm trains a network of kind elmo, not {config.network}.",
-            next_step="set model.network=elmo",
-        )
-    if settings.max_characters != config.max_characters:
-        raise ConfigError(
-            f"objective.max_characters is {settings.max_characters}, but model.max_characters is"
-            f" {config.max_characters}.",
-            next_step=f"set objective.max_characters={config.max_characters}",
-        )
-    return config
-
-
-def corrupt(packed: Packed, noise: Noise, settings: BidirectionalLM, vocabulary: Vocabulary) -> Batch:
-    """Spell words and look up the targets; nothing is hidden.
-
-    Only the words of the sampled softmax are drawn at random. As in the released code a micro-batch shares them, keyed
-    by its first sample.
-
-    Returns:
-        The arguments of `ElmoLanguageModel.forward`: `characters` [distinct words, max_characters] int64; `words`,
-        `word_ids` [words] int64; `cu_seqlens` [pieces + 1] int32, in words; `predicted_positions` [predicted] int64;
-        and with a sampled softmax `log_counts` [words] float32, `negatives` [drawn] int64, `negative_log_counts`
-        [drawn] float32. Padding is left out.
-
-    Raises:
-        MismatchError: the tokens are not words of a lexicon.
-        ConfigError: more than half of the vocabulary would be drawn.
-    """
-    lexicon, all_words = _read_lexicon(vocabulary)
-    ids = packed.input_ids.reshape(-1).astype(np.int64)
-    starts = lexicon.word_starts(ids)
-    present = np.flatnonzero(ids[starts] != vocabulary["pad"])
-    piece_of = np.searchsorted(packed.cu_seqlens, starts[present], side="right") - 1
-    lengths = np.bincount(piece_of)
-    cu_seqlens = np.concatenate([[0], np.cumsum(lengths[lengths > 0])]).astype(np.int32)
-    word_ids = lexicon.word_ids(ids, vocabulary["unk"])[present]
-    spelled = characters_of(lexicon.spell(ids).take(present), settings.max_characters)
-    first_ids = ids[starts[present]]
-    # If a row begins inside a spelled word, the rest of that word is left out.
-    word_ids[first_ids == vocabulary["bos"]] = vocabulary["bos"]
-    _mark(spelled, first_ids == vocabulary["bos"], SENTENCE_BEGIN)
-    _mark(spelled, first_ids == vocabulary["eos"], SENTENCE_END)
-    # Each distinct word once, and which of them every word is.
-    rows = np.ascontiguousarray(spelled).view(np.dtype((np.void, spelled.strides[0]))).ravel()
-    _, first, words = np.unique(rows, return_index=True, return_inverse=True)
-    predicted_positions = np.setdiff1d(np.arange(len(word_ids)), cu_seqlens[1:] - 1, assume_unique=True)
-    inputs = {
-        "characters": spelled[first].astype(np.int64),
-        "words": words.astype(np.int64),
-        "cu_seqlens": cu_seqlens,
-        "word_ids": word_ids,
-        "predicted_positions": predicted_positions,
-    }
-    if settings.num_negatives is not None:
-        here = noise.at("bilm", packed.epochs[0], packed.sample_ids[0])
-        inputs |= _negatives(here, settings.num_negatives, all_words, word_ids)
-    counts = {"forward": len(predicted_positions), "backward": len(predicted_positions)}
-    # The forward direction predicts the word after the position.
-    return Batch(inputs, counts, packed.sources_at(starts[present][predicted_positions + 1]))
 
 
 def characters_of(words: Ragged, max_characters: int) -> np.ndarray:

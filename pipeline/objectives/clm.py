@@ -2,51 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from pipeline.config.loading import Config
-from pipeline.objectives.base import Batch, Term, boundaries
+from pipeline.objectives.base import Batch, Objective, OutsideModels, Term, boundaries
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import Packed, Reading
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig
     from models.language_models import CausalLanguageModel
 
-NETWORKS: tuple[str, ...] = ("decoder",)
+
+class DecoderObjective(Objective):
+    """An objective of decoders, which predict the next token."""
+
+    NETWORKS = ("decoder",)
+
+    def terms(self) -> Mapping[str, Term]:
+        """One term."""
+        return {"clm": Term(is_likelihood=True)}
+
+    def build_model(self, config: TransformerConfig, outside: OutsideModels) -> CausalLanguageModel:
+        """A decoder with its vocabulary projection."""
+        from models.language_models import CausalLanguageModel
+
+        return CausalLanguageModel(config)
 
 
-class CausalLM(Config):
-    """Settings of causal language modelling."""
+class CausalLM(DecoderObjective):
+    """Causal language modelling."""
 
     kind: Literal["clm"] = "clm"
 
-
-SETTINGS = CausalLM
-
-
-def reading(settings: Any, sequence_length: int) -> Reading:
-    """Plain text, packed."""
-    return Reading(SINGLE_FORMATS, sequence_length)
-
-
-def extra_tokens(settings: Any, languages: Sequence[str]) -> tuple[str, ...]:
-    """None."""
-    return ()
-
-
-def corrupt(packed: Packed, noise: Noise, settings: CausalLM, vocabulary: Vocabulary) -> Batch:
-    """Nothing is corrupted: each token's target is the next of its piece, `</s>` included; padding is no target."""
-    ids = packed.input_ids.reshape(-1)
-    has_next = np.append(ids[1:] != vocabulary["pad"], False)
-    has_next[packed.cu_seqlens[1:] - 1] = False
-    predicted = np.flatnonzero(has_next)
-    return predict_next(packed, predicted, boundaries(packed))
+    def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
+        """Nothing is corrupted: each token's target is the next of its piece, `</s>` included; padding is no target."""
+        ids = packed.input_ids.reshape(-1)
+        has_next = np.append(ids[1:] != vocabulary["pad"], False)
+        has_next[packed.cu_seqlens[1:] - 1] = False
+        predicted = np.flatnonzero(has_next)
+        return predict_next(packed, predicted, boundaries(packed))
 
 
 def predict_next(packed: Packed, predicted: np.ndarray, more: Mapping[str, np.ndarray]) -> Batch:
@@ -62,15 +60,3 @@ def predict_next(packed: Packed, predicted: np.ndarray, more: Mapping[str, np.nd
         "targets": targets,
     }
     return Batch({**inputs, **more}, {"clm": len(predicted)}, packed.sources_at(predicted, ahead=1))
-
-
-def terms(settings: Any) -> Mapping[str, Term]:
-    """One term."""
-    return {"clm": Term(is_likelihood=True)}
-
-
-def build_model(settings: Any, config: TransformerConfig) -> CausalLanguageModel:
-    """A decoder with its vocabulary projection."""
-    from models.language_models import CausalLanguageModel
-
-    return CausalLanguageModel(config)

@@ -17,20 +17,16 @@ from pydantic import Field, model_validator
 from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.storage import contents_of
 from pipeline.config.loading import Config
-from pipeline.objectives import mlm
-from pipeline.objectives.base import Batch, ModelReference, Term, TrainedModel
-from pipeline.objectives.mlm import MaskedLM
+from pipeline.objectives.base import Batch, ModelReference, OutsideModels, Term, TrainedModel
+from pipeline.objectives.mlm import EncoderObjective, MaskedLM
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import Packed, Reading
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig
     from models.distillation import DistilledLanguageModel
     from models.language_models import MaskedLanguageModel
-
-NETWORKS, extra_tokens = mlm.NETWORKS, mlm.extra_tokens
 
 
 class TermWeights(Config):
@@ -44,8 +40,8 @@ class TermWeights(Config):
     """Weight of 1 - cosine of student's and teacher's last hidden states; 0 allows another width than the teacher's."""
 
 
-class Distillation(Config):
-    """Settings of the distillation objective."""
+class Distillation(EncoderObjective):
+    """The distillation objective."""
 
     kind: Literal["distill"] = "distill"
     teacher: ModelReference
@@ -73,98 +69,83 @@ class Distillation(Config):
             raise ValueError("masking.pairs must be null: nothing is predicted about pairs in distillation")
         return self
 
-
-SETTINGS = Distillation
-
-
-def reading(settings: Distillation, sequence_length: int) -> Reading:
-    """Any text; contiguous by default."""
-    return Reading(SINGLE_FORMATS, sequence_length)
-
-
-def terms(settings: Distillation) -> Mapping[str, Term]:
-    """The terms with their weights. `mlm` decides, so that a student is compared with networks that had no teacher."""
-    weights = settings.weights
-    cosine = {"cosine": Term(weights.cosine, has_accuracy=False)} if weights.cosine else {}
-    return {
-        "mlm": Term(weights.mlm, is_likelihood=True, decides=True),
-        "soft": Term(weights.soft, has_accuracy=False),
-        **cosine,
-    }
-
-
-def corrupt(packed: Packed, noise: Noise, settings: Distillation, vocabulary: Vocabulary) -> Batch:
-    """Masked language modelling, and the positions at which student and teacher are compared."""
-    batch = mlm.corrupt(packed, noise, settings.masking, vocabulary)
-    if settings.soft_targets == "all":
-        soft_positions = np.flatnonzero(packed.input_ids != vocabulary["pad"])
-    else:
-        soft_positions = batch.inputs["predicted_positions"]
-    compared = dict.fromkeys(
-        ("soft", "cosine") if settings.weights.cosine else ("soft",), len(soft_positions)
-    )
-    inputs = {**batch.inputs, "soft_positions": soft_positions}
-    return Batch(inputs, {**batch.counts, **compared}, batch.sources)
-
-
-def check_fit(
-    settings: Distillation, config: TransformerConfig, vocabulary: Vocabulary, teacher: TrainedModel
-) -> None:
-    """Make sure that the student fits its teacher, and that the teacher knows the same tokens.
-
-    Raises:
-        MismatchError: the teacher has other tokens; otherwise as `build_model`.
-        ConfigError: as `build_model`.
-    """
-    import torch
-
-    # Built first: that the teacher is of another kind says more than that its tokens differ.
-    with torch.device("meta"):
-        build_model(settings, config, teacher)
-    file = teacher.tokenizer_path
-    with contents_of(file):
-        ours, others = _token_ids(vocabulary.tokenizer_json), _token_ids(file.read_text(encoding="utf-8"))
-    # The teacher's distribution is over ids.
-    for text in sorted(ours.keys() | others.keys()):
-        if ours.get(text) != others.get(text):
-            different = (
-                f"{text!r} is {ours.get(text, 'unknown')} here and {others.get(text, 'unknown')} there"
-            )
-            raise MismatchError(
-                f"The teacher {settings.teacher} has other tokens than the data: {different}.",
-                next_step="prepare the data with the teacher's tokenizer, or choose a teacher trained on these tokens",
-            )
-
-
-def build_model(
-    settings: Distillation, config: TransformerConfig, teacher: TrainedModel
-) -> DistilledLanguageModel:
-    """The student, with the teacher at its side.
-
-    Raises:
-        MismatchError: the teacher is no encoder with a masked-LM head.
-        ConfigError: the networks do not fit together.
-    """
-    from models.distillation import DistilledLanguageModel, every_nth_layer
-
-    network = _load(settings.teacher, teacher)
-    try:
-        layers = None
-        if settings.start_from_teacher:
-            layers = settings.teacher_layers or every_nth_layer(config.num_layers, network.config.num_layers)
-        return DistilledLanguageModel(
-            config,
-            network,
-            temperature=settings.temperature,
-            hidden_loss=settings.weights.cosine > 0,
-            teacher_layers=layers,
+    def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
+        """Masked language modelling, and the positions at which student and teacher are compared."""
+        batch = self.masking.corrupt(packed, noise, vocabulary)
+        if self.soft_targets == "all":
+            soft_positions = np.flatnonzero(packed.input_ids != vocabulary["pad"])
+        else:
+            soft_positions = batch.inputs["predicted_positions"]
+        compared = dict.fromkeys(
+            ("soft", "cosine") if self.weights.cosine else ("soft",), len(soft_positions)
         )
-    except ValueError as error:
-        raise ConfigError(
-            f"The student does not fit its teacher {settings.teacher}: {error}.",
-            next_step="correct the settings under `model`; objective.start_from_teacher=false allows other shapes, and"
-            " objective.weights.cosine=0 another width",
-        ) from None
+        inputs = {**batch.inputs, "soft_positions": soft_positions}
+        return Batch(inputs, {**batch.counts, **compared}, batch.sources)
+
+    def terms(self) -> Mapping[str, Term]:
+        """The terms with their weights. `mlm` decides: a student is compared with networks that had no teacher."""
+        weights = self.weights
+        cosine = {"cosine": Term(weights.cosine, has_accuracy=False)} if weights.cosine else {}
+        return {
+            "mlm": Term(weights.mlm, is_likelihood=True, decides=True),
+            "soft": Term(weights.soft, has_accuracy=False),
+            **cosine,
+        }
+
+    def build_model(self, config: TransformerConfig, outside: OutsideModels) -> DistilledLanguageModel:
+        """The student, with the teacher at its side.
+
+        Raises:
+            MismatchError: the teacher is no encoder with a masked-LM head.
+            ConfigError: the networks do not fit together.
+        """
+        from models.distillation import DistilledLanguageModel, every_nth_layer
+
+        network = _load(self.teacher, outside["teacher"])
+        try:
+            layers = None
+            if self.start_from_teacher:
+                layers = self.teacher_layers or every_nth_layer(config.num_layers, network.config.num_layers)
+            return DistilledLanguageModel(
+                config,
+                network,
+                temperature=self.temperature,
+                hidden_loss=self.weights.cosine > 0,
+                teacher_layers=layers,
+            )
+        except ValueError as error:
+            raise ConfigError(
+                f"The student does not fit its teacher {self.teacher}: {error}.",
+                next_step="correct the settings under `model`; objective.start_from_teacher=false allows other shapes,"
+                " and objective.weights.cosine=0 another width",
+            ) from None
+
+    def check_fit(self, config: TransformerConfig, vocabulary: Vocabulary, outside: OutsideModels) -> None:
+        """Make sure that the student fits its teacher, and that the teacher knows the same tokens.
+
+        Raises:
+            MismatchError: the teacher has other tokens; otherwise as `build_model`.
+            ConfigError: as `build_model`.
+        """
+        import torch
+
+        # Built first: that the teacher is of another kind says more than that its tokens differ.
+        with torch.device("meta"):
+            self.build_model(config, outside)
+        file = outside["teacher"].tokenizer_path
+        with contents_of(file):
+            ours, others = _token_ids(vocabulary.tokenizer_json), _token_ids(file.read_text(encoding="utf-8"))
+        # The teacher's distribution is over ids.
+        for text in sorted(ours.keys() | others.keys()):
+            if ours.get(text) != others.get(text):
+                different = (
+                    f"{text!r} is {ours.get(text, 'unknown')} here and {others.get(text, 'unknown')} there"
+                )
+                raise MismatchError(
+                    f"The teacher {self.teacher} has other tokens than the data: {different}.",
+                    next_step="prepare the data with the teacher's tokenizer, or choose a teacher trained on these"
+                    " tokens",
+                )
 
 
 def _load(name: str, teacher: TrainedModel) -> MaskedLanguageModel:

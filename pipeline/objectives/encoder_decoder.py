@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from pipeline.objectives.base import Batch, Term
+from pipeline.objectives.base import Batch, Objective, OutsideModels, Term
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig
     from models.language_models import SequenceToSequence
 
-NETWORKS: tuple[str, ...] = ("encoder_decoder",)
 WIDENING = 64
 """Columns by which a batch grows when its pieces need more than its usual width."""
 
@@ -37,16 +36,20 @@ class TextPairs(NamedTuple):
     that was not there has the position of a neighbour. Empty unless asked for."""
 
 
-def terms(settings: Any) -> Mapping[str, Term]:
-    """One term."""
-    return {"denoise": Term(is_likelihood=True)}
+class Denoising(Objective):
+    """An objective of encoder-decoders: the decoder writes what the encoder reads corrupted."""
 
+    NETWORKS = ("encoder_decoder",)
 
-def build_model(settings: Any, config: TransformerConfig) -> SequenceToSequence:
-    """An encoder-decoder with its vocabulary projection."""
-    from models.language_models import SequenceToSequence
+    def terms(self) -> Mapping[str, Term]:
+        """One term."""
+        return {"denoise": Term(is_likelihood=True)}
 
-    return SequenceToSequence(config)
+    def build_model(self, config: TransformerConfig, outside: OutsideModels) -> SequenceToSequence:
+        """An encoder-decoder with its vocabulary projection."""
+        from models.language_models import SequenceToSequence
+
+        return SequenceToSequence(config)
 
 
 def assemble_rows(

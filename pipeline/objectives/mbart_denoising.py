@@ -13,15 +13,12 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from pipeline.config.loading import Config
-from pipeline.objectives import encoder_decoder
 from pipeline.objectives.bart_denoising import corrupt_texts
 from pipeline.objectives.base import Batch
+from pipeline.objectives.encoder_decoder import Denoising
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed, Reading
-
-NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
 
 _COUNTRIES = {
     "ar": "AR", "cs": "CZ", "de": "DE", "en": "XX", "es": "XX", "et": "EE", "fi": "FI", "fr": "XX", "gu": "IN",
@@ -32,8 +29,8 @@ _COUNTRIES = {
 _TAG = re.compile(r"[A-Za-z-]+_[A-Z]{2}")
 
 
-class MBartDenoising(Config):
-    """Settings of mBART's objective."""
+class MBartDenoising(Denoising):
+    """mBART's objective."""
 
     kind: Literal["mbart_denoising"] = "mbart_denoising"
     permute_sentences: float = Field(default=1.0, ge=0, le=1)
@@ -48,41 +45,35 @@ class MBartDenoising(Config):
     whole_words: bool = True
     """Whether spans are measured in words; False measures them in tokens."""
 
+    def reading(self, sequence_length: int) -> Reading:
+        """Sentences up to the end of the document or of the sample, in one language."""
+        return Reading(
+            ("doc_sentences", "full_sentences", "contiguous", "best_fit", "sentences"),
+            sequence_length,
+            sentence_starts=self.permute_sentences > 0,
+            langs=True,
+        )
 
-SETTINGS = MBartDenoising
+    def extra_tokens(self, languages: Sequence[str]) -> tuple[str, ...]:
+        """A tag for each language of the data, then the mask, as in the published vocabulary."""
+        return (*sorted(map(language_tag, set(languages))), "<mask>")
 
+    def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
+        """Corrupt every piece; `<s>` is left out, and the tag ends both texts.
 
-def reading(settings: MBartDenoising, sequence_length: int) -> Reading:
-    """Sentences up to the end of the document or of the sample, in one language."""
-    return Reading(
-        ("doc_sentences", "full_sentences", "contiguous", "best_fit", "sentences"),
-        sequence_length,
-        sentence_starts=settings.permute_sentences > 0,
-        langs=True,
-    )
-
-
-def extra_tokens(settings: MBartDenoising, languages: Sequence[str]) -> tuple[str, ...]:
-    """A tag for each language of the data, then the mask, as in the published vocabulary."""
-    return (*sorted(map(language_tag, set(languages))), "<mask>")
+        Encoder and decoder have as many columns as the rows that are read: the tag takes the place of `<s>`.
+        """
+        # Tags sort as their languages do, so language number i of the data has the i-th tag.
+        tags = sorted(role for role in vocabulary.roles if _TAG.fullmatch(role))
+        if packed.langs is None or packed.langs.max(initial=0) >= len(tags):
+            raise ValueError(
+                f"every sample needs a language that has a tag; the vocabulary has {', '.join(tags) or 'none'}"
+            )
+        of_rows = np.asarray([vocabulary[tag] for tag in tags], dtype=np.int64)[packed.langs]
+        states = noise.at("mbart_denoising", packed.epochs, packed.sample_ids).bits()
+        return corrupt_texts(packed, states, self, vocabulary, tags=of_rows)
 
 
 def language_tag(language: str) -> str:
     """`en` is `en_XX`, `de` is `de_DE`; a language that mBART-25 lacks gets `_XX`."""
     return f"{language}_{_COUNTRIES.get(language, 'XX')}"
-
-
-def corrupt(packed: Packed, noise: Noise, settings: MBartDenoising, vocabulary: Vocabulary) -> Batch:
-    """Corrupt every piece; `<s>` is left out, and the tag ends both texts.
-
-    Encoder and decoder have as many columns as the rows that are read: the tag takes the place of `<s>`.
-    """
-    # Tags sort as their languages do, so language number i of the data has the i-th tag.
-    tags = sorted(role for role in vocabulary.roles if _TAG.fullmatch(role))
-    if packed.langs is None or packed.langs.max(initial=0) >= len(tags):
-        raise ValueError(
-            f"every sample needs a language that has a tag; the vocabulary has {', '.join(tags) or 'none'}"
-        )
-    of_rows = np.asarray([vocabulary[tag] for tag in tags], dtype=np.int64)[packed.langs]
-    states = noise.at("mbart_denoising", packed.epochs, packed.sample_ids).bits()
-    return corrupt_texts(packed, states, settings, vocabulary, tags=of_rows)

@@ -11,15 +11,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from cluster.compiled_loop import compiled_loop
-from pipeline.config.loading import Config
 from pipeline.objectives import nsp
-from pipeline.objectives.base import Batch, Term, boundaries
+from pipeline.objectives.base import Batch, Objective, OutsideModels, Term, boundaries
 from pipeline.objectives.kernels.masking import (
     Masking,
     Spans,
@@ -37,12 +36,21 @@ if TYPE_CHECKING:
     from models.config import TransformerConfig
     from models.language_models import MaskedLanguageModel
 
-NETWORKS: tuple[str, ...] = ("encoder",)
 Units = Literal["token", "word", "ngram"]
 
 
-class MaskedLM(Config):
-    """Settings of the masked-LM objective."""
+class EncoderObjective(Objective):
+    """An objective of encoders that puts masks into their input."""
+
+    NETWORKS = ("encoder",)
+
+    def extra_tokens(self, languages: Sequence[str]) -> tuple[str, ...]:
+        """The mask."""
+        return ("<mask>",)
+
+
+class MaskedLM(EncoderObjective):
+    """Masked language modelling."""
 
     kind: Literal["mlm"] = "mlm"
     rate: float = Field(default=0.15, gt=0, lt=1)
@@ -68,54 +76,42 @@ class MaskedLM(Config):
             raise ValueError("mask_share + random_share must not exceed 1")
         return self
 
+    def reading(self, sequence_length: int) -> Reading:
+        """Any text; contiguous by default. Pairs, where they are predicted."""
+        return nsp.reading(self.pairs, sequence_length)
 
-SETTINGS = MaskedLM
+    def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
+        """Hide tokens: of the predicted positions 80% become `<mask>`, 10% a random token, 10% stay (by default).
 
+        Exactly round(rate * maskable) tokens of each row are predicted, and at least one where anything is maskable, so
+        that batches cost the same; the 80% and 10% are probabilities, drawn for each token also inside words and
+        n-grams, as in BERT's released code.
+        """
+        epochs = packed.epochs if self.dynamic else np.zeros_like(packed.epochs)
+        states = noise.at("mlm", epochs, packed.sample_ids).bits()
+        masking = masking_of(vocabulary, self.rate, self.mask_share, self.random_share)
+        if self.units == "token":
+            hidden = mask_tokens(packed.input_ids, states, masking)
+        else:
+            longest = self.max_ngram if self.units == "ngram" else 1
+            lengths = cumulative(1.0 / np.arange(1, longest + 1))
+            spans = Spans(lengths, max_tokens=packed.input_ids.shape[1], enclosed=False)
+            hidden = mask_spans(packed.input_ids, states, masking, spans)
+        input_ids, predicted_positions, targets = hidden
+        inputs = {"input_ids": input_ids, "predicted_positions": predicted_positions, "targets": targets}
+        inputs |= boundaries(packed) | nsp.inputs(self.pairs, packed)
+        counts = {"mlm": len(targets), **nsp.counts(self.pairs, packed)}
+        return Batch(inputs, counts, packed.sources_at(predicted_positions))
 
-def reading(settings: MaskedLM, sequence_length: int) -> Reading:
-    """Any text; contiguous by default. Pairs, where they are predicted."""
-    return nsp.reading(settings.pairs, sequence_length)
+    def terms(self) -> Mapping[str, Term]:
+        """Both terms have weight 1 (Devlin et al. 2019, appendix A.2: their losses are added)."""
+        return {"mlm": Term(is_likelihood=True, decides=True), **nsp.terms(self.pairs)}
 
+    def build_model(self, config: TransformerConfig, outside: OutsideModels) -> MaskedLanguageModel:
+        """An encoder with the masked-LM head, and the head for pairs where they are predicted."""
+        from models.language_models import MaskedLanguageModel
 
-def extra_tokens(settings: Any, languages: Sequence[str]) -> tuple[str, ...]:
-    """The mask."""
-    return ("<mask>",)
-
-
-def terms(settings: MaskedLM) -> Mapping[str, Term]:
-    """Both terms have weight 1 (Devlin et al. 2019, appendix A.2: their losses are added)."""
-    return {"mlm": Term(is_likelihood=True, decides=True), **nsp.terms(settings.pairs)}
-
-
-def build_model(settings: MaskedLM, config: TransformerConfig) -> MaskedLanguageModel:
-    """An encoder with the masked-LM head, and the head for pairs where they are predicted."""
-    from models.language_models import MaskedLanguageModel
-
-    return MaskedLanguageModel(config, pair=settings.pairs)
-
-
-def corrupt(packed: Packed, noise: Noise, settings: MaskedLM, vocabulary: Vocabulary) -> Batch:
-    """Hide tokens: of the predicted positions 80% become `<mask>`, 10% a random token, 10% stay (by default).
-
-    Exactly round(rate * maskable) tokens of each row are predicted, and at least one where anything is maskable, so
-    that batches cost the same; the 80% and 10% are probabilities, drawn for each token also inside words and n-grams,
-    as in BERT's released code.
-    """
-    epochs = packed.epochs if settings.dynamic else np.zeros_like(packed.epochs)
-    states = noise.at("mlm", epochs, packed.sample_ids).bits()
-    masking = masking_of(vocabulary, settings.rate, settings.mask_share, settings.random_share)
-    if settings.units == "token":
-        hidden = mask_tokens(packed.input_ids, states, masking)
-    else:
-        longest = settings.max_ngram if settings.units == "ngram" else 1
-        lengths = cumulative(1.0 / np.arange(1, longest + 1))
-        spans = Spans(lengths, max_tokens=packed.input_ids.shape[1], enclosed=False)
-        hidden = mask_spans(packed.input_ids, states, masking, spans)
-    input_ids, predicted_positions, targets = hidden
-    inputs = {"input_ids": input_ids, "predicted_positions": predicted_positions, "targets": targets}
-    inputs |= boundaries(packed) | nsp.inputs(settings.pairs, packed)
-    counts = {"mlm": len(targets), **nsp.counts(settings.pairs, packed)}
-    return Batch(inputs, counts, packed.sources_at(predicted_positions))
+        return MaskedLanguageModel(config, pair=self.pairs)
 
 
 def masking_of(vocabulary: Vocabulary, rate: float, mask_share: float, random_share: float) -> Masking:

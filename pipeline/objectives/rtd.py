@@ -15,19 +15,16 @@ from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import Config
-from pipeline.objectives import mlm, nsp
-from pipeline.objectives.base import Batch, Term, boundaries
-from pipeline.objectives.mlm import mask_tokens, masking_of
+from pipeline.objectives import nsp
+from pipeline.objectives.base import Batch, OutsideModels, Term, boundaries
+from pipeline.objectives.mlm import EncoderObjective, mask_tokens, masking_of
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import Packed, Reading
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig
     from models.electra import Electra
-
-NETWORKS, extra_tokens = mlm.NETWORKS, mlm.extra_tokens
 
 
 class GeneratorSize(Config):
@@ -41,8 +38,8 @@ class GeneratorSize(Config):
     """Its attention heads; null takes `hidden_share` of the discriminator's."""
 
 
-class ReplacedTokenDetection(Config):
-    """Settings of ELECTRA's objective."""
+class ReplacedTokenDetection(EncoderObjective):
+    """ELECTRA's objective."""
 
     kind: Literal["rtd"] = "rtd"
     rate: float = Field(default=0.15, gt=0, lt=1)
@@ -56,38 +53,43 @@ class ReplacedTokenDetection(Config):
     generator: GeneratorSize = GeneratorSize()
     """The network that replaces tokens."""
 
+    def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
+        """Put masks on round(rate * maskable) tokens of each row; all tokens but padding are judged."""
+        states = noise.at("rtd", packed.epochs, packed.sample_ids).bits()
+        masking = masking_of(vocabulary, self.rate, self.mask_share, random_share=0.0)
+        input_ids, predicted_positions, targets = mask_tokens(packed.input_ids, states, masking)
+        token_positions = np.flatnonzero(packed.input_ids != vocabulary["pad"])
+        inputs = {
+            "input_ids": input_ids,
+            "predicted_positions": predicted_positions,
+            "targets": targets,
+            "token_positions": token_positions,
+        }
+        inputs |= boundaries(packed) | nsp.inputs(None, packed)
+        counts = {"mlm": len(targets), "rtd": len(token_positions)}
+        return Batch(inputs, counts, packed.sources_at(predicted_positions))
 
-SETTINGS = ReplacedTokenDetection
+    def terms(self) -> Mapping[str, Term]:
+        """The generator's loss, and the discriminator's, which decides: the generator is thrown away."""
+        return {"mlm": Term(is_likelihood=True), "rtd": Term(self.detection_weight, decides=True)}
 
+    def build_model(self, config: TransformerConfig, outside: OutsideModels) -> Electra:
+        """Generator and discriminator; `config` is the discriminator's.
 
-def reading(settings: ReplacedTokenDetection, sequence_length: int) -> Reading:
-    """Any text; contiguous by default."""
-    return Reading(SINGLE_FORMATS, sequence_length)
+        Raises:
+            ConfigError: there is no generator of the wanted size.
+        """
+        from models.electra import Electra
 
+        return Electra(config, generator_config(self.generator, config))
 
-def terms(settings: ReplacedTokenDetection) -> Mapping[str, Term]:
-    """The generator's loss, and the discriminator's, which decides: the generator is thrown away."""
-    return {"mlm": Term(is_likelihood=True), "rtd": Term(settings.detection_weight, decides=True)}
+    def check_fit(self, config: TransformerConfig, vocabulary: Vocabulary, outside: OutsideModels) -> None:
+        """Make sure that there is a generator of the wanted size.
 
-
-def build_model(settings: ReplacedTokenDetection, config: TransformerConfig) -> Electra:
-    """Generator and discriminator; `config` is the discriminator's.
-
-    Raises:
-        ConfigError: there is no generator of the wanted size.
-    """
-    from models.electra import Electra
-
-    return Electra(config, generator_config(settings.generator, config))
-
-
-def check_fit(settings: ReplacedTokenDetection, config: TransformerConfig, vocabulary: Vocabulary) -> None:
-    """Make sure that there is a generator of the wanted size.
-
-    Raises:
-        ConfigError: as `build_model`.
-    """
-    generator_config(settings.generator, config)
+        Raises:
+            ConfigError: as `build_model`.
+        """
+        generator_config(self.generator, config)
 
 
 def generator_config(size: GeneratorSize, config: TransformerConfig) -> TransformerConfig:
@@ -112,20 +114,3 @@ def generator_config(size: GeneratorSize, config: TransformerConfig) -> Transfor
             f"There is no generator of the size in objective.generator: {error}.",
             next_step="choose another objective.generator.hidden_share or num_heads",
         ) from None
-
-
-def corrupt(packed: Packed, noise: Noise, settings: ReplacedTokenDetection, vocabulary: Vocabulary) -> Batch:
-    """Put masks on round(rate * maskable) tokens of each row; all tokens but padding are judged."""
-    states = noise.at("rtd", packed.epochs, packed.sample_ids).bits()
-    masking = masking_of(vocabulary, settings.rate, settings.mask_share, random_share=0.0)
-    input_ids, predicted_positions, targets = mask_tokens(packed.input_ids, states, masking)
-    token_positions = np.flatnonzero(packed.input_ids != vocabulary["pad"])
-    inputs = {
-        "input_ids": input_ids,
-        "predicted_positions": predicted_positions,
-        "targets": targets,
-        "token_positions": token_positions,
-    }
-    inputs |= boundaries(packed) | nsp.inputs(None, packed)
-    counts = {"mlm": len(targets), "rtd": len(token_positions)}
-    return Batch(inputs, counts, packed.sources_at(predicted_positions))

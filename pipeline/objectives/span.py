@@ -18,9 +18,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from cluster.compiled_loop import compiled_loop
-from pipeline.config.loading import Config
-from pipeline.objectives import mlm, nsp
-from pipeline.objectives.base import Batch, Term, boundaries
+from pipeline.objectives import nsp
+from pipeline.objectives.base import Batch, OutsideModels, Term, boundaries
 from pipeline.objectives.kernels.masking import (
     Masking,
     Spans,
@@ -29,7 +28,7 @@ from pipeline.objectives.kernels.masking import (
     hide_tokens,
     write_positions,
 )
-from pipeline.objectives.mlm import cumulative, masking_of
+from pipeline.objectives.mlm import EncoderObjective, cumulative, masking_of
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed, Reading, Relation
@@ -38,11 +37,9 @@ if TYPE_CHECKING:
     from models.config import TransformerConfig
     from models.span_boundary import SpanBoundaryLanguageModel
 
-NETWORKS, extra_tokens = mlm.NETWORKS, mlm.extra_tokens
 
-
-class SpanMasking(Config):
-    """Settings of SpanBERT's objective."""
+class SpanMasking(EncoderObjective):
+    """SpanBERT's objective."""
 
     kind: Literal["span"] = "span"
     rate: float = Field(default=0.15, gt=0, lt=1)
@@ -72,8 +69,47 @@ class SpanMasking(Config):
             raise ValueError("mask_share + random_share must not exceed 1")
         return self
 
+    def reading(self, sequence_length: int) -> Reading:
+        """Plain text; contiguous by default."""
+        return nsp.reading(self.pairs, sequence_length)
 
-SETTINGS = SpanMasking
+    def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
+        """Hide spans of whole words. Where a piece is cut, its last word stays: nothing after it could enclose a
+        span."""
+        states = noise.at("span", packed.epochs, packed.sample_ids).bits()
+        masking = masking_of(vocabulary, self.rate, self.mask_share, self.random_share)
+        if not self.whole_words:
+            masking = masking._replace(starts_word=np.ones_like(masking.starts_word))
+        spans = Spans(span_lengths(self), self.max_span_tokens, enclosed=True)
+        begins_piece = np.zeros(packed.input_ids.size + 1, dtype=bool)
+        begins_piece[packed.cu_seqlens] = True
+        hidden = HiddenSpans(*hide_spans(packed.input_ids, begins_piece, states, masking, spans))
+        inputs = {name: getattr(hidden, name) for name in ("input_ids", "predicted_positions", "targets")}
+        counts = {"mlm": len(hidden.targets)}
+        if self.boundary:
+            inputs = hidden._asdict()
+            counts["sbo"] = len(hidden.targets)
+        # Marked, not sorted: sorting takes three times as long as all other noise.
+        is_read = np.zeros(packed.input_ids.shape, dtype=bool)
+        is_read[:, 0] = bool(self.pairs)
+        for name in (name for name in inputs if name.endswith("_positions")):
+            is_read.reshape(-1)[inputs[name]] = True
+        inputs["read_positions"] = np.flatnonzero(is_read)
+        inputs |= boundaries(packed) | nsp.inputs(self.pairs, packed)
+        sources = packed.sources_at(hidden.predicted_positions)
+        return Batch(inputs, counts | nsp.counts(self.pairs, packed), sources)
+
+    def terms(self) -> Mapping[str, Term]:
+        """The sum of both losses (Joshi et al. 2020, equation 1)."""
+        boundary = {"sbo": Term(is_likelihood=True)} if self.boundary else {}
+        return {"mlm": Term(is_likelihood=True, decides=True), **boundary, **nsp.terms(self.pairs)}
+
+    def build_model(self, config: TransformerConfig, outside: OutsideModels) -> SpanBoundaryLanguageModel:
+        """An encoder with the masked-LM head and the span boundary head."""
+        from models.span_boundary import SpanBoundaryLanguageModel
+
+        places = self.max_span_tokens if self.boundary else None
+        return SpanBoundaryLanguageModel(config, places, pair=self.pairs)
 
 
 class HiddenSpans(NamedTuple):
@@ -91,51 +127,6 @@ class HiddenSpans(NamedTuple):
     """[predicted] position of the token after the span."""
     span_offsets: np.ndarray
     """[predicted] place in the span, from 0."""
-
-
-def reading(settings: SpanMasking, sequence_length: int) -> Reading:
-    """Plain text; contiguous by default."""
-    return nsp.reading(settings.pairs, sequence_length)
-
-
-def terms(settings: SpanMasking) -> Mapping[str, Term]:
-    """The sum of both losses (Joshi et al. 2020, equation 1)."""
-    boundary = {"sbo": Term(is_likelihood=True)} if settings.boundary else {}
-    return {"mlm": Term(is_likelihood=True, decides=True), **boundary, **nsp.terms(settings.pairs)}
-
-
-def build_model(settings: SpanMasking, config: TransformerConfig) -> SpanBoundaryLanguageModel:
-    """An encoder with the masked-LM head and the span boundary head."""
-    from models.span_boundary import SpanBoundaryLanguageModel
-
-    places = settings.max_span_tokens if settings.boundary else None
-    return SpanBoundaryLanguageModel(config, places, pair=settings.pairs)
-
-
-def corrupt(packed: Packed, noise: Noise, settings: SpanMasking, vocabulary: Vocabulary) -> Batch:
-    """Hide spans of whole words. Where a piece is cut, its last word stays: nothing after it could enclose a span."""
-    states = noise.at("span", packed.epochs, packed.sample_ids).bits()
-    masking = masking_of(vocabulary, settings.rate, settings.mask_share, settings.random_share)
-    if not settings.whole_words:
-        masking = masking._replace(starts_word=np.ones_like(masking.starts_word))
-    spans = Spans(span_lengths(settings), settings.max_span_tokens, enclosed=True)
-    begins_piece = np.zeros(packed.input_ids.size + 1, dtype=bool)
-    begins_piece[packed.cu_seqlens] = True
-    hidden = HiddenSpans(*hide_spans(packed.input_ids, begins_piece, states, masking, spans))
-    inputs = {name: getattr(hidden, name) for name in ("input_ids", "predicted_positions", "targets")}
-    counts = {"mlm": len(hidden.targets)}
-    if settings.boundary:
-        inputs = hidden._asdict()
-        counts["sbo"] = len(hidden.targets)
-    # Marked, not sorted: sorting takes three times as long as all other noise.
-    is_read = np.zeros(packed.input_ids.shape, dtype=bool)
-    is_read[:, 0] = bool(settings.pairs)
-    for name in (name for name in inputs if name.endswith("_positions")):
-        is_read.reshape(-1)[inputs[name]] = True
-    inputs["read_positions"] = np.flatnonzero(is_read)
-    inputs |= boundaries(packed) | nsp.inputs(settings.pairs, packed)
-    sources = packed.sources_at(hidden.predicted_positions)
-    return Batch(inputs, counts | nsp.counts(settings.pairs, packed), sources)
 
 
 def span_lengths(settings: SpanMasking) -> np.ndarray:

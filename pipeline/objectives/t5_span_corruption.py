@@ -14,10 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.config.loading import Config
-from pipeline.objectives import encoder_decoder
 from pipeline.objectives.base import Batch
-from pipeline.objectives.encoder_decoder import TextPairs, assemble_rows, used_columns
+from pipeline.objectives.encoder_decoder import Denoising, TextPairs, assemble_rows, used_columns
 from pipeline.objectives.kernels.span_noise import (
     Denoisers,
     SpanTokens,
@@ -30,13 +28,12 @@ from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed, Reading
 
-NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
 TIGHT = 8
 """Columns that matrix units take at a time."""
 
 
-class SpanCorruption(Config):
-    """Settings of T5's objective."""
+class SpanCorruption(Denoising):
+    """T5's objective."""
 
     kind: Literal["t5_span_corruption"] = "t5_span_corruption"
     rate: float = Field(default=0.15, gt=0, lt=1)
@@ -49,42 +46,45 @@ class SpanCorruption(Config):
     """Whether one more sentinel ends the target before `</s>`, as figure 2 of the paper draws it. The released code
     writes none, because its texts always end with a span; the lengths that T5 states count none either."""
 
+    def reading(self, sequence_length: int) -> Reading:
+        """Rows so long that the encoder's text fills its sequence: 569 columns for 512.
 
-SETTINGS = SpanCorruption
+        A row has one column that is not of the stream, `<s>` or padding; the other 568 are T5's raw tokens.
 
+        Raises:
+            ConfigError: a text could have more spans than there are sentinels.
+        """
+        denoisers = self._denoisers()
+        raw = raw_length(denoisers, sequence_length)
+        require_sentinels(denoisers, raw, self.num_sentinels - self.final_sentinel)
+        positions = longest_text(denoisers, raw) + self.final_sentinel
+        return Reading(SINGLE_FORMATS, raw + 1, positions=positions)
 
-def reading(settings: SpanCorruption, sequence_length: int) -> Reading:
-    """Rows so long that the encoder's text fills its sequence: 569 columns for 512.
+    def extra_tokens(self, languages: Sequence[str]) -> tuple[str, ...]:
+        """The sentinels; `<extra_id_0>` is the last id, as in T5's vocabulary."""
+        return sentinel_texts(self.num_sentinels)[::-1]
 
-    A row has one column that is not of the stream, `<s>` or padding; the other 568 are T5's raw tokens.
+    def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
+        """Take spans out of every piece; the decoder starts with padding, as T5's does, and writes the spans.
 
-    Raises:
-        ConfigError: a text could have more spans than there are sentinels.
-    """
-    denoisers = _denoisers(settings)
-    raw = raw_length(denoisers, sequence_length)
-    require_sentinels(denoisers, raw, settings.num_sentinels - settings.final_sentinel)
-    positions = longest_text(denoisers, raw) + settings.final_sentinel
-    return Reading(SINGLE_FORMATS, raw + 1, positions=positions)
+        T5 knows no `<s>` and puts no `</s>` between documents: of each piece only the text is taken, and a `</s>` ends
+        it. Pieces with less than two tokens of text are left out. A row with a single text that fills it gives exactly
+        T5's lengths; other rows are padded to them.
+        """
+        denoisers = self._denoisers()
+        choices = np.zeros(len(packed.input_ids), dtype=np.int64)
+        states = noise.at("t5_span_corruption", packed.epochs, packed.sample_ids).bits()
+        tokens = span_tokens(vocabulary, self.num_sentinels, self.final_sentinel)
+        return corrupt_spans(packed, states, choices, denoisers, tokens)
 
-
-def extra_tokens(settings: SpanCorruption, languages: Sequence[str]) -> tuple[str, ...]:
-    """The sentinels; `<extra_id_0>` is the last id, as in T5's vocabulary."""
-    return sentinel_texts(settings.num_sentinels)[::-1]
-
-
-def corrupt(packed: Packed, noise: Noise, settings: SpanCorruption, vocabulary: Vocabulary) -> Batch:
-    """Take spans out of every piece; the decoder starts with padding, as T5's does, and writes the spans.
-
-    T5 knows no `<s>` and puts no `</s>` between documents: of each piece only the text is taken, and a `</s>` ends it.
-    Pieces with less than two tokens of text are left out. A row with a single text that fills it gives exactly T5's
-    lengths; other rows are padded to them.
-    """
-    denoisers = _denoisers(settings)
-    choices = np.zeros(len(packed.input_ids), dtype=np.int64)
-    states = noise.at("t5_span_corruption", packed.epochs, packed.sample_ids).bits()
-    tokens = span_tokens(vocabulary, settings.num_sentinels, settings.final_sentinel)
-    return corrupt_spans(packed, states, choices, denoisers, tokens)
+    def _denoisers(self) -> Denoisers:
+        return Denoisers(
+            rates=np.asarray([self.rate]),
+            mean_lengths=np.asarray([self.mean_span_length]),
+            is_suffix=np.zeros(1, dtype=bool),
+            free_ends=np.zeros(1, dtype=bool),
+            modes=np.full(1, -1, dtype=np.int64),
+        )
 
 
 def corrupt_spans(
@@ -196,14 +196,4 @@ def span_tokens(vocabulary: Vocabulary, num_sentinels: int, final_sentinel: bool
         pad=vocabulary["pad"],
         sentinels=np.asarray([vocabulary[text] for text in sentinel_texts(num_sentinels)], dtype=np.int64),
         final_sentinel=final_sentinel,
-    )
-
-
-def _denoisers(settings: SpanCorruption) -> Denoisers:
-    return Denoisers(
-        rates=np.asarray([settings.rate]),
-        mean_lengths=np.asarray([settings.mean_span_length]),
-        is_suffix=np.zeros(1, dtype=bool),
-        free_ends=np.zeros(1, dtype=bool),
-        modes=np.full(1, -1, dtype=np.int64),
     )

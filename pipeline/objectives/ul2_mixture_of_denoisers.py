@@ -7,14 +7,14 @@ spans or much of the text, the S denoiser the end of it (prefix language modelli
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import Field
 
 from pipeline.config.loading import Config
-from pipeline.objectives import encoder_decoder
 from pipeline.objectives.base import Batch
+from pipeline.objectives.encoder_decoder import Denoising
 from pipeline.objectives.kernels.span_noise import Denoisers, target_lengths
 from pipeline.objectives.t5_span_corruption import (
     corrupt_spans,
@@ -29,7 +29,8 @@ from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed, Reading
 
-NETWORKS, terms, build_model = encoder_decoder.NETWORKS, encoder_decoder.terms, encoder_decoder.build_model
+if TYPE_CHECKING:
+    from pipeline.samples.loader import Lengths
 
 DenoiserKind = Literal["R", "S", "X"]
 MODE_TOKENS: Mapping[DenoiserKind, str] = {"R": "[NLU]", "S": "[S2S]", "X": "[NLG]"}
@@ -60,8 +61,8 @@ _TABLE_1 = (
 )
 
 
-class MixtureOfDenoisers(Config):
-    """Settings of UL2's objective; the seven denoisers of table 1, equally often."""
+class MixtureOfDenoisers(Denoising):
+    """UL2's objective; the seven denoisers of table 1, equally often."""
 
     kind: Literal["ul2_mixture_of_denoisers"] = "ul2_mixture_of_denoisers"
     denoisers: tuple[Denoiser, ...] = Field(default=_TABLE_1, min_length=1)
@@ -71,53 +72,62 @@ class MixtureOfDenoisers(Config):
     num_sentinels: int = Field(default=100, ge=1)
     """Tokens `<extra_id_0>`, `<extra_id_1>`, ... of the vocabulary; a text has no more spans than that."""
 
+    def reading(self, sequence_length: int) -> Reading:
+        """Rows so long that no denoiser gives the encoder more than `sequence_length`.
 
-SETTINGS = MixtureOfDenoisers
+        Raises:
+            ConfigError: a text could have more spans than there are sentinels.
+        """
+        denoisers = self._denoisers(dict.fromkeys(MODE_TOKENS.values(), 0))
+        raw = raw_length(denoisers, sequence_length)
+        require_sentinels(denoisers, raw, self.num_sentinels)
+        return Reading(SINGLE_FORMATS, raw + 1, positions=longest_text(denoisers, raw))
 
+    def extra_tokens(self, languages: Sequence[str]) -> tuple[str, ...]:
+        """Mode tokens, then the sentinels; `<extra_id_0>` is the last id, as in T5's vocabulary."""
+        modes = tuple(MODE_TOKENS.values()) if self.mode_tokens else ()
+        return (*modes, *sentinel_texts(self.num_sentinels)[::-1])
 
-def reading(settings: MixtureOfDenoisers, sequence_length: int) -> Reading:
-    """Rows so long that no denoiser gives the encoder more than `sequence_length`.
+    def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
+        """Draw a denoiser for every sample and take spans out of its pieces; else as T5 does.
 
-    Raises:
-        ConfigError: a text could have more spans than there are sentinels.
-    """
-    denoisers = _denoisers(settings, dict.fromkeys(MODE_TOKENS.values(), 0))
-    raw = raw_length(denoisers, sequence_length)
-    require_sentinels(denoisers, raw, settings.num_sentinels)
-    return Reading(SINGLE_FORMATS, raw + 1, positions=longest_text(denoisers, raw))
+        Encoder and decoder have the columns that the longest texts of the micro-batch need. The loader sorts the
+        samples of a step by `lengths`, so that most micro-batches have one denoiser.
+        """
+        at_samples = _at(noise, packed.sample_ids, packed.epochs)
+        denoisers = self._denoisers(vocabulary.roles)
+        return corrupt_spans(
+            packed,
+            at_samples.bits(),
+            choose_denoisers(self, at_samples),
+            denoisers,
+            span_tokens(vocabulary, self.num_sentinels),
+            tight=True,
+        )
 
+    def lengths(self, noise: Noise) -> Lengths:
+        """The tokens that the decoder writes for each sample, if its row is one text."""
+        denoisers = self._denoisers(dict.fromkeys(MODE_TOKENS.values(), 0))
 
-def extra_tokens(settings: MixtureOfDenoisers, languages: Sequence[str]) -> tuple[str, ...]:
-    """Mode tokens, then the sentinels; `<extra_id_0>` is the last id, as in T5's vocabulary."""
-    modes = tuple(MODE_TOKENS.values()) if settings.mode_tokens else ()
-    return (*modes, *sentinel_texts(settings.num_sentinels)[::-1])
+        def written(sample_ids: np.ndarray, epochs: np.ndarray, length: int) -> np.ndarray:
+            at_samples = _at(noise, sample_ids, epochs)
+            return target_lengths(
+                length - 1, at_samples.bits(), choose_denoisers(self, at_samples), denoisers
+            )
 
+        return written
 
-def corrupt(packed: Packed, noise: Noise, settings: MixtureOfDenoisers, vocabulary: Vocabulary) -> Batch:
-    """Draw a denoiser for every sample and take spans out of its pieces; else as T5 does.
-
-    Encoder and decoder have the columns that the longest texts of the micro-batch need. The loader sorts the samples of
-    a step by `lengths`, so that most micro-batches have one denoiser.
-    """
-    at_samples = _at(noise, packed.sample_ids, packed.epochs)
-    denoisers = _denoisers(settings, vocabulary.roles)
-    return corrupt_spans(
-        packed,
-        at_samples.bits(),
-        choose_denoisers(settings, at_samples),
-        denoisers,
-        span_tokens(vocabulary, settings.num_sentinels),
-        tight=True,
-    )
-
-
-def lengths(
-    settings: MixtureOfDenoisers, noise: Noise, sample_ids: np.ndarray, epochs: np.ndarray, length: int
-) -> np.ndarray:
-    """[samples] int64: the tokens that the decoder writes for each sample, if its row is one text."""
-    at_samples = _at(noise, sample_ids, epochs)
-    denoisers = _denoisers(settings, dict.fromkeys(MODE_TOKENS.values(), 0))
-    return target_lengths(length - 1, at_samples.bits(), choose_denoisers(settings, at_samples), denoisers)
+    def _denoisers(self, ids: Mapping[str, int]) -> Denoisers:
+        """The denoisers as arrays; `ids` holds the ids of the mode tokens."""
+        return Denoisers(
+            rates=np.asarray([each.rate for each in self.denoisers]),
+            mean_lengths=np.asarray([each.mean_span_length for each in self.denoisers]),
+            is_suffix=np.asarray([each.kind == "S" for each in self.denoisers]),
+            free_ends=np.asarray([each.kind != "S" for each in self.denoisers]),
+            modes=np.asarray(
+                [ids[MODE_TOKENS[each.kind]] if self.mode_tokens else -1 for each in self.denoisers]
+            ),
+        )
 
 
 def choose_denoisers(settings: MixtureOfDenoisers, noise: Noise) -> np.ndarray:
@@ -130,16 +140,3 @@ def choose_denoisers(settings: MixtureOfDenoisers, noise: Noise) -> np.ndarray:
 def _at(noise: Noise, sample_ids: np.ndarray, epochs: np.ndarray) -> Noise:
     """The noise of each sample."""
     return noise.at("ul2_mixture_of_denoisers", epochs, sample_ids)
-
-
-def _denoisers(settings: MixtureOfDenoisers, ids: Mapping[str, int]) -> Denoisers:
-    """The denoisers as arrays; `ids` holds the ids of the mode tokens."""
-    return Denoisers(
-        rates=np.asarray([each.rate for each in settings.denoisers]),
-        mean_lengths=np.asarray([each.mean_span_length for each in settings.denoisers]),
-        is_suffix=np.asarray([each.kind == "S" for each in settings.denoisers]),
-        free_ends=np.asarray([each.kind != "S" for each in settings.denoisers]),
-        modes=np.asarray(
-            [ids[MODE_TOKENS[each.kind]] if settings.mode_tokens else -1 for each in settings.denoisers]
-        ),
-    )

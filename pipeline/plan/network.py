@@ -20,7 +20,6 @@ from cluster.copies import committed_at, manifest_at
 from data_prep.layout import TOKENS
 from models.transformer import Choice, choose_backend
 from pipeline.checkpoint.references import resolve_model
-from pipeline.objectives import OBJECTIVES, build_model
 from pipeline.objectives.base import Batch, resolve_references
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.plan.activations import Activations, Shape, activations_of
@@ -128,7 +127,7 @@ def make_network(
         raise ConfigError(str(error), next_step="set compute.attention_backend=auto") from None
     outside = resolve_references(config.objective, resolve_model)
     with torch.device("meta"):
-        model = build_model(config.objective, shape, outside)
+        model = config.objective.build_model(shape, outside)
     if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
         teacher.to("meta")
     return Network(config, on_cuda, reader, model.train(), attention)
@@ -188,13 +187,13 @@ def _size_elsewhere(config: PretrainConfig) -> int | None:
     sizes = [found.config["vocab_size"] for place in places if (found := manifest_at(place))]
     if not sizes:
         return None
-    extra = OBJECTIVES[config.objective.kind].extra_tokens(config.objective, ["en"])
+    extra = config.objective.extra_tokens(["en"])
     return config.model.vocab_size or max(sizes) + len(extra)
 
 
 def _invented(config: PretrainConfig, size: int) -> Vocabulary:
     """A vocabulary of `size` ids without texts."""
-    extra = OBJECTIVES[config.objective.kind].extra_tokens(config.objective, ["en"])
+    extra = config.objective.extra_tokens(["en"])
     names = [*_ROLES, *(text for text in extra if text not in ("<mask>", "<pad>"))]
     size = max(size, len(names) + 64)
     is_special = np.zeros(size, dtype=bool)
@@ -251,7 +250,7 @@ def example_batch(config: PretrainConfig, vocabulary: Vocabulary, rows: int, seq
     )
     if settings.kind == "bilm":
         vocabulary = replace(vocabulary, tokenizer_json=_lexicon())
-    return OBJECTIVES[settings.kind].corrupt(packed, Noise.of("plan", 0), settings, vocabulary)
+    return settings.corrupt(packed, Noise.of("plan", 0), vocabulary)
 
 
 def _in_all_rows(columns: np.ndarray, rows: int, length: int) -> np.ndarray:

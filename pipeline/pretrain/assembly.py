@@ -21,7 +21,6 @@ from pipeline.checkpoint.store import store_of
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.engine.device import deterministic_algorithms, prepare_network, trains_on_cuda
 from pipeline.engine.interface import EngineSettings
-from pipeline.objectives import OBJECTIVES
 from pipeline.pretrain.batches import HostBatch, host_batch
 from pipeline.pretrain.evaluation import Evaluation
 from pipeline.pretrain.lost_workers import memory_explained
@@ -160,7 +159,7 @@ def _open_data(
         lengths=inputs.lengths(noise),
     )
     loader.prepare(first_data_step)
-    terms = OBJECTIVES[config.objective.kind].terms(config.objective)
+    terms = config.objective.terms()
     held_out = {"": inputs.held_out}
     if config.evaluation.per_source:
         held_out |= inputs.held_out_by_source

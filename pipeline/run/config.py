@@ -113,7 +113,7 @@ class PretrainConfig(Config):
 
     def reading_at(self, sequence_length: int) -> Reading:
         """The objective's demands on samples of a phase."""
-        return OBJECTIVES[self.objective.kind].reading(self.objective, sequence_length)
+        return self.objective.reading(sequence_length)
 
     @property
     def format(self) -> Format:
@@ -123,9 +123,7 @@ class PretrainConfig(Config):
     @property
     def metric(self) -> str:
         """The metric of evaluations that decides which of two checkpoints is better."""
-        return self.evaluation.metric or deciding_metric(
-            OBJECTIVES[self.objective.kind].terms(self.objective)
-        )
+        return self.evaluation.metric or deciding_metric(self.objective.terms())
 
     @cached_property
     def token_plan(self) -> TokenPlan:
@@ -240,7 +238,7 @@ class PretrainConfig(Config):
 
     def _network_problems(self) -> Iterator[ConfigProblem]:
         kind, network = self.objective.kind, self.model.network
-        able = OBJECTIVES[kind].NETWORKS
+        able = self.objective.NETWORKS
         if network not in able:
             others = [name for name, one in OBJECTIVES.items() if network in one.NETWORKS]
             yield ConfigProblem(
@@ -252,7 +250,7 @@ class PretrainConfig(Config):
 
     def _metric_problems(self) -> Iterator[ConfigProblem]:
         chosen, kind = self.evaluation.metric, self.objective.kind
-        able = tuple(metric_names(OBJECTIVES[kind].terms(self.objective)))
+        able = tuple(metric_names(self.objective.terms()))
         if chosen is not None and chosen not in able:
             near = nearest(chosen, able)
             yield ConfigProblem(

@@ -139,14 +139,13 @@ class StoredSettings:
             return chosen
         from pydantic import ValidationError
 
-        from pipeline.objectives import OBJECTIVES
         from pipeline.objectives.base import TOTAL, deciding_metric
 
         try:
             objective = _objectives().validate_python(self.plain.get("objective"))
         except ValidationError:
             return TOTAL
-        return deciding_metric(OBJECTIVES[objective.kind].terms(objective))
+        return deciding_metric(objective.terms())
 
 
 @cache

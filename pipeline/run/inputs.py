@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cluster.artefacts.errors import ConfigError, MismatchError
@@ -14,7 +14,6 @@ from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of
 from data_prep.token_store import TokenStore
 from models.config import NetworkConfig
-from pipeline.objectives import OBJECTIVES, build_model, check_fit, lengths_of
 from pipeline.objectives.base import Batch, OutsideModels, Resolve, input_entries, resolve_references
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
 from pipeline.run.config import PretrainConfig
@@ -105,17 +104,15 @@ class Inputs:
 
     def corrupt(self, packed: Packed, noise: Noise) -> Batch:
         """The objective's batch for packed samples; `noise` is the run's."""
-        settings = self.config.objective
-        return OBJECTIVES[settings.kind].corrupt(packed, noise, settings, self.vocabulary)
+        return self.config.objective.corrupt(packed, noise, self.vocabulary)
 
     def build_model(self) -> nn.Module:
         """The network with the heads that the objective trains."""
-        return build_model(self.config.objective, self.model, self.outside)
+        return self.config.objective.build_model(self.model, self.outside)
 
     def lengths(self, noise: Noise) -> Lengths | None:
         """The lengths by which the samples of a step are sorted; None if all texts have one length."""
-        lengths = lengths_of(self.config.objective)
-        return lengths and partial(lengths, noise)
+        return self.config.objective.lengths(noise)
 
     def _dataset(
         self,
@@ -182,7 +179,7 @@ def open_inputs(
     vocabulary = open_vocabulary(config, stores)
     model = replace(config.model, vocab_size=vocabulary.size)
     outside = resolve_references(config.objective, resolve)
-    check_fit(config.objective, model, vocabulary, outside)
+    config.objective.check_fit(model, vocabulary, outside)
     return Inputs(config, stores, model, vocabulary, outside, cache)
 
 
@@ -194,8 +191,7 @@ def open_vocabulary(config: PretrainConfig, stores: Sequence[TokenStore]) -> Voc
         CorruptArtefactError: a store names no special tokens, or its tokenizer is none.
     """
     languages = sorted({name for store in stores for name in store.lang_codes})
-    objective = OBJECTIVES[config.objective.kind]
-    roles, extra_tokens = dict(stores[0].special_tokens), objective.extra_tokens(config.objective, languages)
+    roles, extra_tokens = dict(stores[0].special_tokens), config.objective.extra_tokens(languages)
     with contents_of(stores[0].path / MANIFEST_NAME):
         pad, ends = roles["pad"], (roles["bos"], roles["eos"])
     if pad in ends:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from pipeline.objectives import bart_denoising, t5_span_corruption
 from pipeline.objectives.bart_denoising import BartDenoising
 from pipeline.objectives.base import Batch
 from pipeline.objectives.t5_span_corruption import SpanCorruption
@@ -35,13 +34,13 @@ def run() -> list[Comparison]:
 
 def _infilling() -> Comparison:
     config = BartDenoising()
-    vocabulary = _vocabulary(bart_denoising.extra_tokens(config, ()))
+    vocabulary = _vocabulary(config.extra_tokens(()))
     packed = _packed(LENGTH)
     peer = InfillingPeer(vocabulary)
     rows = torch.from_numpy(packed.input_ids.astype(np.int64))
 
     def ours() -> Batch:
-        return bart_denoising.corrupt(packed, Noise.of("bench"), config, vocabulary)
+        return config.corrupt(packed, Noise.of("bench"), vocabulary)
 
     for corrupted in (ours().inputs["input_ids"], peer(rows)["input_ids"].numpy()):
         _check_infilling(corrupted, packed.input_ids, vocabulary)
@@ -57,14 +56,14 @@ def _infilling() -> Comparison:
 
 def _span_corruption() -> Comparison:
     config = SpanCorruption()
-    vocabulary = _vocabulary(t5_span_corruption.extra_tokens(config, ()))
-    length = t5_span_corruption.reading(config, LENGTH).length
+    vocabulary = _vocabulary(config.extra_tokens(()))
+    length = config.reading(LENGTH).length
     packed = _packed(length)
     peer = SpanPeer(vocabulary)
     rows = packed.input_ids.astype(np.int64)
 
     def ours() -> Batch:
-        return t5_span_corruption.corrupt(packed, Noise.of("bench"), config, vocabulary)
+        return config.corrupt(packed, Noise.of("bench"), vocabulary)
 
     sentinels = [vocabulary[f"<extra_id_{number}>"] for number in range(100)]
     made = ours()

@@ -9,14 +9,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import orjson
 import torch
 
-from pipeline.objectives import mlm, span
-from pipeline.objectives.base import Batch
+from pipeline.objectives.base import Batch, Objective
 from pipeline.objectives.mlm import MaskedLM
 from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
@@ -42,13 +40,13 @@ def run() -> list[Comparison]:
     torch.set_num_threads(1)
     packed, vocabulary = _packed(), _vocabulary()
 
-    def ours(objective: Any, settings: Any) -> Callable[[], Batch]:
-        return lambda: objective.corrupt(packed, Noise.of("train", 1), settings, vocabulary)
+    def ours(settings: Objective) -> Callable[[], Batch]:
+        return lambda: settings.corrupt(packed, Noise.of("train", 1), vocabulary)
 
     tokens, words, spans = (
-        ours(mlm, MaskedLM()),
-        ours(mlm, MaskedLM(units="word")),
-        ours(span, SpanMasking()),
+        ours(MaskedLM()),
+        ours(MaskedLM(units="word")),
+        ours(SpanMasking()),
     )
     collator = peer_name("transformers", "DataCollatorForLanguageModeling")
     collated, collated_words = _collator(packed, vocabulary), _word_collator(packed, vocabulary)

@@ -297,7 +297,6 @@ def network_and_batch(case: Case) -> tuple[Any, dict[str, Any]]:
     from models.initialization import init_weights
     from pipeline.checkpoint.references import resolve_model
     from pipeline.engine.device import prepare_network
-    from pipeline.objectives import build_model
     from pipeline.objectives.base import resolve_references
     from pipeline.plan.network import example_batch, reader_of
 
@@ -305,7 +304,7 @@ def network_and_batch(case: Case) -> tuple[Any, dict[str, Any]]:
     vocabulary = reader_of(config).vocabulary
     shape = replace(config.model, vocab_size=vocabulary.size)
     outside = resolve_references(config.objective, resolve_model)
-    model = build_model(config.objective, shape, outside)
+    model = config.objective.build_model(shape, outside)
     init_weights(model, config.seed)
     prepare_network(model, shape, config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     batch = example_batch(config, vocabulary, config.batch.micro_batch_size, config.batch.sequence_length)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from pipeline.config.loading import Config
-from pipeline.objectives.base import Batch
+from pipeline.objectives.base import Batch, Objective
 from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
 from pipeline.samples.packed import Packed
 
@@ -24,7 +22,7 @@ FIRST_TEXT = 4
 
 
 def vocabulary_for(
-    objective: ModuleType, settings: Config, languages: Sequence[str] = ("en",), *, word_length: int = 1
+    objective: Objective, languages: Sequence[str] = ("en",), *, word_length: int = 1
 ) -> Vocabulary:
     """A byte-pair vocabulary in which every `word_length`-th id begins a word, with the objective's own tokens."""
     specials = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -34,7 +32,7 @@ def vocabulary_for(
     ids = {text: number for number, text in enumerate([*specials, *texts])}
     tokenizer = Tokenizer(models.BPE(ids, [], unk_token="<unk>"))
     tokenizer.add_special_tokens(specials)
-    return make_vocabulary(tokenizer.to_str(), ROLES, objective.extra_tokens(settings, languages))
+    return make_vocabulary(tokenizer.to_str(), ROLES, objective.extra_tokens(languages))
 
 
 def one_text_per_row(batch: int, length: int, *, num_sentences: int = 1, epoch: int = 0) -> Packed:

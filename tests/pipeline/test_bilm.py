@@ -61,7 +61,7 @@ ROWS = st.lists(
 
 @given(ROWS)
 def test_every_word_is_predicted_once_from_each_side(rows):
-    batch = bilm.corrupt(pack(rows), NOISE, BidirectionalLM(), VOCABULARY)
+    batch = BidirectionalLM().corrupt(pack(rows), NOISE, VOCABULARY)
     ids, positions, boundaries = (
         batch.inputs[name] for name in ("word_ids", "predicted_positions", "cu_seqlens")
     )
@@ -80,7 +80,7 @@ def test_every_word_is_predicted_once_from_each_side(rows):
 
 @given(ROWS)
 def test_characters_give_the_text_back(rows):
-    batch = bilm.corrupt(pack(rows), NOISE, BidirectionalLM(max_characters=12), VOCABULARY)
+    batch = BidirectionalLM(max_characters=12).corrupt(pack(rows), NOISE, VOCABULARY)
     spelled = batch.inputs["characters"][batch.inputs["words"]].tolist()
     expected = [word for row in rows for sentence in row for word in spell_sentence(sentence, 12)]
     assert spelled == expected
@@ -99,10 +99,10 @@ def test_many_words_are_spelled_as_one_is(words: list[str], max_characters: int)
 
 def test_a_sample_does_not_depend_on_its_batch():
     rows = [[["word1", "rare"], ["word2"]], [["a", "word3", "word4"]], [["日本", "word1"]]]
-    together = bilm.corrupt(pack(rows), NOISE, BidirectionalLM(), VOCABULARY).inputs
+    together = BidirectionalLM().corrupt(pack(rows), NOISE, VOCABULARY).inputs
     start = 0
     for row in rows:
-        alone = bilm.corrupt(pack([row]), NOISE, BidirectionalLM(), VOCABULARY).inputs
+        alone = BidirectionalLM().corrupt(pack([row]), NOISE, VOCABULARY).inputs
         stop = start + len(alone["words"])
         assert (together["word_ids"][start:stop] == alone["word_ids"]).all()
         spelled = together["characters"][together["words"][start:stop]]
@@ -118,7 +118,7 @@ def test_rest_of_a_word_that_was_cut_is_left_out():
     cut = Packed(
         np.delete(ids, 1)[None], whole.cu_seqlens - np.array([0, 1, 1]), whole.sample_ids, whole.epochs
     )
-    found = bilm.corrupt(cut, NOISE, BidirectionalLM(), VOCABULARY).inputs
+    found = BidirectionalLM().corrupt(cut, NOISE, VOCABULARY).inputs
     names = [Tokenizer.from_str(LEXICON).id_to_token(number) for number in found["word_ids"]]
     assert names == ["<s>", "word1", ".", "</s>"]
     assert found["characters"][found["words"]].tolist() == spell_sentence(["word1", "."], 50)
@@ -127,10 +127,10 @@ def test_rest_of_a_word_that_was_cut_is_left_out():
 def test_negatives_are_distinct_and_change_with_sample_and_epoch():
     settings = BidirectionalLM(num_negatives=60)
     packed = pack([[KNOWN[:5]]])
-    first = bilm.corrupt(packed, NOISE, settings, VOCABULARY).inputs
-    assert (first["negatives"] == bilm.corrupt(packed, NOISE, settings, VOCABULARY).inputs["negatives"]).all()
+    first = settings.corrupt(packed, NOISE, VOCABULARY).inputs
+    assert (first["negatives"] == settings.corrupt(packed, NOISE, VOCABULARY).inputs["negatives"]).all()
     assert len(np.unique(first["negatives"])) == 60
-    later = bilm.corrupt(pack([[KNOWN[:5]]], epoch=1), NOISE, settings, VOCABULARY).inputs
+    later = settings.corrupt(pack([[KNOWN[:5]]], epoch=1), NOISE, VOCABULARY).inputs
     assert not np.array_equal(first["negatives"], later["negatives"])
     seen = {}
     for word, count in zip(first["negatives"], first["negative_log_counts"], strict=True):
@@ -145,7 +145,7 @@ def test_words_of_the_lexicon_are_drawn_by_frequency_and_bytes_that_are_no_words
     packed = Packed(np.full((1, 2), 2, np.uint32), np.array([0, 2], np.int32), *np.zeros((2, 1), np.uint64))
     for turn in range(400):
         settings = BidirectionalLM(num_negatives=60)
-        often[bilm.corrupt(packed, NOISE.at(turn), settings, VOCABULARY).inputs["negatives"]] += 1
+        often[settings.corrupt(packed, NOISE.at(turn), VOCABULARY).inputs["negatives"]] += 1
     is_mark, is_byte, is_word = np.isin(ids, (0, 2, 3)), (ids >= 5) & (ids < 133), ids >= 517
     averages = [
         often[chosen].mean() for chosen in (is_mark, is_byte, is_word, ~is_mark & ~is_byte & ~is_word)
@@ -168,8 +168,8 @@ def test_expected_counts_are_how_often_words_are_drawn():
 
 def test_more_negatives_than_half_of_the_words_and_other_networks_or_characters_are_refused():
     with pytest.raises(ConfigError, match="elmo"):
-        bilm.build_model(BidirectionalLM(), TransformerConfig(vocab_size=9))
+        BidirectionalLM().build_model(TransformerConfig(vocab_size=9), {})
     with pytest.raises(ConfigError, match="num_negatives 299"):
-        bilm.corrupt(pack([[["a"]]]), NOISE, BidirectionalLM(num_negatives=299), VOCABULARY)
+        BidirectionalLM(num_negatives=299).corrupt(pack([[["a"]]]), NOISE, VOCABULARY)
     with pytest.raises(ConfigError, match=r"objective\.max_characters"):
-        bilm.build_model(BidirectionalLM(), ElmoConfig(vocab_size=9, max_characters=20))
+        BidirectionalLM().build_model(ElmoConfig(vocab_size=9, max_characters=20), {})

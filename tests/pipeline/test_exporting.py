@@ -24,7 +24,6 @@ from pipeline.checkpoint.store import CheckpointStore
 from pipeline.config.loading import Config
 from pipeline.export.exporting import export
 from pipeline.inspect.lineage import trace
-from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.bart_denoising import BartDenoising
 from pipeline.objectives.bilm import BidirectionalLM
 from pipeline.objectives.clm import CausalLM
@@ -73,7 +72,7 @@ def tokenizer_json() -> str:
 def commit_checkpoint(name: str, runs_dir: Path) -> str:
     """Commit the checkpoint of a run that has learned nothing."""
     settings, config, _ = SYSTEMS[name]
-    network = OBJECTIVES[settings.kind].build_model(settings, config)  # pyright: ignore
+    network = settings.build_model(config, {})  # pyright: ignore
     init_weights(network, 1)
     with torch.no_grad():
         for number, parameter in enumerate(network.parameters()):

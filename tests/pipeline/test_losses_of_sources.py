@@ -23,7 +23,6 @@ from models.hf.directory import save_hf_directory
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from models.losses import EACH, sums_by_group
-from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import Batch
 from pipeline.objectives.vocabulary import make_vocabulary
 from pipeline.run.inputs import Inputs
@@ -151,7 +150,7 @@ def corrupted(inputs: Inputs, samples: Any) -> Batch:
 
 def first_term(inputs: Inputs) -> str:
     objective = inputs.config.objective
-    return next(iter(OBJECTIVES[objective.kind].terms(objective)))
+    return next(iter(objective.terms()))
 
 
 @given(DOCUMENTS, LENGTHS, st.sampled_from(SINGLE_FORMATS), st.integers(0, 2**31))
@@ -269,9 +268,7 @@ def test_losses_of_the_sources_add_up_and_are_those_of_each_source_alone(opened:
     inputs = opened(apart=True)
     model, term, objective = inputs.build_model().eval(), first_term(inputs), inputs.config.objective
     init_weights(model, seed=1)
-    with_accuracy = {
-        name for name, one in OBJECTIVES[objective.kind].terms(objective).items() if one.has_accuracy
-    }
+    with_accuracy = {name for name, one in objective.terms().items() if one.has_accuracy}
 
     def losses_of(samples: np.ndarray) -> tuple[float, torch.Tensor]:
         batch = corrupted(inputs, samples)

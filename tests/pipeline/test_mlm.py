@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from pipeline.objectives import mlm, rtd, span
+from pipeline.objectives import mlm
 from pipeline.objectives.base import Batch
-from pipeline.objectives.mlm import MaskedLM, Units, corrupt
+from pipeline.objectives.mlm import MaskedLM, Units
 from pipeline.objectives.rtd import GeneratorSize, ReplacedTokenDetection, generator_config
 from pipeline.objectives.span import SpanMasking, span_lengths
 from pipeline.objectives.vocabulary import make_vocabulary
@@ -29,7 +29,7 @@ from tests.pipeline.packed_texts import (
 )
 from tests.published_networks import PRESETS
 
-VOCABULARIES = {length: vocabulary_for(mlm, MaskedLM(), word_length=length) for length in range(1, 5)}
+VOCABULARIES = {length: vocabulary_for(MaskedLM(), word_length=length) for length in range(1, 5)}
 """By the number of tokens of a word."""
 VOCABULARY = VOCABULARIES[1]
 NOISE = Noise.of("train", 1)
@@ -74,8 +74,8 @@ def test_every_row_has_exactly_its_share_of_predictions(seed: int, batch: int, l
     maskable = (~VOCABULARY.is_special[packed.input_ids]).sum(1)
     wanted = [max(round(rate * count), min(count, 1)) for count in maskable.tolist()]
     for masked in (
-        corrupt(packed, NOISE, MaskedLM(rate=rate), VOCABULARY),
-        rtd.corrupt(packed, NOISE, ReplacedTokenDetection(rate=rate), VOCABULARY),
+        MaskedLM(rate=rate).corrupt(packed, NOISE, VOCABULARY),
+        ReplacedTokenDetection(rate=rate).corrupt(packed, NOISE, VOCABULARY),
     ):
         assert chosen_in(masked).sum(1).tolist() == wanted
 
@@ -87,7 +87,7 @@ def test_of_the_predicted_positions_80_percent_are_masked_10_random_10_kept_or_a
     mask: float, random: float
 ):
     objective = MaskedLM() if mask == 0.8 else MaskedLM(mask_share=mask, random_share=random)
-    masked = corrupt(one_text_per_row(512, 128), NOISE, objective, VOCABULARY)
+    masked = objective.corrupt(one_text_per_row(512, 128), NOISE, VOCABULARY)
     inputs, targets = read_there(masked), masked.inputs["targets"]
     # Three standard errors of a share; a random token equals the original in 1 of 3996 draws.
     tolerance = 3 * (0.25 / len(targets)) ** 0.5
@@ -104,14 +104,14 @@ def test_of_the_predicted_positions_80_percent_are_masked_10_random_10_kept_or_a
 @pytest.mark.parametrize("units", ["token", "word", "ngram"])
 def test_static_masks_are_those_of_the_first_epoch(units: Units):
     first, static = one_text_per_row(4, 64), MaskedLM(units=units, dynamic=False)
-    later = corrupt(in_epoch(first, 1), NOISE, static, VOCABULARY)
-    assert same(corrupt(first, NOISE, static, VOCABULARY), later)
+    later = static.corrupt(in_epoch(first, 1), NOISE, VOCABULARY)
+    assert same(static.corrupt(first, NOISE, VOCABULARY), later)
 
 
 @pytest.mark.parametrize("units", ["token", "word"])
 def test_positions_are_predicted_equally_often_and_independently_of_each_other(units: Units):
     # Of 20 tokens 4 are chosen: each in a fifth, two given ones together in 4/20 * 3/19 of the rows.
-    masked = corrupt(one_text_per_row(8000, 22), NOISE, MaskedLM(rate=0.2, units=units), VOCABULARY)
+    masked = MaskedLM(rate=0.2, units=units).corrupt(one_text_per_row(8000, 22), NOISE, VOCABULARY)
     chosen = chosen_in(masked).astype(float)
     together = (chosen.T @ chosen)[1:-1, 1:-1]
     assert np.abs(together.diagonal() - 1600).max() < 5 * (1600 * 0.8) ** 0.5
@@ -124,7 +124,7 @@ def test_whole_words_are_always_whole_and_within_the_budget(
     seed: int, word_length: int, rate: float, units: Units
 ):
     packed = many_texts_per_row(seed, 3, 60)
-    masked = corrupt(packed, NOISE, MaskedLM(rate=rate, units=units), VOCABULARIES[word_length])
+    masked = MaskedLM(rate=rate, units=units).corrupt(packed, NOISE, VOCABULARIES[word_length])
     chosen = chosen_in(masked).reshape(-1)
     words = words_in(packed.input_ids.reshape(-1), word_length)
     assert all(chosen[word].all() or not chosen[word].any() for word in words)
@@ -140,7 +140,7 @@ def test_whole_words_are_always_whole_and_within_the_budget(
 def test_words_are_hidden_token_by_token():
     # As in BERT's released code: in a word of two tokens, 0.8 * 0.8 are two masks.
     vocabulary = VOCABULARIES[2]
-    masked = corrupt(one_text_per_row(512, 130), NOISE, MaskedLM(units="word"), vocabulary)
+    masked = MaskedLM(units="word").corrupt(one_text_per_row(512, 130), NOISE, vocabulary)
     is_mask = (read_there(masked) == vocabulary["mask"])[: len(positions_of(masked)) // 2 * 2]
     starts = masked.inputs["targets"] % 2 == 0
     pairs = np.flatnonzero(starts[:-1] & (np.diff(positions_of(masked)) == 1))
@@ -150,7 +150,7 @@ def test_words_are_hidden_token_by_token():
 
 def test_ngrams_have_the_lengths_of_albert():
     # One n-gram per row of single-token words: p(n) = 1/n / (1 + 1/2 + 1/3) (Lan et al. 2020, section 3.1).
-    masked = corrupt(one_text_per_row(6000, 102), NOISE, MaskedLM(rate=0.08, units="ngram"), VOCABULARY)
+    masked = MaskedLM(rate=0.08, units="ngram").corrupt(one_text_per_row(6000, 102), NOISE, VOCABULARY)
     chosen = chosen_in(masked)
     assert (chosen.sum(1) == 8).all()
     lengths = np.concatenate([np.diff(np.flatnonzero(np.diff(row.astype(int))))[::2] for row in chosen])
@@ -162,7 +162,7 @@ def test_ngrams_have_the_lengths_of_albert():
 def test_ngrams_of_one_word_are_whole_words():
     words, ngrams = (MaskedLM(units="word"), MaskedLM(units="ngram", max_ngram=1))
     packed = many_texts_per_row(3, 4, 64)
-    assert same(corrupt(packed, NOISE, words, VOCABULARY), corrupt(packed, NOISE, ngrams, VOCABULARY))
+    assert same(words.corrupt(packed, NOISE, VOCABULARY), ngrams.corrupt(packed, NOISE, VOCABULARY))
 
 
 @pytest.mark.parametrize("pairs", ["nsp", "sop"])
@@ -170,15 +170,15 @@ def test_pairs_are_a_second_term_with_one_prediction_per_row(pairs):
     objective, plain = MaskedLM(pairs=pairs), one_text_per_row(6, 20)
     segments = np.repeat([[0] * 10 + [1] * 10], 6, axis=0).astype(np.uint8)
     packed = replace(plain, segment_ids=segments, pair_labels=np.arange(6) % 2)
-    reading = mlm.reading(objective, 20)
+    reading = objective.reading(20)
     assert (reading.relation, reading.formats[0]) == (pairs, "segment_pair")
-    batch = corrupt(packed, NOISE, objective, VOCABULARY)
+    batch = objective.corrupt(packed, NOISE, VOCABULARY)
     assert batch.counts[pairs] == 6
     assert batch.inputs["pair_labels"].tolist() == [0, 1, 0, 1, 0, 1]
     assert (batch.inputs["segment_ids"] == segments).all()
     assert batch.inputs["segment_ids"].dtype == np.int64
     with pytest.raises(ValueError, match="read without pairs"):
-        corrupt(plain, NOISE, objective, VOCABULARY)
+        objective.corrupt(plain, NOISE, VOCABULARY)
 
 
 def test_words_are_those_of_the_pre_tokenizer():
@@ -203,7 +203,7 @@ def test_words_are_those_of_the_pre_tokenizer():
 
     def shares_hidden(units: Units) -> set[float]:
         """Of all words, the shares of their tokens that are hidden."""
-        chosen = chosen_in(corrupt(packed, NOISE, MaskedLM(rate=0.3, units=units), vocabulary))
+        chosen = chosen_in(MaskedLM(rate=0.3, units=units).corrupt(packed, NOISE, vocabulary))
         return set(np.bincount(word_of, chosen[0]) / np.bincount(word_of))
 
     assert shares_hidden("word") == {0.0, 1.0}
@@ -223,7 +223,7 @@ def test_spans_have_geometric_lengths_up_to_ten_words_with_a_mean_of_3_8(word_le
     # Joshi et al. 2020, figure 2: 22% of the spans have one word, and the mean is 3.8.
     probabilities = 0.2 * 0.8 ** np.arange(10) / (1 - 0.8**10)
     assert np.diff(span_lengths(SpanMasking()), prepend=0) == pytest.approx(probabilities)
-    batch = span.corrupt(one_text_per_row(300, 2050), NOISE, SpanMasking(), VOCABULARIES[word_length])
+    batch = SpanMasking().corrupt(one_text_per_row(300, 2050), NOISE, VOCABULARIES[word_length])
     words = np.array([(last - first + 1) // word_length for first, last in spans_of(batch)])
     drawn = np.bincount(words, minlength=11)[1:]
     assert drawn / len(words) == pytest.approx(probabilities, abs=0.012)
@@ -238,7 +238,7 @@ def test_what_is_left_of_the_budget_biases_neither_lengths_nor_the_rate(length: 
     starts_word = VOCABULARY.starts_word.copy()
     starts_word[VOCABULARY.ordinary] = generator.random(len(VOCABULARY.ordinary)) < 0.7
     vocabulary = replace(VOCABULARY, starts_word=starts_word)
-    batch = span.corrupt(one_text_per_row(200_000 // length, length), NOISE, SpanMasking(), vocabulary)
+    batch = SpanMasking().corrupt(one_text_per_row(200_000 // length, length), NOISE, vocabulary)
     targets, offsets = batch.inputs["targets"], batch.inputs["span_offsets"]
     words = (starts_word[targets] | (offsets == 0)).sum() / (offsets == 0).sum()
     assert words == pytest.approx(3.797, abs=0.06)
@@ -251,7 +251,7 @@ def test_spans_are_enclosed_by_tokens_of_their_piece_that_are_not_hidden(
 ):
     packed = many_texts_per_row(seed, 3, 60)
     objective = SpanMasking(rate=rate, max_span_tokens=7, whole_words=whole_words)
-    batch = span.corrupt(packed, NOISE, objective, VOCABULARIES[word_length])
+    batch = objective.corrupt(packed, NOISE, VOCABULARIES[word_length])
     positions = batch.inputs["predicted_positions"]
     hidden = set(positions.tolist())
     piece = np.searchsorted(packed.cu_seqlens, np.arange(packed.input_ids.size), side="right")
@@ -273,7 +273,7 @@ def test_spans_are_enclosed_by_tokens_of_their_piece_that_are_not_hidden(
 def test_spans_are_of_whole_words_within_the_budget(seed: int, word_length: int, rate: float):
     packed = many_texts_per_row(seed, 3, 60)
     vocabulary = VOCABULARIES[word_length]
-    batch = span.corrupt(packed, NOISE, SpanMasking(rate=rate), vocabulary)
+    batch = SpanMasking(rate=rate).corrupt(packed, NOISE, vocabulary)
     ids = packed.input_ids.reshape(-1)
     for first, last in spans_of(batch):
         assert vocabulary.starts_word[ids[first]] or ids[first - 1] == BOS
@@ -284,7 +284,7 @@ def test_spans_are_of_whole_words_within_the_budget(seed: int, word_length: int,
 
 
 def test_a_span_is_replaced_as_a_whole_80_percent_by_masks_10_at_random_10_not_at_all():
-    batch = span.corrupt(one_text_per_row(800, 514), NOISE, SpanMasking(), VOCABULARY)
+    batch = SpanMasking().corrupt(one_text_per_row(800, 514), NOISE, VOCABULARY)
     read, original = batch.inputs["input_ids"].reshape(-1), one_text_per_row(800, 514).input_ids.reshape(-1)
     kinds = []
     for first, last in spans_of(batch):
@@ -300,7 +300,7 @@ def test_a_span_is_replaced_as_a_whole_80_percent_by_masks_10_at_random_10_not_a
 
 
 def test_every_word_of_a_text_is_in_a_span_about_equally_often():
-    batch = span.corrupt(one_text_per_row(4000, 42), NOISE, SpanMasking(max_words=3), VOCABULARY)
+    batch = SpanMasking(max_words=3).corrupt(one_text_per_row(4000, 42), NOISE, VOCABULARY)
     counts = np.bincount(batch.inputs["predicted_positions"] % 42, minlength=42)[1:-1]
     # A span does not reach beyond the text, so the ends are hidden less often (as in the paper's procedure).
     inner = counts[3:-3]
@@ -309,7 +309,7 @@ def test_every_word_of_a_text_is_in_a_span_about_equally_often():
 
 
 def test_without_the_boundary_objective_there_is_one_term():
-    batch = span.corrupt(one_text_per_row(2, 64), NOISE, SpanMasking(boundary=False), VOCABULARY)
+    batch = SpanMasking(boundary=False).corrupt(one_text_per_row(2, 64), NOISE, VOCABULARY)
     assert set(batch.inputs) == {"input_ids", "predicted_positions", "targets", "read_positions"}
     assert np.array_equal(batch.inputs["read_positions"], batch.inputs["predicted_positions"])
     assert batch.counts.keys() == {"mlm"}
@@ -323,7 +323,7 @@ def test_text_without_room_for_a_span_is_left_alone():
         sample_ids=np.zeros(1, dtype=np.uint64),
         epochs=np.zeros(1, dtype=np.uint64),
     )
-    batch = span.corrupt(packed, NOISE, SpanMasking(), VOCABULARY)
+    batch = SpanMasking().corrupt(packed, NOISE, VOCABULARY)
     assert batch.counts == {"mlm": 0, "sbo": 0}
     assert np.array_equal(batch.inputs["input_ids"], packed.input_ids)
 
@@ -348,4 +348,4 @@ def test_generators_have_the_published_shares(name, share, expected):
 
 
 def test_the_discriminator_weighs_50():
-    assert [term.weight for term in rtd.terms(ReplacedTokenDetection()).values()] == [1.0, 50.0]
+    assert [term.weight for term in ReplacedTokenDetection().terms().values()] == [1.0, 50.0]

@@ -16,9 +16,8 @@ from transformers.models.bart.modeling_bart import shift_tokens_right
 from transformers.models.mbart.modeling_mbart import shift_tokens_right as shift_tokens_right_of_mbart
 from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES
 
-from pipeline.objectives import bart_denoising, mbart_denoising
 from pipeline.objectives.bart_denoising import BartDenoising
-from pipeline.objectives.mbart_denoising import MBartDenoising, extra_tokens, language_tag, reading
+from pipeline.objectives.mbart_denoising import MBartDenoising, language_tag
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
@@ -36,7 +35,7 @@ from tests.pipeline.packed_texts import (
 )
 
 NOISE = Noise.of("train", 1)
-VOCABULARY = vocabulary_for(bart_denoising, BartDenoising())
+VOCABULARY = vocabulary_for(BartDenoising())
 MASK = VOCABULARY["mask"]
 
 INFILLING = BartDenoising(permute_sentences=0)
@@ -49,16 +48,16 @@ EVERYTHING = BartDenoising(masking_rate=0.1, deletion_rate=0.1, rotation_probabi
 ALL_SETTINGS = (BartDenoising(), INFILLING, OVERLAPPING, MASKING, DELETION, PERMUTATION, ROTATION, EVERYTHING)
 
 LANGUAGES = ("ko", "en", "la", "de")
-MULTILINGUAL = vocabulary_for(mbart_denoising, MBartDenoising(), LANGUAGES)
+MULTILINGUAL = vocabulary_for(MBartDenoising(), LANGUAGES)
 MBART_MASK = MULTILINGUAL["mask"]
 
 
 def corrupted(packed: Packed, config: BartDenoising, vocabulary=VOCABULARY) -> list[Pair]:
-    return pairs(bart_denoising.corrupt(packed, NOISE, config, vocabulary))
+    return pairs(config.corrupt(packed, NOISE, vocabulary))
 
 
 def corrupted_by_mbart(packed: Packed, config: MBartDenoising = MBartDenoising()) -> list[Pair]:
-    return pairs(mbart_denoising.corrupt(packed, NOISE, config, MULTILINGUAL))
+    return pairs(config.corrupt(packed, NOISE, MULTILINGUAL))
 
 
 def spans(source: list[int], text: list[int]) -> list[tuple[int, int]]:
@@ -128,7 +127,7 @@ def test_infilled_spans_lie_anywhere():
 
 
 def test_infilling_never_splits_a_word():
-    vocabulary = vocabulary_for(bart_denoising, INFILLING, word_length=3)
+    vocabulary = vocabulary_for(INFILLING, word_length=3)
     for packed in (one_text_per_row(32, 200), many_texts_per_row(5, 16, 128)):
         for pair in corrupted(packed, INFILLING, vocabulary):
             text = pair.targets[1:-1] if pair.targets[-1] == EOS else pair.targets[1:]
@@ -210,7 +209,7 @@ def test_whatever_the_noise_the_decoder_writes_the_original(
     seed: int, batch: int, length: int, config: BartDenoising
 ):
     packed = many_texts_per_row(seed, batch, length)
-    made = pairs(bart_denoising.corrupt(packed, NOISE, config, VOCABULARY))
+    made = pairs(config.corrupt(packed, NOISE, VOCABULARY))
     assert [pair.targets for pair in made] == texts(packed)
     for pair in made:
         shifted = shift_tokens_right(torch.tensor([pair.targets]), PAD, EOS)
@@ -260,16 +259,16 @@ def test_unknown_tokens_are_text():
 
 def test_tags_are_those_of_the_published_vocabulary():
     assert [language_tag(tag[:2]) for tag in FAIRSEQ_LANGUAGE_CODES] == FAIRSEQ_LANGUAGE_CODES
-    published = extra_tokens(MBartDenoising(), [tag[:2] for tag in FAIRSEQ_LANGUAGE_CODES])
+    published = MBartDenoising().extra_tokens([tag[:2] for tag in FAIRSEQ_LANGUAGE_CODES])
     assert list(published) == [*FAIRSEQ_LANGUAGE_CODES, "<mask>"]
-    assert extra_tokens(MBartDenoising(), LANGUAGES) == ("de_DE", "en_XX", "ko_KR", "la_XX", "<mask>")
+    assert MBartDenoising().extra_tokens(LANGUAGES) == ("de_DE", "en_XX", "ko_KR", "la_XX", "<mask>")
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(4, 90))
 def test_texts_end_with_their_language_and_the_decoder_starts_with_it(seed: int, batch: int, length: int):
     langs = Noise.of("langs", seed).at(np.arange(batch)).integers(4)
     packed = replace(many_texts_per_row(seed, batch, length), langs=langs)
-    made = mbart_denoising.corrupt(packed, NOISE, MBartDenoising(), MULTILINGUAL)
+    made = MBartDenoising().corrupt(packed, NOISE, MULTILINGUAL)
     tags = [MULTILINGUAL[tag] for tag in ("de_DE", "en_XX", "ko_KR", "la_XX")]
     assert made.inputs["input_ids"].shape == made.inputs["decoder_input_ids"].shape == (batch, length)
     for pair, text in zip(pairs(made), texts(packed), strict=True):
@@ -305,5 +304,5 @@ def test_samples_without_sentences_or_a_known_language_are_refused():
     for langs in (None, np.asarray([0, 4])):
         with pytest.raises(ValueError, match="de_DE, en_XX, ko_KR, la_XX"):
             corrupted_by_mbart(replace(packed, langs=langs))
-    wanted = reading(MBartDenoising(), 512)
+    wanted = MBartDenoising().reading(512)
     assert (wanted.langs, wanted.sentence_starts, wanted.length) == (True, True, 512)

@@ -15,14 +15,13 @@ from models.config import TransformerConfig
 from models.distillation import DistilledLanguageModel
 from models.initialization import init_weights
 from pipeline.checkpoint.references import resolve_model
-from pipeline.objectives import distill, mlm
 from pipeline.objectives.base import input_entries, pin_references, resolve_references
-from pipeline.objectives.distill import Distillation, TermWeights, corrupt
+from pipeline.objectives.distill import Distillation, TermWeights
 from pipeline.objectives.mlm import MaskedLM
 from pipeline.samples.noise import Noise
 from tests.pipeline.packed_texts import many_texts_per_row, vocabulary_for
 
-VOCABULARY = vocabulary_for(mlm, MaskedLM())
+VOCABULARY = vocabulary_for(MaskedLM())
 NOISE = Noise.of("train", 1)
 STUDENT = TransformerConfig(
     vocab_size=VOCABULARY.size,
@@ -60,20 +59,20 @@ def settings_for(teacher: Path, **others) -> Distillation:
 
 
 def build_model(settings: Distillation, config: TransformerConfig) -> DistilledLanguageModel:
-    return distill.build_model(settings, config, **resolve_references(settings, resolve_model))
+    return settings.build_model(config, resolve_references(settings, resolve_model))
 
 
 def test_what_is_hidden_is_that_of_masked_language_modelling_and_compared_as_in_the_released_code():
     packed, masking = many_texts_per_row(0, 4, 40), MaskedLM(rate=0.3, units="word")
-    batch = corrupt(packed, NOISE, Distillation(teacher="t", masking=masking), VOCABULARY)
-    plain = mlm.corrupt(packed, NOISE, masking, VOCABULARY)
+    batch = Distillation(teacher="t", masking=masking).corrupt(packed, NOISE, VOCABULARY)
+    plain = masking.corrupt(packed, NOISE, VOCABULARY)
     assert all(np.array_equal(batch.inputs[name], array) for name, array in plain.inputs.items())
-    weights = {name: term.weight for name, term in distill.terms(Distillation(teacher="t")).items()}
+    weights = {name: term.weight for name, term in Distillation(teacher="t").terms().items()}
     assert weights == {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
     settings = Distillation(teacher="t", soft_targets="predicted", weights=TermWeights(cosine=0))
-    batch = corrupt(packed, NOISE, settings, VOCABULARY)
+    batch = settings.corrupt(packed, NOISE, VOCABULARY)
     assert np.array_equal(batch.inputs["soft_positions"], batch.inputs["predicted_positions"])
-    assert batch.counts.keys() == distill.terms(settings).keys() == {"mlm", "soft"}
+    assert batch.counts.keys() == settings.terms().keys() == {"mlm", "soft"}
 
 
 def test_student_starts_from_a_hugging_face_teacher_and_trains_on_a_batch(teacher):
@@ -88,9 +87,9 @@ def test_student_starts_from_a_hugging_face_teacher_and_trains_on_a_batch(teache
         "transformer.layers.1.feed_forward.down": "encoder.layer.2.output.dense",
     }.items():
         assert torch.equal(own[f"encoder.{name}.weight"], others[f"roberta.{other}.weight"])
-    batch = corrupt(many_texts_per_row(0, 4, 40), NOISE, settings, VOCABULARY)
+    batch = settings.corrupt(many_texts_per_row(0, 4, 40), NOISE, VOCABULARY)
     losses, _ = student(**{name: torch.from_numpy(array) for name, array in batch.inputs.items()})
-    assert losses.keys() == batch.counts.keys() == distill.terms(settings).keys()
+    assert losses.keys() == batch.counts.keys() == settings.terms().keys()
     assert all(loss.isfinite() for loss in losses.values())
 
 

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.objectives import t5_span_corruption as t5
-from pipeline.objectives import ul2_mixture_of_denoisers as ul2
 from pipeline.objectives.encoder_decoder import WIDENING, TextPairs, assemble_rows
 from pipeline.objectives.t5_span_corruption import SpanCorruption
 from pipeline.objectives.ul2_mixture_of_denoisers import Denoiser, MixtureOfDenoisers
@@ -38,7 +36,7 @@ from tests.pipeline.packed_texts import (
 
 NOISE = Noise.of("train", 1)
 T5, UL2 = SpanCorruption(), MixtureOfDenoisers()
-VOCABULARY, UL2_VOCABULARY = vocabulary_for(t5, T5), vocabulary_for(ul2, UL2)
+VOCABULARY, UL2_VOCABULARY = vocabulary_for(T5), vocabulary_for(UL2)
 SENTINELS, UL2_SENTINELS = (
     [vocabulary[f"<extra_id_{number}>"] for number in range(100)]
     for vocabulary in (VOCABULARY, UL2_VOCABULARY)
@@ -47,7 +45,7 @@ MODES = {UL2_VOCABULARY["[NLU]"]: "R", UL2_VOCABULARY["[S2S]"]: "S", UL2_VOCABUL
 
 
 def corrupted(packed: Packed, config: SpanCorruption = T5) -> list[Pair]:
-    return pairs(t5.corrupt(packed, NOISE, config, VOCABULARY))
+    return pairs(config.corrupt(packed, NOISE, VOCABULARY))
 
 
 def span_sizes(pair: Pair) -> list[int]:
@@ -57,7 +55,7 @@ def span_sizes(pair: Pair) -> list[int]:
 def mixed(packed: Packed, *denoisers: Denoiser) -> list[Pair]:
     """What UL2's mixture makes, or one of these denoisers."""
     config = MixtureOfDenoisers(denoisers=denoisers) if denoisers else UL2
-    return pairs(ul2.corrupt(packed, NOISE, config, UL2_VOCABULARY))
+    return pairs(config.corrupt(packed, NOISE, UL2_VOCABULARY))
 
 
 def rows_of_raw_tokens(batch: int, raw: int) -> Packed:
@@ -70,8 +68,8 @@ def rows_of_raw_tokens(batch: int, raw: int) -> Packed:
 # What T5's released arithmetic gives for 15% and spans of 3: raw tokens and targets for a length of inputs.
 @pytest.mark.parametrize(("length", "raw", "targets"), [(512, 568, 114), (256, 284, 58), (128, 141, 29)])
 def test_lengths_are_those_of_t5(length: int, raw: int, targets: int):
-    assert t5.reading(T5, length).length == raw + 1
-    made = t5.corrupt(rows_of_raw_tokens(3, raw), NOISE, T5, VOCABULARY)
+    assert T5.reading(length).length == raw + 1
+    made = T5.corrupt(rows_of_raw_tokens(3, raw), NOISE, VOCABULARY)
     assert made.inputs["input_ids"].shape == (3, length)
     assert made.inputs["decoder_input_ids"].shape == (3, targets)
     assert "cu_seqlens" not in made.inputs
@@ -108,7 +106,7 @@ def test_lengths_of_long_texts_are_cut_like_random_compositions():
 def test_rows_of_many_tiny_texts_lose_nothing():
     """Each of them costs a sentinel and two `</s>`, so that the decoder's rows get wider than T5's."""
     packed = many_texts_per_row(1, 8, 569, longest=4)
-    made = t5.corrupt(packed, NOISE, T5, VOCABULARY)
+    made = T5.corrupt(packed, NOISE, VOCABULARY)
     assert made.inputs["decoder_input_ids"].shape[1] > 114
     assert (made.inputs["decoder_input_ids"].shape[1] - 114) % 64 == 0
     assert len(pairs(made)) == sum(len(set(text) - {BOS, EOS}) >= 2 for text in texts(packed))
@@ -133,26 +131,23 @@ def test_a_final_sentinel_ends_the_target_if_wanted():
 
 def test_sentinels_are_numbered_downwards_as_in_the_published_vocabulary():
     assert all(one == two + 1 for one, two in pairwise(SENTINELS))
-    assert t5.extra_tokens(T5, ())[-1] == "<extra_id_0>"
+    assert T5.extra_tokens(())[-1] == "<extra_id_0>"
     assert not any(VOCABULARY.is_special[: SENTINELS[-1]][4:])
 
 
 def test_too_few_sentinels_are_refused_before_anything_is_read():
     with pytest.raises(ConfigError, match="num_sentinels by 8"):
-        t5.reading(SpanCorruption(num_sentinels=20), 512)
+        SpanCorruption(num_sentinels=20).reading(512)
 
 
 @given(rate=st.floats(0.001, 0.9999), mean=st.floats(1, 1e6), length=st.integers(8, 300))
 def test_raw_lengths_are_the_longest_that_fit(rate: float, mean: float, length: int):
     config = SpanCorruption(rate=rate, mean_span_length=mean, num_sentinels=400)
-    vocabulary = vocabulary_for(t5, config)
-    raw = t5.reading(config, length).length - 1
+    vocabulary = vocabulary_for(config)
+    raw = config.reading(length).length - 1
     assume(raw < 3000)
     fitting, longer = (
-        max(
-            len(pair.source)
-            for pair in pairs(t5.corrupt(rows_of_raw_tokens(1, n), NOISE, config, vocabulary))
-        )
+        max(len(pair.source) for pair in pairs(config.corrupt(rows_of_raw_tokens(1, n), NOISE, vocabulary)))
         for n in (raw, raw + 1)
     )
     assert raw == 3 or fitting <= length
@@ -167,7 +162,7 @@ def test_subsets_are_all_equally_likely():
 
 
 def test_each_denoiser_of_ul2_hides_what_table_1_says():
-    raw = ul2.reading(UL2, 512).length - 1
+    raw = UL2.reading(512).length - 1
     found = Counter()
     for pair in mixed(one_text_per_row(1400, raw + 2)):
         lengths = [len(span) for span in hidden_spans(pair, UL2_SENTINELS)]
@@ -212,17 +207,17 @@ def test_denoisers_are_drawn_by_their_weights():
 
 def test_no_denoiser_reads_more_than_the_sequence_length():
     for length in (64, 128, 512):
-        packed = one_text_per_row(300, ul2.reading(UL2, length).length)
-        made = ul2.corrupt(packed, NOISE, UL2, UL2_VOCABULARY)
+        packed = one_text_per_row(300, UL2.reading(length).length)
+        made = UL2.corrupt(packed, NOISE, UL2_VOCABULARY)
         assert made.inputs["input_ids"].shape[1] <= length
         assert len(pairs(made)) == 300
 
 
 def test_samples_sorted_by_length_are_padded_little_and_mixed_as_before():
     """128 samples of 512 tokens in micro-batches of 16, as a step reads them."""
-    packed = one_text_per_row(1280, ul2.reading(UL2, 512).length + 1)
+    packed = one_text_per_row(1280, UL2.reading(512).length + 1)
     length = packed.input_ids.shape[1] - 1
-    lengths = ul2.lengths(UL2, NOISE, packed.sample_ids, packed.epochs, length)
+    lengths = UL2.lengths(NOISE)(packed.sample_ids, packed.epochs, length)
     assert [len(pair.targets) for pair in mixed(packed)] == lengths.tolist()
     columns, used, modes = np.zeros(2), np.zeros(2), []
     for step in range(10):
@@ -235,7 +230,7 @@ def test_samples_sorted_by_length_are_padded_little_and_mixed_as_before():
                 sample_ids=packed.sample_ids[rows],
                 epochs=packed.epochs[rows],
             )
-            made = ul2.corrupt(part, NOISE, UL2, UL2_VOCABULARY)
+            made = UL2.corrupt(part, NOISE, UL2_VOCABULARY)
             shapes = [made.inputs[name].size for name in ("input_ids", "decoder_input_ids")]
             columns += shapes
             used += [(made.inputs["input_ids"] != PAD).sum(), len(made.inputs["targets"])]
@@ -247,9 +242,9 @@ def test_samples_sorted_by_length_are_padded_little_and_mixed_as_before():
 
 def test_mode_tokens_can_be_left_out():
     config = MixtureOfDenoisers(mode_tokens=False)
-    vocabulary = vocabulary_for(ul2, config)
+    vocabulary = vocabulary_for(config)
     assert "[NLU]" not in vocabulary.roles
-    made = pairs(ul2.corrupt(one_text_per_row(9, 60), NOISE, config, vocabulary))
+    made = pairs(config.corrupt(one_text_per_row(9, 60), NOISE, vocabulary))
     assert all(pair.source[0] in (4, vocabulary["<extra_id_0>"]) for pair in made)
 
 

@@ -4,7 +4,6 @@ be rebuilt from what it makes."""
 from __future__ import annotations
 
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from pipeline.objectives import (
     t5_span_corruption,
     ul2_mixture_of_denoisers,
 )
-from pipeline.objectives.base import Batch
+from pipeline.objectives.base import Batch, Objective
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
@@ -49,39 +48,38 @@ from tests.pipeline.packed_texts import (
 )
 
 
-def bart(**fields) -> Config:
+def bart(**fields) -> Objective:
     return bart_denoising.BartDenoising(**fields)
 
 
-CASES: dict[str, tuple[ModuleType, Config]] = {
-    **{f"mlm, {units}": (mlm, mlm.MaskedLM(units=units)) for units in ("token", "word", "ngram")},
-    "span": (span, span.SpanMasking()),
-    "rtd": (rtd, rtd.ReplacedTokenDetection()),
-    "distill": (distill, distill.Distillation(teacher="t")),
-    "clm": (clm, clm.CausalLM()),
-    "prefix_lm": (prefix_lm, prefix_lm.PrefixLM()),
-    "bart": (bart_denoising, bart()),
-    "bart, overlapping": (bart_denoising, bart(permute_sentences=0, overlapping_spans=True)),
-    "bart, masking": (bart_denoising, bart(permute_sentences=0, infilling_rate=0, masking_rate=0.15)),
-    "bart, deletion": (bart_denoising, bart(permute_sentences=0, infilling_rate=0, deletion_rate=0.15)),
-    "bart, permutation": (bart_denoising, bart(infilling_rate=0)),
-    "bart, rotation": (bart_denoising, bart(permute_sentences=0, infilling_rate=0, rotation_probability=1)),
-    "bart, all": (bart_denoising, bart(masking_rate=0.1, deletion_rate=0.1, rotation_probability=0.5)),
-    "mbart": (mbart_denoising, mbart_denoising.MBartDenoising()),
-    "t5": (t5_span_corruption, t5_span_corruption.SpanCorruption()),
-    "t5, short": (t5_span_corruption, t5_span_corruption.SpanCorruption(rate=0.9, mean_span_length=1)),
-    "ul2": (ul2_mixture_of_denoisers, ul2_mixture_of_denoisers.MixtureOfDenoisers()),
+CASES: dict[str, Objective] = {
+    **{f"mlm, {units}": mlm.MaskedLM(units=units) for units in ("token", "word", "ngram")},
+    "span": span.SpanMasking(),
+    "rtd": rtd.ReplacedTokenDetection(),
+    "distill": distill.Distillation(teacher="t"),
+    "clm": clm.CausalLM(),
+    "prefix_lm": prefix_lm.PrefixLM(),
+    "bart": bart(),
+    "bart, overlapping": bart(permute_sentences=0, overlapping_spans=True),
+    "bart, masking": bart(permute_sentences=0, infilling_rate=0, masking_rate=0.15),
+    "bart, deletion": bart(permute_sentences=0, infilling_rate=0, deletion_rate=0.15),
+    "bart, permutation": bart(infilling_rate=0),
+    "bart, rotation": bart(permute_sentences=0, infilling_rate=0, rotation_probability=1),
+    "bart, all": bart(masking_rate=0.1, deletion_rate=0.1, rotation_probability=0.5),
+    "mbart": mbart_denoising.MBartDenoising(),
+    "t5": t5_span_corruption.SpanCorruption(),
+    "t5, short": t5_span_corruption.SpanCorruption(rate=0.9, mean_span_length=1),
+    "ul2": ul2_mixture_of_denoisers.MixtureOfDenoisers(),
 }
 
 
-VOCABULARIES = {name: vocabulary_for(*case) for name, case in CASES.items()}
+VOCABULARIES = {name: vocabulary_for(case) for name, case in CASES.items()}
 every_case = pytest.mark.parametrize("case", CASES)
 SEEDS, LENGTHS = st.integers(0, 10**6), st.integers(4, 90)
 
 
 def corrupted(case: str, packed: Packed, seed: int = 1) -> Batch:
-    objective, chosen = CASES[case]
-    return objective.corrupt(packed, Noise.of("train", seed), chosen, VOCABULARIES[case])
+    return CASES[case].corrupt(packed, Noise.of("train", seed), VOCABULARIES[case])
 
 
 def made(case: str, packed: Packed, seed: int = 1) -> list[Any]:
@@ -211,7 +209,6 @@ def test_padding_inside_of_a_piece_is_not_predicted():
 
 @pytest.mark.parametrize("case", ["bart", "t5", "ul2"])
 def test_the_loss_of_a_packed_batch_is_that_of_its_pieces_alone(case: str):
-    objective, chosen = CASES[case]
     batch = corrupted(case, many_texts_per_row(3, 3, 50, longest=20))
     config = TransformerConfig(
         network="encoder_decoder",
@@ -223,7 +220,7 @@ def test_the_loss_of_a_packed_batch_is_that_of_its_pieces_alone(case: str):
         max_positions=128,
         initializer_std=0.3,
     )
-    model = objective.build_model(chosen, config).eval()
+    model = CASES[case].build_model(config, {}).eval()
     inputs = {name: torch.from_numpy(array) for name, array in batch.inputs.items()}
     together = model(**inputs)[0]["denoise"]
     alone = sum(

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.checkpoint.checkpoint import Counters, TrainerState
-from pipeline.objectives import OBJECTIVES, ObjectiveChoice
+from pipeline.objectives import ObjectiveChoice
 from pipeline.objectives.base import Term, deciding_metric, metric_names, with_perplexities
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at
@@ -39,7 +39,7 @@ def terms_of(objective: str) -> dict[str, Term]:
 
     plain = yaml.safe_load(objective)
     settings: Any = TypeAdapter(ObjectiveChoice).validate_python(plain)
-    return dict(OBJECTIVES[plain["kind"]].terms(settings))
+    return dict(settings.terms())
 
 
 @pytest.mark.parametrize(("objective", "metric"), DECIDING.items())

@@ -23,7 +23,6 @@ from data_prep.token_store import TokenStore
 from models.initialization import init_weights
 from pipeline.checkpoint.references import resolve_model
 from pipeline.config.loading import load_config
-from pipeline.objectives import OBJECTIVES
 from pipeline.objectives.base import Batch
 from pipeline.run.config import PretrainConfig
 from pipeline.run.inputs import Inputs, open_inputs
@@ -86,7 +85,7 @@ def mean_losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
 def update(
     inputs: Inputs, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch
 ) -> dict[str, float]:
-    terms = OBJECTIVES[inputs.config.objective.kind].terms(inputs.config.objective)
+    terms = inputs.config.objective.terms()
     means = mean_losses(model, batch)
     optimizer.zero_grad()
     torch.stack([terms[term].weight * mean for term, mean in means.items()]).sum().backward()
