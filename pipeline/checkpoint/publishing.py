@@ -193,10 +193,9 @@ def _begin(run: RunDirectory, uri: str) -> None:
 
 
 def _send(run: RunDirectory) -> None:
-    info = run.info
     want_status(run, _STATUSES.get(state_of(run).name, "RUNNING"))
-    with tracking_errors(info.tracking_uri):
-        send_log(run, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
+    with tracking_errors(run.info.tracking_uri):
+        send_log(run)
 
 
 def _publish_again(run: RunDirectory) -> None:

@@ -85,9 +85,8 @@ def assemble(
     is_lost = fence.is_lost if fence is not None else lambda: False
     log = closed_by(ending, RunLog(run, since=first_step, writes=is_first, is_lost=is_lost))
     if is_first:
-        info = run.info
-        if uri := info.tracking_uri:
-            log.senders.append(send_to_mlflow(run, uri=uri, run_id=info.run_id, model_name=info.name))
+        if run.info.tracking_uri:
+            log.senders.append(send_to_mlflow(run))
         if config.wandb is not None:
             log.senders.append(send_to_wandb(run))
     # Its alarm is taken back first: sending the rest of the log may take longer than a stall.

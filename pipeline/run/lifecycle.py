@@ -101,15 +101,14 @@ def replay(run: RunDirectory) -> bool:
     """Send the part of the log that MLflow does not have; False when the tracking store does not answer."""
     from pipeline.run.tracking import CREDENTIALS_HINT, tracking_message
 
-    info = run.info
-    if not info.tracking_uri:
+    if not (uri := run.info.tracking_uri):
         return True
     try:
-        send_log(run, uri=info.tracking_uri, run_id=info.run_id, model_name=info.name)
+        send_log(run)
     except Exception as error:
         if refused(error):
             print(
-                f"{info.tracking_uri} does not take the log of {run.path.name}: {CREDENTIALS_HINT}.",
+                f"{uri} does not take the log of {run.path.name}: {CREDENTIALS_HINT}.",
                 file=sys.stderr,
             )
         # On a disk that is full, why the run ended matters more.

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import orjson
+
+from cluster.artefacts.manifest import seal
 from pipeline.config.loading import load_config
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory, RunInfo
@@ -62,6 +65,13 @@ def make_run(
     config = make_config(directory, store, *overrides, objective=objective, model=model)
     run = RunDirectory(config.runs_dir / name)
     run.create(RunInfo(name=name, run_id="0" * 32, tracking_uri=""), config)
+    return run
+
+
+def tied(run: RunDirectory, tracking_uri: str, run_id: str, name: str) -> RunDirectory:
+    """Tie a directory to an MLflow run, as `run.json` does."""
+    info = RunInfo(name=name, run_id=run_id, tracking_uri=tracking_uri)
+    run.info_file.write_bytes(orjson.dumps(seal(info.model_dump(mode="json"))))
     return run
 
 

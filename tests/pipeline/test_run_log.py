@@ -31,7 +31,7 @@ from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
 from pipeline.run.state import Heartbeat
 from pipeline.run.tracking import SETTING_TAG, SETTINGS_FILE, TrackedRun, connect, start_run, tracking_uri
 from tests.pipeline.full_disk import largest_file
-from tests.pipeline.ranks import make_config, make_run
+from tests.pipeline.ranks import make_config, make_run, tied
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 
@@ -48,7 +48,7 @@ def history(tracked: TrackedRun, metric: str) -> list[tuple[int, float]]:
 
 
 def send(run: RunDirectory, tracked: TrackedRun, model_name: str) -> None:
-    send_log(run, uri=tracked.uri, run_id=tracked.run_id, model_name=model_name)
+    send_log(tied(run, tracked.uri, tracked.run_id, model_name))
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def test_the_last_status_is_set_after_everything_else_arrived(run: RunDirectory,
     write_losses(run, "loss", range(1, 2))
     want_status(run, "KILLED")
     with pytest.raises(Exception, match="9"):
-        send_log(run, uri="http://127.0.0.1:9", run_id=tracked.run_id, model_name="status")
+        send_log(tied(run, "http://127.0.0.1:9", tracked.run_id, "status"))
     assert connect(tracked.uri).get_run(tracked.run_id).info.status == "RUNNING"
     send(run, tracked, "status")
     assert connect(tracked.uri).get_run(tracked.run_id).info.status == "KILLED"
@@ -272,7 +272,7 @@ def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
-    sender = send_to_mlflow(run, uri="http://127.0.0.1:9", run_id="0" * 32, model_name="none")
+    sender = send_to_mlflow(tied(run, "http://127.0.0.1:9", "0" * 32, "none"))
     write_losses(run, "loss", range(1, 2))
     assert sender.pid is None
     assert "no-python" in sender.close()
@@ -280,9 +280,7 @@ def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
 
 def test_a_sender_that_was_replaced_does_not_say_that_the_run_was_killed(run: RunDirectory, tmp_path: Path):
     tracked = start_run("test", "replaced", config={}, tags={}, runs_dir=tmp_path / "runs")
-    replaced, newest = (
-        send_to_mlflow(run, uri=tracked.uri, run_id=tracked.run_id, model_name="replaced") for _ in range(2)
-    )
+    replaced, newest = (send_to_mlflow(tied(run, tracked.uri, tracked.run_id, "replaced")) for _ in range(2))
     # As when its rank 0 is killed.
     process = replaced._process
     assert process is not None
@@ -374,7 +372,7 @@ def test_steps_that_are_logged_already_are_not_written_again_and_a_torn_one_is(r
 def test_a_tracking_store_that_is_down_costs_nothing_and_gets_everything_once_later(
     run: RunDirectory, tracked: TrackedRun
 ):
-    sender = send_to_mlflow(run, uri="http://127.0.0.1:9", run_id=tracked.run_id, model_name="down")
+    sender = send_to_mlflow(tied(run, "http://127.0.0.1:9", tracked.run_id, "down"))
     write_losses(run, "down", range(1, 4))
     assert "did not take everything" in sender.close()
     assert not run.log_sent.exists()
@@ -416,9 +414,7 @@ def test_checkpoints_become_versions_with_their_evaluation_and_forgotten_ones_di
 
 
 def test_two_that_send_the_same_log_while_the_run_goes_on_take_turns(run: RunDirectory, tracked: TrackedRun):
-    senders = [
-        send_to_mlflow(run, uri=tracked.uri, run_id=tracked.run_id, model_name="two") for _ in range(2)
-    ]
+    senders = [send_to_mlflow(tied(run, tracked.uri, tracked.run_id, "two")) for _ in range(2)]
     write_losses(run, "two", range(1, 1501))
     assert [sender.close() for sender in senders] == ["", ""]
     assert history(tracked, "two") == [(step, float(step)) for step in range(1, 1501)]

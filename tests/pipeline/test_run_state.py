@@ -149,7 +149,7 @@ def test_looking_at_a_run_sends_nothing_to_an_address_that_only_the_run_names(
     stranger.create(info, run.config())
     stranger.log.write_bytes(encode("train", 1, 0, {"loss": 1.0}))
     sent: list[str] = []
-    monkeypatch.setattr("pipeline.run.lifecycle.send_log", lambda run, uri, **_: sent.append(uri))
+    monkeypatch.setattr("pipeline.run.lifecycle.send_log", lambda run: sent.append(run.info.tracking_uri))
     reconcile(stranger)
     assert not sent
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://stranger")

@@ -30,7 +30,7 @@ from pipeline.run.tracking import TrackedRun, connect, start_run
 from tests.pipeline.mlflow_server import Server, wait_until
 from tests.pipeline.one_rank import endings
 from tests.pipeline.process_group import PATIENCE_S, run_group
-from tests.pipeline.ranks import free_port, make_config
+from tests.pipeline.ranks import free_port, make_config, tied
 
 STEP_S = 0.005
 
@@ -57,7 +57,7 @@ class Training:
         self.directory, self.name, self.step = directory, name, 0
         run = RunDirectory(directory)
         self.log = RunLog(run)
-        self.sender = send_to_mlflow(run, uri=tracked.uri, run_id=tracked.run_id, model_name=name)
+        self.sender = send_to_mlflow(tied(run, tracked.uri, tracked.run_id, name))
 
     def train(self, duration_s: float) -> None:
         """Log steps for a while, with a checkpoint in the middle and an event at the end."""
@@ -99,7 +99,7 @@ def test_a_run_goes_on_through_every_outage_and_everything_arrives_once(
     training.log.close()
     training.sender.close(timeout_s=30)
     want_status(RunDirectory(tmp_path), "FINISHED")
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="outages")
+    send_log(tied(RunDirectory(tmp_path), tracked.uri, tracked.run_id, "outages"))
 
     log = read_new(RunDirectory(tmp_path))[0]
     rows = server.metric_rows(tracked.run_id)
@@ -248,14 +248,14 @@ def test_a_checkpoint_whose_registration_broke_off_has_one_model_and_one_version
     log = RunLog(RunDirectory(tmp_path))
     data = {"directory": str(tmp_path), "fingerprint": "f", "best": False, "metrics": {"held_out_loss": 1.0}}
     log.write("checkpoint", 7, data)
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="orphans")
+    send_log(tied(RunDirectory(tmp_path), tracked.uri, tracked.run_id, "orphans"))
     (model,) = logged_models(client, tracked.run_id, 7)
     assert model.model_id in {orphan.model_id for orphan in orphans}
     assert find_version(client, "orphans", 7).tags["cloze.model_id"] == model.model_id
 
     log.write("forget", 8, {"steps": [7]})
     log.close()
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="orphans")
+    send_log(tied(RunDirectory(tmp_path), tracked.uri, tracked.run_id, "orphans"))
     assert find_version(client, "orphans", 7) is None
     assert logged_models(client, tracked.run_id, 7) == []
 
@@ -266,9 +266,10 @@ from pathlib import Path
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.log import RunLog
 from pipeline.run.log.mlflow_sink import send_to_mlflow
+from tests.pipeline.ranks import tied
 run, uri, run_id = RunDirectory(Path(sys.argv[1])), sys.argv[2], sys.argv[3]
 log = RunLog(run)
-sender = send_to_mlflow(run, uri=uri, run_id=run_id, model_name="killed")
+sender = send_to_mlflow(tied(run, uri, run_id, "killed"))
 print(sender.pid, flush=True)
 for step in range(1, 101):
     log.write("train", step, {"killed": step})
@@ -292,9 +293,7 @@ def test_a_killed_run_leaves_a_sender_that_sends_the_rest_says_so_and_ends(
     assert info.status == "KILLED"
     assert info.end_time is not None
 
-    resumed = send_to_mlflow(
-        RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="killed"
-    )
+    resumed = send_to_mlflow(tied(RunDirectory(tmp_path), tracked.uri, tracked.run_id, "killed"))
     wait_until(lambda: client.get_run(tracked.run_id).info.status == "RUNNING")
     assert resumed.close() == ""
     assert client.get_run(tracked.run_id).info.status == "RUNNING", "how it ended is for its driver to say"
@@ -304,5 +303,5 @@ def test_a_run_that_failed_is_not_said_to_be_killed(tracked: TrackedRun, tmp_pat
     client = connect(tracked.uri)
     client.set_terminated(tracked.run_id, "FAILED")
     want_status(RunDirectory(tmp_path), "KILLED")
-    send_log(RunDirectory(tmp_path), uri=tracked.uri, run_id=tracked.run_id, model_name="failed")
+    send_log(tied(RunDirectory(tmp_path), tracked.uri, tracked.run_id, "failed"))
     assert client.get_run(tracked.run_id).info.status == "FAILED"

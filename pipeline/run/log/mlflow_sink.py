@@ -7,10 +7,10 @@ changes nothing. What was sent is remembered after every request.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import platform
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,15 +36,15 @@ _LOCK_TIMEOUT_S = 30.0
 """Seconds to wait for another process that sends the same log."""
 
 
-def send_to_mlflow(run: RunDirectory, *, uri: str, run_id: str, model_name: str) -> Sender:
-    """Start the process that sends a run's log to MLflow."""
+def send_to_mlflow(run: RunDirectory) -> Sender:
+    """Start the process that sends a run's log to the MLflow run that the run is tied to."""
+    uri = run.info.tracking_uri
     with contextlib.suppress(OSError):
         want_status(run, "RUNNING")
     sender = Sender(
         run,
         uri,
         "pipeline.run.log.mlflow_sink",
-        ["--run-id", run_id, "--model-name", model_name],
         sent=run.log_sent,
         errors=run.log_errors,
         # Not among its arguments, which all users of the machine can read. Requests are repeated in one loop only.
@@ -59,8 +59,8 @@ def send_to_mlflow(run: RunDirectory, *, uri: str, run_id: str, model_name: str)
 class MlflowSink:
     """The run in MLflow, as its sending process sees it."""
 
-    def __init__(self, run: RunDirectory, *, uri: str, run_id: str, model_name: str) -> None:
-        self._run, self._uri, self._run_id, self._model_name = run, uri, run_id, model_name
+    def __init__(self, run: RunDirectory) -> None:
+        self._run, self._info = run, run.info
         self._is_killed = False
         self._client: Any = None
         self._pending: list[Any] = []
@@ -83,7 +83,7 @@ class MlflowSink:
         with _one_sender(run):
             if unsent_bytes(run) <= 0 and not run.log_status.exists() and not run.log_settings.exists():
                 return
-            self._client = connect(self._uri)
+            self._client = connect(self._info.tracking_uri)
             status = self._wanted_status()
             if status == "RUNNING":
                 # First: a run that goes on must look like one, although its last attempt failed.
@@ -94,7 +94,7 @@ class MlflowSink:
             # Last: a store that takes metrics may have nowhere to put files.
             if run.log_settings.exists():
                 change = run.log_settings.read_bytes()
-                log_changed_settings(self._client, self._run_id, run.settings())
+                log_changed_settings(self._client, self._info.run_id, run.settings())
                 if run.log_settings.read_bytes() == change:
                     run.log_settings.unlink()
 
@@ -121,7 +121,7 @@ class MlflowSink:
         """Register, forget or log; repeating it changes nothing."""
         from mlflow.entities import RunTag
 
-        client, run_id, name = self._client, self._run_id, self._model_name
+        client, run_id, name = self._client, self._info.run_id, self._info.name
         kind, step, data = entry["kind"], entry["step"], entry["data"]
         if kind == LogKind.CHECKPOINT:
             register_checkpoint(
@@ -152,7 +152,7 @@ class MlflowSink:
     def _flush(self) -> None:
         for first in range(0, len(self._pending), _MAX_METRICS_PER_BATCH):
             batch = self._pending[first : first + _MAX_METRICS_PER_BATCH]
-            self._client.log_batch(self._run_id, metrics=batch)
+            self._client.log_batch(self._info.run_id, metrics=batch)
         self._pending.clear()
         self._remember()
 
@@ -164,12 +164,12 @@ class MlflowSink:
         return path.read_text() if path.exists() else ""
 
     def _set_status(self, status: str) -> None:
-        if status == "KILLED" and self._client.get_run(self._run_id).info.status != "RUNNING":
+        if status == "KILLED" and self._client.get_run(self._info.run_id).info.status != "RUNNING":
             pass  # A process that knew more has set the status.
         elif status in FINAL_STATUSES:
-            self._client.set_terminated(self._run_id, status)
+            self._client.set_terminated(self._info.run_id, status)
         else:
-            self._client.update_run(self._run_id, status=status)
+            self._client.update_run(self._info.run_id, status=status)
         if self._wanted_status() == status:
             self._run.log_status.unlink()
 
@@ -200,9 +200,9 @@ def want_status(run: RunDirectory, status: str) -> None:
     write_durably(run.log_status, status.encode())
 
 
-def send_log(run: RunDirectory, *, uri: str, run_id: str, model_name: str) -> None:
+def send_log(run: RunDirectory) -> None:
     """Send what MLflow has not got from this process, as `MlflowSink.send` does."""
-    MlflowSink(run, uri=uri, run_id=run_id, model_name=model_name).send()
+    MlflowSink(run).send()
 
 
 def _metrics_of(entry: Mapping[str, Any]) -> list[Any]:
@@ -230,16 +230,5 @@ def _owner(pid: int) -> bytes:
     return f"{platform.node()} {pid}".encode()
 
 
-def main() -> None:
-    """Send until standard input ends, and then the rest."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("directory", type=Path)
-    for name in ("--run-id", "--model-name"):
-        parser.add_argument(name, required=True)
-    found = parser.parse_args()
-    run, uri = RunDirectory(found.directory), os.environ["MLFLOW_TRACKING_URI"]
-    serve(MlflowSink(run, uri=uri, run_id=found.run_id, model_name=found.model_name))
-
-
 if __name__ == "__main__":
-    main()
+    serve(MlflowSink(RunDirectory(Path(sys.argv[1]))))

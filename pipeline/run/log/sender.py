@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -59,7 +59,6 @@ class Sender:
         run: RunDirectory,
         service: str,
         module: str,
-        arguments: Sequence[str] = (),
         *,
         sent: Path,
         errors: Path,
@@ -68,7 +67,7 @@ class Sender:
         """
         Args:
             service: its name or address, for messages.
-            module: the program, which calls `serve`; it gets the run's directory and `arguments`.
+            module: the program, which calls `serve`; it gets the run's directory.
             sent: file with the bytes of the log that the service has.
             errors: file for the output of the process.
             environment: variables besides those of this process.
@@ -79,7 +78,7 @@ class Sender:
         try:
             with errors.open("wb") as stream:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", module, str(run.path.resolve()), *arguments],
+                    [sys.executable, "-m", module, str(run.path.resolve())],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=stream,
