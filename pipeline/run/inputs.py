@@ -20,7 +20,7 @@ from pipeline.run.config import PretrainConfig
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.index_cache import IndexCache
 from pipeline.samples.loader import Lengths
-from pipeline.samples.mixture import Split, StoreShare
+from pipeline.samples.mixture import Sampling, Split, StoreShare
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 
@@ -123,23 +123,22 @@ class Inputs:
     ) -> TokenDataset:
         config = self.config
         wanted = config.reading_at(sequence_length)
-        return TokenDataset(
-            self._shares(weights, source),
+        sampling = Sampling(
             sequence_length=wanted.length,
-            pad=self.vocabulary["pad"],
             seed=config.seed,
             held_out=config.data.held_out,
             split=split,
             format=config.format,
             relation=wanted.relation,
             attention=config.batch.attention,
+            pad=self.vocabulary["pad"],
             with_sentence_starts=wanted.sentence_starts,
             with_langs=wanted.langs,
+            source_names=self.source_names or None,
             language_temperature=config.data.language_temperature,
             shared_targets=config.batch.shared_targets,
-            source_names=self.source_names or None,
-            cache=self.cache,
         )
+        return TokenDataset(self._shares(weights, source), sampling, cache=self.cache)
 
     def _shares(self, weights: Sequence[float] | None, source: str | None) -> list[StoreShare]:
         """The stores with a weight above 0, restricted to one source if `source` is given."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from cluster.node_load import memory
 from data_prep.token_store import TokenStore
 from pipeline.samples.formats import PAIR_FORMATS, Format
 from pipeline.samples.index_cache import EpochPrefetch, IndexCache, Summary
-from pipeline.samples.mixture import Cutter, IndexMaker, Mixture, Part, Split, StoreShare
+from pipeline.samples.mixture import IndexMaker, Mixture, Part, Sampling, StoreShare, cut_parts
 from pipeline.samples.packed import Packed, Relation, Special, TokenSources, find_sources, number_sources
 from pipeline.samples.rows import ShuffledRows, Slice, slices_of_row
 from pipeline.samples.text import find_documents, find_source_numbers, read_rows, sentence_positions, span_of
@@ -45,41 +44,11 @@ class TokenDataset:
     """Samples `0, 1, 2, ...` without end; each a pure function of the stores' fingerprints and the settings."""
 
     def __init__(
-        self,
-        shares: Sequence[StoreShare],
-        *,
-        sequence_length: int,
-        pad: int | None = None,
-        seed: int,
-        held_out: float,
-        split: Split = "train",
-        format: Format = "contiguous",
-        relation: Relation | None = None,
-        attention: Literal["documents", "full"] = "documents",
-        with_sentence_starts: bool = False,
-        with_langs: bool = False,
-        source_names: Sequence[str] | None = None,
-        language_temperature: float | None = None,
-        shared_targets: bool = False,
-        cache: IndexCache | None = None,
+        self, shares: Sequence[StoreShare], sampling: Sampling, *, cache: IndexCache | None = None
     ) -> None:
         """Choose the split's documents and count the samples they give.
 
         Args:
-            sequence_length: positions of a sample.
-            pad: id of padding; None takes the padding of the stores.
-            format: how samples are cut from documents.
-            relation: of the segments of a pair; required by formats of pairs, and None for all others.
-            attention: with "full", `Packed.cu_seqlens` holds the boundaries of rows, not of the pieces in them.
-            with_sentence_starts: fill in `Packed.sentence_starts`.
-            with_langs: keep every sample in one language, and fill in `Packed.langs`. Languages that fill no sample
-                of the held-out split are left out of it.
-            source_names: the sources that `Packed.sources` numbers; documents of other sources count as of none. The
-                names are given, because phases of a run with fewer stores must have the same numbers. None leaves
-                `Packed.sources` out. Samples are the same in any case.
-            language_temperature: the exponent that evens out the shares of languages, such as 0.7; keeps every
-                sample in one language, too. None: every language has its share of the tokens.
-            shared_targets: whether all pairs of a document aim at one length, in the format `segment_pair`.
             cache: of the indices of epochs; samples are the same in any case.
 
         Raises:
@@ -88,48 +57,33 @@ class TokenDataset:
                 language; the format and the relation do not go together.
         """
         self.stores = [each.store for each in shares]
-        _require_fit(self.stores, format, relation)
-        self.shares = list(shares)
-        self.sequence_length = sequence_length
-        ids = self.stores[0].special_tokens
+        _require_fit(self.stores, sampling.format, sampling.relation)
+        self.shares, self.sampling = list(shares), sampling
+        ids, pad = self.stores[0].special_tokens, sampling.pad
         self.special = Special(bos=ids["bos"], eos=ids["eos"], pad=ids["pad"] if pad is None else pad)
-        self._full_attention = attention == "full"
-        self._with_sentence_starts = with_sentence_starts
-        self._with_langs = with_langs
-        self.source_names = None if source_names is None else list(source_names)
+        names = sampling.source_names
         self._source_numbers = (
-            None if source_names is None else [number_sources(store, source_names) for store in self.stores]
+            None if names is None else [number_sources(store, names) for store in self.stores]
         )
-        self._pairs = format in PAIR_FORMATS
-        self._cutter = Cutter(
-            self.shares,
-            sequence_length,
-            seed,
-            held_out,
-            split,
-            format,
-            relation,
-            with_langs or language_temperature is not None,
-            language_temperature,
-            shared_targets,
-        )
+        self._pairs = sampling.format in PAIR_FORMATS
+        format, relation = sampling.format, sampling.relation
         # A setting that has its default leaves no trace, so that fingerprints outlive new settings.
         chosen = {
             "format": format if format != "contiguous" else None,
             "relation": relation,
             "random_pairs": "half of every length" if relation == "nsp" else None,
             "chunks": "from either end" if relation == "sop" and format == "segment_pair" else None,
-            "attention": attention if self._full_attention else None,
-            "with_langs": with_langs or None,
-            "language_temperature": language_temperature,
-            "shared_targets": (shared_targets and format == "segment_pair") or None,
-            "mixture": "tree" if len(shares) > 1 or self._cutter.by_language else None,
+            "attention": sampling.attention if sampling.attention != "documents" else None,
+            "with_langs": sampling.with_langs or None,
+            "language_temperature": sampling.language_temperature,
+            "shared_targets": (sampling.shared_targets and format == "segment_pair") or None,
+            "mixture": "tree" if len(shares) > 1 or sampling.by_language else None,
             "pad": None if self.special.pad == ids["pad"] else self.special.pad,
         }
         self.fingerprint = hash_json(
             [
                 [[each.store.fingerprint, each.weight, each.sources, each.langs] for each in shares],
-                [sequence_length, seed, held_out, split],
+                [sampling.sequence_length, sampling.seed, sampling.held_out, sampling.split],
                 *([name, value] for name, value in chosen.items() if value is not None),
             ]
         )
@@ -142,7 +96,7 @@ class TokenDataset:
             self._summary() if self._cache is None else self._cache.summary(self._summary)
         )
         self._num_rows = np.array([one.num_rows for one in self._parts], dtype=np.int64)
-        self._mixture = Mixture([one.weight for one in self._parts], seed)
+        self._mixture = Mixture([one.weight for one in self._parts], sampling.seed)
         self._epochs = EpochPrefetch(self._index, 2 * len(self._parts))
 
     @property
@@ -163,7 +117,7 @@ class TokenDataset:
     def batch(self, samples: Sequence[int] | np.ndarray) -> Packed:
         """The samples with the given numbers, packed."""
         wanted = np.asarray(samples, dtype=np.int64)
-        count, length = len(wanted), self.sequence_length
+        count, length = len(wanted), self.sampling.sequence_length
         input_ids = np.empty((count, length), dtype=np.int64)
         segment_ids = np.zeros((count, length) if self._pairs else (0, 0), dtype=np.uint8)
         places_of, ids, epochs, labels, langs = [], [], [], [], []
@@ -181,15 +135,15 @@ class TokenDataset:
             begins.append(read_rows(index, slices, places, special, input_ids, segment_ids))
             if pair_labels is not None:
                 labels.append(pair_labels)
-            if self._with_langs:
+            if self.sampling.with_langs:
                 langs.append(np.full(len(places), self.languages.index(str(self._parts[part].lang))))
-            if self._with_sentence_starts:
+            if self.sampling.with_sentence_starts:
                 text = find_documents(index, slices.documents)
                 sentences.append(sentence_positions(text, slices, places, length))
             if self._source_numbers is not None:
                 numbers = find_source_numbers(index, slices.documents, self._source_numbers[share])
                 sources.append(TokenSources(*find_sources(slices, places, length, numbers)))
-        if self._full_attention:
+        if self.sampling.attention == "full":
             boundaries = np.arange(count + 1, dtype=np.int32) * np.int32(length)
         elif len(begins) == 1:
             boundaries = begins[0]
@@ -202,10 +156,10 @@ class TokenDataset:
             boundaries,
             sample_ids=_joined(ids, places_of, np.uint64),
             epochs=_joined(epochs, places_of, np.uint64),
-            sentence_starts=_merged(sentences) if self._with_sentence_starts else None,
+            sentence_starts=_merged(sentences) if self.sampling.with_sentence_starts else None,
             segment_ids=segment_ids if self._pairs else None,
             pair_labels=_joined(labels, places_of, np.int64) if self._pairs else None,
-            langs=_joined(langs, places_of, np.int64) if self._with_langs else None,
+            langs=_joined(langs, places_of, np.int64) if self.sampling.with_langs else None,
             sources=None if self._source_numbers is None else TokenSources.merge(sources),
         )
 
@@ -279,12 +233,12 @@ class TokenDataset:
 
     def _summary(self) -> Summary:
         parts = [part for part, _ in self._cut]
-        return Summary(parts, _languages(self.shares) if self._with_langs else None)
+        return Summary(parts, _languages(self.shares) if self.sampling.with_langs else None)
 
     @cached_property
     def _cut(self) -> list[tuple[Part, IndexMaker]]:
         """The parts, cut into rows; not needed while the cache holds the indices that are read."""
-        return self._cutter.cut()
+        return cut_parts(self.shares, self.sampling)
 
     def _index(self, number: int, epoch: int) -> ShuffledRows:
         if self._cache is None:

@@ -51,7 +51,9 @@ class Step(Generic[BatchT]):
 
 def sorted_by_length(dataset: TokenDataset, samples: np.ndarray, lengths: Lengths) -> np.ndarray:
     """The numbers of samples in the order of their lengths."""
-    return samples[np.argsort(lengths(*dataset.identify(samples), dataset.sequence_length), kind="stable")]
+    return samples[
+        np.argsort(lengths(*dataset.identify(samples), dataset.sampling.sequence_length), kind="stable")
+    ]
 
 
 class StepLoader(Generic[BatchT]):

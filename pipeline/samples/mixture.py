@@ -154,102 +154,127 @@ IndexMaker = Callable[[int], ShuffledRows]
 
 
 @dataclass(frozen=True, slots=True)
-class Cutter:
-    """Chooses documents and cuts them into rows; the fields are the arguments of `TokenDataset`."""
+class Sampling:
+    """How a `TokenDataset` makes samples of documents."""
 
-    shares: Sequence[StoreShare]
     sequence_length: int
+    """Positions of a sample."""
     seed: int
     held_out: float
-    split: Split
-    format: Format
-    relation: Relation | None
-    by_language: bool
-    """Whether every part is in one language."""
-    language_temperature: float | None
-    shared_targets: bool
+    split: Split = "train"
+    format: Format = "contiguous"
+    """How samples are cut from documents."""
+    relation: Relation | None = None
+    """Of the segments of a pair; required by formats of pairs, and None for all others."""
+    attention: Literal["documents", "full"] = "documents"
+    """With "full", `Packed.cu_seqlens` holds the boundaries of rows, not of the pieces in them."""
+    pad: int | None = None
+    """Id of padding; None takes the padding of the stores."""
+    with_sentence_starts: bool = False
+    """Fill in `Packed.sentence_starts`."""
+    with_langs: bool = False
+    """Keep every sample in one language, and fill in `Packed.langs`. Languages that fill no sample of the held-out
+    split are left out of it."""
+    source_names: Sequence[str] | None = None
+    """The sources that `Packed.sources` numbers; documents of other sources count as of none. The names are given,
+    because phases of a run with fewer stores must have the same numbers. None leaves `Packed.sources` out. Samples are
+    the same in any case."""
+    language_temperature: float | None = None
+    """The exponent that evens out the shares of languages, such as 0.7; keeps every sample in one language, too. None:
+    every language has its share of the tokens."""
+    shared_targets: bool = False
+    """Whether all pairs of a document aim at one length, in the format `segment_pair`."""
 
-    def cut(self) -> list[tuple[Part, IndexMaker]]:
-        """Cut every part's documents into rows.
+    @property
+    def by_language(self) -> bool:
+        """Whether every part is in one language."""
+        return self.with_langs or self.language_temperature is not None
 
-        A language that gives no sample is left out of the held-out split; elsewhere that is an error.
 
-        Raises:
-            ConfigError: as `TokenDataset` does.
-        """
-        found: list[tuple[Part, IndexMaker]] = []
-        problems: list[ConfigError] = []
-        for share, documents, weight, lang in self._documents():
-            store = self.shares[share].store
-            order = StoreOrder(store.fingerprint, self.seed)
-            name = f"the {self.split.replace('_', '-')} documents{f' in {lang}' if lang else ''} of {store.place}"
-            given = FormatInput(
-                store.lengths,
-                store.arrays,
-                documents,
-                self.sequence_length,
-                order,
-                name,
-                self.relation,
-                self.shared_targets,
-            )
-            try:
-                rows = FORMATS[self.format](given)
-                if rows.num_rows == 0:
-                    raise ConfigError(
-                        f"{name[0].upper()}{name[1:]} do not fill one sample of {given.length} tokens.",
-                        next_step="lower batch.sequence_length, change data.held_out, name the languages to read in"
-                        " data.stores, or prepare more text",
-                    )
-            except ConfigError as problem:
-                if lang is None or self.split == "train":
-                    raise
-                problems.append(problem)
-                continue
+def cut_parts(shares: Sequence[StoreShare], sampling: Sampling) -> list[tuple[Part, IndexMaker]]:
+    """Cut every part's documents into rows.
 
-            def make(epoch: int, rows: RowFormat = rows, order: StoreOrder = order) -> ShuffledRows:
-                return ShuffledRows(rows.epoch(epoch), order.rows(epoch, rows.num_rows))
+    A language that gives no sample is left out of the held-out split; elsewhere that is an error.
 
-            found.append((Part(share, float(weight), lang, len(documents), rows.num_rows), make))
-        if not found and problems:
-            raise problems[0]
-        return found
+    Raises:
+        ConfigError: as `TokenDataset` does.
+    """
+    found: list[tuple[Part, IndexMaker]] = []
+    problems: list[ConfigError] = []
+    for share, documents, weight, lang in _documents(shares, sampling):
+        store = shares[share].store
+        order = StoreOrder(store.fingerprint, sampling.seed)
+        name = f"the {sampling.split.replace('_', '-')} documents{f' in {lang}' if lang else ''} of {store.place}"
+        given = FormatInput(
+            store.lengths,
+            store.arrays,
+            documents,
+            sampling.sequence_length,
+            order,
+            name,
+            sampling.relation,
+            sampling.shared_targets,
+        )
+        try:
+            rows = FORMATS[sampling.format](given)
+            if rows.num_rows == 0:
+                raise ConfigError(
+                    f"{name[0].upper()}{name[1:]} do not fill one sample of {given.length} tokens.",
+                    next_step="lower batch.sequence_length, change data.held_out, name the languages to read in"
+                    " data.stores, or prepare more text",
+                )
+        except ConfigError as problem:
+            if lang is None or sampling.split == "train":
+                raise
+            problems.append(problem)
+            continue
 
-    def _documents(self) -> list[tuple[int, np.ndarray, float, str | None]]:
-        """(number of the share, documents, weight, language) of every part.
+        def make(epoch: int, rows: RowFormat = rows, order: StoreOrder = order) -> ShuffledRows:
+            return ShuffledRows(rows.epoch(epoch), order.rows(epoch, rows.num_rows))
 
-        With a temperature T, languages are drawn in proportion to p ** T, where p is a language's share of the tokens
-        as the weights of the stores have it (Liu et al. 2020, "Multilingual denoising pre-training", section 2.1);
-        within a language, its stores keep their proportions. Without, every language keeps the share p.
-        """
-        whole = [each.documents(self.held_out, self.split) for each in self.shares]
-        if not self.by_language:
-            return [(k, documents, self.shares[k].weight, None) for k, documents in enumerate(whole)]
-        found: list[tuple[int, np.ndarray, str]] = []
-        for share, documents in enumerate(whole):
-            numbers, codes = self.shares[share].store.langs()
-            own = numbers[documents]
-            of_code = sorted((codes[number], number) for number in _present(own))
-            found += [(share, documents[own == number], code) for code, number in of_code]
-        if not found:
-            raise ConfigError(
-                f"{self.shares[0].store.place} has no {self.split.replace('_', '-')} documents.",
-                next_step="change data.held_out, or prepare more text",
-            )
-        tokens = [int(self.shares[share].store.lengths[documents].sum()) for share, documents, _ in found]
-        totals = [0] * len(self.shares)
-        for (share, _, _), count in zip(found, tokens, strict=True):
-            totals[share] += count
-        total_weight = sum(each.weight for each in self.shares)
-        portions = [
-            self.shares[share].weight / total_weight * count / max(totals[share], 1)
-            for (share, _, _), count in zip(found, tokens, strict=True)
-        ]
-        by_lang: dict[str, float] = {}
-        for (_, _, lang), p in zip(found, portions, strict=True):
-            by_lang[lang] = by_lang.get(lang, 0.0) + p
-        exponent = 1.0 if self.language_temperature is None else self.language_temperature
-        return [
-            (share, documents, p and p * by_lang[lang] ** (exponent - 1), lang)
-            for (share, documents, lang), p in zip(found, portions, strict=True)
-        ]
+        found.append((Part(share, float(weight), lang, len(documents), rows.num_rows), make))
+    if not found and problems:
+        raise problems[0]
+    return found
+
+
+def _documents(
+    shares: Sequence[StoreShare], sampling: Sampling
+) -> list[tuple[int, np.ndarray, float, str | None]]:
+    """(number of the share, documents, weight, language) of every part.
+
+    With a temperature T, languages are drawn in proportion to p ** T, where p is a language's share of the tokens
+    as the weights of the stores have it (Liu et al. 2020, "Multilingual denoising pre-training", section 2.1);
+    within a language, its stores keep their proportions. Without, every language keeps the share p.
+    """
+    whole = [each.documents(sampling.held_out, sampling.split) for each in shares]
+    if not sampling.by_language:
+        return [(k, documents, shares[k].weight, None) for k, documents in enumerate(whole)]
+    found: list[tuple[int, np.ndarray, str]] = []
+    for share, documents in enumerate(whole):
+        numbers, codes = shares[share].store.langs()
+        own = numbers[documents]
+        of_code = sorted((codes[number], number) for number in _present(own))
+        found += [(share, documents[own == number], code) for code, number in of_code]
+    if not found:
+        raise ConfigError(
+            f"{shares[0].store.place} has no {sampling.split.replace('_', '-')} documents.",
+            next_step="change data.held_out, or prepare more text",
+        )
+    tokens = [int(shares[share].store.lengths[documents].sum()) for share, documents, _ in found]
+    totals = [0] * len(shares)
+    for (share, _, _), count in zip(found, tokens, strict=True):
+        totals[share] += count
+    total_weight = sum(each.weight for each in shares)
+    portions = [
+        shares[share].weight / total_weight * count / max(totals[share], 1)
+        for (share, _, _), count in zip(found, tokens, strict=True)
+    ]
+    by_lang: dict[str, float] = {}
+    for (_, _, lang), p in zip(found, portions, strict=True):
+        by_lang[lang] = by_lang.get(lang, 0.0) + p
+    exponent = 1.0 if sampling.language_temperature is None else sampling.language_temperature
+    return [
+        (share, documents, p and p * by_lang[lang] ** (exponent - 1), lang)
+        for (share, documents, lang), p in zip(found, portions, strict=True)
+    ]

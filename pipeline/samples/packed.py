@@ -70,7 +70,7 @@ class Packed:
     langs: np.ndarray | None = None
     """[batch] int64 number of each row's language among `TokenDataset.languages`; None unless asked for."""
     sources: TokenSources | None = None
-    """Numbers among `TokenDataset.source_names`; None unless asked for."""
+    """Numbers among `Sampling.source_names`; None unless asked for."""
 
     def sources_at(self, positions: np.ndarray, *, ahead: int = 0) -> np.ndarray | None:
         """[positions] int16 number of the source `ahead` places after each of some ascending positions in the flattened

@@ -71,7 +71,7 @@ def _small_store(scratch: Path) -> Path:
 def _measure(path: Path, format: str) -> Steps:
     from data_prep.token_store import TokenStore
     from pipeline.samples.dataset import TokenDataset
-    from pipeline.samples.mixture import StoreShare
+    from pipeline.samples.mixture import Sampling, StoreShare
 
     seconds, peaks = {}, {}
 
@@ -82,8 +82,8 @@ def _measure(path: Path, format: str) -> Steps:
         return result
 
     def dataset() -> TokenDataset:
-        shares = [StoreShare(store)]
-        return TokenDataset(shares, sequence_length=LENGTH, seed=1, held_out=0.005, format=format)  # pyright: ignore[reportArgumentType]
+        sampling = Sampling(sequence_length=LENGTH, seed=1, held_out=0.005, format=format)  # pyright: ignore[reportArgumentType]
+        return TokenDataset([StoreShare(store)], sampling)
 
     with _own_memory() as peak:
         store = step("opened", lambda: TokenStore.open(path, verify=False))

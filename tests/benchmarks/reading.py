@@ -19,7 +19,7 @@ from data_prep.ragged import Ragged
 from data_prep.token_store import TokenStore
 from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.mixture import StoreShare
+from pipeline.samples.mixture import Sampling, StoreShare
 from pipeline.samples.noise import Noise
 from tests.benchmarks.compare import Comparison, compare_all, peer_name
 from tests.pipeline.materials import ANY_TOKENIZER
@@ -44,7 +44,10 @@ def run() -> Iterator[Comparison]:
         }
         ours = {
             f"reading, {BATCH} x {LENGTH}, {format}": _ours(
-                TokenDataset([StoreShare(store)], sequence_length=LENGTH, seed=1, held_out=0.0, format=format)
+                TokenDataset(
+                    [StoreShare(store)],
+                    Sampling(sequence_length=LENGTH, seed=1, held_out=0.0, format=format),
+                )
             )
             for format in ("contiguous", "best_fit")
         }

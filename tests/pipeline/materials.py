@@ -19,7 +19,8 @@ from data_prep.token_writer import EncodedBatch
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats import PAIR_FORMATS
 from pipeline.samples.formats.base import FormatInput, RowFormat
-from pipeline.samples.mixture import StoreShare
+from pipeline.samples.index_cache import IndexCache
+from pipeline.samples.mixture import Sampling, StoreShare
 from pipeline.samples.packed import Packed, Relation
 from pipeline.samples.rows import Slice, slices_of_row
 from pipeline.samples.shuffle import StoreOrder
@@ -164,12 +165,14 @@ def write_corpus(path: Path, corpus: Corpus, langs: Sequence[str]) -> Path:
     return commit_tokens(path, shards, ANY_TOKENIZER.decode(), vocab_size, special, sorted(set(langs)))
 
 
-def open_samples(shares: Sequence[StoreShare], **options: Any) -> TokenDataset:
+def open_samples(
+    shares: Sequence[StoreShare], *, cache: IndexCache | None = None, **options: Any
+) -> TokenDataset:
     """Samples of these stores, with the settings that most tests share."""
     options = {"sequence_length": 24, "seed": 1, "held_out": 0.1, "format": "contiguous"} | options
     if options["format"] in PAIR_FORMATS:
         options = {"relation": "nsp"} | options
-    return TokenDataset(shares, **options)
+    return TokenDataset(shares, Sampling(**options), cache=cache)
 
 
 def same(ours: Packed, theirs: Packed) -> bool:

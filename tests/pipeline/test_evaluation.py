@@ -16,7 +16,7 @@ from pipeline.pretrain import evaluation
 from pipeline.pretrain.batches import HostBatch, Totals
 from pipeline.pretrain.evaluation import Evaluation, standard_error
 from pipeline.samples.dataset import TokenDataset
-from pipeline.samples.mixture import StoreShare
+from pipeline.samples.mixture import Sampling, StoreShare
 from pipeline.samples.packed import Packed
 
 SAMPLES = 64
@@ -50,7 +50,7 @@ def test_the_same_samples_are_measured_whatever_the_micro_batches_and_workers(
     store: Path, lengths: Any, monkeypatch: pytest.MonkeyPatch
 ):
     share = StoreShare(TokenStore.open(store))
-    dataset = TokenDataset([share], sequence_length=16, seed=1, held_out=0.2, split="held_out")
+    dataset = TokenDataset([share], Sampling(sequence_length=16, seed=1, held_out=0.2, split="held_out"))
     expected = (dataset.identify(np.arange(SAMPLES))[0].astype(np.float64) ** 2).sum()
     of_ranks: list[tuple[float, float]] = []
 

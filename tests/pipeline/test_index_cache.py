@@ -20,7 +20,7 @@ from pipeline.run.directory import RunDirectory
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats import FORMATS
 from pipeline.samples.index_cache import IndexCache
-from pipeline.samples.mixture import Cutter, StoreShare
+from pipeline.samples.mixture import StoreShare, cut_parts
 from pipeline.samples.packed import Packed
 from tests.benchmarks.start import write_short_documents
 from tests.pipeline.materials import CORPUS, Corpus, open_samples, same, write_corpus
@@ -56,10 +56,10 @@ def writing(directory: Path, reported: list[str] | None = None) -> IndexCache:
 @pytest.fixture
 def nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def forbid() -> None:
-        def cut(self: Cutter) -> Any:
+        def cut(*_: object) -> Any:
             raise AssertionError("documents were looked at")
 
-        monkeypatch.setattr(Cutter, "cut", cut)
+        monkeypatch.setattr("pipeline.samples.dataset.cut_parts", cut)
 
     return forbid
 
@@ -128,16 +128,16 @@ def test_damage_anywhere_is_noticed_before_it_is_used_and_mended(
 def test_an_index_is_made_by_one_of_those_that_need_it_and_mapped_by_all(
     stores: list[TokenStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    expected, made, cut = make(stores[:1]).batch(range(9)), [], Cutter.cut
+    expected, made, cut = make(stores[:1]).batch(range(9)), [], cut_parts
 
-    def counted(self: Cutter) -> Any:
-        found = cut(self)
+    def counted(*arguments: Any) -> Any:
+        found = cut(*arguments)
         return [
             (part, lambda epoch, maker=maker: made.append(epoch) or time.sleep(0.2) or maker(epoch))
             for part, maker in found
         ]
 
-    monkeypatch.setattr(Cutter, "cut", counted)
+    monkeypatch.setattr("pipeline.samples.dataset.cut_parts", counted)
     datasets = [make(stores[:1], writing(tmp_path / "index")) for _ in range(3)]
     batches: list[Packed] = []
     ranks = [threading.Thread(target=lambda one=one: batches.append(one.batch(range(9)))) for one in datasets]

@@ -20,7 +20,7 @@ from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.index_cache import EpochPrefetch
 from pipeline.samples.loader import StepLoader
-from pipeline.samples.mixture import StoreShare
+from pipeline.samples.mixture import Sampling, StoreShare
 from pipeline.samples.packed import Packed
 from tests.conftest import write_store
 
@@ -29,7 +29,7 @@ def make_dataset(*paths: Path, seed: int = 1, held_out: float = 0.2, **options) 
     stores = [TokenStore.open(path) for path in paths]
     weights = options.pop("weights", [1.0] * len(stores))
     ingredients = [StoreShare(*each) for each in zip(stores, weights, strict=True)]
-    return TokenDataset(ingredients, sequence_length=16, seed=seed, held_out=held_out, **options)
+    return TokenDataset(ingredients, Sampling(sequence_length=16, seed=seed, held_out=held_out, **options))
 
 
 def test_samples_of_a_step_are_sorted_by_length_whatever_the_number_of_ranks(store: Path):
@@ -70,7 +70,7 @@ def test_an_error_while_loading_is_raised_where_the_batch_is_awaited(store: Path
 def test_a_store_named_twice_gives_each_of_its_languages_its_own_weight(tmp_path: Path):
     opened = TokenStore.open(write_store(tmp_path / "tokens", langs=("en", "de")))
     ingredients = [StoreShare(opened, 3.0, langs=("de",)), StoreShare(opened, 1.0, langs=("en",))]
-    dataset = TokenDataset(ingredients, sequence_length=16, seed=1, held_out=0.2)
+    dataset = TokenDataset(ingredients, Sampling(sequence_length=16, seed=1, held_out=0.2))
     counts = {"de": 0, "en": 0}
     for sample in range(1024):
         langs = {opened.lang(piece.document) for piece in dataset.origin(sample).slices}
@@ -152,7 +152,7 @@ def test_stores_of_different_tokenizers_and_sources_that_are_not_there_are_refus
         make_dataset(store, write_store(tmp_path / "other", vocab_size=150))
     ingredient = StoreShare(TokenStore.open(store), sources=("tset",))
     with pytest.raises(ConfigError, match="tset; it has test"):
-        TokenDataset([ingredient], sequence_length=16, seed=1, held_out=0.2)
+        TokenDataset([ingredient], Sampling(sequence_length=16, seed=1, held_out=0.2))
 
 
 def test_an_epoch_that_several_ask_for_at_once_is_made_once_and_those_used_last_are_kept():
