@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.embeddings import Rotation, rotate
-from models.layout import Read, Unpadded
+from models.layout import ReadPositions, Unpadded
 from models.visibility import Varlen, Visible
 
 SPARE_POSITIONS = 32
@@ -144,7 +144,7 @@ class Attention(nn.Module):
         value: Tensor,
         visible: Visible,
         places: Unpadded | None = None,
-        read: Read | None = None,
+        read: ReadPositions | None = None,
     ) -> Tensor:
         """[batch, heads, length, head size] queries, keys and values to [batch, length, hidden]; to
         [1, tokens, hidden] with `places`; to [1, read, hidden] with `read`.
@@ -194,7 +194,7 @@ class SelfAttention(Attention):
         rotation: Rotation | None = None,
         cache: LayerCache | None = None,
         places: Unpadded | None = None,
-        read: Read | None = None,
+        read: ReadPositions | None = None,
     ) -> Tensor:
         """[batch, length, hidden], or [1, tokens, hidden] with `places`, to the same; to [1, read, hidden] with `read`.
 
@@ -229,7 +229,7 @@ class CrossAttention(Attention):
         memory: Tensor,
         visible: Visible,
         cache: LayerCache | None = None,
-        read: Read | None = None,
+        read: ReadPositions | None = None,
     ) -> Tensor:
         """As `SelfAttention.forward`.
 

@@ -92,7 +92,7 @@ class Unpadded:
 
 
 @dataclass(frozen=True)
-class Read:
+class ReadPositions:
     """The positions that a head reads, where the last layer computes no others after its attention."""
 
     in_rows: Tensor
@@ -101,7 +101,7 @@ class Read:
     """[read] int64: their places among the positions that all other blocks compute."""
 
     @classmethod
-    def of(cls, positions: Tensor, places: Unpadded | None, in_rows: Unpadded | None) -> Read:
+    def of(cls, positions: Tensor, places: Unpadded | None, in_rows: Unpadded | None) -> ReadPositions:
         """From [read] int64 positions in the flattened rows and, where padding is left out, the places of the tokens
         there and in the rows of attention."""
         if places is None or in_rows is None:

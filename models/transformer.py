@@ -15,7 +15,7 @@ from models.attention import CrossAttention, DecoderCache, SelfAttention
 from models.config import Activation, NetworkConfig, TransformerConfig
 from models.embeddings import RelativeBias, Rotation, rotary_angles
 from models.functional import dropout, make_norm
-from models.layout import WORTH_IT, Layout, Read, Unpadded, side_by_side, unpadded
+from models.layout import WORTH_IT, Layout, ReadPositions, Unpadded, side_by_side, unpadded
 from models.visibility import Visible, see, see_memory
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -85,7 +85,7 @@ class TransformerLayer(nn.Module):
         cache: DecoderCache | None = None,
         number: int = 0,
         places: Unpadded | None = None,
-        read: Read | None = None,
+        read: ReadPositions | None = None,
     ) -> Tensor:
         """Shapes and arguments as in `SelfAttention.forward`, and in `CrossAttention.forward`.
 
@@ -131,7 +131,7 @@ class TransformerLayer(nn.Module):
         norm: nn.Module,
         probability: float,
         adapter: nn.Module | None,
-        read: Read | None = None,
+        read: ReadPositions | None = None,
     ) -> Tensor:
         """One sub-layer with its residual sum; `read` says which positions the block gives, where not all.
 
@@ -246,7 +246,7 @@ class Transformer(nn.Module):
         # Where almost all positions are read, or states are collected, the last layer computes all.
         if read is not None and self.states is None and self.layers:
             few = len(read) < WORTH_IT * hidden.shape[:2].numel()
-            kept = Read.of(read, places, in_rows) if few else None
+            kept = ReadPositions.of(read, places, in_rows) if few else None
         for number, (layer, is_local) in enumerate(zip(self.layers, self.is_local, strict=True)):
             if self.states is not None:
                 self.states.append(hidden if places is None else places.rows(hidden))

@@ -133,7 +133,7 @@ class _Logged:
             best_held_out=best(_finite(self.held_out, metric), default=None),
             tokens_per_s=median(speeds) if speeds else None,
             workers=tuple(attempt.world_size for attempt in list_attempts(self.run.events())),
-            skipped=SkipLedger(self.run).data.steps,
+            skipped=SkipLedger(self.run).steps,
         )
 
 

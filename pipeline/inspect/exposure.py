@@ -122,7 +122,7 @@ def _read(
     inputs: Inputs, run: RunDirectory, first: int, last: int, wanted: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[tuple[str, int], np.ndarray]]:
     """((store, document), int64 steps) of the updates `first <= update < last`."""
-    plan, ledger = inputs.config.batch_plan, SkipLedger(run).data
+    plan, ledger = inputs.config.batch_plan, SkipLedger(run)
     skipped, behind = np.array(ledger.steps, dtype=np.int64), ledger.data_step(last - 1) + 1
     begins = [begin for begin, _ in inputs.phases]
     for number, (begin, dataset) in enumerate(inputs.phases):

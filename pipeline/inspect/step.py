@@ -145,7 +145,7 @@ def rebuild_step(run: RunDirectory, step: int, overrides: Sequence[str] = ()) ->
         )
     ledger = SkipLedger(run)
     metrics = run_history.logged(run, step)
-    return _rebuild(run, step, ledger.data.data_step(step - 1), ledger, metrics, overrides)
+    return _rebuild(run, step, ledger.data_step(step - 1), ledger, metrics, overrides)
 
 
 def rebuild_data_step(run: RunDirectory, data_step: int, overrides: Sequence[str] = ()) -> RebuiltStep:

@@ -20,7 +20,7 @@ from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.lines import LogKind
 from pipeline.run.log.log import RunLog
-from pipeline.run.skipped_data import SkipLedger, SkippedData, SkippedStep
+from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from pipeline.samples.loader import Step
 
 _MAD_TO_SIGMA = 1.4826
@@ -82,13 +82,9 @@ class SpikeGuard:
         """
         self._run, self._config, self._writes = run, config, writes
         # Rank 0 reads for all: a shared file system may show ranks different states of a file.
-        self._ledger = SkipLedger(run, from_rank_zero(SkipLedger(run).entries if writes else None))
-        self.restore([])
-
-    @property
-    def skipped(self) -> SkippedData:
+        self.skipped = SkipLedger(run, from_rank_zero(SkipLedger(run).entries if writes else None))
         """Find the global batch that each update reads."""
-        return self._ledger.data
+        self.restore([])
 
     def restore(self, losses: list[float]) -> None:
         """Begin with the loss window that a checkpoint holds."""
@@ -111,10 +107,10 @@ class SpikeGuard:
             LossSpikeError: there is no checkpoint, or `guards.max_rollbacks` is spent.
             StorageError: the file system refuses.
         """
-        entries = self._ledger.entries
+        entries = self.skipped.entries
         if len(entries) >= self._config.guards.max_rollbacks or checkpoint is None:
             raise loss_spike(self._run, self._config, (*entries, spike), checkpoint)
-        (self._ledger.add if self._writes else self._ledger.note)(spike)
+        (self.skipped.add if self._writes else self.skipped.note)(spike)
         from_rank_zero(None)
 
 

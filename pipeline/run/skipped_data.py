@@ -7,8 +7,6 @@ the same data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -16,23 +14,6 @@ from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import seal, unseal, write_durably
 from cluster.artefacts.reading import read_bytes
 from pipeline.run.directory import RunDirectory
-
-
-class SkippedData:
-    """The data steps that a run leaves out."""
-
-    def __init__(self, steps: Iterable[int] = ()) -> None:
-        self.steps: tuple[int, ...] = tuple(sorted(set(steps)))
-        """Ascending."""
-
-    def data_step(self, update: int) -> int:
-        """The data step that an update reads."""
-        found = update
-        for step in self.steps:
-            if step > found:
-                break
-            found += 1
-        return found
 
 
 class SkippedStep(BaseModel):
@@ -65,9 +46,17 @@ class SkipLedger:
         """The global batches left out, in the order in which they were found."""
 
     @property
-    def data(self) -> SkippedData:
-        """The global batches that the updates read."""
-        return SkippedData(entry.data_step for entry in self.entries)
+    def steps(self) -> tuple[int, ...]:
+        """The data steps that are left out, ascending."""
+        return tuple(sorted({entry.data_step for entry in self.entries}))
+
+    def data_step(self, update: int) -> int:
+        """The data step that an update reads."""
+        for step in self.steps:
+            if step > update:
+                break
+            update += 1
+        return update
 
     def add(self, entry: SkippedStep) -> None:
         """Leave one more global batch out; it is on disk when this returns.

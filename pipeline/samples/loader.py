@@ -26,6 +26,7 @@ from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.packed import Packed
 
 BatchT = TypeVar("BatchT")
+_PREFETCHED_STEPS = 2
 
 Lengths = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 """The length of each sample's text, from `Packed.sample_ids`, `Packed.epochs` and the length of a row."""
@@ -57,7 +58,7 @@ def sorted_by_length(dataset: TokenDataset, samples: np.ndarray, lengths: Length
 
 
 class StepLoader(Generic[BatchT]):
-    """Yields this rank's micro-batches step after step; a thread stays `prefetch` steps ahead."""
+    """Yields this rank's micro-batches step after step; a thread stays two steps ahead."""
 
     def __init__(
         self,
@@ -67,7 +68,6 @@ class StepLoader(Generic[BatchT]):
         *,
         rank: int,
         world_size: int,
-        prefetch: int = 2,
         lengths: Lengths | None = None,
     ) -> None:
         """
@@ -79,7 +79,6 @@ class StepLoader(Generic[BatchT]):
         self._plan = plan
         self._corrupt = corrupt
         self._rank, self._world_size = rank, world_size
-        self._prefetch = prefetch
         self._lengths = lengths
         self._sorted: tuple[int | None, np.ndarray] = (None, np.empty(0, dtype=np.int64))
 
@@ -121,7 +120,7 @@ class StepLoader(Generic[BatchT]):
         Args:
             data_step_of: the data step that an update reads.
         """
-        ready: queue.Queue[Step[BatchT] | BaseException] = queue.Queue(self._prefetch)
+        ready: queue.Queue[Step[BatchT] | BaseException] = queue.Queue(_PREFETCHED_STEPS)
         stopped = threading.Event()
 
         def put(item: Step[BatchT] | BaseException) -> bool:

@@ -81,7 +81,7 @@ def test_what_is_left_out_is_read_again_by_the_next_attempt(tmp_path):
     assert ledger.entries == ()
     ledger.add(SPIKE)
     # Update 7 now reads the batch behind; a second spike there leaves out batch 8.
-    assert SkipLedger(RunDirectory(tmp_path)).data.data_step(7) == 8
+    assert SkipLedger(RunDirectory(tmp_path)).data_step(7) == 8
     ledger.add(SkippedStep(at_update=7, data_step=8, loss=9.5, score=None))
     again = SkipLedger(RunDirectory(tmp_path))
     assert [entry.data_step for entry in again.entries] == [7, 8]

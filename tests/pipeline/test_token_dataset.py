@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.token_store import TokenStore
-from pipeline.run.skipped_data import SkippedData
+from pipeline.run.directory import RunDirectory
+from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.index_cache import EpochPrefetch
@@ -99,7 +100,9 @@ def test_steps_read_every_sample_once_and_in_order(
 @given(st.sets(st.integers(0, 30), max_size=8), st.integers(0, 40))
 def test_updates_read_the_data_steps_that_are_not_left_out(skipped: set[int], update: int):
     kept = [step for step in range(200) if step not in skipped]
-    assert SkippedData(skipped).data_step(update) == kept[update]
+    entries = tuple(SkippedStep(at_update=step, data_step=step, loss=9.0, score=None) for step in skipped)
+    ledger = SkipLedger(RunDirectory(Path("unread")), entries)
+    assert ledger.data_step(update) == kept[update]
 
 
 def test_the_next_epoch_is_begun_when_half_of_one_is_read(store: Path, monkeypatch: pytest.MonkeyPatch):
