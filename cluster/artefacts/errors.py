@@ -35,6 +35,21 @@ class ClozeError(Exception):
     everywhere: ClassVar[bool] = False
     """Whether all ranks of a group raise it at the same place; otherwise the other ranks may wait for this one."""
 
+    def __init_subclass__(
+        cls,
+        *,
+        exit_code: int | None = None,
+        runbook: str | None = None,
+        may_pass: bool = False,
+        everywhere: bool = False,
+    ) -> None:
+        super().__init_subclass__()
+        # Ray makes subclasses without arguments for errors that it carries: these stay what their parents are.
+        if exit_code is not None:
+            cls.exit_code, cls.may_pass, cls.everywhere = exit_code, may_pass, everywhere
+            _CODES[exit_code] = cls
+        cls.runbook = runbook or cls.runbook
+
     def __init__(self, problem: str, *, kept: str = "", next_step: str = "") -> None:
         problem = _shown(problem)
         super().__init__(problem)
@@ -58,6 +73,9 @@ class ClozeError(Exception):
         return "\n".join(lines)
 
 
+_CODES: dict[int, type[ClozeError]] = {ClozeError.exit_code: ClozeError}
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
     """One thing that is wrong with a configuration."""
@@ -74,10 +92,8 @@ class ConfigProblem:
         return _shown(f"  {self.key}{shown}: {self.message}")
 
 
-class ConfigError(ClozeError, ValueError):
+class ConfigError(ClozeError, ValueError, exit_code=10):
     """The configuration is wrong; all problems are reported at once."""
-
-    exit_code = 10
 
     def __init__(
         self, problem: str, *, problems: tuple[ConfigProblem, ...] = (), kept: str = "", next_step: str = ""
@@ -89,185 +105,103 @@ class ConfigError(ClozeError, ValueError):
         return "\n".join([self.problem, *map(str, self.problems), *super().__str__().splitlines()[1:]])
 
 
-class MissingInputError(ClozeError, ValueError):
+class MissingInputError(ClozeError, ValueError, exit_code=11):
     """A file, directory or pattern that the user named does not exist."""
 
-    exit_code = 11
 
-
-class EmptyCorpusError(ClozeError, ValueError):
+class EmptyCorpusError(ClozeError, ValueError, exit_code=12, runbook="prepare-a-corpus.md"):
     """No document was left after reading and filtering the sources."""
 
-    exit_code = 12
-    runbook = "prepare-a-corpus.md"
 
-
-class TooManyRejectsError(ClozeError):
+class TooManyRejectsError(ClozeError, exit_code=13, runbook="prepare-a-corpus.md"):
     """More inputs were unreadable than `max_rejects` allows."""
 
-    exit_code = 13
-    runbook = "prepare-a-corpus.md"
 
-
-class DownloadError(ClozeError):
+class DownloadError(ClozeError, exit_code=14, runbook="download-a-corpus.md", may_pass=True):
     """A publisher's server does not deliver a file, or delivers other bytes than it published."""
 
-    exit_code = 14
-    may_pass = True
-    runbook = "download-a-corpus.md"
 
-
-class CorruptArtefactError(ClozeError):
+class CorruptArtefactError(ClozeError, exit_code=20, runbook="corrupt-shard.md"):
     """A file of a committed artefact is missing or its bytes changed."""
 
-    exit_code = 20
-    runbook = "corrupt-shard.md"
 
-
-class CorruptCheckpointError(ClozeError):
+class CorruptCheckpointError(ClozeError, exit_code=21, runbook="corrupt-checkpoint.md"):
     """No checkpoint of the run verifies."""
 
-    exit_code = 21
-    runbook = "corrupt-checkpoint.md"
 
-
-class MismatchError(ClozeError, ValueError):
+class MismatchError(ClozeError, ValueError, exit_code=22):
     """Two artefacts do not fit together, such as a vocabulary and the tokens."""
 
-    exit_code = 22
 
-
-class ReferenceNotFoundError(ClozeError, ValueError):
+class ReferenceNotFoundError(ClozeError, ValueError, exit_code=23):
     """A run, checkpoint, model or job that does not exist."""
 
-    exit_code = 23
 
-
-class ResumeRefusedError(ClozeError, ValueError):
+class ResumeRefusedError(ClozeError, ValueError, exit_code=24, runbook="resume-after-a-failure.md"):
     """The run cannot be continued as asked, because something it depends on changed."""
 
-    exit_code = 24
-    runbook = "resume-after-a-failure.md"
 
-
-class ExportError(ClozeError, ValueError):
+class ExportError(ClozeError, ValueError, exit_code=25, runbook="export-a-model.md"):
     """A network cannot be exported, or computes something else when it is read back."""
 
-    exit_code = 25
-    runbook = "export-a-model.md"
 
-
-class UntrustedArtefactError(ClozeError):
+class UntrustedArtefactError(ClozeError, exit_code=26, runbook="untrusted-artefact.md"):
     """Signatures are asked for, and an artefact has none by a trusted key."""
 
-    exit_code = 26
-    runbook = "untrusted-artefact.md"
 
-
-class WorkersLostError(ClozeError):
+class WorkersLostError(ClozeError, exit_code=30, runbook="resume-after-a-failure.md", may_pass=True):
     """Training workers kept failing after all retries were spent."""
 
-    exit_code = 30
-    may_pass = True
-    runbook = "resume-after-a-failure.md"
 
-
-class ClusterUnreachableError(ClozeError):
+class ClusterUnreachableError(ClozeError, exit_code=31, runbook="start-and-watch-a-run.md", may_pass=True):
     """No Ray cluster answers at the address."""
 
-    exit_code = 31
-    may_pass = True
-    runbook = "start-and-watch-a-run.md"
 
-
-class TrackingUnreachableError(ClozeError):
+class TrackingUnreachableError(ClozeError, exit_code=32, runbook="start-and-watch-a-run.md", may_pass=True):
     """The MLflow tracking store does not answer at the start of a run."""
 
-    exit_code = 32
-    may_pass = True
-    runbook = "start-and-watch-a-run.md"
 
-
-class StorageError(ClozeError):
+class StorageError(ClozeError, exit_code=33, runbook="disk-full.md"):
     """The file system refused: disk full, permission denied, read-only."""
 
-    exit_code = 33
-    runbook = "disk-full.md"
 
-
-class InUseError(StorageError):
+class InUseError(StorageError, runbook="resume-after-a-failure.md"):
     """Another process works in the directory."""
 
-    runbook = "resume-after-a-failure.md"
 
-
-class StoreError(StorageError):
+class StoreError(StorageError, runbook="keep-data-in-a-store.md"):
     """An object store refuses, or does not answer."""
 
-    runbook = "keep-data-in-a-store.md"
 
-
-class StalledError(ClozeError):
+class StalledError(ClozeError, exit_code=34, runbook="stalled-worker.md", may_pass=True):
     """Training stalled, and stalled again after all restarts; without Ray, there are none."""
 
-    exit_code = 34
-    may_pass = True
-    runbook = "stalled-worker.md"
 
-
-class LossSpikeError(ClozeError):
+class LossSpikeError(ClozeError, exit_code=35, runbook="loss-spike.md", everywhere=True):
     """The loss spiked more often than rollbacks are allowed."""
 
-    exit_code = 35
-    runbook = "loss-spike.md"
-    everywhere = True
 
-
-class NonFiniteError(ClozeError):
+class NonFiniteError(ClozeError, exit_code=36, runbook="not-a-number.md", everywhere=True):
     """Losses or gradients were not finite in too many updates in a row."""
 
-    exit_code = 36
-    runbook = "not-a-number.md"
-    everywhere = True
 
-
-class OutOfMemoryError(ClozeError):
+class OutOfMemoryError(ClozeError, exit_code=37, runbook="out-of-memory.md"):
     """A worker needs more memory than its machine or its GPU has."""
 
-    exit_code = 37
-    runbook = "out-of-memory.md"
 
-
-class StagesFailedError(ClozeError):
+class StagesFailedError(ClozeError, exit_code=38):
     """Stages of a ladder failed; the message holds the end of the output of each."""
 
-    exit_code = 38
 
-
-class TakenOverError(ClozeError):
+class TakenOverError(ClozeError, exit_code=39, runbook="resume-after-a-failure.md"):
     """Another group of workers has taken the run over; this one ended without writing more."""
 
-    exit_code = 39
-    runbook = "resume-after-a-failure.md"
 
-
-class PreemptedError(ClozeError):
+# 75 is EX_TEMPFAIL of sysexits.h: a temporary failure, to be tried again.
+class PreemptedError(ClozeError, exit_code=75, runbook="stop-and-preempt.md", everywhere=True):
     """A user or the machine's scheduler stopped the run; it saved and can be resumed."""
-
-    # EX_TEMPFAIL of sysexits.h: a temporary failure, to be tried again.
-    exit_code = 75
-    runbook = "stop-and-preempt.md"
-    everywhere = True
 
 
 def exit_codes() -> dict[int, type[ClozeError]]:
     """Every documented exit code with its error class, in ascending order."""
-    found: dict[int, type[ClozeError]] = {}
-    pending: list[type[ClozeError]] = [ClozeError]
-    while pending:
-        cls = pending.pop()
-        if "exit_code" in vars(cls):
-            found[cls.exit_code] = cls
-        # Ray makes further subclasses for errors that it carries.
-        pending.extend(each for each in cls.__subclasses__() if each.__module__ == __name__)
-    return dict(sorted(found.items()))
+    return dict(sorted(_CODES.items()))
