@@ -21,7 +21,7 @@ from cluster.artefacts.manifest import (
 from cluster.artefacts.parts import TEMPORARY, PartedArtefact
 from cluster.artefacts.shard_records import LOG_NAME, SHARD_RECORDS, ShardRecord, sum_stats
 from cluster.artefacts.storage import QUARANTINE_NAME, Damage, quarantine, storage_errors
-from cluster.shards import Shard, ShardFunction, map_shards
+from cluster.shards import Shard, map_shards
 
 Finish = Callable[[Path, Sequence[ShardRecord]], Mapping[str, Any]]
 """Writes the artefact's sidecar files into the directory and returns extra statistics; deterministic."""
@@ -31,11 +31,10 @@ def build_sharded_artefact(
     directory: Path,
     kind: str,
     *,
-    function: ShardFunction,
     shards: Sequence[Shard],
     config: Mapping[str, Any],
     inputs: Sequence[InputEntry],
-    finish: Finish,
+    finish: Finish = lambda directory, records: {},
     max_rejects: int = 0,
     num_cpus: float | None = 1.0,
     replace: bool = False,
@@ -53,7 +52,7 @@ def build_sharded_artefact(
         finish: writes sidecar files once all shards exist.
         replace: allow a committed artefact of other inputs or settings to be replaced. Its shards of the same identity
             are adopted.
-        before: called once if any shard has to be made, to make the inputs of `function`, which need not exist any
+        before: called once if any shard has to be made, to make the inputs of the shards, which need not exist any
             more while the artefact is intact.
         made_with: versions of the libraries that decide bytes. Shards that others made are neither continued nor
             adopted, so that no artefact mixes them; a finished artefact stays what it is.
@@ -87,7 +86,6 @@ def build_sharded_artefact(
             for shard, record in zip(shards, recorded, strict=True)
         ]
     records = map_shards(
-        function,
         shards,
         workspace,
         title=f"{kind} (repair)" if condition.same else kind,

@@ -1,6 +1,6 @@
 """`map_shards`: one Ray task per output shard, or per few tiny ones, resumable.
 
-A shard is a pure function of its input split and of the configuration. A task writes it under a temporary name, hashes
+A shard is a pure function of its input and of the configuration. A task writes it under a temporary name, hashes
 it, renames it and only then writes its record; so a record always describes a finished file, and a run that was killed
 redoes only shards without a good record.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -45,40 +45,8 @@ TASKS_PER_SLOT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Deferred:
-    """A split that takes work or memory to make; it is made in the driver, and only if the shard has to be."""
-
-    make: Callable[..., Any]
-    arguments: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One unit of work: an output file, and the input that it is made from."""
-
-    file: str
-    """Name of the output file in the artefact's directory."""
-    split: Any
-    """Picklable description of the input, or a `Deferred` one; handed to the shard function."""
-    identity: str
-    """Hash of everything that determines the output: input bytes, split, settings. No paths."""
-    size_bytes: int = 0
-    """Bytes of input, for the estimate of the time left, and to find tiny shards, which share tasks; 0 is unknown."""
-
-    def with_split(self) -> Shard:
-        """The shard with its split made, where it is deferred."""
-        split = self.split
-        return replace(self, split=split.make(*split.arguments)) if isinstance(split, Deferred) else self
-
-    @property
-    def part(self) -> ArtefactPart:
-        """The shard as a part of an artefact."""
-        return ArtefactPart(self.file, self.identity)
-
-
-@dataclass(frozen=True, slots=True)
 class ShardResult:
-    """The return value of a shard function, which has written its file."""
+    """The return value of a function that has written a shard."""
 
     rows: int
     tokens: int | None = None
@@ -91,12 +59,32 @@ class ShardResult:
     """Bytes of text that were handled, for the log; None takes the shard's `size_bytes`."""
 
 
-ShardFunction = Callable[[Any, Path], ShardResult]
-"""Writes the shard for a split to the given path. Runs in a Ray task."""
+WriteShard = Callable[[Path], ShardResult]
+"""Writes a shard to the given path. Runs in a Ray task: a function with its arguments (`functools.partial`), all
+picklable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One unit of work: an output file, and how it is made."""
+
+    file: str
+    """Name of the output file in the artefact's directory."""
+    make: Callable[[], WriteShard]
+    """Gives what writes the file. Called in the driver, and only if the shard has to be made: arguments may take work
+    or memory."""
+    identity: str
+    """Hash of everything that determines the output: input bytes, which part of them, settings. No paths."""
+    size_bytes: int = 0
+    """Bytes of input, for the estimate of the time left, and to find tiny shards, which share tasks; 0 is unknown."""
+
+    @property
+    def part(self) -> ArtefactPart:
+        """The shard as a part of an artefact."""
+        return ArtefactPart(self.file, self.identity)
 
 
 def map_shards(
-    function: ShardFunction,
     shards: Sequence[Shard],
     directory: Path,
     *,
@@ -116,12 +104,12 @@ def map_shards(
         num_cpus: CPUs of one task; None for all of the node that has the most.
         max_in_flight: tasks submitted at a time; None takes `tasks_in_flight()`.
         before: called once in this process, before the first task, if any shard has to be made; it makes temporary
-            inputs of the shard function.
+            inputs of the shards.
 
     Raises:
         TooManyRejectsError: finished shards are kept.
         WorkersLostError: a task's process died TASK_RETRIES times over.
-        ClozeError: the shard function raised it.
+        ClozeError: a task raised it.
     """
     with storage_errors(directory):
         SHARD_RECORDS.open(directory)
@@ -140,14 +128,15 @@ def map_shards(
             sizes = [shard.size_bytes for shard in pending]
             log = ShardLog(directory, title, sizes, done=len(finished), rejects=tally.num_rejects)
             shown = ""
-            for shard, made in _run(function, pending, directory, num_cpus, max_in_flight):
+            for shard, made in _run(pending, directory, num_cpus, max_in_flight):
                 if made is None:
                     advance(0, read_status(directory, shard.file) or shown)
                     continue
                 # Unpickled records no longer share strings; keep the slim copy.
                 finished[shard.file] = made.record.slim()
                 rows, rejects = made.record.entry.rows or 0, len(made.record.rejects)
-                log.add(shard.file, shard.size_bytes, made.text_bytes, rows, made.effort, rejects=rejects)
+                text_bytes = shard.size_bytes if made.text_bytes is None else made.text_bytes
+                log.add(shard.file, shard.size_bytes, text_bytes, rows, made.effort, rejects=rejects)
                 tally.add(made.record)
                 shown = ", ".join(filter(None, (str(tally), str(log))))
                 advance(1, shown)
@@ -169,7 +158,6 @@ def run_in_task(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _run(
-    function: ShardFunction,
     pending: Sequence[Shard],
     directory: Path,
     num_cpus: float | None,
@@ -181,11 +169,10 @@ def _run(
 
     num_cpus = node_cpus() if num_cpus is None else num_cpus
     remote = ray.remote(num_cpus=num_cpus, max_retries=TASK_RETRIES)(_make_shards)
-    shared = ray.put(function)
     window = max_in_flight or tasks_in_flight()
 
     def submit(task: Sequence[Shard]) -> Any:
-        return remote.remote(shared, [shard.with_split() for shard in task], str(directory))
+        return remote.remote([(shard.make(), shard.part) for shard in task], str(directory))
 
     def who(task: Sequence[Shard]) -> str:
         return f"The task for {task[0].file}" + (f" to {task[-1].file}" if len(task) > 1 else "")
@@ -215,31 +202,31 @@ class _Made:
     """The return value of a shard's Ray task; the shard itself stays on disk."""
 
     record: ShardRecord
-    text_bytes: int
+    text_bytes: int | None
     effort: Effort
 
 
 def _make_shards(
-    function: ShardFunction, shards: Sequence[Shard], directory: str
+    shards: Sequence[tuple[WriteShard, ArtefactPart]], directory: str
 ) -> tuple[list[_Made], ClozeError | None]:
     """Body of the Ray task: the shards that were made, and the error that ended it."""
     made: list[_Made] = []
-    for shard in shards:
+    for write, part in shards:
         try:
-            made.append(_make_shard(function, shard, directory))
+            made.append(_make_shard(write, part, directory))
         except ClozeError as error:
             return made, error
     return made, None
 
 
-def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> _Made:
+def _make_shard(write: WriteShard, part: ArtefactPart, directory: str) -> _Made:
     """Make one shard: temporary name, hash, rename, record."""
-    target = Path(directory) / shard.file
+    target = Path(directory) / part.name
     # Ray may start a task again elsewhere while a cut-off node still works on it.
-    temporary = target.with_name(f".{shard.file}.{uuid4().hex[:12]}.tmp")
+    temporary = target.with_name(f".{part.name}.{uuid4().hex[:12]}.tmp")
     with storage_errors(target), measure_effort() as effort:
         try:
-            result = function(shard.split, temporary)
+            result = write(temporary)
             digest, size_bytes = hash_file(temporary)
             sha256 = sha256_if_signing(temporary)
             os.replace(temporary, target)
@@ -247,9 +234,9 @@ def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> _Made:
             temporary.unlink(missing_ok=True)
             remove_status(temporary)
         record = ShardRecord(
-            identity=shard.identity,
+            identity=part.identity,
             entry=FileEntry(
-                path=shard.file,
+                path=part.name,
                 size_bytes=size_bytes,
                 xxh3_128=digest,
                 sha256=sha256,
@@ -261,8 +248,7 @@ def _make_shard(function: ShardFunction, shard: Shard, directory: str) -> _Made:
             notes=result.notes,
         )
         SHARD_RECORDS.write(Path(directory), record)
-        num_bytes = shard.size_bytes if result.text_bytes is None else result.text_bytes
-        return _Made(record.slim(), num_bytes, effort())
+        return _Made(record.slim(), result.text_bytes, effort())
 
 
 class _Tally:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from cluster.artefacts.entries import PackedStrings
-from cluster.artefacts.manifest import InputEntry, Manifest
+from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord, sum_stats
+from cluster.sharded_artefact import build_sharded_artefact
+from cluster.shards import Shard, WriteShard
 from data_prep.config import PreparationConfig
 from data_prep.inputs import Groups
-from data_prep.layout import DOCUMENTS
+from data_prep.layout import DOCUMENTS, STAGES, WORK
 from data_prep.selection import selection_file, selection_files
 from data_prep.sources.base import SourceConfig
 
@@ -75,10 +78,40 @@ class Workspace:
         hashes = {entry.path: entry.xxh3_128 for entry in selection.files}
         return [hashes[file] for file in selection_files(self.num_shards)]
 
+    def directory(self, kind: str) -> Path:
+        """Directory of an artefact of this preparation: a stage, or a step that leads to one."""
+        return self.out / kind if kind in STAGES else self.out / WORK / kind
+
     def entry(self, manifest: Manifest) -> InputEntry:
         """An artefact of this preparation as the input of another."""
-        uri = str(self.out / manifest.kind)
+        uri = str(self.directory(manifest.kind))
         return InputEntry(kind=manifest.kind, uri=uri, fingerprint=manifest.fingerprint)
+
+    def build(
+        self,
+        kind: str,
+        files: Sequence[str],
+        make: Callable[[int], WriteShard],
+        contents: Callable[[int], Any],
+        sizes: Sequence[int] | None = None,
+        **options: Any,
+    ) -> Manifest:
+        """Make, continue, repair or confirm a stage or a step. A step of other inputs or settings is replaced.
+
+        Args:
+            kind: also the name of its directory.
+            files: names of its shards; the other arguments are by their number.
+            make: gives what writes a shard, once its task starts: there may be very many.
+            contents: everything that determines a shard, as JSON-like data.
+            sizes: bytes that each shard is made from, for the order of the tasks; None if not known.
+            options: as in `build_sharded_artefact`.
+        """
+        shards = [
+            Shard(file, partial(make, number), hash_json(contents(number)), size)
+            for number, (file, size) in enumerate(zip(files, sizes or [0] * len(files), strict=True))
+        ]
+        replace = self.replace or kind not in STAGES
+        return build_sharded_artefact(self.directory(kind), kind, shards=shards, replace=replace, **options)
 
     def by_source(self, records: Sequence[ShardRecord]) -> dict[str, dict[str, int]]:
         """The counts of records, one for each document shard, added up for each source."""

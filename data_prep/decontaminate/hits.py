@@ -35,20 +35,6 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class HitsSplit:
-    """The input of one file of hits."""
-
-    documents: Path
-    """A document shard."""
-    selection: Path
-    """The selection of its rows and texts."""
-    index: Path
-    """Directory of the evaluation texts' n-grams."""
-    index_fingerprint: str
-    min_words: int
-
-
-@dataclass(frozen=True, slots=True)
 class Hits:
     """The hits in one document shard, ascending by row and place."""
 
@@ -82,20 +68,25 @@ def hit_files(num_shards: int) -> list[str]:
     return [hit_file(shard, num_shards) for shard in range(num_shards)]
 
 
-def find_hits(split: HitsSplit, path: Path) -> ShardResult:
+def find_hits(
+    path: Path, *, documents: Path, selection: Path, index: Path, index_fingerprint: str, min_words: int
+) -> ShardResult:
     """Search the selected documents of a shard, without what was removed from them, for evaluation texts.
 
     Memory is bounded by a row group and the shard's largest document.
+
+    Args:
+        index: directory of the evaluation texts' n-grams.
     """
-    index = _load_index(split.index, split.index_fingerprint, split.min_words)
-    selection = load_selection(split.selection)
+    ngrams = _load_index(index, index_fingerprint, min_words)
+    selected = load_selection(selection)
     position = 0
     num_hits = num_documents = 0
     with pq.ParquetWriter(str(path), SCHEMA, compression="zstd", write_statistics=False) as writer:
-        for documents in read_selected(split.documents, ("doc_id", "text"), selection.with_whole_texts()):
-            own = selection.take(np.arange(position, position + documents.num_rows))
-            position += documents.num_rows
-            for hits in _search(documents, own, index):
+        for table in read_selected(documents, ("doc_id", "text"), selected.with_whole_texts()):
+            own = selected.take(np.arange(position, position + table.num_rows))
+            position += table.num_rows
+            for hits in _search(table, own, ngrams):
                 writer.write_table(hits)
                 num_hits += hits.num_rows
                 num_documents += len(hits["row"].unique())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,11 @@ import pyarrow.parquet as pq
 import xxhash
 
 from cluster.artefacts.errors import ConfigError
-from cluster.artefacts.manifest import InputEntry, Manifest, hash_file, hash_json
+from cluster.artefacts.manifest import InputEntry, Manifest, hash_file
 from cluster.artefacts.shard_records import ShardRecord
-from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Deferred, Shard, ShardResult, run_in_task
+from cluster.shards import ShardResult, WriteShard, run_in_task
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText, EvaluationTexts
-from data_prep.decontaminate.hits import HitsSplit, count_documents, find_hits, hit_file, hit_files, load_hits
+from data_prep.decontaminate.hits import count_documents, find_hits, hit_file, hit_files, load_hits
 from data_prep.decontaminate.ngrams import NgramIndex, num_ngrams, save_array
 from data_prep.layout import WORK
 from data_prep.text.words import split_words
@@ -88,15 +88,14 @@ class Steps:
         def finish(directory: Path, _: Sequence[ShardRecord]) -> Mapping[str, Any]:
             return {"ngrams": run_in_task(build_index, directory, settings)}
 
-        return build_sharded_artefact(
-            self.places.evaluation,
+        return self.job.build(
             EVALUATION,
-            function=write_texts,
-            shards=[Shard(TEXTS_FILE, TextsSplit(self.texts, settings), hash_json(config))],
+            [TEXTS_FILE],
+            lambda _: partial(write_texts, self.texts, settings),
+            lambda _: config,
             config=config,
             inputs=[],
             finish=finish,
-            replace=True,
         )
 
     def _find_hits(self, evaluation: Manifest) -> Manifest:
@@ -108,8 +107,9 @@ class Steps:
             save_array(directory / _COUNTS_FILE, counts)
             return {}
 
-        def split(shard: int) -> HitsSplit:
-            return HitsSplit(
+        def make(shard: int) -> WriteShard:
+            return partial(
+                find_hits,
                 documents=job.documents_path(self.documents, shard),
                 selection=job.selection_path(self.selection, shard),
                 index=places.evaluation,
@@ -118,23 +118,15 @@ class Steps:
             )
 
         content = [VERSION, self.documents.fingerprint, self.selection.fingerprint, evaluation.fingerprint]
-        shards = []
-        for shard, file in enumerate(hit_files(job.num_shards)):
-            size_bytes = self.documents.files[shard].size_bytes
-            shards.append(Shard(file, Deferred(split, (shard,)), hash_json([*content, shard]), size_bytes))
-        return build_sharded_artefact(
-            places.work / HITS,
+        return job.build(
             HITS,
-            function=find_hits,
-            shards=shards,
+            hit_files(job.num_shards),
+            make,
+            lambda shard: [*content, shard],
+            [entry.size_bytes for entry in self.documents.files],
             config={"version": VERSION},
-            inputs=[
-                job.entry(self.documents),
-                job.entry(self.selection),
-                InputEntry(kind=EVALUATION, uri=str(places.evaluation), fingerprint=evaluation.fingerprint),
-            ],
+            inputs=[job.entry(each) for each in (self.documents, self.selection, evaluation)],
             finish=finish,
-            replace=True,
         )
 
 
@@ -148,14 +140,6 @@ _SCHEMA = pa.schema(
         ("searched", pa.bool_()),
     ]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TextsSplit:
-    """Place that the evaluation texts are read from."""
-
-    texts: EvaluationTexts
-    settings: DecontaminationConfig
 
 
 def check_evaluation_texts(settings: DecontaminationConfig, texts: EvaluationTexts | None) -> None:
@@ -191,11 +175,11 @@ def identify(texts: Iterable[EvaluationText]) -> tuple[str, list[InputEntry]]:
     return digest.hexdigest(), entries
 
 
-def write_texts(split: TextsSplit, path: Path) -> ShardResult:
+def write_texts(read: EvaluationTexts, settings: DecontaminationConfig, path: Path) -> ShardResult:
     """Write the evaluation texts; `searched` says whether a text has enough words to be searched for."""
-    texts = list(split.texts(split.settings))
+    texts = list(read(settings))
     words = split_words([text.text for text in texts]).counts
-    searched = words >= split.settings.shortest
+    searched = words >= settings.shortest
     columns = [[getattr(text, name) for text in texts] for name in ("task", "example", "text")]
     table = pa.table([*columns, words, searched], names=_SCHEMA.names).cast(_SCHEMA)
     pq.write_table(table, str(path), compression="zstd", write_statistics=False)

@@ -15,25 +15,24 @@ any number of neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from cluster.shards import ShardResult
 from data_prep.dedup.records import Records, RecordWriter, hash_range, in_blocks, join, read_range
-from data_prep.dedup.repeats import RepeatsSplit, iterate_repeats
+from data_prep.dedup.repeats import iterate_repeats
 
 EDGES = {"node": "uint64", "other": "uint64"}
 """Numbers of two documents that belong together."""
 
 
-def link_documents(split: RepeatsSplit, path: Path) -> ShardResult:
+def link_documents(records: Path, partition: int, num_partitions: int, path: Path) -> ShardResult:
     """Write an edge from every document in a bucket to the first one, and back, for one range of buckets."""
-    buckets = read_range(split.records, *hash_range(split.partition, split.num_partitions))
-    with RecordWriter(path, dict(split.columns)) as writer:
-        for repeats, firsts in iterate_repeats(buckets, split.keys):
+    buckets = read_range(records, *hash_range(partition, num_partitions))
+    with RecordWriter(path, EDGES) as writer:
+        for repeats, firsts in iterate_repeats(buckets, ("bucket",)):
             writer.write(both_ways(distinct(repeats["document"], firsts)))
     return ShardResult(rows=writer.num_records)
 
@@ -58,9 +57,9 @@ PAIRED_BEFORE = 16
 with the records, not with the square of a bucket."""
 
 
-def pair_documents(split: RepeatsSplit, path: Path) -> ShardResult:
+def pair_documents(records: Path, partition: int, num_partitions: int, path: Path) -> ShardResult:
     """Write the pairs of one range of buckets, each also from its other end."""
-    buckets = read_range(split.records, *hash_range(split.partition, split.num_partitions))
+    buckets = read_range(records, *hash_range(partition, num_partitions))
     seen: Records = {}
     with RecordWriter(path, EDGES) as writer:
         for block in in_blocks(buckets):
@@ -84,23 +83,17 @@ def pair_documents(split: RepeatsSplit, path: Path) -> ShardResult:
     return ShardResult(rows=writer.num_records)
 
 
-@dataclass(frozen=True, slots=True)
-class StarSplit:
-    """The nodes of one range, and where the edges are."""
+def large_star(edges: Path, first: int, last: int, path: Path) -> ShardResult:
+    """Write, for the larger neighbours of every node of a range, their edges to its smallest neighbour.
 
-    edges: Path
-    """Directory of edges; for large-star both directions of each, for small-star that to the smaller node."""
-    first: int
-    last: int
-    """The lowest and highest document number in the range."""
-
-
-def large_star(split: StarSplit, path: Path) -> ShardResult:
-    """Write, for the larger neighbours of every node of the range, their edges to its smallest neighbour."""
-    nodes, smallest = _smallest_neighbours(split)
+    Args:
+        edges: directory of edges; for large-star both directions of each, for small-star that to the smaller node.
+        first: the lowest document number in the range; `last` the highest.
+    """
+    nodes, smallest = _smallest_neighbours(edges, first, last)
     num_changed = 0
     with RecordWriter(path, EDGES) as writer:
-        for block in _blocks(split):
+        for block in in_blocks(read_range(edges, first, last)):
             larger = block["other"] > block["node"]
             node, other = block["node"][larger], block["other"][larger]
             centre = smallest[np.searchsorted(nodes, node)]
@@ -109,12 +102,12 @@ def large_star(split: StarSplit, path: Path) -> ShardResult:
     return ShardResult(rows=writer.num_records, stats={"changed": num_changed})
 
 
-def small_star(split: StarSplit, path: Path) -> ShardResult:
+def small_star(edges: Path, first: int, last: int, path: Path) -> ShardResult:
     """Write, for every node of the range and its smaller neighbours, their edges to the smallest; both ways."""
-    nodes, smallest = _smallest_neighbours(split)
+    nodes, smallest = _smallest_neighbours(edges, first, last)
     num_changed = 0
     with RecordWriter(path, EDGES) as writer:
-        for block in _blocks(split):
+        for block in in_blocks(read_range(edges, first, last)):
             centre = smallest[np.searchsorted(nodes, block["node"])]
             moved = block["other"] != centre
             num_changed += int(moved.sum())
@@ -123,27 +116,23 @@ def small_star(split: StarSplit, path: Path) -> ShardResult:
     return ShardResult(rows=writer.num_records, stats={"changed": num_changed})
 
 
-def list_leaves(split: StarSplit, path: Path) -> ShardResult:
+def list_leaves(edges: Path, first: int, last: int, path: Path) -> ShardResult:
     """Write the nodes of the range that have a smaller neighbour."""
     with RecordWriter(path, {"document": "uint64"}) as writer:
-        nodes, smallest = _smallest_neighbours(split)
+        nodes, smallest = _smallest_neighbours(edges, first, last)
         writer.write({"document": nodes[smallest < nodes]})
     return ShardResult(rows=writer.num_records)
 
 
-Operation = Callable[[StarSplit, Path], ShardResult]
+Operation = Callable[[Path, int, int, Path], ShardResult]
 ROUND: tuple[tuple[str, Operation], ...] = (("large", large_star), ("small", small_star))
 """The operations of a round, in order; the first reads and the second writes edges in both directions."""
 
 
-def _blocks(split: StarSplit) -> Iterator[Records]:
-    return in_blocks(read_range(split.edges, split.first, split.last))
-
-
-def _smallest_neighbours(split: StarSplit) -> tuple[np.ndarray, np.ndarray]:
+def _smallest_neighbours(edges: Path, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
     """[n] nodes of the range that have edges, ascending, and [n] the smallest of each one's neighbours and itself."""
     nodes = smallest = np.empty(0, dtype=np.uint64)
-    for block in _blocks(split):
+    for block in in_blocks(read_range(edges, first, last)):
         node = np.concatenate([nodes, block["node"]])
         least = np.concatenate([smallest, np.minimum(block["node"], block["other"])])
         order = np.argsort(node, kind="stable")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,27 +29,17 @@ from data_prep.layout import REPAIR
 from data_prep.ragged import Ragged
 from data_prep.selection import Selection
 
-KEYS = ("bucket",)
 COLUMNS = {"bucket": "uint64", "document": "uint64"}
 
 
-@dataclass(frozen=True, slots=True)
-class BucketsSplit:
-    """The input of the buckets of one document shard."""
-
-    survivors: Survivors
-    settings: NearDedup
-
-
-def write_buckets(split: BucketsSplit, path: Path) -> ShardResult:
+def write_buckets(survivors: Survivors, settings: NearDedup, path: Path) -> ShardResult:
     """Write for every document the bucket that it falls into in each band."""
     # One task is one CPU; the library would otherwise start a thread for every core of the machine.
     os.environ["RAYON_NUM_THREADS"] = "1"
-    own, settings = split.survivors, split.settings
     bands, rows_of_band = settings.shape
     with RecordWriter(path, COLUMNS) as writer:
-        for rows, texts in read_texts(own.documents, own.load()):
-            documents = number_documents(own.shard, rows)
+        for rows, texts in read_texts(survivors.documents, survivors.load()):
+            documents = number_documents(survivors.shard, rows)
             for first, block in text_blocks(texts):
                 shingles = shingle(block, settings.ngram, fold_digits=settings.fold_digits)
                 keys = band_keys(sign(shingles, bands * rows_of_band, settings.seed), bands, rows_of_band)
@@ -89,42 +78,23 @@ def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
 _SCHEMA = pa.schema([("document", pa.uint64()), ("shingles", pa.large_list(pa.uint64()))])
 
 
-@dataclass(frozen=True, slots=True)
-class ShinglesSplit:
-    """The input of the n-grams of one document shard."""
-
-    survivors: Survivors
-    pairs: Path
-    """Directory of candidate pairs, each from both ends."""
-    ngram: int
-    fold_digits: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PairsSplit:
-    """The input of the verified edges of one document shard."""
-
-    pairs: Path
-    shingles: Path
-    """Directory of the n-grams of all candidates, a file for each document shard."""
-    shard: int
-    num_shards: int
-    threshold: float
-    """Jaccard similarity from which a pair becomes an edge."""
-
-
-def write_shingles(split: ShinglesSplit, path: Path) -> ShardResult:
+def write_shingles(
+    path: Path, *, survivors: Survivors, pairs: Path, ngram: int, fold_digits: bool
+) -> ShardResult:
     """Write the different n-grams of every document of a shard that is in a candidate pair, sorted; in the order of
-    documents, a block of texts at a time."""
-    own = split.survivors
+    documents, a block of texts at a time.
+
+    Args:
+        pairs: directory of candidate pairs, each from both ends.
+    """
     rows = np.empty(0, dtype=np.int64)
-    for block in in_blocks(read_range(split.pairs, *documents_of(own.shard))):
+    for block in in_blocks(read_range(pairs, *documents_of(survivors.shard))):
         rows = np.union1d(rows, rows_of(block["node"]))
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
-        for read, texts in read_texts(own.documents, Selection.whole(rows)):
-            documents = number_documents(own.shard, read)
+        for read, texts in read_texts(survivors.documents, Selection.whole(rows)):
+            documents = number_documents(survivors.shard, read)
             for first, block in text_blocks(texts):
-                grams = shingle(block, split.ngram, fold_digits=split.fold_digits)
+                grams = shingle(block, ngram, fold_digits=fold_digits)
                 sets = [np.unique(grams[row]) for row in range(len(grams))]
                 offsets = np.concatenate(
                     [np.zeros(1, dtype=np.int64), np.cumsum([len(each) for each in sets])]
@@ -137,27 +107,32 @@ def write_shingles(split: ShinglesSplit, path: Path) -> ShardResult:
     return ShardResult(rows=len(rows))
 
 
-def link_similar(split: PairsSplit, path: Path) -> ShardResult:
+def link_similar(
+    path: Path, *, pairs: Path, shingles: Path, shard: int, num_shards: int, threshold: float
+) -> ShardResult:
     """Write the candidate pairs whose later document is in the shard and whose n-grams are as similar as is asked
-    for, each also from its other end."""
-    own = _ShingleFile(split.shingles, split.shard, split.num_shards)
+    for, each also from its other end.
+
+    Args:
+        shingles: directory of the n-grams of all candidates, a file for each document shard.
+        threshold: Jaccard similarity from which a pair becomes an edge.
+    """
+    own = _ShingleFile(shingles, shard, num_shards)
     with RecordWriter(path, EDGES) as writer:
-        for block in in_blocks(read_range(split.pairs, *documents_of(split.shard))):
-            pairs = distinct(block["node"], block["other"])
-            earlier = pairs["other"] < pairs["node"]
+        for block in in_blocks(read_range(pairs, *documents_of(shard))):
+            found = distinct(block["node"], block["other"])
+            earlier = found["other"] < found["node"]
             # By the other document, so that its file is opened once.
-            node, other = pairs["node"][earlier], pairs["other"][earlier]
+            node, other = found["node"][earlier], found["other"][earlier]
             order = np.lexsort([node, other])
             node, other = node[order], other[order]
             similar = np.zeros(len(node), dtype=bool)
             shards = (other >> np.uint64(ROW_BITS)).astype(np.int64)
-            for shard in np.unique(shards).tolist():
-                theirs = (
-                    own if shard == split.shard else _ShingleFile(split.shingles, shard, split.num_shards)
-                )
-                for place in np.flatnonzero(shards == shard).tolist():
+            for number in np.unique(shards).tolist():
+                theirs = own if number == shard else _ShingleFile(shingles, number, num_shards)
+                for place in np.flatnonzero(shards == number).tolist():
                     both = own.of(int(node[place])), theirs.of(int(other[place]))
-                    similar[place] = jaccard(*both) >= split.threshold
+                    similar[place] = jaccard(*both) >= threshold
             writer.write(both_ways({"node": node[similar], "other": other[similar]}))
     return ShardResult(rows=writer.num_records)
 

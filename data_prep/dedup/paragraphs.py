@@ -7,7 +7,6 @@ case, accents, punctuation nor spacing makes two of them differ, nor digits wher
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -33,54 +32,44 @@ REPEATS = {"document": "uint64", "start": "uint32", "end": "uint32"}
 COLUMNS = {"hash": "uint64", **REPEATS}
 
 
-@dataclass(frozen=True, slots=True)
-class ParagraphsSplit:
-    """The input of the hashes of one document shard's paragraphs."""
+def hash_paragraphs(path: Path, *, survivors: Survivors, min_length: int, fold_digits: bool) -> ShardResult:
+    """Write a record of every paragraph of a document shard.
 
-    survivors: Survivors
-    min_length: int
-    """Letters and digits from which a paragraph counts."""
-    fold_digits: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RemovalSplit:
-    """The remaining documents of one shard, as an input."""
-
-    survivors: Survivors
-    repeats: Path
-    """Directory with the repeated paragraphs."""
-    max_removed: float
-    """Share of its characters from which on a document is dropped."""
-    min_characters: int
-    """Characters that a document must be left with."""
-
-
-def hash_paragraphs(split: ParagraphsSplit, path: Path) -> ShardResult:
-    """Write a record of every paragraph of a document shard."""
+    Args:
+        min_length: letters and digits from which a paragraph counts.
+    """
     with RecordWriter(path, COLUMNS) as writer:
-        for run in _paragraphs(split):
+        for run in _paragraphs(survivors, min_length, fold_digits=fold_digits):
             writer.write(run)
     return ShardResult(rows=writer.num_records)
 
 
-def find_repeats_within(split: ParagraphsSplit, path: Path) -> ShardResult:
+def find_repeats_within(
+    path: Path, *, survivors: Survivors, min_length: int, fold_digits: bool
+) -> ShardResult:
     """Write the paragraphs that repeat an earlier one of the same document."""
     with RecordWriter(path, REPEATS) as writer:
-        for run in _paragraphs(split):
+        for run in _paragraphs(survivors, min_length, fold_digits=fold_digits):
             for repeats, _ in iterate_repeats([run], ("document", "hash")):
                 writer.write(repeats)
     return ShardResult(rows=writer.num_records)
 
 
-def remove_repeats(split: RemovalSplit, path: Path) -> ShardResult:
+def remove_repeats(
+    path: Path, *, survivors: Survivors, repeats: Path, max_removed: float, min_characters: int
+) -> ShardResult:
     """Write the selection of a document shard without repeated paragraphs.
 
     A document that loses too much is dropped. Where it held the first of equal paragraphs, the others are removed
     all the same: no decision depends on another one.
+
+    Args:
+        repeats: directory with the repeated paragraphs.
+        max_removed: share of its characters from which on a document is dropped.
+        min_characters: characters that a document must be left with.
     """
-    selection = split.survivors.load()
-    found = read_documents(split.repeats, split.survivors.shard)
+    selection = survivors.load()
+    found = read_documents(repeats, survivors.shard)
     if found is None:
         write_selection(path, selection)
         return ShardResult(rows=len(selection))
@@ -89,14 +78,14 @@ def remove_repeats(split: RemovalSplit, path: Path) -> ShardResult:
     bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
     texts = (
         text
-        for _, group in read_texts(split.survivors.documents, Selection.whole(rows))
+        for _, group in read_texts(survivors.documents, Selection.whole(rows))
         for text in group.to_pylist()
     )
     dropped = np.zeros(len(rows), dtype=bool)
     for number, text in enumerate(texts):
         left = len(remove_spans(text, spans[bounds[number] : bounds[number + 1]]))
         lost = 1 - left / len(text)
-        dropped[number] = left < max(1, split.min_characters) or lost > split.max_removed
+        dropped[number] = left < max(1, min_characters) or lost > max_removed
     kept = selection.rows[~np.isin(selection.rows, rows[dropped])]
     span_counts = np.zeros(len(kept), dtype=np.int64)
     span_counts[np.searchsorted(kept, rows[~dropped])] = counts[~dropped]
@@ -104,26 +93,28 @@ def remove_repeats(split: RemovalSplit, path: Path) -> ShardResult:
     return ShardResult(rows=len(kept))
 
 
-def _paragraphs(split: ParagraphsSplit) -> Iterator[Records]:
+def _paragraphs(own: Survivors, min_length: int, *, fold_digits: bool) -> Iterator[Records]:
     """The records of the paragraphs of a document shard, block by block, in order."""
-    own = split.survivors
     for rows, texts in read_texts(own.documents, own.load()):
         documents = number_documents(own.shard, rows)
         for first, block in text_blocks(texts):
-            yield _hash_lines(block, documents[first : first + len(block)], split)
+            numbers = documents[first : first + len(block)]
+            yield _hash_lines(block, numbers, min_length, fold_digits=fold_digits)
 
 
-def _hash_lines(texts: pa.StringArray, documents: np.ndarray, split: ParagraphsSplit) -> Records:
+def _hash_lines(
+    texts: pa.StringArray, documents: np.ndarray, min_length: int, *, fold_digits: bool
+) -> Records:
     joined, offsets = join_texts(texts)
     text_bytes = byte_offsets(texts)
     text_bytes = text_bytes - text_bytes[0]
     bounds = _line_bounds(np.frombuffer(joined.encode("utf-32-le"), dtype="<u4"), offsets)
     byte_bounds = _line_bounds(np.frombuffer(joined.encode(), dtype=np.uint8), text_bytes)
-    words = split_joined(joined, offsets, fold_digits=split.fold_digits)
+    words = split_joined(joined, offsets, fold_digits=fold_digits)
     places = words.places + np.repeat(offsets[:-1], words.counts)
     # Letters before each bound: a line break ends a word.
     before = words.starts[np.searchsorted(places, bounds)]
-    chosen = np.flatnonzero(np.diff(before) >= split.min_length)
+    chosen = np.flatnonzero(np.diff(before) >= min_length)
     data = memoryview((words.codes & ~FIRST).astype("<u4").tobytes())
     starts, ends = (4 * before[chosen]).tolist(), (4 * before[chosen + 1]).tolist()
     hashes = [xxhash.xxh3_64_intdigest(data[start:end]) for start, end in zip(starts, ends, strict=True)]

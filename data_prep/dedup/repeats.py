@@ -5,8 +5,7 @@ Memory does not depend on how often a key occurs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -61,24 +60,25 @@ def _hash(texts: pa.StringArray) -> np.ndarray:
     return np.frombuffer(digests, dtype=">u8").astype(np.uint64).reshape(-1, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatsSplit:
-    """One range of keys of a directory of records, which are in the order of the corpus."""
+def find_repeats(
+    records: Path,
+    partition: int,
+    num_partitions: int,
+    path: Path,
+    *,
+    keys: Sequence[str],
+    columns: Mapping[str, str],
+) -> ShardResult:
+    """Write the records of a range of keys whose key was seen earlier in the corpus, by document.
 
-    records: Path
-    partition: int
-    num_partitions: int
-    keys: tuple[str, ...]
-    """The columns that make the key; partitions are ranges of the first."""
-    columns: tuple[tuple[str, str], ...]
-    """(name, dtype) of the columns to write, the number of the document first."""
-
-
-def find_repeats(split: RepeatsSplit, path: Path) -> ShardResult:
-    """Write the records of a partition whose key was seen earlier in the corpus, by document."""
-    records = read_range(split.records, *hash_range(split.partition, split.num_partitions))
-    with RecordWriter(path, dict(split.columns)) as writer:
-        for repeats, _ in iterate_repeats(records, split.keys):
+    Args:
+        records: their directory; they are in the order of the corpus.
+        keys: the columns that make the key; partitions are ranges of the first.
+        columns: dtypes of the columns to write, the number of the document first.
+    """
+    found = read_range(records, *hash_range(partition, num_partitions))
+    with RecordWriter(path, columns) as writer:
+        for repeats, _ in iterate_repeats(found, keys):
             writer.write(repeats)
     return ShardResult(rows=writer.num_records)
 

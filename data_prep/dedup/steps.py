@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
-from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Deferred, Shard, ShardFunction
+from cluster.artefacts.manifest import Manifest
+from cluster.shards import ShardResult, WriteShard
 from data_prep.dedup import near, paragraphs, repeats
 from data_prep.dedup.config import NearDedup, ParagraphDedup
-from data_prep.dedup.graph import EDGES, ROUND, StarSplit, link_documents, list_leaves, pair_documents
+from data_prep.dedup.graph import ROUND, link_documents, list_leaves, pair_documents
 from data_prep.dedup.records import count_partitions, document_ranges, record_files
 from data_prep.dedup.texts import Survivors
-from data_prep.layout import WORK
 from data_prep.selection import selection_file, selection_files
 from data_prep.workspace import Workspace, library_versions
 
@@ -33,6 +32,11 @@ PARAGRAPHS_REMOVED = "paragraphs-removed"
 NEAR_BUCKETS, NEAR_PAIRS, NEAR_SHINGLES = "near-buckets", "near-pairs", "near-shingles"
 NEAR_EDGES, NEAR_ROUND, NEAR_REPEATS = "near-edges", "near-round", "near-repeats"
 
+HashShard = Callable[[Survivors, Path], ShardResult]
+"""Writes records of the documents of a shard."""
+RangeShard = Callable[[Path, int, int, Path], ShardResult]
+"""Works on a range of the records in a directory: a partition and how many there are, or two numbers of documents."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deduplication:
@@ -41,26 +45,22 @@ class Deduplication:
     job: Workspace
     documents: Manifest
 
-    def directory(self, name: str) -> Path:
-        """Path of the artefact of a step."""
-        return self.job.out / WORK / name
-
     def distinct(self, shard: int) -> Survivors:
         """A document shard without the documents that are equal to earlier ones."""
-        repeats = (self.directory(DOCUMENT_REPEATS),) if self.job.config.dedup.documents else ()
+        repeats = (self.job.directory(DOCUMENT_REPEATS),) if self.job.config.dedup.documents else ()
         return Survivors(self.job.documents_path(self.documents, shard), shard, repeats)
 
     def unlike(self, shard: int) -> Survivors:
         """A document shard without equal documents and near-duplicates of earlier ones."""
         own = self.distinct(shard)
-        near = (self.directory(NEAR_REPEATS),) if self.job.config.dedup.near is not None else ()
+        near = (self.job.directory(NEAR_REPEATS),) if self.job.config.dedup.near is not None else ()
         return replace(own, repeats=own.repeats + near)
 
     def survivors(self, shard: int) -> Survivors:
         """A document shard after all methods."""
         if self.job.config.dedup.paragraphs is None:
             return self.unlike(shard)
-        selection = self.directory(PARAGRAPHS_REMOVED) / selection_file(shard, self.job.num_shards)
+        selection = self.job.directory(PARAGRAPHS_REMOVED) / selection_file(shard, self.job.num_shards)
         return replace(self.unlike(shard), selection=selection)
 
     def make(self) -> None:
@@ -78,26 +78,23 @@ class Deduplication:
         if method.paragraphs is not None:
             self._remove_paragraphs(before, method.paragraphs)
 
-    def _find(self, hashed: str, function: ShardFunction, repeated: str, before: Manifest) -> Manifest:
+    def _find(self, hashed: str, function: HashShard, repeated: str, before: Manifest) -> Manifest:
         """The documents that repeat an earlier one in the key that `function` hashes."""
 
-        def whole(shard: int) -> Survivors:
-            return Survivors(self.job.documents_path(self.documents, shard), shard)
+        def make(shard: int) -> WriteShard:
+            return partial(function, Survivors(self.job.documents_path(self.documents, shard), shard))
 
-        hashes = self._by_shard(hashed, function, whole, [before])
-        return self._by_key(repeated, repeats.find_repeats, hashes, repeats.KEYS, repeats.REPEATS)
+        find = partial(repeats.find_repeats, keys=repeats.KEYS, columns=repeats.REPEATS)
+        return self._by_key(repeated, find, self._by_shard(hashed, make, [before]))
 
     def _find_near(self, before: Manifest, method: NearDedup) -> Manifest:
-        def split(shard: int) -> near.BucketsSplit:
-            return near.BucketsSplit(self.distinct(shard), method)
+        def make(shard: int) -> WriteShard:
+            return partial(near.write_buckets, self.distinct(shard), method)
 
         words = {"ngram": method.ngram, "fold_digits": method.fold_digits}
         settings = words | {"shape": list(method.shape), "seed": method.seed}
-        buckets = self._by_shard(NEAR_BUCKETS, near.write_buckets, split, [before], settings)
-        if method.verify:
-            graph = self._verify(buckets, method)
-        else:
-            graph = self._by_key(NEAR_EDGES, link_documents, buckets, near.KEYS, EDGES)
+        buckets = self._by_shard(NEAR_BUCKETS, make, [before], settings)
+        graph = self._link(buckets, method)
         ranges = document_ranges([entry.rows or 0 for entry in self.documents.files])
         for number in count():
             num_changed = 0
@@ -108,49 +105,50 @@ class Deduplication:
                 break
         return self._by_document(NEAR_REPEATS, list_leaves, graph, ranges)
 
-    def _verify(self, buckets: Manifest, method: NearDedup) -> Manifest:
-        """The edges between documents whose shingles are similar enough, of those that share a bucket."""
-        pairs = self._by_key(NEAR_PAIRS, pair_documents, buckets, near.KEYS, EDGES)
-        directory, num_shards = self.directory(NEAR_PAIRS), self.job.num_shards
+    def _link(self, buckets: Manifest, method: NearDedup) -> Manifest:
+        """The edges between documents that share a bucket and, if that is verified, are similar enough."""
+        if not method.verify:
+            return self._by_key(NEAR_EDGES, link_documents, buckets)
+        pairs = self._by_key(NEAR_PAIRS, pair_documents, buckets)
+        directory, num_shards = self.job.directory(NEAR_PAIRS), self.job.num_shards
+
+        def shingle(shard: int) -> WriteShard:
+            return partial(near.write_shingles, survivors=self.distinct(shard), pairs=directory, **words)
+
+        def compare(shard: int) -> WriteShard:
+            shingled = self.job.directory(NEAR_SHINGLES)
+            places = {"pairs": directory, "shingles": shingled, "shard": shard, "num_shards": num_shards}
+            return partial(near.link_similar, **places, **limits)
+
         words = {"ngram": method.ngram, "fold_digits": method.fold_digits}
-
-        def shingled(shard: int) -> near.ShinglesSplit:
-            return near.ShinglesSplit(self.distinct(shard), directory, **words)
-
-        def compared(shard: int) -> near.PairsSplit:
-            return near.PairsSplit(
-                directory, self.directory(NEAR_SHINGLES), shard, num_shards, method.threshold
-            )
-
-        shingles = self._by_shard(NEAR_SHINGLES, near.write_shingles, shingled, [pairs], words)
-        limits, inputs = {"threshold": method.threshold}, [pairs, shingles]
-        return self._by_shard(NEAR_EDGES, near.link_similar, compared, inputs, limits)
+        limits = {"threshold": method.threshold}
+        shingles = self._by_shard(NEAR_SHINGLES, shingle, [pairs], words)
+        return self._by_shard(NEAR_EDGES, compare, [pairs, shingles], limits)
 
     def _remove_paragraphs(self, before: Manifest, method: ParagraphDedup) -> None:
-        def split(shard: int) -> paragraphs.ParagraphsSplit:
-            return paragraphs.ParagraphsSplit(self.unlike(shard), **settings)
+        within = method.scope == "within"
+        function = paragraphs.find_repeats_within if within else paragraphs.hash_paragraphs
 
-        def removal(shard: int) -> paragraphs.RemovalSplit:
-            return paragraphs.RemovalSplit(self.unlike(shard), self.directory(PARAGRAPH_REPEATS), **limits)
+        def find(shard: int) -> WriteShard:
+            return partial(function, survivors=self.unlike(shard), **settings)
+
+        def remove(shard: int) -> WriteShard:
+            found = self.job.directory(PARAGRAPH_REPEATS)
+            return partial(paragraphs.remove_repeats, survivors=self.unlike(shard), repeats=found, **limits)
 
         settings = {"min_length": method.min_length, "fold_digits": method.fold_digits}
         limits = {"max_removed": method.max_removed, "min_characters": self.job.config.min_characters}
-        if method.scope == "within":
-            function = paragraphs.find_repeats_within
-            repeated = self._by_shard(PARAGRAPH_REPEATS, function, split, [before], settings)
-        else:
-            function, columns = paragraphs.hash_paragraphs, paragraphs.REPEATS
-            hashes = self._by_shard(PARAGRAPH_HASHES, function, split, [before], settings)
-            repeated = self._by_key(PARAGRAPH_REPEATS, repeats.find_repeats, hashes, paragraphs.KEYS, columns)
+        repeated = self._by_shard(PARAGRAPH_REPEATS if within else PARAGRAPH_HASHES, find, [before], settings)
+        if not within:
+            find_repeats = partial(repeats.find_repeats, keys=paragraphs.KEYS, columns=paragraphs.REPEATS)
+            repeated = self._by_key(PARAGRAPH_REPEATS, find_repeats, repeated)
         files = selection_files(self.job.num_shards)
-        function, inputs = paragraphs.remove_repeats, [before, repeated]
-        self._by_shard(PARAGRAPHS_REMOVED, function, removal, inputs, limits, files)
+        self._by_shard(PARAGRAPHS_REMOVED, remove, [before, repeated], limits, files)
 
     def _by_shard(
         self,
         name: str,
-        function: ShardFunction,
-        split: Callable[[int], Any],
+        make: Callable[[int], WriteShard],
         inputs: Sequence[Manifest],
         settings: Mapping[str, Any] | None = None,
         files: Sequence[str] | None = None,
@@ -158,80 +156,47 @@ class Deduplication:
         """Make a step with one shard per document shard."""
         files = files or record_files(self.job.num_shards)
         sizes = [entry.size_bytes for entry in self.documents.files]
-        return self._make(name, function, split, files, inputs, settings or {}, sizes)
+        return self._make(name, make, files, inputs, settings or {}, sizes)
 
-    def _by_key(
-        self,
-        name: str,
-        function: ShardFunction,
-        records: Manifest,
-        keys: tuple[str, ...],
-        columns: Mapping[str, str],
-    ) -> Manifest:
+    def _by_key(self, name: str, function: RangeShard, records: Manifest) -> Manifest:
         """Make a step with one shard per range of keys of the records of another step."""
         total = count_partitions(records.stats["rows"])
 
-        def split(number: int) -> repeats.RepeatsSplit:
-            directory = self.directory(records.kind)
-            return repeats.RepeatsSplit(directory, number, total, keys, tuple(columns.items()))
+        def make(number: int) -> WriteShard:
+            return partial(function, self.job.directory(records.kind), number, total)
 
-        return self._make(name, function, split, record_files(total), [records], {})
+        return self._make(name, make, record_files(total), [records], {})
 
     def _by_document(
-        self, name: str, operation: ShardFunction, graph: Manifest, ranges: Sequence[tuple[int, int]]
+        self, name: str, function: RangeShard, graph: Manifest, ranges: Sequence[tuple[int, int]]
     ) -> Manifest:
         """Make a step with one shard per range of documents of a graph."""
 
-        def split(number: int) -> StarSplit:
-            return StarSplit(self.directory(graph.kind), *ranges[number])
+        def make(number: int) -> WriteShard:
+            return partial(function, self.job.directory(graph.kind), *ranges[number])
 
         settings = {"ranges": [list(own) for own in ranges]}
-        return self._make(name, operation, split, record_files(len(ranges)), [graph], settings)
+        return self._make(name, make, record_files(len(ranges)), [graph], settings)
 
     def _make(
         self,
         name: str,
-        function: ShardFunction,
-        split: Callable[[int], Any],
+        make: Callable[[int], WriteShard],
         files: Sequence[str],
         inputs: Sequence[Manifest],
         settings: Mapping[str, Any],
         sizes: Sequence[int] | None = None,
     ) -> Manifest:
-        """Make the artefact of a step. An artefact of other settings in its place is replaced.
-
-        Args:
-            name: kind of the artefact, and its directory below `work/`.
-            split: makes the split of a shard when its task starts: there may be very many.
-            files: names of the shards.
-            settings: the settings that its contents depend on.
-            sizes: bytes that each split reads, for the order of the tasks; None if not known.
-        """
-
-        def entry(manifest: Manifest) -> InputEntry:
-            is_step = manifest.kind != self.documents.kind
-            uri = self.directory(manifest.kind) if is_step else self.job.out / manifest.kind
-            return InputEntry(kind=manifest.kind, uri=str(uri), fingerprint=manifest.fingerprint)
-
-        config, count = {"version": VERSION, **settings}, len(files)
+        """Make the artefact of a step; arguments as in `Workspace.build`, and the settings that it depends on."""
+        config = {"version": VERSION, **settings}
         fingerprints = [each.fingerprint for each in inputs]
-        shards = [
-            Shard(
-                file,
-                Deferred(split, (number,)),
-                hash_json([name, config, fingerprints, number, count]),
-                size,
-            )
-            for number, (file, size) in enumerate(zip(files, sizes or [0] * count, strict=True))
-        ]
-        return build_sharded_artefact(
-            self.directory(name),
+        return self.job.build(
             name,
-            function=function,
-            shards=shards,
+            files,
+            make,
+            lambda number: [name, config, fingerprints, number, len(files)],
+            sizes,
             config=config,
-            inputs=[entry(each) for each in inputs],
-            finish=lambda directory, records: {},
-            replace=True,
+            inputs=[self.job.entry(each) for each in inputs],
             made_with=library_versions(),
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,9 @@ import orjson
 
 from cluster.artefacts.entries import InputEntries
 from cluster.artefacts.errors import EmptyCorpusError
-from cluster.artefacts.manifest import Manifest, hash_json
+from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord, sum_stats
-from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Deferred, Shard, ShardResult
+from cluster.shards import ShardResult, WriteShard
 from data_prep.document import MARK, Document, named_by_place
 from data_prep.documents import DocumentWriter, document_files
 from data_prep.filters import AnyFilter, FilterChain
@@ -51,25 +51,24 @@ def collect(job: Workspace) -> Manifest:
         require_documents(sum_stats(records), num_rejects, least)
         return {"sources": job.by_source(records), **_summarize_notes(job, directory, records)}
 
-    def split(shard: int) -> DocumentsSplit:
+    def make(shard: int) -> WriteShard:
         own = filters[job.groups.source_number(shard)]
-        return DocumentsSplit(job.source_of(shard), job.groups.parts(shard), own, least)
+        return partial(collect_documents, job.source_of(shard), job.groups.parts(shard), own, least)
 
-    shards = []
-    for shard, file in enumerate(document_files(job.num_shards)):
+    def contents(shard: int) -> list[Any]:
         own = settings[job.groups.source_number(shard)]
-        identity = hash_json([VERSION, own, job.groups.contents(shard, job.digests), least])
-        shards.append(Shard(file, Deferred(split, (shard,)), identity, job.groups.sizes[shard]))
-    return build_sharded_artefact(
-        job.out / DOCUMENTS,
+        return [VERSION, own, job.groups.contents(shard, job.digests), least]
+
+    return job.build(
         DOCUMENTS,
-        function=collect_documents,
-        shards=shards,
+        document_files(job.num_shards),
+        make,
+        contents,
+        job.groups.sizes,
         config={"version": VERSION, "sources": settings, "min_characters": least},
         inputs=InputEntries.of_one_kind("source-file", job.groups.inputs.paths, job.digests),
         finish=finish,
         max_rejects=job.config.max_rejects,
-        replace=job.replace,
         made_with=library_versions(),
     )
 
@@ -99,18 +98,14 @@ NOTED_NAMES = 1000
 """Most names per shard of markup that its source left out, the frequent ones first."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentsSplit:
-    """The input of one document shard: files, or parts of files, of one source."""
-
-    source: SourceConfig
-    parts: tuple[FilePart, ...]
-    filters: tuple[AnyFilter, ...]
-    min_characters: int
-
-
-def collect_documents(split: DocumentsSplit, path: Path) -> ShardResult:
-    """Read the parts of a split, filter their documents and write them as one Parquet file.
+def collect_documents(
+    source: SourceConfig,
+    parts: Sequence[FilePart],
+    filters: Sequence[AnyFilter],
+    min_characters: int,
+    path: Path,
+) -> ShardResult:
+    """Read parts of files of a source, filter their documents and write them as one Parquet file.
 
     What cannot be read becomes a Reject. Memory is bounded by a row group and the source's largest document.
     """
@@ -118,9 +113,9 @@ def collect_documents(split: DocumentsSplit, path: Path) -> ShardResult:
     skipped: Counter[str] = Counter()
     left_out: dict[str, Counter[str]] = {}
     num_read = num_short = 0
-    chain = FilterChain(split.filters)
+    chain = FilterChain(filters)
     with DocumentWriter(path) as writer:
-        for item in itertools.chain.from_iterable(map(split.source.read, split.parts)):
+        for item in itertools.chain.from_iterable(map(source.read, parts)):
             if isinstance(item, Reject):
                 rejects.append(item)
             elif isinstance(item, Skipped):
@@ -130,7 +125,7 @@ def collect_documents(split: DocumentsSplit, path: Path) -> ShardResult:
             else:
                 num_read += 1
                 document = chain.apply(item)
-                if document is not None and len(document.text) < split.min_characters:
+                if document is not None and len(document.text) < min_characters:
                     num_short += 1
                 elif document is not None:
                     _add(writer, document, rejects)
@@ -143,7 +138,7 @@ def collect_documents(split: DocumentsSplit, path: Path) -> ShardResult:
     return ShardResult(
         rows=num_documents,
         stats=stats | skipped | chain.counts,
-        rejects=tuple(replace(reject, source=split.source.name) for reject in rejects),
+        rejects=tuple(replace(reject, source=source.name) for reject in rejects),
         notes=(*chain.examples, *frequent),
         text_bytes=text_bytes,
     )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
-from cluster.artefacts.manifest import Manifest, hash_json
+from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.shard_records import ShardRecord
-from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Deferred, Shard, ShardResult, run_in_task
+from cluster.shards import ShardResult, WriteShard, run_in_task
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationTexts
 from data_prep.decontaminate.edits import EditedText, cut_short_pieces, widen
 from data_prep.decontaminate.hits import REPORT_FILE, Hits, Tally, load_hits, most_frequent
@@ -50,8 +50,9 @@ def decontaminate(
         steps.make()
         return run_in_task(_write_report, directory, places) | {"sources": job.by_source(records)}
 
-    def split(shard: int) -> DecisionSplit:
-        return DecisionSplit(
+    def make(shard: int) -> WriteShard:
+        return partial(
+            decide,
             documents=job.documents_path(documents, shard),
             selection=job.selection_path(selection, shard),
             hits=places.hits(shard),
@@ -60,19 +61,15 @@ def decontaminate(
             min_characters=least,
         )
 
-    shards = []
-    for shard, file in enumerate(selection_files(job.num_shards)):
-        identity = hash_json([config, documents.fingerprint, selection.fingerprint, shard])
-        shards.append(Shard(file, Deferred(split, (shard,)), identity, documents.files[shard].size_bytes))
-    return build_sharded_artefact(
-        job.out / DECONTAMINATION,
+    return job.build(
         DECONTAMINATION,
-        function=decide,
-        shards=shards,
+        selection_files(job.num_shards),
+        make,
+        lambda shard: [config, documents.fingerprint, selection.fingerprint, shard],
+        [entry.size_bytes for entry in documents.files],
         config=config,
         inputs=[job.entry(documents), job.entry(selection), *evaluation_files],
         finish=finish,
-        replace=job.replace,
         before=steps.make,
     )
 
@@ -100,28 +97,27 @@ def _write_report(directory: Path, places: Places) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionSplit:
-    """The input of one selection."""
+def decide(
+    path: Path,
+    *,
+    documents: Path,
+    selection: Path,
+    hits: Path,
+    counts: Path,
+    settings: DecontaminationConfig,
+    min_characters: int,
+) -> ShardResult:
+    """Write the selection of a document shard without its overlaps with evaluation texts.
 
-    documents: Path
-    """A document shard."""
-    selection: Path
-    """The selection of earlier stages."""
-    hits: Path
-    counts: Path
-    """`.npy` of [n-grams] uint32: the documents of the corpus that hold each n-gram."""
-    settings: DecontaminationConfig
-    min_characters: int
-    """A document of which less is left after cutting is left out."""
-
-
-def decide(split: DecisionSplit, path: Path) -> ShardResult:
-    """Write the selection of a document shard without its overlaps with evaluation texts."""
-    before = load_selection(split.selection)
-    hits = overlaps(load_hits(split.hits), np.load(split.counts), split.settings.max_documents)
-    cut = dict(_cut(split, before, hits)) if split.settings.action == "cut" else {}
-    hit_rows = np.unique(hits.rows)
+    Args:
+        selection: of earlier stages.
+        counts: `.npy` of [n-grams] uint32: the documents of the corpus that hold each n-gram.
+        min_characters: a document of which less is left after cutting is left out.
+    """
+    before = load_selection(selection)
+    found = overlaps(load_hits(hits), np.load(counts), settings.max_documents)
+    cut = dict(_cut(documents, before, found, settings, min_characters)) if settings.action == "cut" else {}
+    hit_rows = np.unique(found.rows)
     after = _without(before, hit_rows, cut)
     write_selection(path, after)
     stats = {"documents_dropped": len(before) - len(after), "documents_cut": len(cut)}
@@ -137,11 +133,12 @@ def overlaps(hits: Hits, counts: np.ndarray, max_documents: int | None) -> Hits:
     return hits if max_documents is None else hits.where(counts[hits.ngrams] <= max_documents)
 
 
-def _cut(split: DecisionSplit, before: Selection, hits: Hits) -> Iterator[tuple[int, np.ndarray]]:
+def _cut(
+    documents: Path, before: Selection, hits: Hits, settings: DecontaminationConfig, min_characters: int
+) -> Iterator[tuple[int, np.ndarray]]:
     """(row, its [spans, 2] bytes to remove) for the documents of which enough is left."""
-    settings = split.settings
     bounds = before.first_spans
-    for first, table in read_row_groups(split.documents, ["text"]):
+    for first, table in read_row_groups(documents, ["text"]):
         own = hits.where((hits.rows >= first) & (hits.rows < first + table.num_rows))
         for row in np.unique(own.rows).tolist():
             number = int(np.searchsorted(before.rows, row))
@@ -152,7 +149,7 @@ def _cut(split: DecisionSplit, before: Selection, hits: Hits) -> Iterator[tuple[
             wide = widen(edited.text, starts, ends, settings.window_characters)
             cuts, num_pieces = cut_short_pieces(len(edited.text), wide, settings.min_piece_characters)
             left = len(edited.text) - sum(end - start for start, end in cuts)
-            if num_pieces <= settings.max_pieces and left >= max(1, split.min_characters):
+            if num_pieces <= settings.max_pieces and left >= max(1, min_characters):
                 yield row, edited.spans_without(cuts)
 
 

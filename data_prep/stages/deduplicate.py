@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
-from cluster.artefacts.manifest import Manifest, hash_json
+from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.shard_records import Reject, ShardRecord
-from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Deferred, Shard, ShardResult
+from cluster.shards import ShardResult, WriteShard
 from data_prep.dedup.records import read_documents, rows_of
 from data_prep.dedup.steps import ID_REPEATS, Deduplication
 from data_prep.dedup.texts import Survivors
@@ -52,33 +52,25 @@ def deduplicate(job: Workspace, documents: Manifest) -> Manifest:
         near = {"near": method.near.describe()} if method.near is not None else {}
         return {"sources": sources, **near}
 
-    def split(shard: int) -> FinalSplit:
-        return FinalSplit(
-            steps.distinct(shard),
-            steps.survivors(shard),
-            steps.directory(ID_REPEATS),
+    def make(shard: int) -> WriteShard:
+        return partial(
+            decide,
+            distinct=steps.distinct(shard),
+            survivors=steps.survivors(shard),
+            id_repeats=job.directory(ID_REPEATS),
             reject_repeated_ids=job.config.repeated_ids == "reject",
         )
 
-    shards = [
-        Shard(
-            file,
-            Deferred(split, (shard,)),
-            hash_json([settings, documents.fingerprint, shard]),
-            documents.files[shard].size_bytes,
-        )
-        for shard, file in enumerate(selection_files(job.num_shards))
-    ]
-    return build_sharded_artefact(
-        job.out / DEDUP,
+    return job.build(
         DEDUP,
-        function=decide,
-        shards=shards,
+        selection_files(job.num_shards),
+        make,
+        lambda shard: [settings, documents.fingerprint, shard],
+        [entry.size_bytes for entry in documents.files],
         config=settings,
         inputs=[job.entry(documents)],
         finish=finish,
         max_rejects=job.config.max_rejects,
-        replace=job.replace,
         before=steps.make,
     )
 
@@ -90,31 +82,28 @@ another; paragraphs and UTF-8 bytes that are removed from the documents that are
 whose id an earlier one has."""
 
 
-@dataclass(frozen=True, slots=True)
-class FinalSplit:
-    """The input of the selection of one document shard."""
+def decide(
+    path: Path, *, distinct: Survivors, survivors: Survivors, id_repeats: Path, reject_repeated_ids: bool
+) -> ShardResult:
+    """Write what deduplication keeps of a document shard.
 
-    distinct: Survivors
-    """The documents that remain without equal ones."""
-    survivors: Survivors
-    """The documents and texts that remain in the end."""
-    id_repeats: Path
-    """Directory with the documents whose id an earlier one has."""
-    reject_repeated_ids: bool
-    """Leave these out, as rejects, instead of telling them apart by their places."""
-
-
-def decide(split: FinalSplit, path: Path) -> ShardResult:
-    """Write what deduplication keeps of a document shard."""
-    own = split.survivors
-    distinct, whole, left = split.distinct.load(), replace(own, selection=None).load(), own.load()
-    found = read_documents(split.id_repeats, own.shard)
+    Args:
+        distinct: the documents that remain without equal ones.
+        survivors: the documents and texts that remain in the end.
+        id_repeats: directory with the documents whose id an earlier one has.
+        reject_repeated_ids: leave these out, as rejects, instead of telling them apart by their places.
+    """
+    num_distinct = len(distinct.load())
+    whole, left = replace(survivors, selection=None).load(), survivors.load()
+    found = read_documents(id_repeats, survivors.shard)
     repeated = np.empty(0, dtype=np.int64) if found is None else np.unique(rows_of(found["document"]))
     repeated = repeated[np.isin(repeated, left.rows)]
     kept = replace(left, repeated_ids=repeated)
     rejects: tuple[Reject, ...] = ()
-    if split.reject_repeated_ids and len(repeated):
-        rows = read_selected(own.documents, ("doc_id", "uri", "meta", "source"), Selection.whole(repeated))
+    if reject_repeated_ids and len(repeated):
+        rows = read_selected(
+            survivors.documents, ("doc_id", "uri", "meta", "source"), Selection.whole(repeated)
+        )
         rejects = tuple(
             Reject(
                 row["uri"],
@@ -129,9 +118,9 @@ def decide(split: FinalSplit, path: Path) -> ShardResult:
     write_selection(path, kept)
     counts = (
         len(kept),
-        own.num_documents() - len(distinct),
+        survivors.num_documents() - num_distinct,
         len(whole) - len(left),
-        len(distinct) - len(whole),
+        num_distinct - len(whole),
         len(kept.spans),
         int(np.diff(kept.spans, axis=1).sum()),
         len(repeated),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ import pyarrow as pa
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord
-from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Deferred, Shard, ShardResult
+from cluster.shards import ShardResult, WriteShard
 from data_prep.documents import read_selected
 from data_prep.layout import TAKEDOWN
 from data_prep.selection import load_selection, selection_files, write_selection
@@ -35,41 +34,25 @@ def take_down(job: Workspace, documents: Manifest, selection: Manifest, ids: Seq
     def finish(_: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
         return {"ids_listed": len(ids), "sources": job.by_source(records)}
 
-    def split(shard: int) -> TakedownSplit:
-        return TakedownSplit(
-            job.documents_path(documents, shard), job.selection_path(selection, shard), tuple(ids)
-        )
+    def make(shard: int) -> WriteShard:
+        places = job.documents_path(documents, shard), job.selection_path(selection, shard)
+        return partial(leave_out, *places, ids)
 
-    shards = []
-    for shard, file in enumerate(selection_files(job.num_shards)):
-        identity = hash_json([config, documents.fingerprint, selection.fingerprint, shard])
-        shards.append(Shard(file, Deferred(split, (shard,)), identity, documents.files[shard].size_bytes))
-    made = build_sharded_artefact(
-        job.out / TAKEDOWN,
+    made = job.build(
         TAKEDOWN,
-        function=leave_out,
-        shards=shards,
+        selection_files(job.num_shards),
+        make,
+        lambda shard: [config, documents.fingerprint, selection.fingerprint, shard],
+        [entry.size_bytes for entry in documents.files],
         config=config,
         inputs=[job.entry(documents), job.entry(selection)],
         finish=finish,
-        replace=job.replace,
     )
     if (missing := len(ids) - made.stats["documents_taken_down"]) > 0:
         logging.getLogger(__name__).warning(
             "%d of the %d ids to take down are of no document that was kept.", missing, len(ids)
         )
     return made
-
-
-@dataclass(frozen=True, slots=True)
-class TakedownSplit:
-    """The input of one selection."""
-
-    documents: Path
-    """A document shard."""
-    selection: Path
-    """The selection of earlier stages."""
-    ids: tuple[str, ...]
 
 
 def read_ids(path: Path) -> tuple[str, ...]:
@@ -95,13 +78,13 @@ def read_ids(path: Path) -> tuple[str, ...]:
     )
 
 
-def leave_out(split: TakedownSplit, path: Path) -> ShardResult:
-    """Write the selection of a document shard without the documents of the list."""
+def leave_out(documents: Path, selection: Path, ids: Sequence[str], path: Path) -> ShardResult:
+    """Write the selection of a document shard, made by earlier stages, without the documents of the list."""
     import pyarrow.compute as pc  # a plan, which only reads the list, does not wait for it
 
-    before = load_selection(split.selection)
-    listed = pa.array(split.ids, type=pa.string())
-    columns = [table["doc_id"] for table in read_selected(split.documents, ["doc_id"], before)]
+    before = load_selection(selection)
+    listed = pa.array(ids, type=pa.string())
+    columns = [table["doc_id"] for table in read_selected(documents, ["doc_id"], before)]
     found = [
         pc.is_in(column, value_set=listed).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
         for column in columns

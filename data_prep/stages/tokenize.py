@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cluster.artefacts.manifest import Manifest, hash_json
+from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.shard_records import ShardRecord
-from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Deferred, Shard, ShardResult
+from cluster.shards import ShardResult, WriteShard
 from data_prep.documents import one_chunk, read_selected, read_values, text_bytes_by
 from data_prep.layout import TOKENIZER, TOKENIZER_FILE, TOKENS
 from data_prep.selection import load_selection
@@ -42,8 +40,9 @@ def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer
         write_sidecars(directory, files, dtype, tokenizer_path.read_bytes())
         return {"sources": job.by_source(records)}
 
-    def split(shard: int) -> TokensSplit:
-        return TokensSplit(
+    def make(shard: int) -> WriteShard:
+        return partial(
+            tokenize_documents,
             documents=job.documents_path(documents, shard),
             selection=job.selection_path(selection, shard),
             tokenizer=tokenizer_path,
@@ -51,62 +50,53 @@ def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer
             **settings,
         )
 
-    hashes = zip(documents.files, job.selection_hashes(selection), strict=True)
-    shards = []
-    for shard, (file, (entry, selection_hash)) in enumerate(zip(files, hashes, strict=True)):
-        content = [entry.xxh3_128, selection_hash, tokenizer.files[0].xxh3_128, job.source_of(shard).name]
-        identity = hash_json([VERSION, content, settings])
-        shards.append(Shard(file, Deferred(split, (shard,)), identity, entry.size_bytes))
-    return build_sharded_artefact(
-        job.out / TOKENS,
+    def contents(shard: int) -> list[Any]:
+        hashes = documents.files[shard].xxh3_128, selections[shard], tokenizer.files[0].xxh3_128
+        return [VERSION, [*hashes, job.source_of(shard).name], settings]
+
+    selections = job.selection_hashes(selection)
+    return job.build(
         TOKENS,
-        function=tokenize_documents,
-        shards=shards,
+        files,
+        make,
+        contents,
+        [entry.size_bytes for entry in documents.files],
         config={"version": VERSION, **facts, **settings},
         inputs=[job.entry(documents), job.entry(selection), job.entry(tokenizer)],
         finish=finish,
-        replace=job.replace,
         made_with=library_versions(),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class TokensSplit:
-    """The input of one token shard."""
-
-    documents: Path
-    """The document shard."""
-    selection: Path
-    """The selection of its rows and texts."""
-    tokenizer: Path
-    source: str
-    """The source that all its documents come from."""
-    sentences: str
-    dtype: str
-    """`uint16` or `uint32`."""
 
 
 class _DisagreementError(Exception):
     """The fast encoder differs from the reference on this shard's text."""
 
 
-def tokenize_documents(split: TokensSplit, path: Path) -> ShardResult:
+def tokenize_documents(
+    path: Path, *, documents: Path, selection: Path, tokenizer: Path, source: str, sentences: str, dtype: str
+) -> ShardResult:
     """Encode the kept documents of a shard; row j of the result is the j-th kept row.
 
     The fast encoder does the work as long as it agrees with the reference on a sample of every batch; at the
     first difference the whole shard is encoded by the reference. A difference outside all samples goes unnoticed.
+
+    Args:
+        selection: of the rows and texts of the document shard.
+        source: name of the source that all its documents come from.
+        dtype: `uint16` or `uint32`.
     """
     # One task is one CPU; both libraries would otherwise start a thread for every core of the machine.
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    file = split.tokenizer.stat()
-    reference, fast = _encoders(split.tokenizer, (file.st_ino, file.st_size, file.st_mtime_ns))
+    file = tokenizer.stat()
+    reference, fast = _encoders(tokenizer, (file.st_ino, file.st_size, file.st_mtime_ns))
+    write = partial(_write, path, documents, selection, source, sentences, dtype, reference)
     if fast is not None:
         try:
-            return _write(split, path, fast, reference)
+            return write(fast)
         except _DisagreementError:
             pass
-    return _write(split, path, reference, reference)
+    return write(reference)
 
 
 @lru_cache(maxsize=1)
@@ -120,19 +110,28 @@ def _encoders(tokenizer: Path, version: tuple[int, ...]) -> tuple[ReferenceEncod
     return ReferenceEncoder(tokenizer_json), make_fast_encoder(tokenizer_json)
 
 
-def _write(split: TokensSplit, path: Path, encoder: Encoder, reference: ReferenceEncoder) -> ShardResult:
+def _write(
+    path: Path,
+    documents: Path,
+    selection: Path,
+    source: str,
+    sentences: str,
+    dtype: str,
+    reference: ReferenceEncoder,
+    encoder: Encoder,
+) -> ShardResult:
     counts = Counter(
         {"kept_bytes": 0, "sentences": 0, "unknown_tokens": 0, "lines_tried": 0, "exact_lines": 0}
     )
     unknown = find_special_tokens(reference.tokenizer).get("unk", -1)
-    selection = load_selection(split.selection)
+    kept = load_selection(selection)
 
     def encoded() -> Iterator[EncodedBatch]:
-        for table in read_selected(split.documents, ("doc_id", "lang", "text"), selection):
+        for table in read_selected(documents, ("doc_id", "lang", "text"), kept):
             doc_ids, langs, texts = (one_chunk(table[name]) for name in ("doc_id", "lang", "text"))
-            cuts = cut_sentences(texts, langs, split.sentences)
+            cuts = cut_sentences(texts, langs, sentences)
             if encoder is not reference and not agrees_with(encoder, reference, texts, cuts):
-                raise _DisagreementError(split.documents.name)
+                raise _DisagreementError(documents.name)
             ids, starts = encoder.encode(texts, cuts)
             for lang, num_bytes in text_bytes_by(langs, texts).items():
                 counts["kept_bytes"] += num_bytes
@@ -144,7 +143,7 @@ def _write(split: TokensSplit, path: Path, encoder: Encoder, reference: Referenc
             counts["exact_lines"] += exact
             yield EncodedBatch(doc_ids, langs, ids, starts)
 
-    langs = read_values(split.documents, "lang")
-    num_tokens = write_token_shard(path, split.source, langs, encoded(), np.dtype(split.dtype))
+    langs = read_values(documents, "lang")
+    num_tokens = write_token_shard(path, source, langs, encoded(), np.dtype(dtype))
     stats = counts | {f"shards_by_{encoder.name}": 1}
-    return ShardResult(rows=len(selection), tokens=num_tokens, stats=stats, text_bytes=counts["kept_bytes"])
+    return ShardResult(rows=len(kept), tokens=num_tokens, stats=stats, text_bytes=counts["kept_bytes"])

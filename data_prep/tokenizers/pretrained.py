@@ -34,14 +34,6 @@ class Published:
     """URI that `files` are copied from; other machines have copies of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConversionSplit:
-    """The input of converting a tokenizer."""
-
-    published: Published
-    lowercase: Lowercase
-
-
 FORMATS: Mapping[str, Callable[[tuple[Path, ...], Lowercase], str]] = MappingProxyType(
     {
         "tokenizer.json": lambda files, lowercase: files[0].read_bytes().decode("utf-8"),
@@ -121,7 +113,7 @@ def read_tokenizer(published: Published, lowercase: Lowercase = "auto") -> str:
     return data
 
 
-def convert_tokenizer(split: ConversionSplit, path: Path) -> ShardResult:
+def convert_tokenizer(published: Published, lowercase: Lowercase, path: Path) -> ShardResult:
     """Write the `tokenizer.json` of a published tokenizer.
 
     Its statistics count the pieces of text on which a SentencePiece model was compared with its conversion, and those
@@ -132,8 +124,8 @@ def convert_tokenizer(split: ConversionSplit, path: Path) -> ShardResult:
     """
     from tokenizers import Tokenizer
 
-    published = find_tokenizer(split.published.uri) if split.published.uri else split.published
-    data = read_tokenizer(published, split.lowercase)
+    published = find_tokenizer(published.uri) if published.uri else published
+    data = read_tokenizer(published, lowercase)
     check_tokenizer(Tokenizer.from_str(data), published.files[0])
     stats = {}
     if published.format == "SentencePiece":

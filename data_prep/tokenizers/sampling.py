@@ -33,16 +33,6 @@ Stratum = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class SampleSplit:
-    """The input of one histogram."""
-
-    documents: Path
-    """The document shard."""
-    selection: Path
-    """The selection of its rows and texts."""
-
-
-@dataclass(frozen=True, slots=True)
 class Draw:
     """How often the documents of one stratum are taken."""
 
@@ -60,10 +50,10 @@ def sample_files(num_shards: int) -> list[str]:
     return [shard_file("sample-", number, num_shards, "parquet") for number in range(num_shards)]
 
 
-def write_histogram(split: SampleSplit, path: Path) -> ShardResult:
+def write_histogram(documents: Path, selection: Path, path: Path) -> ShardResult:
     """Write how many bytes of kept text fall into each bin, per language: rows of lang, bin, text_bytes."""
     counts: dict[str, np.ndarray] = {}
-    for langs, bins, texts in _read(split.documents, split.selection):
+    for langs, bins, texts in _read(documents, selection):
         ends = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
         sizes = np.diff(ends).astype(np.int64)
         names = langs.to_numpy(zero_copy_only=False)

@@ -4,8 +4,7 @@ letters would take it hours, and teach it nothing."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -41,37 +40,26 @@ RUNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Kinds of characters of which the words of each kind of trainer are runs; a lexicon takes words whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingShard:
-    """One document shard and the sample drawn from it."""
-
-    documents: Path
-    selection: Path
-    draws: Mapping[str, Draw]
-    """By language."""
+DrawnShard = tuple[Path, Path, Mapping[str, Draw]]
+"""A document shard, its selection, and what is drawn from it by language."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingSplit:
-    """The input of training: the samples of all document shards, and the settings."""
+def train_tokenizer(
+    drawn: Sequence[DrawnShard], wanted: TrainedTokenizer, num_threads: int, path: Path
+) -> ShardResult:
+    """Train on what is drawn from all document shards and write `tokenizer.json`.
 
-    shards: tuple[TrainingShard, ...]
-    config: TrainedTokenizer
-    num_threads: int
-    """Threads of the trainer; they do not change its result."""
-
-
-def train_tokenizer(split: TrainingSplit, path: Path) -> ShardResult:
-    """Train on the drawn documents and write `tokenizer.json`."""
+    Args:
+        num_threads: threads of the trainer; they do not change its result.
+    """
     # Read by the thread pools of the libraries when they start.
-    os.environ["RAYON_NUM_THREADS"] = str(min(split.num_threads, len(os.sched_getaffinity(0))))
+    os.environ["RAYON_NUM_THREADS"] = str(min(num_threads, len(os.sched_getaffinity(0))))
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     counts = {"train_documents": 0, "train_bytes": 0}
-    wanted = split.config
 
     def texts() -> Iterator[str]:
-        for shard in split.shards:
-            for text in drawn_texts(shard.documents, shard.selection, shard.draws):
+        for shard in drawn:
+            for text in drawn_texts(*shard):
                 counts["train_documents"] += 1
                 counts["train_bytes"] += len(text.encode("utf-8"))
                 yield text
@@ -80,7 +68,7 @@ def train_tokenizer(split: TrainingSplit, path: Path) -> ShardResult:
         report_status(path, f"training {task}")
 
     if isinstance(wanted, WordPiece):
-        languages = {lang for shard in split.shards for lang, draw in shard.draws.items() if draw != NOTHING}
+        languages = {lang for _, _, draws in drawn for lang, draw in draws.items() if draw != NOTHING}
         lowercase = languages <= {"en"} if wanted.lowercase == "auto" else wanted.lowercase
         if lowercase and (others := sorted(languages - {"en"})):
             report_status(

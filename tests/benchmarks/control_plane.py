@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 NUM_SHARDS = int(os.environ.get("CLOZE_BENCHMARK_SHARDS", 20_000))
@@ -108,11 +109,12 @@ def _build(directory: Path, num_shards: int, size_bytes: int = 8) -> None:
     build_sharded_artefact(
         directory,
         "documents",
-        function=_write,
-        shards=[Shard(_name(number), number, f"{number:032x}", size_bytes) for number in range(num_shards)],
+        shards=[
+            Shard(_name(number), partial(partial, _write, number), f"{number:032x}", size_bytes)
+            for number in range(num_shards)
+        ],
         config={},
         inputs=[],
-        finish=lambda directory, records: {},
     )
 
 

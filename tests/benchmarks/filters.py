@@ -26,7 +26,7 @@ from data_prep.filters import FILTERS, AnyFilter, FilterChain
 from data_prep.sources import FilePart
 from data_prep.sources.base import SourceFile
 from data_prep.sources.records import JsonLinesConfig
-from data_prep.stages.collect import DocumentsSplit, collect_documents
+from data_prep.stages.collect import collect_documents
 from tests.benchmarks import mixture
 from tests.benchmarks.compare import Comparison, compare, peer_name
 
@@ -82,7 +82,7 @@ def collect(path: Path, filters: tuple[AnyFilter, ...]) -> None:
     """The body of the task of the documents stage: JSON lines to one Parquet file."""
     source = JsonLinesConfig(name="mixture", paths=(str(path),), id_field="id", lang_field="lang")
     part = FilePart(SourceFile(str(path), path.name))
-    collect_documents(DocumentsSplit(source, (part,), filters, 1), path.with_suffix(".parquet"))
+    collect_documents(source, (part,), filters, 1, path.with_suffix(".parquet"))
 
 
 def _filter(documents: list[Document], configs: tuple[AnyFilter, ...]) -> None:

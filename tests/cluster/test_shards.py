@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,20 +71,21 @@ def write(split: dict, path: Path) -> ShardResult:
 
 
 def make(texts, **special) -> list[Shard]:
-    made = [Shard(f"shard-{n}", {"text": text}, f"identity of {text}") for n, text in enumerate(texts)]
-    for number, extra in special.items():
-        made[int(number.removeprefix("_"))].split.update(extra)
-    return made
+    splits = [{"text": text} | special.get(f"_{n}", {}) for n, text in enumerate(texts)]
+    return [
+        Shard(f"shard-{n}", partial(partial, write, split), f"identity of {split['text']}")
+        for n, split in enumerate(splits)
+    ]
 
 
-def build(directory, shards, config=None, function=write, **settings):
+def build(directory, shards, config=None, **settings):
     def finish(path, records):
         (path / "sidecar").write_text(",".join(record.entry.path for record in records))
         return {"shards": len(records)}
 
     inputs = [InputEntry(kind="k", uri="u", fingerprint="f")]
     options = {"config": config or {}, "inputs": inputs, "finish": finish} | settings
-    return build_sharded_artefact(directory, "kind", function=function, shards=shards, **options)
+    return build_sharded_artefact(directory, "kind", shards=shards, **options)
 
 
 def inodes(directory) -> dict[str, int]:
@@ -92,7 +94,7 @@ def inodes(directory) -> dict[str, int]:
 
 def test_records_come_in_the_order_of_the_shards_and_describe_their_files(tmp_path):
     shards = make(["a", "bbb", "cc"], _0={"notes": [{"left": "out"}]})
-    records = map_shards(write, shards, tmp_path, title="t", max_in_flight=2)
+    records = map_shards(shards, tmp_path, title="t", max_in_flight=2)
     assert [record.entry.path for record in records] == ["shard-0", "shard-1", "shard-2"]
     assert [record.entry.rows for record in records] == [1, 3, 2]
     assert [(tmp_path / record.entry.path).read_text() for record in records] == ["a", "bbb", "cc"]
@@ -101,18 +103,18 @@ def test_records_come_in_the_order_of_the_shards_and_describe_their_files(tmp_pa
     stored = SHARD_RECORDS.read_all(tmp_path)
     assert [record.model_copy(update={"notes": ()}) for record in stored] == records
     assert [record.notes for record in stored] == [({"left": "out"},), (), ()]
-    assert map_shards(write, shards, tmp_path, title="t") == records
+    assert map_shards(shards, tmp_path, title="t") == records
 
 
 def test_finished_shards_are_skipped_and_those_whose_file_input_or_record_changed_redone(tmp_path):
-    map_shards(write, make("abcdef"), tmp_path, title="t")
+    map_shards(make("abcdef"), tmp_path, title="t")
     before, records = inodes(tmp_path), tmp_path / "shard-records"
     (tmp_path / "shard-1").write_text("x")
     (records / "shard-3.json").write_text("{")
     altered = records / "shard-4.json"
     altered.write_bytes(altered.read_bytes().replace(b'"rows":1', b'"rows":7'))
     assert len(SHARD_RECORDS.read_all(tmp_path)) == 4
-    found = map_shards(write, make(["a", "b", "new", "d", "e", "f"]), tmp_path, title="t")
+    found = map_shards(make(["a", "b", "new", "d", "e", "f"]), tmp_path, title="t")
     assert [(tmp_path / record.entry.path).read_text() for record in found] == [
         "a",
         "b",
@@ -128,7 +130,7 @@ def test_finished_shards_are_skipped_and_those_whose_file_input_or_record_change
 
 def test_a_task_that_is_killed_once_is_run_again(tmp_path):
     marker = tmp_path / "died"
-    records = map_shards(write, make(["a", "b"], _1={"die_once": str(marker)}), tmp_path / "o", title="t")
+    records = map_shards(make(["a", "b"], _1={"die_once": str(marker)}), tmp_path / "o", title="t")
     assert marker.exists()
     assert records[1].entry.rows == 1
     assert (tmp_path / "o" / "shard-1").read_text() == "b"
@@ -137,7 +139,7 @@ def test_a_task_that_is_killed_once_is_run_again(tmp_path):
 def test_a_task_that_always_dies_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(shards_module, "TASK_RETRIES", 0)
     with pytest.raises(WorkersLostError, match="shard-1 died"):
-        map_shards(write, make(["a", "b"], _1={"die": True}), tmp_path, title="t", max_in_flight=1)
+        map_shards(make(["a", "b"], _1={"die": True}), tmp_path, title="t", max_in_flight=1)
     assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path)] == ["shard-0"]
 
 
@@ -146,11 +148,11 @@ def test_a_task_of_tiny_shards_that_dies_keeps_those_before(tmp_path, monkeypatc
     tiny = [replace(shard, size_bytes=1) for shard in make(texts, _1={"die": True})]
     monkeypatch.setattr(shards_module, "TASK_RETRIES", 0)
     with pytest.raises(WorkersLostError, match="shard-0 to shard-1 died"):
-        map_shards(write, tiny, tmp_path, title="t", max_in_flight=1)
+        map_shards(tiny, tmp_path, title="t", max_in_flight=1)
     assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path)] == ["shard-0"]
     before = inodes(tmp_path)["shard-0"]
     mended = [replace(shard, size_bytes=1) for shard in make(texts)]
-    records = map_shards(write, mended, tmp_path, title="t", max_in_flight=1)
+    records = map_shards(mended, tmp_path, title="t", max_in_flight=1)
     assert [(tmp_path / record.entry.path).read_text() for record in records] == list(texts)
     assert inodes(tmp_path)["shard-0"] == before
     assert (progress := read_progress(tmp_path)) is not None
@@ -162,7 +164,7 @@ def test_an_error_among_tiny_shards_keeps_and_logs_those_before(tmp_path):
     fail = {"fail_while": str(tmp_path / "broken")}
     tiny = [replace(shard, size_bytes=1) for shard in make("abcdefgh", _1=fail)]
     with pytest.raises(MissingInputError, match="b is missing"):
-        map_shards(write, tiny, tmp_path / "o", title="t", max_in_flight=1)
+        map_shards(tiny, tmp_path / "o", title="t", max_in_flight=1)
     assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path / "o")] == ["shard-0"]
     assert (progress := read_progress(tmp_path / "o")) is not None
     assert (progress.done, progress.text_bytes) == (1, 1)
@@ -170,7 +172,7 @@ def test_an_error_among_tiny_shards_keeps_and_logs_those_before(tmp_path):
 
 @given(st.lists(st.sampled_from([0, 1, TINY_BYTES, TINY_BYTES + 1, 10**9]), max_size=300), st.integers(1, 20))
 def test_only_tiny_neighbours_share_tasks_and_only_where_there_are_many(sizes, window):
-    shards = [Shard(str(number), number, str(number), size) for number, size in enumerate(sizes)]
+    shards = [Shard(str(number), pytest.fail, str(number), size) for number, size in enumerate(sizes)]
     tasks = shards_module._tasks(shards, window)
     assert [shard for task in tasks for shard in task] == shards
     assert all(len(task) <= TINY_PER_TASK for task in tasks)
@@ -189,7 +191,7 @@ def test_status_of_a_long_task_is_shown_until_it_ends(tmp_path, monkeypatch, cap
     monkeypatch.setattr(shards_module, "read_status", read_and_release)
     monkeypatch.setattr(runtime, "STATUS_INTERVAL_S", 0.05)
     monkeypatch.setattr(progress_module, "PLAIN_INTERVAL_S", 0.0)
-    map_shards(write, make(["words"], _0={"tell": str(shown)}), tmp_path / "o", title="long")
+    map_shards(make(["words"], _0={"tell": str(shown)}), tmp_path / "o", title="long")
     assert "long: 0/1" in (err := capsys.readouterr().err)
     assert "counting words" in err
     assert sorted(path.name for path in (tmp_path / "o").iterdir() if "status" in path.name) == []
@@ -199,25 +201,25 @@ def test_an_error_of_a_task_arrives_as_itself(tmp_path):
     (tmp_path / "broken").touch()
     fail = {"fail_while": str(tmp_path / "broken")}
     with pytest.raises(MissingInputError, match="b is missing") as raised:
-        map_shards(write, make(["a", "b"], _1=fail), tmp_path / "o", title="t", max_in_flight=1)
+        map_shards(make(["a", "b"], _1=fail), tmp_path / "o", title="t", max_in_flight=1)
     assert type(raised.value) is MissingInputError
     assert raised.value.next_step == "find it"
     assert not list((tmp_path / "o").glob(".*"))
     (tmp_path / "broken").unlink()
-    assert len(map_shards(write, make(["a", "b"], _1=fail), tmp_path / "o", title="t")) == 2
+    assert len(map_shards(make(["a", "b"], _1=fail), tmp_path / "o", title="t")) == 2
 
 
 def test_a_full_disk_in_a_task_is_a_storage_error(tmp_path):
     with pytest.raises(StorageError, match="No space left"):
-        map_shards(write, make(["a"], _0={"disk_full": True}), tmp_path, title="t")
+        map_shards(make(["a"], _0={"disk_full": True}), tmp_path, title="t")
 
 
 def test_rejects_are_counted_over_all_shards(tmp_path):
     shards = make(["a", "b"], _0={"rejects": [3, 9]}, _1={"rejects": [4]})
     with pytest.raises(TooManyRejectsError, match="3 unreadable inputs, but max_rejects is 2") as raised:
-        map_shards(write, shards, tmp_path, title="t", max_rejects=2)
+        map_shards(shards, tmp_path, title="t", max_rejects=2)
     assert "file at byte 9: bad" in str(raised.value)
-    records = map_shards(write, shards, tmp_path, title="t", max_rejects=3)
+    records = map_shards(shards, tmp_path, title="t", max_rejects=3)
     assert [reject.byte_offset for record in records for reject in record.rejects] == [3, 9, 4]
 
 
@@ -225,7 +227,7 @@ def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
     (tmp_path / "shard-records").mkdir()
     for name in (".shard-0.123.tmp", "shard-records/.shard-0.json.123.tmp"):
         (tmp_path / name).write_text("half")
-    map_shards(write, make(["a"]), tmp_path, title="t")
+    map_shards(make(["a"]), tmp_path, title="t")
     assert not list(tmp_path.rglob(".*"))
 
 
@@ -265,7 +267,7 @@ def test_shards_that_other_libraries_made_are_not_continued_and_finished_artefac
     with pytest.raises(MissingInputError):
         build(tmp_path / "a", shards, made_with=["lib 1"])
     (tmp_path / "broken").unlink()
-    shards[0].split["text"] = "made by another"
+    shards[0] = replace(shards[0], make=make(["made by another"])[0].make)
     first = build(tmp_path / "a", shards, made_with=["lib 2"])
     assert (tmp_path / "a" / "shard-0").read_text() == "made by another"
     (tmp_path / "a" / "shard-1").unlink()
@@ -281,7 +283,7 @@ def test_a_connected_cluster_is_used_within_the_workers_asked_for_and_left_alone
         assert (node_cpus(), tasks_in_flight()) == (2, 4)
     with ray_runtime(workers=1):
         assert (node_cpus(), tasks_in_flight()) == (1, 1)
-        map_shards(write, make(["a", "bbb", "cc"]), tmp_path, title="t")
+        map_shards(make(["a", "bbb", "cc"]), tmp_path, title="t")
     assert ray.is_initialized()
     assert tasks_in_flight() == 4
 

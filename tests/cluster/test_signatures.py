@@ -228,7 +228,7 @@ def test_work_in_progress_of_others_is_made_anew(
 
 
 def test_a_planted_file_does_not_become_part_of_an_artefact(tmp_path: Path):
-    shard = Shard("part", None, "identity")
+    shard = Shard("part", lambda: pytest.fail("the part is there"), "identity")
     key = hash_json(["kind", {}, [], ["identity"]])
     staging = staging_directory(tmp_path / "made", key)
     staging.mkdir()
@@ -237,11 +237,9 @@ def test_a_planted_file_does_not_become_part_of_an_artefact(tmp_path: Path):
     manifest = build_sharded_artefact(
         tmp_path / "made",
         "kind",
-        function=lambda split, path: pytest.fail("the part is there"),
         shards=[shard],
         config={},
         inputs=[],
-        finish=lambda directory, records: {},
     )
     assert [entry.path for entry in manifest.files] == ["part"]
 

@@ -14,8 +14,8 @@ from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter, document_files, read_selected
 from data_prep.selection import Selection, load_selection, write_selection
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
-from data_prep.stages.collect import DocumentsSplit, collect_documents
-from data_prep.stages.take_down import TakedownSplit, leave_out, read_ids
+from data_prep.stages.collect import collect_documents
+from data_prep.stages.take_down import leave_out, read_ids
 
 TEXT = st.text(max_size=40)
 
@@ -84,8 +84,7 @@ def test_text_that_is_no_unicode_becomes_a_reject_and_the_rest_is_kept(tmp_path,
             yield from [make(0), broken, Reject("file", 9, "bad"), make(2)]
 
     parts = (FilePart(SourceFile("x", "x")),)
-    split = DocumentsSplit(Source(kind="x", name="source"), parts, filters=(), min_characters=1)
-    result = collect_documents(split, tmp_path / "out.parquet")
+    result = collect_documents(Source(kind="x", name="source"), parts, [], 1, tmp_path / "out.parquet")
     assert result.rows == 2
     assert ["d:1" in reject.reason for reject in result.rejects] == [True, False]
     assert pq.read_table(tmp_path / "out.parquet")["doc_id"].to_pylist() == ["d:0", "d:2"]
@@ -111,7 +110,7 @@ def test_rows_to_take_down_are_left_out_and_the_others_keep_their_spans(tmp_path
     rows, counts = np.array([0, 1, 3, 4]), np.array([1, 1, 0, 2])
     spans = np.array([[0, 4], [4, 8], [0, 3], [8, 13]])
     write_selection(before, Selection(rows, counts, spans))
-    made = leave_out(TakedownSplit(path, before, ("d:1", "d:2", "d:3", "d:30")), after)
+    made = leave_out(path, before, ("d:1", "d:2", "d:3", "d:30"), after)
     assert (made.rows, made.stats) == (2, {"documents_taken_down": 2}), "d:2 had been dropped before"
     left = load_selection(after)
     assert left.rows.tolist() == [0, 4]

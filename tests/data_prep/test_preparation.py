@@ -28,7 +28,7 @@ from data_prep.plan import plan_preparation
 from data_prep.ragged import Ragged
 from data_prep.stages import tokenize
 from data_prep.stages.collect import require_documents
-from data_prep.stages.tokenize import TokensSplit, tokenize_documents
+from data_prep.stages.tokenize import tokenize_documents
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from data_prep.tokenizers.reference import ReferenceEncoder
@@ -142,7 +142,8 @@ def test_a_shard_on_which_encoders_differ_is_encoded_by_the_reference(finished, 
 
     monkeypatch.setattr(tokenize, "make_fast_encoder", Wrong)
     tokenize._encoders.cache_clear()
-    split = TokensSplit(
+    result = tokenize_documents(
+        tmp_path / "shard.arrow",
         documents=finished.out / "documents" / "documents-00001-of-00007.parquet",
         selection=finished.out / "dedup" / "selection-00001-of-00007.parquet",
         tokenizer=finished.out / "tokenizer" / "tokenizer.json",
@@ -150,7 +151,6 @@ def test_a_shard_on_which_encoders_differ_is_encoded_by_the_reference(finished, 
         sentences="blingfire",
         dtype="uint16",
     )
-    result = tokenize_documents(split, tmp_path / "shard.arrow")
     assert result.stats["shards_by_tokenizers"] == 1
     expected = finished.out / "tokens" / "data-00001-of-00007.arrow"
     assert (tmp_path / "shard.arrow").read_bytes() == expected.read_bytes()

@@ -19,7 +19,7 @@ from data_prep.provenance import trace_document
 from data_prep.report import SAMPLED_DOCUMENTS, render_report
 from data_prep.sources import FilePart, SourceFile
 from data_prep.sources.records import JsonLinesConfig
-from data_prep.stages.collect import DocumentsSplit, collect_documents
+from data_prep.stages.collect import collect_documents
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from data_prep.verify import list_rejects
@@ -110,7 +110,7 @@ def test_rejects_are_listed_before_and_after_a_preparation_is_finished_and_name_
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\nnot json\n')
     source = JsonLinesConfig(name="mine", paths=(str(tmp_path / "bad.jsonl"),))
     parts = (FilePart(SourceFile(str(tmp_path / "bad.jsonl"), "bad.jsonl")),)
-    (reject,) = collect_documents(DocumentsSplit(source, parts, (), 0), tmp_path / "d").rejects
+    (reject,) = collect_documents(source, parts, [], 0, tmp_path / "d").rejects
     assert isinstance(reject, Reject)
     assert str(reject).startswith("bad.jsonl of mine at byte 14: ")
     entry = FileEntry(path="d", size_bytes=0, xxh3_128="")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.sources import FilePart
-from data_prep.stages.collect import DocumentsSplit, collect_documents
+from data_prep.stages.collect import collect_documents
 from data_prep.text.encodings import decode_html
 from data_prep.text.html import PageError, read_page
 from tests.data_prep import reading
@@ -96,8 +96,8 @@ def test_records_that_are_no_pages_are_counted_by_their_reason(tmp_path):
     assert found.reasons == ["warcinfo", *(reason for reason, _ in NO_PAGES)]
     assert len(found) == len(NO_PAGES) + 1
     (file,) = config_of(tmp_path / "a.warc.gz").list_files()
-    split = DocumentsSplit(config_of(tmp_path / "a.warc.gz"), (FilePart(file),), (), 0)
-    stats = collect_documents(split, tmp_path / "shard.parquet").stats
+    source = config_of(tmp_path / "a.warc.gz")
+    stats = collect_documents(source, [FilePart(file)], [], 0, tmp_path / "shard.parquet").stats
     assert (stats["documents_read"], stats["skipped.no_text"], stats["skipped.request"]) == (0, 4, 1)
 
 

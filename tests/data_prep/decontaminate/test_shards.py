@@ -7,7 +7,6 @@ import pytest
 
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
 from data_prep.decontaminate.hits import (
-    HitsSplit,
     Tally,
     count_documents,
     find_hits,
@@ -17,7 +16,6 @@ from data_prep.decontaminate.hits import (
 from data_prep.decontaminate.ngrams import NgramIndex
 from data_prep.decontaminate.steps import (
     TEXTS_FILE,
-    TextsSplit,
     build_index,
     identify,
     read_texts,
@@ -26,7 +24,7 @@ from data_prep.decontaminate.steps import (
 from data_prep.document import Document
 from data_prep.documents import DocumentWriter, read_selected
 from data_prep.selection import Selection, load_selection, write_selection
-from data_prep.stages.decontaminate import DecisionSplit, decide
+from data_prep.stages.decontaminate import decide
 from tests.data_prep.decontaminate.oracle import search
 
 SECRET = "Where does the old river meet the blue sea under seven bright stars tonight?"
@@ -50,26 +48,27 @@ class Shard:
             counts[row] += 1
         spans = np.asarray([span for _, span in removed], dtype=np.int64).reshape(-1, 2)
         write_selection(self.before, Selection(np.arange(len(documents)), counts, spans))
-        write_texts(TextsSplit(lambda settings: iter(self.texts), self.settings), directory / TEXTS_FILE)
+        write_texts(lambda settings: iter(self.texts), self.settings, directory / TEXTS_FILE)
         build_index(directory, self.settings)
         self.index = NgramIndex.load(directory, self.settings.shortest)
 
     def find(self):
-        split = HitsSplit(
+        find_hits(
+            self.directory / "hits.parquet",
             documents=self.documents,
             selection=self.before,
             index=self.directory,
             index_fingerprint=str(self.directory),
             min_words=self.settings.shortest,
         )
-        find_hits(split, self.directory / "hits.parquet")
         return load_hits(self.directory / "hits.parquet")
 
     def decide(self, min_characters=0):
         hits = self.find()
         counts = count_documents(len(self.index.ngrams), [hits])
         np.save(self.directory / "counts.npy", counts)
-        split = DecisionSplit(
+        self.decision = decide(
+            self.directory / "after.parquet",
             documents=self.documents,
             selection=self.before,
             hits=self.directory / "hits.parquet",
@@ -77,7 +76,6 @@ class Shard:
             settings=self.settings,
             min_characters=min_characters,
         )
-        self.decision = decide(split, self.directory / "after.parquet")
         return load_selection(self.directory / "after.parquet")
 
     def kept(self, min_characters=0):

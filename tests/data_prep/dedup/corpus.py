@@ -68,9 +68,9 @@ def workspace(out: Path, num_shards: int, dedup: Any) -> Workspace:
 def without_ray() -> Iterator[None]:
     """Shard functions run one after the other in this process; all else is as ever, but for waiting for the disk."""
 
-    def run(function, pending, directory, options, max_in_flight):
+    def run(pending, directory, options, max_in_flight):
         for shard in pending:
-            yield shard, shards._make_shard(function, shard.with_split(), str(directory))
+            yield shard, shards._make_shard(shard.make(), shard.part, str(directory))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "_run", run)

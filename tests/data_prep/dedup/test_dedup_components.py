@@ -10,7 +10,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from data_prep.dedup import records
-from data_prep.dedup.graph import EDGES, ROUND, StarSplit, both_ways, distinct, list_leaves
+from data_prep.dedup.graph import EDGES, ROUND, both_ways, distinct, list_leaves
 from data_prep.dedup.records import RecordWriter, document_ranges, number_documents, read_range, record_files
 
 ROWS = 7
@@ -39,12 +39,12 @@ def leaves(directory, edges, num_nodes):
             target = directory / f"{number}-{name}"
             target.mkdir()
             for file, bounds in zip(files, ranges, strict=True):
-                num_changed += operation(StarSplit(graph, *bounds), target / file).stats["changed"]
+                num_changed += operation(graph, *bounds, target / file).stats["changed"]
             graph = target
         number += 1
     (directory / "leaves").mkdir()
     for file, bounds in zip(files, ranges, strict=True):
-        list_leaves(StarSplit(graph, *bounds), directory / "leaves" / file)
+        list_leaves(graph, *bounds, directory / "leaves" / file)
     found = [part["document"] for part in read_range(directory / "leaves", 0, (1 << 64) - 1)]
     documents = np.concatenate([np.empty(0, dtype=np.uint64), *found])
     rows, shards = documents & np.uint64(0xFFFFFFFF), documents >> np.uint64(32)

@@ -19,7 +19,6 @@ from data_prep.dedup import texts as blocks
 from data_prep.dedup.config import NearDedup
 from data_prep.dedup.near import band_keys, sign
 from data_prep.dedup.records import RecordWriter, read_range
-from data_prep.dedup.repeats import RepeatsSplit
 from data_prep.dedup.texts import shingle
 from data_prep.selection import selection_files
 from data_prep.stages.deduplicate import deduplicate
@@ -118,7 +117,7 @@ def test_documents_of_a_bucket_are_paired_with_its_first_and_those_before(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "BLOCK_RECORDS", block)
         patch.setattr(graph, "PAIRED_BEFORE", paired)
-        graph.pair_documents(RepeatsSplit(out, 0, 1, near.KEYS, ()), out / "made" / "pairs.arrow")
+        graph.pair_documents(out, 0, 1, out / "made" / "pairs.arrow")
     runs = read_range(out / "made", 0, 1 << 40)
     pairs = [zip(run["node"].tolist(), run["other"].tolist(), strict=True) for run in runs]
     assert {pair for own in pairs for pair in own} == expected

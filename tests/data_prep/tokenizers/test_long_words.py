@@ -20,8 +20,7 @@ from data_prep.tokenizers.training import (
     NO_PUNCTUATION,
     NO_SPACE,
     PARTS,
-    TrainingShard,
-    TrainingSplit,
+    DrawnShard,
     cut_long_words,
     train_tokenizer,
 )
@@ -51,12 +50,12 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def shard(tmp_path_factory) -> TrainingShard:
+def shard(tmp_path_factory) -> DrawnShard:
     """A document shard with one record of every sort between plain text."""
     path = tmp_path_factory.mktemp("shard") / "documents.parquet"
     texts = [PLAIN, *RECORDS.values(), f"mixed {'G' * CHARACTERS} and plain text"]
     documents = [Document(f"{number}", "s", "u", "t", "en", text) for number, text in enumerate(texts)]
-    return TrainingShard(path, write_shard(path, documents), {"en": Draw(1, 0)})
+    return path, write_shard(path, documents), {"en": Draw(1, 0)}
 
 
 def words(text: str, runs: tuple[str, ...]) -> list[str]:
@@ -70,7 +69,7 @@ def test_the_trainer_gets_no_longer_word_and_all_of_the_text(shard, tmp_path, mo
     got: list[str] = []
     recording = MappingProxyType({type(config): lambda texts, wanted: (got.extend(texts), ("{}", {}))[1]})
     monkeypatch.setattr(training, "TRAINERS", recording)
-    train_tokenizer(TrainingSplit((shard,), config, 1), tmp_path / "tokenizer.json")
+    train_tokenizer([shard], config, 1, tmp_path / "tokenizer.json")
     lengths = [len(word) for text in got for word in words(text, runs)]
     assert max(lengths) == config.max_word_characters
     if kind == "sentencepiece":
@@ -84,7 +83,7 @@ def test_the_trainer_gets_no_longer_word_and_all_of_the_text(shard, tmp_path, mo
 @pytest.mark.parametrize("kind", [*KINDS, "word_lexicon"])
 def test_training_on_long_words_ends_and_encoding_takes_them_whole(shard, tmp_path, kind):
     config: TrainedTokenizer = KINDS[kind][0] if kind in KINDS else WordLexicon(vocab_size=1024)
-    train_tokenizer(TrainingSplit((shard,), config, 1), tmp_path / "tokenizer.json")
+    train_tokenizer([shard], config, 1, tmp_path / "tokenizer.json")
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert max(map(len, tokenizer.get_vocab())) <= config.max_word_characters
     text = f"a river {'ACGT' * 2000} and a city"

@@ -12,7 +12,6 @@ from cluster.artefacts.errors import ConfigError
 from data_prep.tokenizers import pretrained
 from data_prep.tokenizers.config import SentencePiece
 from data_prep.tokenizers.pretrained import (
-    ConversionSplit,
     convert_tokenizer,
     find_tokenizer,
     read_tokenizer,
@@ -124,14 +123,14 @@ def test_characters_without_a_piece_are_spelled_by_their_bytes():
 def test_a_model_that_is_given_is_compared_with_its_conversion(tmp_path, model, monkeypatch):
     path = tmp_path / "x.model"
     path.write_bytes(train_model(corpus(), config(model), 600))
-    split = ConversionSplit(find_tokenizer(path), "auto")
-    stats = convert_tokenizer(split, tmp_path / "tokenizer.json").stats
+    published = find_tokenizer(path)
+    stats = convert_tokenizer(published, "auto", tmp_path / "tokenizer.json").stats
     assert stats["compared"] > 10
     assert stats["tied"] <= 1
     other = convert(train_model(corpus(), config(model), 500))
     monkeypatch.setattr(pretrained, "read_tokenizer", lambda *arguments: other)
     with pytest.raises(ConfigError, match="differ on"):
-        convert_tokenizer(split, tmp_path / "tokenizer.json")
+        convert_tokenizer(published, "auto", tmp_path / "tokenizer.json")
 
 
 def test_other_files_are_refused(tmp_path):

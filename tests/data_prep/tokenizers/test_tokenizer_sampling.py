@@ -14,7 +14,6 @@ from data_prep.document import Document
 from data_prep.selection import Selection, write_selection
 from data_prep.tokenizers.config import ByteLevelBPE
 from data_prep.tokenizers.sampling import (
-    SampleSplit,
     add_histograms,
     drawn_texts,
     plan_draws,
@@ -34,7 +33,7 @@ def draw(tmp_path: Path, shards: list[list[Document]], kept=None, **changes) -> 
     for number, documents in enumerate(shards):
         path = tmp_path / f"{number}.parquet"
         selection = write_shard(path, documents, kept and kept[number])
-        write_histogram(SampleSplit(path, selection), tmp_path / f"{number}.sample")
+        write_histogram(path, selection, tmp_path / f"{number}.sample")
         files.append((documents[0].source if documents else "none", path, selection))
     histograms = add_histograms([(source, path.with_suffix(".sample")) for source, path, _ in files])
     sources = sorted({source for source, *_ in files} - {"none"})
@@ -120,7 +119,7 @@ def test_what_was_dropped_or_cut_out_is_not_drawn(tmp_path):
     path = tmp_path / "cut.parquet"
     selection = write_shard(path, documents)
     write_selection(selection, Selection(np.array([3]), np.array([1]), np.array([[0, 90]])))
-    write_histogram(SampleSplit(path, selection), tmp_path / "cut.sample")
+    write_histogram(path, selection, tmp_path / "cut.sample")
     histograms = add_histograms([("wiki", tmp_path / "cut.sample")])
     assert {name: int(counts.sum()) for name, counts in histograms.items()} == {("wiki", "en"): 10}
 

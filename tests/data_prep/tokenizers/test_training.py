@@ -11,10 +11,10 @@ from data_prep.document import Document
 from data_prep.token_writer import write_tokenizer
 from data_prep.tokenizers import byte_level_bpe, sentencepiece, word_lexicon, wordpiece
 from data_prep.tokenizers.config import ByteLevelBPE, SentencePiece, WordLexicon, WordPiece
-from data_prep.tokenizers.pretrained import ConversionSplit, Published, convert_tokenizer, find_tokenizer
+from data_prep.tokenizers.pretrained import Published, convert_tokenizer, find_tokenizer
 from data_prep.tokenizers.sampling import Draw
 from data_prep.tokenizers.special import SPECIAL_TOKENS, find_special_tokens, vocabulary_size
-from data_prep.tokenizers.training import TrainingShard, TrainingSplit, train_tokenizer
+from data_prep.tokenizers.training import train_tokenizer
 from tests.data_prep.tokenizers.materials import corpus, write_shard
 
 ROBERTA = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
@@ -67,10 +67,10 @@ def test_a_pretrained_tokenizer_is_copied_byte_for_byte_and_an_unusable_one_refu
     with pytest.raises(MissingInputError):
         find_tokenizer(tmp_path)
     path = tmp_path / "tokenizer.json"
-    split = ConversionSplit(Published("tokenizer.json", (path,)), "auto")
+    published = Published("tokenizer.json", (path,))
     path.write_text(trained)
     assert find_tokenizer(tmp_path) == find_tokenizer(path)
-    convert_tokenizer(split, tmp_path / "copy")
+    convert_tokenizer(published, "auto", tmp_path / "copy")
     assert (tmp_path / "copy").read_text() == trained
     for contents, reason in (
         ("{}", "cannot be loaded"),
@@ -79,7 +79,7 @@ def test_a_pretrained_tokenizer_is_copied_byte_for_byte_and_an_unusable_one_refu
     ):
         path.write_text(contents)
         with pytest.raises(ConfigError, match=reason):
-            convert_tokenizer(split, tmp_path / "copy")
+            convert_tokenizer(published, "auto", tmp_path / "copy")
 
 
 @pytest.mark.parametrize(("langs", "lowercase"), [(("en", "en"), True), (("en", "ko"), False)])
@@ -87,8 +87,8 @@ def test_text_is_lower_cased_by_itself_where_all_of_it_is_english(tmp_path, lang
     path = tmp_path / "documents.parquet"
     text = " ".join(corpus())
     documents = [Document(f"{number}", "s", "u", "t", lang, text) for number, lang in enumerate(langs)]
-    shard = TrainingShard(path, write_shard(path, documents), {lang: Draw(1, 0) for lang in langs})
-    train_tokenizer(TrainingSplit((shard,), WordPiece(vocab_size=600), 1), tmp_path / "tokenizer.json")
+    shard = path, write_shard(path, documents), {lang: Draw(1, 0) for lang in langs}
+    train_tokenizer([shard], WordPiece(vocab_size=600), 1, tmp_path / "tokenizer.json")
     write_tokenizer(tmp_path, (tmp_path / "tokenizer.json").read_bytes())
     opened = AutoTokenizer.from_pretrained(tmp_path)
     assert (opened.mask_token, opened.pad_token, opened.cls_token) == ("[MASK]", "[PAD]", "[CLS]")
