@@ -1,0 +1,217 @@
+"""An extension is one file and one line: each is added to a copy of the packages as CONTRIBUTING says, and used."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("cluster", "models", "data_prep", "pipeline")
+EXTENSIONS = {
+    "source": (
+        "data_prep/sources/notes.py",
+        """
+        from typing import Literal
+        from data_prep.document import Document
+        from data_prep.sources.base import SourceConfig
+
+        class Notes(SourceConfig):
+            kind: Literal["notes"] = "notes"
+            paths: tuple[str, ...]
+
+            def read(self, part):
+                text = open(part.file.path).read()
+                yield Document("notes:1", self.name, part.file.name, "", self.lang, text, {})
+        """,
+        "data_prep/sources/__init__.py",
+        "AnySource = Annotated[\n",
+        "Notes |",
+        "from data_prep.sources.notes import Notes",
+    ),
+    "tokenizer": (
+        "data_prep/tokenizers/letters.py",
+        """
+        from typing import Literal
+        from data_prep.tokenizers.config import TrainedTokenizer
+
+        class Letters(TrainedTokenizer):
+            kind: Literal["letters"] = "letters"
+
+        def train(texts, config):
+            return "".join(sorted(set("".join(texts)))), {}
+        """,
+        "data_prep/tokenizers/__init__.py",
+        "TRAINERS: Mapping[type[TrainedTokenizer], Train] = {\n",
+        "letters.Letters: letters.train,",
+        "from data_prep.tokenizers import letters",
+    ),
+    "format": (
+        "pipeline/samples/formats/longest.py",
+        """
+        class Longest:
+            def __init__(self, given):
+                self.num_rows = int((given.lengths >= given.length).sum())
+        """,
+        "pipeline/samples/formats/__init__.py",
+        "_SINGLE: Mapping[str, Callable[[FormatInput], RowFormat]] = {\n",
+        '"longest": Longest,',
+        "from pipeline.samples.formats.longest import Longest",
+    ),
+    "objective": (
+        "pipeline/objectives/echo.py",
+        """
+        from typing import Literal
+        from pipeline.objectives.base import Batch
+        from pipeline.objectives.clm import DecoderObjective
+
+        class Echo(DecoderObjective):
+            kind: Literal["echo"] = "echo"
+
+            def corrupt(self, packed, noise, vocabulary):
+                return Batch({"targets": packed}, {"clm": len(packed)})
+        """,
+        "pipeline/objectives/__init__.py",
+        "_OBJECTIVES: tuple[type[Objective], ...] = (\n",
+        "Echo,",
+        "from pipeline.objectives.echo import Echo",
+    ),
+    "optimizer": (
+        "pipeline/optimizers/sgd.py",
+        """
+        from typing import Literal
+        from pipeline.optimizers.base import Optimizer
+
+        class Sgd(Optimizer):
+            STATE = ()
+            kind: Literal["sgd"] = "sgd"
+
+            @staticmethod
+            def update(parameter, gradient, state, group):
+                parameter -= group["lr"] * gradient
+        """,
+        "pipeline/optimizers/__init__.py",
+        "    for one in (\n",
+        "Sgd,",
+        "from pipeline.optimizers.sgd import Sgd",
+    ),
+    "task": (
+        "pipeline/tasks/parity.py",
+        """
+        from typing import Literal
+        from pipeline.tasks.forms import ClassificationTaskConfig, Example
+        from pipeline.tasks.task import TaskData
+
+        class Parity(ClassificationTaskConfig):
+            kind: Literal["parity"] = "parity"
+            metrics = ("accuracy",)
+            evaluation_sets = ()
+
+            def load(self):
+                examples = [Example(str(n), str(n), None, n % 2) for n in range(10)]
+                return TaskData.of_files(examples[:8], examples[8:], [], ("even", "odd"))
+        """,
+        "pipeline/tasks/__init__.py",
+        "TaskChoice = Annotated[\n",
+        "Parity |",
+        "from pipeline.tasks.parity import Parity",
+    ),
+    "kind of cluster": (
+        "cluster/templates/one_host/settings.py",
+        """
+        from typing import ClassVar, Literal
+        from cluster.templates.base import ClusterTemplate, Text
+
+        class OneHost(ClusterTemplate):
+            folder: ClassVar[str] = "one_host"
+            kind: Literal["one-host"] = "one-host"
+            greeting: Text
+
+            def files(self):
+                return ("start.sh",)
+        """,
+        "cluster/templates/__init__.py",
+        "    {",
+        '"one-host": OneHost,',
+        "from cluster.templates.one_host.settings import OneHost",
+    ),
+}
+"""By kind: the file and its text; the package that names it, the text before its line, the line, and its import."""
+USES = {
+    "source and tokenizer": """
+        from data_prep.config import PreparationConfig
+        from data_prep.sources import FilePart
+        from data_prep.tokenizers import TRAINERS
+
+        open("note.txt", "w").write("banana")
+        open("data.yaml", "w").write(
+            "{name: n, out: out, sources: [{kind: notes, name: n, paths: [note.txt]}], tokenizer: {kind: letters}}"
+        )
+        config = load_config(PreparationConfig, Path("data.yaml"))
+        (document,) = config.sources[0].read(FilePart(config.sources[0].list_files()[0]))
+        assert TRAINERS[type(config.tokenizer)]([document.text], config.tokenizer) == ("abn", {})
+        """,
+    "objective, format and optimizer": """
+        import numpy as np
+        from pipeline.run.config import PretrainConfig
+        from pipeline.samples.formats import FORMATS
+        from pipeline.samples.formats.base import FormatInput
+
+        chosen = ["objective={kind: echo}", "batch.format=longest", "optimizer={kind: sgd, lr: 0.5}"]
+        config = load_config(PretrainConfig, Path("configs/pretrain/gpt-tiny.yaml"), chosen)
+        assert config.objective.corrupt([1, 2], None, None).counts == {"clm": 2}
+        given = FormatInput(np.array([3, 9]), None, np.arange(2), 8, None, "")
+        assert config.format == "longest" and FORMATS[config.format](given).num_rows == 1
+        weights = np.ones(2)
+        config.optimizer.update(weights, np.array([1.0, 2.0]), {}, {"lr": config.optimizer.lr})
+        assert weights.tolist() == [0.5, 0.0]
+        """,
+    "task": """
+        from pipeline.tune.config import FinetuneConfig
+
+        config = load_config(FinetuneConfig, Path("configs/finetune/rows.yaml"), ["tasks.parity={kind: parity}"])
+        data = config.tasks["parity"].load()
+        assert data.labels == ("even", "odd") and len(data.evaluation) == 2
+        """,
+    "kind of cluster": """
+        from cluster.templates.base import render
+        from pipeline.config.cluster_templates import load_template
+        from pipeline.config.reference import reference
+
+        for name, text in {"start.sh": "echo {{ s.greeting }}", "NEXT.md": "./start.sh"}.items():
+            Path(f"cluster/templates/one_host/{name}.j2").write_text(text)
+        Path("cluster.yaml").write_text("{kind: one-host, greeting: good morning}")
+        assert render(load_template("cluster.yaml"))["start.sh"] == "echo 'good morning'"
+        assert "greeting" in {setting.name for setting in reference("one-host")[0].settings}
+        """,
+}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    """The packages with all extensions."""
+    tree = tmp_path_factory.mktemp("tree")
+    for package in (*PACKAGES, "configs"):
+        shutil.copytree(ROOT / package, tree / package)
+    for file, text, init, after, line, imported in EXTENSIONS.values():
+        (tree / file).parent.mkdir(exist_ok=True)
+        (tree / file).write_text(dedent(text))
+        named = (tree / init).read_text()
+        assert named.count(after) == 1
+        named = named.replace(after, f"{after}    {line}\n")
+        future = "from __future__ import annotations\n"
+        (tree / init).write_text(named.replace(future, f"{future}{imported}\n", 1))
+    return tree
+
+
+@pytest.mark.parametrize("kind", USES)
+def test_one_file_and_one_line_make_an_extension(tree: Path, kind: str):
+    program = "from pathlib import Path\nfrom pipeline.config.loading import load_config\n" + dedent(
+        USES[kind]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tree, env={"PYTHONPATH": "."}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
