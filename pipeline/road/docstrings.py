@@ -1,7 +1,5 @@
-"""Rows for three tasks on docstrings, made from the documents that pre-training held out.
+"""Rows for two tasks on docstrings, made from the documents that pre-training held out.
 
-- `package`: which Python package does a sentence come from? Names of the packages are masked. Topic classification with
-  few labels: even a short pre-training should help.
 - `code`: which words of a sentence are code? Its authors marked them with backquotes, which are taken away. A network
   that has read such text before knows the words that the labelled sentences lack, and the places where code stands.
 - `word_order`: is a sentence in order, or were its halves exchanged? Every sentence occurs twice, in order and
@@ -28,21 +26,8 @@ from data_prep.document import Document
 from data_prep.token_store import TokenStore
 from pipeline.samples.noise import Noise
 
-SIZES: Mapping[str, tuple[int, int]] = {"package": (450, 450), "code": (300, 300), "word_order": (1600, 800)}
+SIZES: Mapping[str, tuple[int, int]] = {"code": (300, 300), "word_order": (1600, 800)}
 """By task, the rows to train on and to evaluate on; with 800 of `word_order`, some seeds do not learn it."""
-PACKAGES = 9
-"""Most labels of `package`: the packages with the most held-out sentences."""
-MASKED_NAME = "PACKAGE"
-"""Stands in the text wherever one of the packages was named, the right one or another."""
-ALIASES = {
-    "matplotlib": ("mpl", "plt", "pyplot"),
-    "numpy": ("np",),
-    "pandas": ("pd",),
-    "sklearn": ("scikit-learn", "scikit"),
-    "tensorflow": ("tf",),
-    "torch": ("pytorch",),
-}
-"""Other names by which sentences give a package away."""
 CODE, PROSE = "B-code", "O"
 """Every word of code is an entity of its own."""
 MIN_WORDS, MAX_WORDS = 6, 40
@@ -68,7 +53,6 @@ class Sentence:
     id: str
     """`DOC_ID#NUMBER`, the number counting the document's usable sentences from 0."""
     text: str
-    package: str
     draw: int
     """A uint64 hash of the id; sorting by it shuffles."""
 
@@ -88,7 +72,7 @@ def write_rows(store: TokenStore, held_out: float, out: Path) -> None:
         held_out: share of the documents that pre-training did not see.
 
     Raises:
-        ConfigError: the held-out documents are too few, or name no packages.
+        ConfigError: the held-out documents are too few.
     """
     documents = list(store.documents(np.flatnonzero(store.held_out(held_out))))
     for task, rows_of in TASKS.items():
@@ -135,60 +119,6 @@ def split_sentences(text: str) -> Iterator[str]:
     for paragraph in _PARAGRAPH.split(text):
         if words := paragraph.split():
             yield from _SENTENCE_END.split(" ".join(words))
-
-
-def package_rows(sides: Sides, counts: tuple[int, int]) -> tuple[list[Row], list[Row]]:
-    """Sentences with the package that they come from; equal counts per package, up to the rest of the division."""
-    grouped = [_by_package(side) for side in (sides.train, sides.evaluation)]
-    # The size of a package is that of its smaller side, relative to the examples that this side needs.
-    sizes = {
-        package: min(len(own.get(package, ())) / count for own, count in zip(grouped, counts, strict=True))
-        for package in grouped[0]
-    }
-    labels = sorted(sorted(sizes, key=lambda package: (-sizes[package], package))[:PACKAGES])
-    if len(labels) < 2:
-        raise _TooFew(f"sentences of 2 packages are needed, found {len(labels)}")
-    hidden = _names_pattern(labels)
-    train, evaluation = (
-        _balanced(own, labels, count, hidden) for own, count in zip(grouped, counts, strict=True)
-    )
-    return train, evaluation
-
-
-def _by_package(sentences: Iterable[Sentence]) -> dict[str, list[Sentence]]:
-    grouped: dict[str, list[Sentence]] = {}
-    for sentence in sentences:
-        if not sentence.package:
-            raise ConfigError(
-                f"The document of sentence {sentence.id} has no `package` in its meta.",
-                next_step="use a token store made from the source `python_docs`",
-            )
-        grouped.setdefault(sentence.package, []).append(sentence)
-    return grouped
-
-
-def _balanced(
-    grouped: Mapping[str, Sequence[Sentence]], labels: Sequence[str], count: int, hidden: re.Pattern[str]
-) -> list[Row]:
-    """`count` rows; the first `count % len(labels)` packages give one more than the others."""
-    chosen: list[Sentence] = []
-    for label, package in enumerate(labels):
-        share = count // len(labels) + (label < count % len(labels))
-        found = grouped.get(package, ())
-        if len(found) < share:
-            raise _TooFew(f"{share} sentences of {package} are needed on one side, found {len(found)}")
-        chosen += found[:share]
-    return [
-        {"id": one.id, "text": hidden.sub(MASKED_NAME, one.text), "label": one.package}
-        for one in sorted(chosen, key=_shuffled)
-    ]
-
-
-def _names_pattern(packages: Iterable[str]) -> re.Pattern[str]:
-    """Matches the packages' names in any case, but not inside other words (`ray` in `array`)."""
-    names = {name for package in packages for name in (package, *ALIASES.get(package, ()))}
-    listed = "|".join(re.escape(name) for name in sorted(names, key=lambda name: (-len(name), name)))
-    return re.compile(rf"(?<![A-Za-z])(?:{listed})(?![A-Za-z])", re.IGNORECASE)
 
 
 def code_rows(sides: Sides, counts: tuple[int, int]) -> tuple[list[Row], list[Row]]:
@@ -259,7 +189,6 @@ def exchange_halves(words: Sequence[str], noise: Noise) -> list[str] | None:
 
 
 TASKS: Mapping[str, Callable[[Sides, tuple[int, int]], tuple[list[Row], list[Row]]]] = {
-    "package": package_rows,
     "code": code_rows,
     "word_order": word_order_rows,
 }
@@ -270,7 +199,7 @@ def _sentences_of(document: Document) -> Iterator[Sentence]:
     for number, sentence in enumerate(usable):
         identity = f"{document.doc_id}#{number}"
         draw = int(Noise.of("held-out-order", identity).bits())
-        yield Sentence(identity, sentence, document.meta.get("package") or "", draw)
+        yield Sentence(identity, sentence, draw)
 
 
 def _is_usable(sentence: str) -> bool:

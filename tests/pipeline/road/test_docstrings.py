@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -19,16 +18,15 @@ from pipeline.road import docstrings
 from pipeline.road.docstrings import CODE, exchange_halves, split, split_sentences, tag_words, write_rows
 from pipeline.samples.noise import Noise
 
-PACKAGES = ("numpy", "ray", "sklearn", "torch")
 NOUNS = ("matrix", "actor", "model", "tensor", "array", "worker", "score", "layer")
 Rows = dict[str, list[dict[str, Any]]]
 
 
-def sentence(number: int, package: str) -> str:
+def sentence(number: int) -> str:
     """A sentence of eleven words that no other number has."""
     first, second = NOUNS[number % 8], NOUNS[number // 8 % 8]
     digits = " ".join("abcdefghij"[int(digit)] * 3 for digit in f"{number:03d}")
-    return f"Return the `{first}` of {package} whose {second} is {digits} here."
+    return f"Return the `{first}` of numpy whose {second} is {digits} here."
 
 
 class Store:
@@ -38,23 +36,19 @@ class Store:
     sizes: Mapping[str, tuple[int, int]] = {}
     """Rows of tasks that have not 120 to train on and 60 to evaluate on."""
 
-    def __init__(self, packages: tuple[str | None, ...] = PACKAGES, **replaced: str) -> None:
-        self.all_documents = []
-        for n in range(300):
-            package = packages[n // 2 % len(packages)]
-            text = "\n".join(sentence(3 * n + k, package or "this") for k in range(3))
-            for old, new in replaced.items():
-                text = text.replace(f" {old} ", f" {new} ")
-            document = Document(
+    def __init__(self) -> None:
+        self.all_documents = [
+            Document(
                 doc_id=f"docs:{n}",
                 source="docs",
                 uri="",
                 title="",
                 lang="en",
-                text=text,
-                meta={"package": package},
+                text="\n".join(sentence(3 * n + k) for k in range(3)),
+                meta={},
             )
-            self.all_documents.append(document)
+            for n in range(300)
+        ]
 
     def change(self, how) -> None:
         self.all_documents = [dataclasses.replace(d, text=how(d.text)) for d in self.all_documents]
@@ -69,7 +63,7 @@ class Store:
 def write(store: Store, out: Path) -> dict[str, Rows]:
     """By task and side, the rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(docstrings, "SIZES", dict.fromkeys(docstrings.SIZES, (120, 60)) | store.sizes)
+        patch.setattr(docstrings, "SIZES", {**dict.fromkeys(docstrings.SIZES, (120, 60)), **store.sizes})
         write_rows(cast(TokenStore, store), 0.5, out)
     return {
         task: {
@@ -98,20 +92,6 @@ def test_rows_are_the_same_every_time(written: dict[str, Rows], tmp_path: Path):
     assert write(Store(), tmp_path) == written
 
 
-def test_packages_are_equally_frequent_and_masked_but_not_inside_other_words(written: dict[str, Rows]):
-    rows = written["package"]
-    assert Counter(row["label"] for row in rows["evaluation"]) == dict.fromkeys(PACKAGES, 15)
-    for row in (*rows["train"], *rows["evaluation"]):
-        assert " of PACKAGE whose" in row["text"]
-        assert not any(name in row["text"] for name in ("numpy", "sklearn", "torch"))
-    assert any("array" in row["text"] for row in rows["train"])
-
-
-def test_aliases_are_masked_in_any_case(tmp_path: Path):
-    rows = write(Store(torch="PyTorch or `np.sum`"), tmp_path)["package"]["train"]
-    assert any("PACKAGE or `PACKAGE.sum`" in row["text"] for row in rows)
-
-
 def test_text_found_on_both_sides_stays_in_the_evaluation_only():
     shared = "Arrays are converted before they are used by the estimator."
     store = Store()
@@ -120,18 +100,10 @@ def test_text_found_on_both_sides_stays_in_the_evaluation_only():
     assert [sum(s.text == shared for s in side) for side in (sides.train, sides.evaluation)] == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("packages", "sizes", "said"),
-    [
-        (PACKAGES, {"code": (5000, 60)}, r"too few for `code`.*found \d+"),
-        (("numpy",), {}, r"too few for `package`: .*found 1"),
-        ((None,), {}, "no `package` in its meta"),
-    ],
-)
-def test_too_little_text_is_an_error_that_says_what_was_found(tmp_path: Path, packages, sizes, said: str):
-    store = Store(packages)
-    store.sizes = sizes
-    with pytest.raises(ConfigError, match=said):
+def test_too_little_text_is_an_error_that_says_what_was_found(tmp_path: Path):
+    store = Store()
+    store.sizes = {"code": (5000, 60)}
+    with pytest.raises(ConfigError, match=r"too few for `code`.*found \d+"):
         write(store, tmp_path)
 
 
