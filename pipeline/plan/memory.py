@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from cluster.artefacts.places import is_uri
 from pipeline.engine.interface import SUB_GROUP_ELEMENTS
 from pipeline.optimizers.base import FLOAT_BYTES
 from pipeline.plan.activations import Activations
@@ -309,7 +310,7 @@ def disk_of(config: PretrainConfig, sharding: Sharding) -> Disk:
     kept = kept_checkpoints(config)
     total = None if kept is None else (kept + 1) * checkpoint
     place, free = config.checkpoint.directory or str(config.runs_dir), None
-    if "://" not in place:
+    if not is_uri(place):
         path = Path(place).absolute()
         while not path.exists():
             path = path.parent

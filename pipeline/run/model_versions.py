@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cluster.artefacts.places import is_uri
+
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
@@ -202,7 +204,7 @@ def _logged_model(
 def _source(client: MlflowClient, directory: str, model_id: str) -> str:
     """The `source` of a model version. A server refuses paths on its clients' machines: it gets the logged model
     instead, and the path in the tag `cloze.checkpoint`."""
-    if "://" in directory:
+    if is_uri(directory):
         return directory
     if client.tracking_uri.startswith(("http://", "https://", "databricks")):
         return f"models:/{model_id}"
