@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cluster.artefacts.visible import finalize
+from cluster.artefacts.visible import render
 from cluster.copies import beside, manifest_at
 from data_prep.dedup.config import meeting_probability
 from data_prep.hashing import hash_strings
@@ -33,12 +33,6 @@ def render_report(store: TokenStore, facts: Mapping[str, Any]) -> str:
     Args:
         facts: what `describe_store` says of the store.
     """
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["number"] = _number
     numbers, names = store.sources()
     near = facts.get("near_duplicates")
     curve = {"Near-duplicates found, by their similarity": found_by_similarity(near)} if near else {}
@@ -48,7 +42,9 @@ def render_report(store: TokenStore, facts: Mapping[str, Any]) -> str:
     if documents is not None and documents.stats:
         hashes = hash_strings(store.doc_ids(), salt=SAMPLE_SALT)
         samples = list(store.documents(np.sort(np.argsort(hashes, kind="stable")[:SAMPLED_DOCUMENTS])))
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    return render(
+        TEMPLATE.read_text(encoding="utf-8"),
+        {"number": _number},
         facts=facts,
         # The row of an only language would repeat the figures of all sources.
         tables=[

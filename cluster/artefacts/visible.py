@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 _CONTROLS = {*range(32), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
@@ -25,3 +27,17 @@ def escaped(json: str) -> str:
 def finalize(value: Any) -> Any:
     """`visible` for what a template shows; markup stays markup."""
     return value.translate(_PICTURES) if isinstance(value, str) else value
+
+
+def render(
+    template: str, filters: Mapping[str, Callable[..., Any]] = MappingProxyType({}), **values: Any
+) -> str:
+    """The text of a page: markup in values is escaped, their characters are `visible`, and a name that the template
+    knows and `values` lack is an error."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= filters
+    return environment.from_string(template).render(values)

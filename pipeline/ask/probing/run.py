@@ -26,7 +26,7 @@ from cluster.artefacts.storage import (
     staging_directory,
     storage_errors,
 )
-from cluster.artefacts.visible import finalize
+from cluster.artefacts.visible import render
 from pipeline.ask.probing.config import ProbeConfig, ProbeKind
 from pipeline.ask.probing.features import (
     FeatureNetwork,
@@ -232,9 +232,6 @@ def read_result(directory: Path) -> ProbeResult:
 
 def page(reference: str, result: ProbeResult) -> str:
     """HTML of one page without scripts, images or links to other files."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True)
     curves = []
     for number, probe in enumerate(dict.fromkeys(score.probe for score in result.scores)):
         own = [score for score in result.scores if score.probe == probe]
@@ -244,7 +241,8 @@ def page(reference: str, result: ProbeResult) -> str:
         if controls:
             curves.append(Curve(f"{probe}, control task", 2 * number + 1, layers, controls, marked=True))
     drawing = plot(curves, title="accuracy by layer", y_format=lambda y: f"{100 * y:g} %", x_name="layer")
-    return environment.from_string(_PAGE).render(
+    return render(
+        _PAGE,
         title=f"{result.task}, probed in {reference}",
         facts=facts(result),
         drawing=drawing,

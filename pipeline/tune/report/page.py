@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.visible import finalize, visible
+from cluster.artefacts.visible import render, visible
 from cluster.copies import place_of
 from pipeline.inspect.lineage import Node, trace
 from pipeline.run.tracking import connect, tracking_message, tracking_uri
@@ -70,15 +70,10 @@ def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -
     Raises:
         MissingInputError, CorruptArtefactError: `directory` holds no scores, or damaged ones.
     """
-    from jinja2 import Environment, StrictUndefined
-
     opened = ScoresDirectory.open(directory)
     rows = summarise(opened.scores)
     results = [_result(opened, row) for row in rows]
-    environment = Environment(
-        autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
+    filters = {
         "percent": percent,
         "shown": lambda value, metric: shown(metric, value),
         "printed": printed,
@@ -98,8 +93,9 @@ def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -
         }
         for score in opened.scores
     ]
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(
+    return render(
+        TEMPLATE.read_text(encoding="utf-8"),
+        filters,
         name=f"{directory.resolve().parent.name}/{directory.resolve().name}",
         manifest=opened.manifest,
         results=results,
