@@ -30,6 +30,7 @@ from pipeline.commands.scores import show_scores
 
 if TYPE_CHECKING:
     from pipeline.road.ladder.arms import Ladder
+    from pipeline.road.run import Finished
 
 
 def road(
@@ -54,21 +55,30 @@ def road(
                 "Checked: all configurations, source files, files of tasks, and that the network can do the tasks."
             )
         return
-    from pipeline.road.run import Finished, commit_report, facts, read_results, run_stages, stages_of
+    from pipeline.road.run import Finished, commit_report, run_stages, stages_of
     from pipeline.run.submission import JOB_VARIABLE
 
     found = Finished()
     parts = stages_of(settings, stages, found, replace=replace, submission_id=os.environ.get(JOB_VARIABLE))
     typed = shlex.join(["cloze", "road", str(config), *(overrides or ())])
     run_stages(parts, stages, found, typed=typed, address=address)
-    page, results = commit_report(settings, found), read_results(found)
+    page = commit_report(settings, found)
+    if _show_road(f"{settings.name}: from text to scores", found, page, as_json):
+        typer.echo(f"\nNext: cloze lineage {page.parent}   |   the page: {page.resolve().as_uri()}")
+
+
+def _show_road(title: str, found: Finished, page: Path, as_json: bool, **more: str) -> bool:
+    """Print what a road made, as tables or as JSON; returns whether as tables."""
+    from pipeline.road.run import facts, read_results
+
+    results = read_results(found)
     if as_json:
-        print_json(asdict(results) | {"reference": found.reference, "page": str(page)})
-        return
-    print_mapping(f"{settings.name}: from text to scores", facts(found, results))
+        print_json(asdict(results) | {"reference": found.reference, "page": str(page)} | more)
+        return False
+    print_mapping(title, facts(found, results) | more)
     if found.all_scores:
         show_scores(found.all_scores, found.kinds)
-    typer.echo(f"\nNext: cloze lineage {page.parent}   |   the page: {page.resolve().as_uri()}")
+    return True
 
 
 def demo(
@@ -81,42 +91,29 @@ def demo(
 ) -> None:
     """Text to scores on two cores: documents, tokens, pre-training, fine-tuning."""
     from pipeline.road.demo import run_demo
+    from pipeline.run.tracking import runs_page
 
-    report = run_demo(out, kill_a_worker=kill_a_worker)
-    if as_json:
-        print_json(report.as_dict())
+    found, page, killed = run_demo(out, kill_a_worker=kill_a_worker)
+    run = found.run
+    assert run is not None, "a road has a run"
+    if not _show_road("from text to scores", found, page, as_json, **({"killed": killed} if killed else {})):
         return
-    rows = {
-        "corpus": f"{report.documents:,} documents, {report.duplicates:,} exact duplicates dropped,"
-        f" {report.tokens:,} tokens",
-        "pre-training": f"{report.steps:,} steps, {report.tokens_per_s:,.0f} tokens/s",
-        "held-out masked-LM loss": f"{report.loss_start:.2f} at the start, {report.loss_end:.2f} at the end"
-        f" (on {report.held_out_samples:,} samples: ± {report.loss_error:.2f})",
-        **({"a worker was killed": report.killed} if report.killed else {}),
-        "time": ", ".join(f"{part} {spent:.0f} s" for part, spent in report.seconds.items()),
-        "tokens": report.tokens_directory,
-        "run and checkpoints": f"{report.runs_dir}/{report.run}  (MLflow run {report.run_id})",
-        "scores": report.scores_directory,
-    }
-    print_mapping("from text to scores", rows)
-    show_scores(report.scores)
+    runs_dir = run.path.parent
+    steps = 600 + run.config().num_steps
     print("\nWhat to type next (in the environment: source .venv/bin/activate):")
+    print(f"  cloze resume {run.path.name} --runs-dir {runs_dir} --allow-changed steps steps={steps}")
+    print(f"  cloze lineage {page.parent} --runs-dir {runs_dir}")
+    print(f"  cloze export {run.path.name} demo/export --runs-dir {runs_dir}")
+    print(f"\nThe curves: {runs_page(run.info.tracking_uri, [run.info.experiment_id])}")
     print(
-        f"  cloze resume {report.run} --runs-dir {report.runs_dir} --allow-changed steps steps={report.steps + 600}"
+        f"\nAll of it as pages, with the errors and where the scores come from: open\n  {page.resolve().as_uri()}"
     )
-    print(f"  cloze lineage {report.scores_directory} --runs-dir {report.runs_dir}")
-    print(f"  cloze export {report.run} demo/export --runs-dir {report.runs_dir}")
-    print(f"\nThe curves: {report.curves}")
-    print(f"\nAll of it as pages, with the errors and where the scores come from: open\n  {report.page}")
 
 
 def ladder(
     config: ConfigPath,
     overrides: Overrides = None,
     dry_run: DryRun = False,
-    so_far: Annotated[
-        bool, typer.Option("--so-far", help="Start nothing; show the comparisons that are finished.")
-    ] = False,
     markdown: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Also write the tables as Markdown to this file.")
     ] = None,
@@ -137,6 +134,7 @@ def ladder(
         floor_rows,
         render_markdown,
         render_page,
+        time_sentence,
     )
     from pipeline.road.ladder.results import collect, commit_result, spent_on
     from pipeline.road.ladder.running import run_stages
@@ -147,25 +145,18 @@ def ladder(
     if dry_run:
         _show_stages(found, as_json)
         return
-    if not so_far:
-        run_stages(found, shlex.join(["cloze", "ladder", str(config), *(overrides or ())]))
+    run_stages(found, shlex.join(["cloze", "ladder", str(config), *(overrides or ())]))
     result = collect(found)
-    directory = None if so_far else commit_result(found, result)
+    directory = commit_result(found, result)
     spent = spent_on(found)
     if as_json:
-        place = None if directory is None else str(directory)
-        print_json({"directory": place, **result.model_dump(mode="json"), "spent": asdict(spent)})
+        print_json({"directory": str(directory), **result.model_dump(mode="json"), "spent": asdict(spent)})
     else:
         print_table("tasks, in percent", FLOOR_COLUMNS, floor_rows(result))
         for comparison in result.comparisons:
             title = f"{comparison.title}. {comparison.source}: {comparison.finding}; so {comparison.order}"
-            cells = comparison_rows(comparison) or [["not finished"] + [""] * 5]
-            print_table(title, COMPARISON_COLUMNS, cells)
-        typer.echo(
-            f"{spent.finished} of {spent.stages} stages are finished; {spent.cpu_s / 3600:.1f} h of processor cores"
-        )
-        if directory is not None:
-            typer.echo(f"result: {directory}\nNext: cloze lineage {directory}")
+            print_table(title, COMPARISON_COLUMNS, comparison_rows(comparison))
+        typer.echo(f"{time_sentence(spent)}\nresult: {directory}\nNext: cloze lineage {directory}")
     # The result is finished and shown: a page that cannot be written costs nothing but itself.
     if markdown is not None:
         write_page(markdown, render_markdown(result, spent))
@@ -175,24 +166,25 @@ def ladder(
 
 def _show_stages(found: Ladder, as_json: bool) -> None:
     """Print the stages of a ladder with their sizes, and which are finished."""
-    from pipeline.road.ladder.config import read_costs
-    from pipeline.road.ladder.running import USUAL_FLOPS_PER_S, estimated_seconds
-    from pipeline.road.ladder.stages import place_of, stages_of
+    from pipeline.road.ladder.running import estimated_seconds
+    from pipeline.road.ladder.stages import place_of, seconds_of, stages_of
 
-    stages, costs = stages_of(found), read_costs(found.work)
-    places = {name: place_of(stage) for name, stage in stages.items()}
-    left = [stage for name, stage in stages.items() if places[name] is None]
+    rows: list[dict[str, Any]] = []
+    left = []
+    for name, stage in stages_of(found).items():
+        tokens, flops = stage.size()
+        place, seconds = place_of(found, stage), seconds_of(found, stage)
+        rows.append(
+            {
+                "stage": name,
+                "tokens": tokens,
+                "flops": flops,
+                "finished": None if place is None else str(place),
+                "seconds": seconds,
+            }
+        )
+        left += [stage] if place is None else []
     seconds = estimated_seconds(found, left)
-    rows: list[dict[str, Any]] = [
-        {
-            "stage": name,
-            "tokens": stage.tokens,
-            "flops": stage.flops,
-            "finished": None if places[name] is None else str(places[name]),
-            "cpu_s": costs[name].cpu_s if name in costs else None,
-        }
-        for name, stage in stages.items()
-    ]
     if as_json:
         print_json({"stages": rows, "left": len(left), "estimated_s": seconds})
         return
@@ -202,13 +194,13 @@ def _show_stages(found: Ladder, as_json: bool) -> None:
             row["tokens"] or None,
             f"{row['flops']:.2e}" if row["flops"] else "",
             row["finished"] or "to do",
-            None if row["cpu_s"] is None else round(row["cpu_s"]),
+            None if row["seconds"] is None else round(row["seconds"]),
         ]
         for row in rows
     ]
-    print_table(f"stages of {found.config.name}", ("stage", "tokens", "FLOPs", "", "processor s"), cells)
-    time_left = f"about {(seconds or 0) / 60:,.0f} min"
-    if seconds is None:
-        hours = sum(stage.flops for stage in left) / USUAL_FLOPS_PER_S / 3600
-        time_left = f"known once a stage of each kind is finished; pre-training takes about {hours:.1f} hours of a core"
-    print_mapping("left", {"stages": len(left), "time": time_left})
+    print_table(f"stages of {found.config.name}", ("stage", "tokens", "FLOPs", "", "seconds"), cells)
+    time_left = "known once a stage of each kind is finished"
+    print_mapping(
+        "left",
+        {"stages": len(left), "time": time_left if seconds is None else f"about {seconds / 60:,.0f} min"},
+    )

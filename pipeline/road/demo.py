@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import threading
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from cluster.artefacts.errors import MissingInputError
 from data_prep.token_store import TokenStore
@@ -19,54 +16,18 @@ from pipeline.road.stages import RoadConfig, StageConfig, load_stages
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.log.lines import LogKind, read_metrics
-from pipeline.run.tracking import runs_page
-from pipeline.tune.scores import Score
+from pipeline.run.log.lines import read_metrics
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "demo"
 _POLL_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The results of the demo."""
+def run_demo(out: Path, *, kill_a_worker: bool) -> tuple[Finished, Path, str]:
+    """Make everything under `out`, continuing after the finished stages of an earlier, interrupted demo.
 
-    documents: int
-    duplicates: int
-    tokens: int
-    run: str
-    run_id: str
-    steps: int
-    tokens_per_s: float
-    """Median over steps."""
-    loss_start: float
-    """Held-out masked-LM loss before training, nats per predicted token."""
-    loss_end: float
-    loss_error: float
-    """Standard error of `loss_end`, from `held_out_samples` samples."""
-    held_out_samples: int
-    killed: str
-    """The killed worker and the step at which the run continued; empty without a kill."""
-    scores: list[Score]
-    scores_directory: str
-    page: str
-    """The page of the road, with the scores, as a file:// URI."""
-    seconds: dict[str, float]
-    """Wall time of each stage."""
-    runs_dir: str
-    tracking_uri: str
-    curves: str
-    """How to look at the curves in MLflow."""
-    tokens_directory: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """The report as JSON-like data."""
-        return asdict(self) | {"scores": [score.model_dump(mode="json") for score in self.scores]}
-
-
-def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
-    """Make everything under `out`, continuing after the finished stages of an earlier, interrupted demo."""
-    out = out.resolve()
+    Returns:
+        What the stages made, the page of the road, and in words the worker that was killed; empty without a kill.
+    """
     if not CONFIGS.is_dir():
         raise MissingInputError(
             f"The demo's configurations are not at {CONFIGS}.", next_step="run it from a clone: make demo"
@@ -86,31 +47,7 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> Report:
     stages = stages_of(road, loaded, found, replace=True, train=train_and_kill if kill_a_worker else None)
     stages.insert(-1, ("tasks: rows of held-out docstrings", write_tasks))
     run_stages(stages, loaded, found, typed="cloze demo", address="local")
-    assert found.run is not None, "a road has a run"
-    page, run = commit_report(road, found), found.run
-    held_out, train = read_metrics(run, LogKind.HELD_OUT), read_metrics(run)
-    return Report(
-        documents=found.prepared[0].dedup.stats["documents_kept"],
-        duplicates=found.prepared[0].dedup.stats["duplicates"],
-        tokens=found.prepared[0].tokens.stats["tokens"],
-        run=run.path.name,
-        run_id=run.info.run_id,
-        steps=train[-1]["step"],
-        tokens_per_s=statistics.median_high(step["tokens_per_s"] for step in train),
-        loss_start=held_out[0]["loss"],
-        loss_end=held_out[-1]["loss"],
-        loss_error=held_out[-1]["mlm/loss_standard_error"],
-        held_out_samples=loaded.pretrain.evaluation.samples,
-        killed=killed,
-        scores=found.all_scores,
-        scores_directory=str(next(iter(found.scores))),
-        page=page.resolve().as_uri(),
-        seconds=found.seconds,
-        runs_dir=str(loaded.pretrain.runs_dir),
-        tracking_uri=run.info.tracking_uri,
-        curves=runs_page(run.info.tracking_uri, [run.info.experiment_id]),
-        tokens_directory=str(found.stores[0]),
-    )
+    return found, commit_report(road, found), killed
 
 
 def demo_road(out: Path) -> RoadConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from cluster import signals
 from cluster.artefacts.errors import ClozeError, PreemptedError
 from cluster.artefacts.manifest import InputEntry, read_manifest, write_durably
 from cluster.artefacts.storage import commit, staging_directory, storage_errors
-from cluster.artefacts.visible import finalize
+from cluster.artefacts.visible import render
 from cluster.runtime import ray_runtime
 from data_prep.config import PreparationConfig
 from data_prep.job import Prepared, prepare
@@ -249,19 +250,26 @@ def commit_report(road: RoadConfig, found: Finished) -> Path:
 def facts(found: Finished, results: Results) -> dict[str, str]:
     """The lines above the table of scores."""
     assert found.run is not None, "a road has a run"
-    held_out = results.held_out
+    held_out, rows = results.held_out, {}
+    for made, store in zip(found.prepared, results.stores, strict=True):
+        dropped = f"{made.dedup.stats['duplicates']:,} exact duplicates dropped"
+        rows[str(made.token_store)] = (
+            f"{store['documents']:,} documents, {dropped}, {store['tokens']:,} tokens"
+        )
+    speeds = [step["tokens_per_s"] for step in read_metrics(found.run)]
+    speed = f", {statistics.median(speeds):,.0f} tokens/s" if speeds else ""
+    rows["run"] = f"{found.run.path}  (MLflow run {found.run.info.run_id})"
+    rows["pre-training"] = f"{results.steps:,} steps, {results.tokens:,} tokens{speed}"
+    if held_out.values:
+        last = read_metrics(found.run, LogKind.HELD_OUT)[-1]
+        # The error of the total is known where there is one term.
+        errors = [value for name, value in last.items() if name.endswith("/loss_standard_error")]
+        error = f" ± {errors[0]:.3f}" if held_out.metric == "loss" and len(errors) == 1 else ""
+        rows[f"held-out {held_out.metric}"] = (
+            f"{held_out.values[0]:.3f} first, {held_out.values[-1]:.3f}{error} last"
+        )
     return {
-        **{
-            str(path): f"{store['documents']:,} documents, {store['tokens']:,} tokens"
-            for path, store in zip(found.stores, results.stores, strict=True)
-        },
-        "run": f"{found.run.path}  (MLflow run {found.run.info.run_id})",
-        "pre-training": f"{results.steps:,} steps, {results.tokens:,} tokens",
-        **(
-            {f"held-out {held_out.metric}": f"{held_out.values[0]:.3f} first, {held_out.values[-1]:.3f} last"}
-            if held_out.values
-            else {}
-        ),
+        **rows,
         "fine-tuned": found.reference,
         **{f"scores of {place.parent.name}": str(place) for place in found.scores},
         "time of this command": ", ".join(
@@ -287,16 +295,12 @@ def _write_stage_pages(directory: Path, found: Finished) -> list[tuple[str, str]
 
 
 def _page(road: RoadConfig, found: Finished, results: Results, pages: Sequence[tuple[str, str]]) -> str:
-    from jinja2 import Environment, StrictUndefined
-
     rows = summarise(found.all_scores)
     held_out = results.held_out
     curve = Curve(held_out.metric, 0, held_out.steps, held_out.values, marked=True)
-    environment = Environment(
-        autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"percent": percent, "start": start_of}
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    return render(
+        TEMPLATE.read_text(encoding="utf-8"),
+        {"percent": percent, "start": start_of},
         name=road.name,
         facts=facts(found, results),
         rows=rows,

@@ -62,7 +62,7 @@ class Ladder:
 
     @property
     def work(self) -> Path:
-        """Beside the result: settings, logs and costs of the stages."""
+        """Beside the result: settings and logs of the stages."""
         return self.config.out / f"{self.config.name}-stages"
 
     @property
@@ -101,13 +101,24 @@ class Ladder:
             return self.config.tokens
         return round(self.config.tokens * self.flops_per_token(like) / self.flops_per_token(arm))
 
+    def size_of(self, arm: str) -> tuple[int, float]:
+        """Tokens, of whole updates, and model FLOPs of the pre-training of an arm; zeros without one."""
+        if self.arms[arm].is_random:
+            return 0, 0.0
+        run = self.run_of(arm, self.config.seeds[0])
+        tokens = run.tokens_before(run.num_steps)
+        return tokens, tokens * self.flops_per_token(arm)
+
+    def run_name(self, arm: str, seed: int) -> str:
+        """The name of the pre-training of an arm; arms that share it get the same."""
+        like = self.arms[arm].settings.same_compute_as
+        stem = self.arms[arm].settings.pretrain.stem + (f"-compute-of-{like}" if like else "")
+        return f"{self.config.name}-{stem}-seed{seed}"
+
     def run_of(self, arm: str, seed: int) -> PretrainConfig:
-        """The pre-training of an arm; arms that share it get the same."""
-        chosen = self.arms[arm]
-        like = chosen.settings.same_compute_as
-        stem = chosen.settings.pretrain.stem + (f"-compute-of-{like}" if like else "")
-        named = {"name": f"{self.config.name}-{stem}-seed{seed}", "seed": seed}
-        return with_tokens(chosen.pretrain.model_copy(update=named), self.tokens(arm))
+        """The pre-training of an arm."""
+        named = {"name": self.run_name(arm, seed), "seed": seed}
+        return with_tokens(self.arms[arm].pretrain.model_copy(update=named), self.tokens(arm))
 
     def finetuning_of(self, arm: str, seed: int) -> FinetuneConfig:
         """The fine-tuning of an arm with a seed."""

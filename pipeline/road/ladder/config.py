@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-import orjson
 from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import ConfigProblem
-from cluster.artefacts.storage import contents_of, storage_errors
 from pipeline.config.loading import Config
 from pipeline.config.problems import SettingsMisfit, nearest
 from pipeline.tune.config import NAME_PATTERN
@@ -149,40 +146,3 @@ def _unknown(key: str, value: str, kind: str, allowed: Iterable[str]) -> ConfigP
     near = nearest(value or key.rpartition(".")[2], list(allowed))
     hint = f"; did you mean {near}?" if near else ""
     return ConfigProblem(key, value, f"is no {kind}{hint}; there are {', '.join(allowed)}")
-
-
-COSTS_FILE = "costs.jsonl"
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The time of a stage."""
-
-    stage: str
-    wall_s: float
-    """Seconds by the clock."""
-    cpu_s: float
-    """Seconds of processor cores, of the stage's process and those that it started."""
-    exit_code: int = 0
-    """0 for a finished attempt."""
-
-
-def add_cost(work: Path, cost: Cost) -> None:
-    """Append an attempt to the file."""
-    with storage_errors(work), (work / COSTS_FILE).open("ab") as stream:
-        stream.write(orjson.dumps(asdict(cost), option=orjson.OPT_APPEND_NEWLINE))
-
-
-def read_costs(work: Path) -> Mapping[str, Cost]:
-    """All attempts at each stage together; attempts that were killed with the whole ladder are missing."""
-    path, found = work / COSTS_FILE, dict[str, Cost]()
-    if not path.exists():
-        return found
-    with contents_of(path):
-        for line in path.read_bytes().splitlines():
-            one = Cost(**orjson.loads(line))
-            before = found.get(one.stage, Cost(one.stage, 0.0, 0.0))
-            found[one.stage] = Cost(
-                one.stage, before.wall_s + one.wall_s, before.cpu_s + one.cpu_s, one.exit_code
-            )
-    return found

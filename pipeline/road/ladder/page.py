@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from cluster.artefacts.visible import finalize
+from cluster.artefacts.visible import render
 from pipeline.road.ladder.comparing import Verdict
 from pipeline.road.ladder.results import ComparisonResult, LadderResult, Spent
 from pipeline.tune.report.page import percent
@@ -23,7 +23,7 @@ COMPARISON_COLUMNS = (
 )
 FLOOR_COLUMNS = ("task", "metric", "examples", "most frequent label", "words alone", "ceiling")
 SUMMARY_COLUMNS = ("comparison", "pairs", "same order", "opposite", "within the spread")
-ARM_COLUMNS = ("arm", "objective", "tokens", "FLOPs", "held out, start to end", "processor s")
+ARM_COLUMNS = ("arm", "objective", "tokens", "FLOPs", "held out, start to end", "seconds")
 
 
 def signed(share: float) -> str:
@@ -82,26 +82,13 @@ def summary_rows(result: LadderResult) -> list[list[str]]:
     for comparison in result.comparisons:
         verdicts = [pair.verdict for task in comparison.tasks for pair in task.pairs]
         counts = [str(verdicts.count(verdict)) for verdict in get_args(Verdict)]
-        rows.append([comparison.title, str(len(verdicts)) if verdicts else "not finished", *counts])
+        rows.append([comparison.title, str(len(verdicts)), *counts])
     return rows
 
 
-def progress_sentence(result: LadderResult, spent: Spent) -> str:
-    """A sentence about an unfinished ladder; empty for a finished one."""
-    if spent.finished == spent.stages:
-        return ""
-    return (
-        f"This ladder is not finished: {spent.finished} of {spent.stages} stages are. Comparisons are made on the seeds"
-        " that all of their arms have, at least two."
-    )
-
-
 def time_sentence(spent: Spent) -> str:
-    """A sentence about the time of the finished stages."""
-    return (
-        f"The finished stages took {spent.cpu_s / 3600:.1f} hours of processor cores; their times by the clock add up"
-        f" to {spent.wall_s / 3600:.1f} hours, of which some ran side by side."
-    )
+    """A sentence about the time of the trainings."""
+    return f"The trainings took {spent.total_s / 3600:.1f} hours by the clock, all added up; some ran side by side."
 
 
 def method(result: LadderResult) -> str:
@@ -119,22 +106,21 @@ def render_markdown(result: LadderResult, spent: Spent) -> str:
     """The whole document; the same result and costs give the same text."""
     parts = [
         f"# Does pre-training help? The ladder `{result.name}`",
-        " ".join(filter(None, [progress_sentence(result, spent), time_sentence(spent)])),
+        time_sentence(spent),
         table(SUMMARY_COLUMNS, summary_rows(result)),
         method(result),
     ]
     for comparison in result.comparisons:
-        rows = comparison_rows(comparison)
         parts += [
             f"## {comparison.title}",
             f"{comparison.source}: {comparison.finding}; so {comparison.order}.",
         ]
         parts += [comparison.note] if comparison.note else []
-        parts.append(table(COMPARISON_COLUMNS, rows) if rows else "Not finished.")
+        parts.append(table(COMPARISON_COLUMNS, comparison_rows(comparison)))
     parts += ["## Tasks", table(FLOOR_COLUMNS, floor_rows(result))]
     parts += ["## Arms", "Each with one seed.", table(ARM_COLUMNS, arm_rows(result, spent))]
     parts += ["## Scores", "Each artefact holds the predictions that these figures are computed from."]
-    parts.append("\n".join(f"- {name}: `{place}`" for name, place in result.scores.items()) or "None yet.")
+    parts.append("\n".join(f"- {name}: `{place}`" for name, place in result.scores.items()))
     return "\n\n".join(parts) + "\n"
 
 
@@ -154,16 +140,11 @@ NEAR = 0.05
 def render_page(result: LadderResult, spent: Spent) -> str:
     """HTML of one page without scripts, images or links to other files. The same result and costs give the same
     page."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(
+    return render(
+        TEMPLATE.read_text(encoding="utf-8"),
         result=result,
         width=WIDTH,
-        facts=[text for text in (progress_sentence(result, spent), time_sentence(spent)) if text],
+        time=time_sentence(spent),
         method=method(result),
         summary=(SUMMARY_COLUMNS, summary_rows(result)),
         comparisons=[

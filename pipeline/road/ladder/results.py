@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,8 @@ from cluster.artefacts.storage import (
 )
 from pipeline.road.ladder.arms import Ladder
 from pipeline.road.ladder.comparing import ArmScore, Pair, arm_score, compare, floors_of, sums_of_task
-from pipeline.road.ladder.config import CeilingConfig, read_costs
-from pipeline.road.ladder.stages import Finetuning, Pretraining, place_of, stages_of
+from pipeline.road.ladder.config import CeilingConfig
+from pipeline.road.ladder.stages import Stage, finetuning, place_of, pretraining, seconds_of, stages_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.history import StoredSettings
 from pipeline.run.log.lines import LogKind, read_metrics
@@ -51,8 +52,8 @@ class Pretrained(_Frozen):
     """Model FLOPs, per seed."""
     held_out: tuple[float, float] | None = None
     """The loss on held-out samples before the first update and after the last one (or the metric that the run decides
-    by), mean over the finished seeds: a pre-training that learned nothing shows here before it shows in scores. None
-    without a finished run."""
+    by), mean over the seeds: a pre-training that learned nothing shows here before it shows in scores. None without a
+    run."""
 
 
 class TaskResult(_Frozen):
@@ -66,7 +67,7 @@ class TaskResult(_Frozen):
 
 
 class ComparisonResult(_Frozen):
-    """A comparison on all of its tasks that are finished."""
+    """A comparison on all of its tasks."""
 
     name: str
     title: str
@@ -76,7 +77,6 @@ class ComparisonResult(_Frozen):
     """Order of the arms in the paper, such as `none < masked`."""
     note: str
     tasks: tuple[TaskResult, ...]
-    """Empty while no task is finished with at least two seeds."""
 
 
 class TaskFacts(_Frozen):
@@ -105,30 +105,25 @@ class LadderResult(_Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Costs of the finished stages."""
+    """Seconds by the clock of the trainings of a finished ladder."""
 
-    stages: int
-    finished: int
-    wall_s: float
-    """Sum over stages by the clock; some ran side by side."""
-    cpu_s: float
-    """Seconds of processor cores."""
+    total_s: float
+    """Sum over all trainings; some ran side by side."""
     by_arm: Mapping[str, float]
-    """Seconds of processor cores of the pre-training of an arm, mean over seeds."""
+    """Of the pre-training of an arm, mean over seeds; 0 without one."""
 
 
 def collect(ladder: Ladder) -> LadderResult:
-    """The result of the stages that are finished now.
+    """The result of a finished ladder.
 
     Raises:
         CorruptArtefactError: scores are damaged.
         ValueError: predictions have another score than was saved.
     """
     opened = {
-        (arm, seed): ScoresDirectory.open(place)
+        (arm, seed): ScoresDirectory.open(_place(ladder, finetuning(ladder, arm, seed)))
         for arm in ladder.arms
         for seed in ladder.config.seeds
-        if (place := place_of(Finetuning(ladder, arm, seed))) is not None
     }
     found: dict[tuple[str, str], dict[int, tuple[float, Sums]]] = {}
     for (arm, seed), scores in opened.items():
@@ -164,7 +159,7 @@ def commit_result(ladder: Ladder, result: LadderResult) -> Path:
         open_artefact(directory, kind=KIND, repair="delete it, and type the same command again")
         return directory
     spent = spent_on(ladder)
-    stats = {"key": key, "wall_s": spent.wall_s, "cpu_s": spent.cpu_s, "cpu_s_by_arm": dict(spent.by_arm)}
+    stats = {"key": key, "seconds": spent.total_s, "seconds_by_arm": dict(spent.by_arm)}
     staging = staging_directory(directory, key)
     with storage_errors(staging):
         shutil.rmtree(staging, ignore_errors=True)
@@ -175,60 +170,53 @@ def commit_result(ladder: Ladder, result: LadderResult) -> Path:
 
 
 def spent_on(ladder: Ladder) -> Spent:
-    """The time of the finished stages."""
-    stages, costs = stages_of(ladder), read_costs(ladder.work)
-    own = [cost for name, cost in costs.items() if name in stages]
-    by_arm = {}
-    for arm in ladder.arms.values():
-        names = (
-            []
-            if arm.is_random
-            else [Pretraining(ladder, arm.name, seed).name for seed in ladder.config.seeds]
-        )
-        seconds = [costs[name].cpu_s for name in names if name in costs and not costs[name].exit_code]
-        by_arm[arm.name] = sum(seconds) / len(seconds) if seconds else 0.0
-    return Spent(
-        stages=len(stages),
-        finished=sum(place_of(stage) is not None for stage in stages.values()),
-        wall_s=round(sum(cost.wall_s for cost in own), 1),
-        cpu_s=round(sum(cost.cpu_s for cost in own), 1),
-        by_arm=by_arm,
-    )
+    """The time of the trainings of a finished ladder."""
+    seconds = {name: seconds_of(ladder, stage) or 0.0 for name, stage in stages_of(ladder).items()}
+    seeds = ladder.config.seeds
+    by_arm = {
+        arm.name: 0.0
+        if arm.is_random
+        else statistics.fmean(seconds[pretraining(ladder, arm.name, seed).name] for seed in seeds)
+        for arm in ladder.arms.values()
+    }
+    return Spent(round(sum(seconds.values()), 1), by_arm)
+
+
+def _place(ladder: Ladder, stage: Stage) -> Path:
+    place = place_of(ladder, stage)
+    assert place is not None, f"{stage.name} is finished"
+    return place
 
 
 def _pretrained(ladder: Ladder, arm: str) -> Pretrained:
     chosen = ladder.arms[arm]
     if chosen.is_random:
         return Pretrained(arm=arm, objective="", tokens=0, flops=0.0)
-    stages = [Pretraining(ladder, arm, seed) for seed in ladder.config.seeds]
     ends = []
-    for stage in stages:
-        if (place := place_of(stage)) is not None:
-            run = RunDirectory(place)
-            # The metric that decides between a run's checkpoints, at every evaluation.
-            values = [one.get(StoredSettings.of(run).metric) for one in read_metrics(run, LogKind.HELD_OUT)]
-            finite = [one for one in values if isinstance(one, int | float) and math.isfinite(one)]
-            ends += [(finite[0], finite[-1])] if finite else []
+    for seed in ladder.config.seeds:
+        run = RunDirectory(_place(ladder, pretraining(ladder, arm, seed)))
+        # The metric that decides between a run's checkpoints, at every evaluation.
+        values = [one.get(StoredSettings.of(run).metric) for one in read_metrics(run, LogKind.HELD_OUT)]
+        finite = [one for one in values if isinstance(one, int | float) and math.isfinite(one)]
+        ends += [(finite[0], finite[-1])] if finite else []
+    tokens, flops = ladder.size_of(arm)
+    held_out = (
+        (statistics.fmean(one for one, _ in ends), statistics.fmean(one for _, one in ends)) if ends else None
+    )
     return Pretrained(
-        arm=arm,
-        objective=chosen.pretrain.objective.kind,
-        tokens=stages[0].tokens,
-        flops=stages[0].flops,
-        held_out=(sum(one for one, _ in ends) / len(ends), sum(one for _, one in ends) / len(ends))
-        if ends
-        else None,
+        arm=arm, objective=chosen.pretrain.objective.kind, tokens=tokens, flops=flops, held_out=held_out
     )
 
 
 def _facts(ladder: Ladder, task: str, opened: Sequence[ScoresDirectory]) -> TaskFacts:
     config = ladder.arms[ladder.config.arms_of(task)[0]].finetune
     settings = config.tasks[task]
-    score = next((each for scores in opened for each in scores.scores if each.task == task), None)
+    score = next(each for scores in opened for each in scores.scores if each.task == task)
     return TaskFacts(
         task=task,
         metric=settings.metrics[0],
-        num_train_examples=score.num_train_examples if score else 0,
-        num_evaluation_examples=score.num_evaluation_examples if score else 0,
+        num_train_examples=score.num_train_examples,
+        num_evaluation_examples=score.num_evaluation_examples,
         floors=floors_of(config, task),
         ceiling=ladder.config.ceilings.get(task),
     )
@@ -238,7 +226,6 @@ def _comparison(
     ladder: Ladder, name: str, found: Mapping[tuple[str, str], Mapping[int, tuple[float, Sums]]]
 ) -> ComparisonResult:
     config = ladder.config.comparisons[name]
-    tasks = [_task_result(config.arms, task, found) for task in config.tasks]
     return ComparisonResult(
         name=name,
         title=config.title,
@@ -246,7 +233,7 @@ def _comparison(
         finding=config.finding,
         order=" < ".join(config.arms),
         note=config.note,
-        tasks=tuple(task for task in tasks if task is not None),
+        tasks=tuple(_task_result(config.arms, task, found) for task in config.tasks),
     )
 
 
@@ -254,13 +241,8 @@ def _task_result(
     arms: Sequence[str],
     task: str,
     found: Mapping[tuple[str, str], Mapping[int, tuple[float, Sums]]],
-) -> TaskResult | None:
-    """All arms on a task, on the seeds that all have; None below two such seeds."""
-    own = {arm: found.get((arm, task), {}) for arm in arms}
-    seeds = sorted(set.intersection(*(set(values) for values in own.values())))
-    if len(seeds) < 2:
-        return None
-    scores = [arm_score(arm, {seed: own[arm][seed][0] for seed in seeds}) for arm in arms]
-    sums = {arm: [own[arm][seed][1] for seed in seeds] for arm in arms}
+) -> TaskResult:
+    scores = [arm_score(arm, {seed: score for seed, (score, _) in found[arm, task].items()}) for arm in arms]
+    sums = {arm: [own for _, own in found[arm, task].values()] for arm in arms}
     pairs = [compare(lower, higher, sums) for lower, higher in itertools.pairwise(scores)]
     return TaskResult(task=task, scores=tuple(scores), pairs=tuple(pairs))

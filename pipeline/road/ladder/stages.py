@@ -7,18 +7,21 @@ own: a killed one goes on where its artefacts end, and a killed training from it
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from cluster.artefacts.manifest import hash_file, read_manifest, write_durably
 from cluster.artefacts.places import absolute
 from cluster.artefacts.storage import is_committed, storage_errors
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.checkpoint.checkpoint import read_trainer_state
 from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_yaml
 from pipeline.config.shipped import find_beside
 from pipeline.road.ladder.arms import Ladder
-from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.tune.scores import START
 
@@ -26,165 +29,140 @@ _CLOZE = (sys.executable, "-m", "pipeline.cli")
 
 
 @dataclass(frozen=True)
-class Preparation:
-    """Token stores from source files."""
+class Stage:
+    """One artefact that a ladder needs."""
 
-    ladder: Ladder
-    file: Path
-    """The data configuration, as the ladder names it."""
-
-    needs, alone, tokens, flops = (), True, 0, 0.0
+    kind: Literal["data", "pretrain", "finetune"]
+    name: str
+    """Unique, and safe in names of files."""
+    place: Callable[[], Path | None]
+    """Look for the finished artefact."""
+    command: Callable[[], list[str]]
+    """Prepare a process that makes or continues it."""
+    needs: tuple[str, ...] = ()
+    """Names of stages that must be finished before."""
+    size: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
+    """Tokens and model FLOPs of a pre-training."""
 
     @property
-    def name(self) -> str:
-        return f"data-{self.ladder.data[self.file].name}"
+    def alone(self) -> bool:
+        """Whether it takes the whole machine."""
+        return self.kind == "data"
 
-    def place(self) -> Path | None:
-        tokens = self.ladder.data[self.file].out / "tokens"
+
+def preparation(ladder: Ladder, file: Path) -> Stage:
+    """Token stores from source files, by a data configuration as the ladder names it."""
+    config = ladder.data[file]
+
+    def place() -> Path | None:
+        tokens = config.out / "tokens"
         return tokens if is_committed(tokens) else None
 
-    def command(self) -> list[str]:
-        return [*_CLOZE, "data", "prepare", str(find_beside(self.ladder.path.parent, self.file))]
+    def command() -> list[str]:
+        return [*_CLOZE, "data", "prepare", str(find_beside(ladder.path.parent, file))]
+
+    return Stage("data", f"data-{config.name}", place, command)
 
 
-@dataclass(frozen=True)
-class Pretraining:
-    """A run, shared by the arms that differ in fine-tuning alone."""
+def preparations(ladder: Ladder, arm: str) -> list[Stage]:
+    """The stages that make the token stores of an arm."""
+    stores = {absolute(store.path) for store in ladder.arms[arm].pretrain.data.stores}
+    return [
+        preparation(ladder, file)
+        for file, data in ladder.data.items()
+        if (data.out / "tokens").resolve() in stores
+    ]
 
-    ladder: Ladder
-    arm: str
-    """One of the arms that read it."""
-    seed: int
 
-    alone = False
+def pretraining(ladder: Ladder, arm: str, seed: int) -> Stage:
+    """The run of an arm, shared by the arms that differ in fine-tuning alone."""
 
-    @property
-    def config(self) -> PretrainConfig:
-        """The configuration of the run."""
-        return self.ladder.run_of(self.arm, self.seed)
-
-    @property
-    def name(self) -> str:
-        return f"pretrain-{self.config.name}"
-
-    @property
-    def data(self) -> list[Preparation]:
-        """The stages that make its token stores."""
-        stores = {absolute(store.path) for store in self.ladder.arms[self.arm].pretrain.data.stores}
-        made = self.ladder.data.items()
-        return [
-            Preparation(self.ladder, file) for file, data in made if (data.out / "tokens").resolve() in stores
-        ]
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return tuple(each.name for each in self.data)
-
-    @property
-    def tokens(self) -> int:
-        return self.config.tokens_before(self.config.num_steps)
-
-    @property
-    def flops(self) -> float:
-        return self.tokens * self.ladder.flops_per_token(self.arm)
-
-    def place(self) -> Path | None:
+    # The tokens of a run, and so its settings, may depend on the vocabulary, which is known once the data is prepared.
+    def place() -> Path | None:
         from pipeline.pretrain.launch import find_same_run, is_finished
 
-        run = find_same_run(self.config)
+        run = find_same_run(ladder.run_of(arm, seed))
         return run.path if run is not None and is_finished(run) else None
 
-    def command(self) -> list[str]:
+    def command() -> list[str]:
         from pipeline.pretrain.launch import create_run, find_same_run
 
-        run = find_same_run(self.config) or create_run(self.config)
+        config = ladder.run_of(arm, seed)
+        run = find_same_run(config) or create_run(config)
         return [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
 
+    name = f"pretrain-{ladder.run_name(arm, seed)}"
+    needs = tuple(each.name for each in preparations(ladder, arm))
+    return Stage("pretrain", name, place, command, needs, partial(ladder.size_of, arm))
 
-@dataclass(frozen=True)
-class Finetuning:
+
+def finetuning(ladder: Ladder, arm: str, seed: int) -> Stage:
     """The scores of an arm on its tasks, with predictions."""
+    name, run = f"finetune-{arm}-seed{seed}", pretraining(ladder, arm, seed)
+    is_random = ladder.arms[arm].is_random
 
-    ladder: Ladder
-    arm: str
-    seed: int
-
-    alone, tokens, flops = False, 0, 0.0
-
-    @property
-    def name(self) -> str:
-        return f"finetune-{self.arm}-seed{self.seed}"
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        pretraining = self._pretraining
-        return pretraining.needs if self.ladder.arms[self.arm].is_random else (pretraining.name,)
-
-    def place(self) -> Path | None:
-        config = self.ladder.finetuning_of(self.arm, self.seed)
+    def place() -> Path | None:
+        config = ladder.finetuning_of(arm, seed)
+        places = sorted((config.out / config.name).glob("*"))
         return next(
-            (
-                path
-                for path in sorted((config.out / config.name).glob("*"))
-                if is_committed(path) and self._is_wanted(path)
-            ),
-            None,
+            (path for path in places if is_committed(path) and _is_wanted(ladder, arm, seed, path)), None
         )
 
-    def command(self) -> list[str]:
-        config = self.ladder.finetuning_of(self.arm, self.seed)
-        file = self.ladder.work / "settings" / f"{self.name}.yaml"
+    def command() -> list[str]:
+        file = ladder.work / "settings" / f"{name}.yaml"
         with storage_errors(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(file, to_yaml(config).encode())
-        reference = "random"
-        if not self.ladder.arms[self.arm].is_random:
-            reference = f"{place_of(self._pretraining)}@latest"
+            write_durably(file, to_yaml(ladder.finetuning_of(arm, seed)).encode())
+        reference = "random" if is_random else f"{place_of(ladder, run)}@latest"
         return [*_CLOZE, "finetune", str(file), "--from", reference, "--replace"]
 
-    @property
-    def _pretraining(self) -> Pretraining:
-        return Pretraining(self.ladder, self.arm, self.seed)
-
-    def _is_wanted(self, path: Path) -> bool:
-        """Whether scores are of this arm's weights, tasks and settings."""
-        config, manifest = self.ladder.finetuning_of(self.arm, self.seed), read_manifest(path)
-        wanted = {
-            name: task.identity() | {"training": config.training_of(name).model_dump(mode="json")}
-            for name, task in config.tasks.items()
-        }
-        settings = manifest.config
-        if settings.get("tasks") != wanted or settings.get("seeds") != [self.seed] or START in settings:
-            return False
-        started_from = {entry.fingerprint for entry in manifest.inputs if entry.kind == CHECKPOINT_KIND}
-        if config.scratch is not None:
-            files = {entry.fingerprint for entry in manifest.inputs}
-            tokenizer = config.scratch.tokenizer
-            return (
-                not started_from
-                and isinstance(tokenizer, Path)
-                and tokenizer.exists()
-                and hash_file(tokenizer)[0] in files
-            )
-        run = place_of(self._pretraining)
-        if run is None:
-            return False
-        store = store_of(RunDirectory(run))
-        return started_from == {read_manifest(store.local(store.steps()[-1])).fingerprint}
+    return Stage("finetune", name, place, command, run.needs if is_random else (run.name,))
 
 
-Stage = Preparation | Pretraining | Finetuning
-"""One artefact that a ladder needs. All have `name`, unique and safe in names of files; `needs`, names of stages that
-must be finished before; `alone`, whether it takes the whole machine; `tokens` and model `flops` of its pre-training;
-`place()`, the finished artefact or None; and `command()`, which prepares a process that makes or continues it."""
+def _is_wanted(ladder: Ladder, arm: str, seed: int, path: Path) -> bool:
+    """Whether scores are of an arm's weights, tasks and settings."""
+    config, manifest = ladder.finetuning_of(arm, seed), read_manifest(path)
+    wanted = {
+        name: task.identity() | {"training": config.training_of(name).model_dump(mode="json")}
+        for name, task in config.tasks.items()
+    }
+    settings = manifest.config
+    if settings.get("tasks") != wanted or settings.get("seeds") != [seed] or START in settings:
+        return False
+    started_from = {entry.fingerprint for entry in manifest.inputs if entry.kind == CHECKPOINT_KIND}
+    if config.scratch is not None:
+        files = {entry.fingerprint for entry in manifest.inputs}
+        tokenizer = config.scratch.tokenizer
+        return (
+            not started_from
+            and isinstance(tokenizer, Path)
+            and tokenizer.exists()
+            and hash_file(tokenizer)[0] in files
+        )
+    run = place_of(ladder, pretraining(ladder, arm, seed))
+    return run is not None and started_from == {read_manifest(_last_checkpoint(run)).fingerprint}
 
 
-def place_of(stage: Stage) -> Path | None:
+def _last_checkpoint(run: Path) -> Path:
+    store = store_of(RunDirectory(run))
+    return store.local(store.steps()[-1])
+
+
+def place_of(ladder: Ladder, stage: Stage) -> Path | None:
     """The finished artefact of a stage; None where it is not finished. A finished one is looked for once."""
-    places = stage.ladder.places
-    if stage.name not in places and (found := stage.place()) is not None:
-        places[stage.name] = found
-    return places.get(stage.name)
+    if stage.name not in ladder.places and (found := stage.place()) is not None:
+        ladder.places[stage.name] = found
+    return ladder.places.get(stage.name)
+
+
+def seconds_of(ladder: Ladder, stage: Stage) -> float | None:
+    """Seconds by the clock that a finished training recorded; None for another stage."""
+    place = place_of(ladder, stage)
+    if place is None or stage.kind == "data":
+        return None
+    if stage.kind == "pretrain":
+        return read_trainer_state(_last_checkpoint(place)).elapsed_s
+    return sum(read_manifest(place).stats["seconds"].values())
 
 
 def stages_of(ladder: Ladder) -> dict[str, Stage]:
@@ -193,10 +171,9 @@ def stages_of(ladder: Ladder) -> dict[str, Stage]:
     stages: list[Stage] = []
     for seed in ladder.config.seeds:
         for arm in ladder.arms.values():
-            pretraining = Pretraining(ladder, arm.name, seed)
-            stages += pretraining.data
-            stages += [] if arm.is_random else [pretraining]
-            stages.append(Finetuning(ladder, arm.name, seed))
+            stages += preparations(ladder, arm.name)
+            stages += [] if arm.is_random else [pretraining(ladder, arm.name, seed)]
+            stages.append(finetuning(ladder, arm.name, seed))
     # Arms may share a run: its first one makes it.
     found: dict[str, Stage] = {}
     for stage in stages:

@@ -21,10 +21,9 @@ from cluster.artefacts.errors import ConfigError
 from pipeline.inspect.lineage import trace
 from pipeline.pretrain.launch import find_same_run
 from pipeline.road.ladder.arms import Ladder, load_ladder
-from pipeline.road.ladder.config import read_costs
 from pipeline.road.ladder.results import collect, commit_result
 from pipeline.road.ladder.running import run_stages
-from pipeline.road.ladder.stages import Pretraining, place_of, stages_of
+from pipeline.road.ladder.stages import place_of, pretraining, seconds_of, stages_of
 from pipeline.run.events import Event
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.real_text import write_text_store
@@ -183,10 +182,20 @@ def test_stopped_ladder_ends_with_75_and_the_command_that_continues_it(
 
 def test_same_command_continues_the_runs_that_had_begun(finished: Ended, ladder: Ladder):
     assert finished.code == 0, finished.err
-    runs = [find_same_run(Pretraining(ladder, "masked", seed).config) for seed in (1, 2)]
+    runs = [find_same_run(ladder.run_of("masked", seed)) for seed in (1, 2)]
     assert len(list(Path("runs").glob("two-masked-*"))) == 2
     assert sum(len(one.events(Event.STARTED)) for one in runs if one is not None) > 2
-    assert all(cost.cpu_s > 0 for cost in read_costs(ladder.work).values())
+
+
+def test_times_are_those_that_trainings_recorded(shown: dict[str, Any], ladder: Ladder):
+    seconds = {name: seconds_of(ladder, stage) for name, stage in stages_of(ladder).items()}
+    runs = [seconds[f"pretrain-two-masked-seed{seed}"] for seed in (1, 2)]
+    assert seconds.pop("data-text") is None
+    assert all(value is not None and value > 0 for value in seconds.values())
+    assert shown["spent"]["by_arm"] == pytest.approx(
+        {"none": 0.0, "masked": statistics.fmean(filter(None, runs))}
+    )
+    assert shown["spent"]["total_s"] == pytest.approx(sum(filter(None, seconds.values())), abs=0.1)
 
 
 def test_figures_are_those_of_the_saved_predictions(shown: dict[str, Any], ladder: Ladder):
@@ -209,7 +218,7 @@ def test_figures_are_those_of_the_saved_predictions(shown: dict[str, Any], ladde
 def test_arms_show_their_held_out_loss_before_and_after_pre_training(shown: dict[str, Any], ladder: Ladder):
     first, last = [], []
     for seed in (1, 2):
-        run = place_of(Pretraining(ladder, "masked", seed))
+        run = place_of(ladder, pretraining(ladder, "masked", seed))
         assert run is not None
         lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
         losses = [line["data"]["loss"] for line in lines if line["kind"] == "held_out"]
@@ -250,14 +259,14 @@ def test_pages_show_verdicts_and_need_nothing_else(finished: Ended, ladder: Ladd
 
 def test_another_budget_is_another_ladder(finished: Ended, ladder: Ladder):
     longer = load_ladder(Path("ladder.yaml"), ["tokens=50000"])
-    left = [name for name, stage in stages_of(longer).items() if place_of(stage) is None]
+    left = [name for name, stage in stages_of(longer).items() if place_of(longer, stage) is None]
     assert left == [
         "pretrain-two-masked-seed1",
         "finetune-masked-seed1",
         "pretrain-two-masked-seed2",
         "finetune-masked-seed2",
     ]
-    assert all(place_of(stage) is not None for stage in stages_of(ladder).values())
+    assert all(place_of(ladder, stage) is not None for stage in stages_of(ladder).values())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,9 @@ from cluster.artefacts.errors import StagesFailedError
 from pipeline.config.loading import validate
 from pipeline.road.ladder import running
 from pipeline.road.ladder.arms import Ladder
-from pipeline.road.ladder.config import LadderConfig, read_costs
+from pipeline.road.ladder.config import LadderConfig
 from pipeline.road.ladder.running import run_stages
+from pipeline.road.ladder.stages import Stage
 
 NOTE = """
 import sys, time
@@ -29,23 +30,17 @@ sys.exit(code)
 """
 
 
-@dataclass(frozen=True)
-class Noted:
+def noted(
+    ladder: Ladder, name: str, needs: tuple[str, ...] = (), *, alone: bool = False, exit_code: int = 0
+) -> Stage:
     """A stage that is finished when its file is there."""
+    out = ladder.config.out
 
-    ladder: Ladder
-    name: str
-    needs: tuple[str, ...] = ()
-    alone: bool = False
-    exit_code: int = 0
-    tokens, flops = 0, 0.0
+    def place() -> Path | None:
+        return path if (path := out / f"{name}.done").exists() else None
 
-    def place(self) -> Path | None:
-        path = self.ladder.config.out / f"{self.name}.done"
-        return path if path.exists() else None
-
-    def command(self) -> list[str]:
-        return [sys.executable, "-c", NOTE, str(self.ladder.config.out), self.name, str(self.exit_code)]
+    command = [sys.executable, "-c", NOTE, str(out), name, str(exit_code)]
+    return Stage("data" if alone else "pretrain", name, place, lambda: command, needs)
 
 
 @pytest.fixture
@@ -69,8 +64,9 @@ def ladder(tmp_path: Path) -> Ladder:
 def order_of(ladder: Ladder, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Run stages, and tell the order in which they began (+) and ended (-)."""
 
-    def ran(*stages: Noted) -> list[str]:
+    def ran(*stages: Stage) -> list[str]:
         monkeypatch.setattr(running, "stages_of", lambda _: {stage.name: stage for stage in stages})
+        monkeypatch.setattr(running, "seconds_of", lambda *_: None)
         monkeypatch.setattr(running, "prepare_tracking", lambda _: None)
         run_stages(ladder, "cloze ladder ladder.yaml")
         return (ladder.config.out / "order").read_text().split()
@@ -85,13 +81,13 @@ def most_at_once(order: list[str]) -> int:
 
 def test_two_run_at_once_and_none_before_those_that_it_needs(ladder: Ladder, order_of):
     stages = [
-        Noted(ladder, "data", alone=True),
-        Noted(ladder, "one", ("data",)),
-        Noted(ladder, "tuned-one", ("one",)),
-        Noted(ladder, "two", ("data",)),
-        Noted(ladder, "three", ("data",)),
-        Noted(ladder, "more-data", alone=True),
-        Noted(ladder, "four", ("more-data",)),
+        noted(ladder, "data", alone=True),
+        noted(ladder, "one", ("data",)),
+        noted(ladder, "tuned-one", ("one",)),
+        noted(ladder, "two", ("data",)),
+        noted(ladder, "three", ("data",)),
+        noted(ladder, "more-data", alone=True),
+        noted(ladder, "four", ("more-data",)),
     ]
     order = order_of(*stages)
     assert order[:2] == ["+data", "-data"]
@@ -99,22 +95,21 @@ def test_two_run_at_once_and_none_before_those_that_it_needs(ladder: Ladder, ord
     assert order.index("-one") < order.index("+tuned-one")
     assert order[order.index("+more-data") + 1] == "-more-data"
     assert len(order) == 2 * len(stages)
-    assert set(read_costs(ladder.work)) == {stage.name for stage in stages}
 
 
 def test_finished_data_keeps_no_stage_waiting(ladder: Ladder, order_of):
     (ladder.config.out / "data.done").touch()
-    data = Noted(ladder, "data", alone=True)
-    order = order_of(data, *(Noted(ladder, name, ("data",)) for name in "abcd"))
+    data = noted(ladder, "data", alone=True)
+    order = order_of(data, *(noted(ladder, name, ("data",)) for name in "abcd"))
     # The second one starts before the first has ended, and the third after one of them.
     assert {*order[:2]} == {"+a", "+b"}
     assert most_at_once(order) == 2
 
 
 def test_failed_stage_stops_only_those_that_need_it(ladder: Ladder, order_of):
-    bad, after_bad = Noted(ladder, "bad", exit_code=10), Noted(ladder, "after-bad", ("bad",))
+    bad, after_bad = noted(ladder, "bad", exit_code=10), noted(ladder, "after-bad", ("bad",))
     with pytest.raises(StagesFailedError) as caught:
-        order_of(bad, after_bad, Noted(ladder, "good"))
+        order_of(bad, after_bad, noted(ladder, "good"))
     assert "bad ended with exit code 10" in str(caught.value)
     assert "this is the output of bad" in str(caught.value)
     assert "Kept: 1 of 3 finished stages" in str(caught.value)
@@ -122,9 +117,6 @@ def test_failed_stage_stops_only_those_that_need_it(ladder: Ladder, order_of):
 
 
 def test_stage_that_makes_nothing_has_failed(ladder: Ladder, order_of):
-    class Nothing(Noted):
-        def place(self) -> Path | None:
-            return None
-
+    nothing = replace(noted(ladder, "idle"), place=lambda: None)
     with pytest.raises(StagesFailedError, match="idle ended with exit code 0"):
-        order_of(Nothing(ladder, "idle"))
+        order_of(nothing)
