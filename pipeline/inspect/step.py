@@ -144,8 +144,7 @@ def rebuild_step(run: RunDirectory, step: int, overrides: Sequence[str] = ()) ->
             f"Steps are numbered from 1, as they are logged; there is no step {step}."
         )
     ledger = SkipLedger(run)
-    metrics = run_history.logged(run, step)
-    return _rebuild(run, step, ledger.data_step(step - 1), ledger, metrics, overrides)
+    return _rebuild(run, step, ledger.data_step(step - 1), ledger, overrides)
 
 
 def rebuild_data_step(run: RunDirectory, data_step: int, overrides: Sequence[str] = ()) -> RebuiltStep:
@@ -162,19 +161,12 @@ def rebuild_data_step(run: RunDirectory, data_step: int, overrides: Sequence[str
         )
     ledger = SkipLedger(run)
     spikes = [entry for entry in ledger.entries if entry.data_step == data_step]
-    if spikes:
-        return _rebuild(run, spikes[-1].at_update + 1, data_step, ledger, None, overrides)
     step = data_step + 1 - sum(entry.data_step < data_step for entry in ledger.entries)
-    return _rebuild(run, step, data_step, ledger, run_history.logged(run, step), overrides)
+    return _rebuild(run, spikes[-1].at_update + 1 if spikes else step, data_step, ledger, overrides)
 
 
 def _rebuild(
-    run: RunDirectory,
-    step: int,
-    data_step: int,
-    ledger: SkipLedger,
-    metrics: Mapping[str, Any] | None,
-    overrides: Sequence[str],
+    run: RunDirectory, step: int, data_step: int, ledger: SkipLedger, overrides: Sequence[str]
 ) -> RebuiltStep:
     attempts = run_history.attempts_at(run_history.list_attempts(run.events()), step)
     config = run.config(overrides, attempts[-1].config_file if attempts else CONFIG_FILE)
@@ -182,14 +174,15 @@ def _rebuild(
         raise ReferenceNotFoundError(
             f"{run.path.name} has {config.num_steps} steps; there is no step {step}."
         )
+    spike = next((entry for entry in ledger.entries if entry.data_step == data_step), None)
     rebuilt = RebuiltStep(
         run=run,
         step=step,
         data_step=data_step,
-        spike=next((entry for entry in ledger.entries if entry.data_step == data_step), None),
+        spike=spike,
         skipped=tuple(entry for entry in ledger.entries if entry.data_step < data_step),
         attempts=tuple(attempts),
-        metrics=metrics,
+        metrics=None if spike else run_history.logged(run, step),
         config=config,
         inputs=open_inputs(config, verify=False, resolve=resolve_model),
     )

@@ -17,6 +17,7 @@ from data_prep.token_store import TokenStore
 from pipeline.engine.gpus import Gpu, find_gpu
 from pipeline.plan.network import Network
 from pipeline.run.config import PretrainConfig
+from pipeline.run.settings import Phase
 from pipeline.run.token_plan import UNBOUNDED_STEPS
 
 _DEFAULT_MFU = {"encoder": 0.35, "decoder": 0.35, "encoder_decoder": 0.30, "elmo": 0.05}
@@ -98,20 +99,22 @@ def operations(config: PretrainConfig, network: Network, steps: int) -> float:
     """Model FLOPs of the first `steps` steps."""
     plan = config.batch_plan
     return sum(
-        network.flops_per_sample(length) * plan.samples_between(first, last)
-        for first, last, length in _stretches(config, steps)
+        network.flops_per_sample(config.length_of(phase)) * plan.samples_between(first, last)
+        for first, last, phase in _stretches(config, steps)
     )
 
 
-def _stretches(config: PretrainConfig, steps: int) -> Iterator[tuple[int, int, int]]:
-    """First step, one past the last, and sequence length of every phase that begins before `steps`."""
+def _stretches(config: PretrainConfig, steps: int) -> Iterator[tuple[int, int, Phase]]:
+    """First step, one past the last, and phase of every phase that begins before `steps`; the last phase does not end
+    before them."""
     first = 0
-    for phase in config.batch.phases:
+    *shorter, rest = config.phases
+    for phase in shorter:
         if first < min(steps, first + phase.steps):
-            yield first, min(steps, first + phase.steps), config.length_of(phase)
+            yield first, min(steps, first + phase.steps), phase
         first += phase.steps
     if first < steps:
-        yield first, steps, config.batch.sequence_length
+        yield first, steps, rest
 
 
 def _steps_within(config: PretrainConfig, network: Network, flops: float) -> int:
@@ -205,16 +208,9 @@ def _tokens_of(config: PretrainConfig, number: int) -> int | None:
 
 def _read_from(config: PretrainConfig, number: int, steps: int) -> float:
     """Tokens of a store that the first `steps` steps read."""
-    read, first = 0.0, 0
-    own = [store.weight for store in config.data.stores]
-    *shorter, _ = config.phases
-    for phase in shorter:
-        last = min(steps, first + phase.steps)
+    read, own = 0.0, [store.weight for store in config.data.stores]
+    for first, last, phase in _stretches(config, steps):
         weights = phase.weights or own
-        tokens = config.tokens_before(last) - config.tokens_before(min(first, steps))
+        tokens = config.tokens_before(last) - config.tokens_before(first)
         read += tokens * weights[number] / sum(weights)
-        first += phase.steps
-    if steps > first:
-        tokens = config.tokens_before(steps) - config.tokens_before(first)
-        read += tokens * own[number] / sum(own)
     return read
