@@ -161,13 +161,13 @@ def _explain(kind: Any, detail: Mapping[str, Any]) -> list[ConfigProblem]:
 
 def _unknown(key: str, value: Any, name: str, allowed: Iterable[str]) -> ConfigProblem:
     names = sorted(allowed)
-    message = f"unknown key{_did_you_mean(name, names)}; allowed are {', '.join(names)}"
+    message = f"unknown key{did_you_mean(name, names)}; allowed are {', '.join(names)}"
     return ConfigProblem(key, _shorten(value), message)
 
 
 def _one_of(value: Any, expected: str) -> str:
     choices = [choice.strip("' ") for choice in expected.replace(" or ", ", ").split(",")]
-    return f"must be one of {', '.join(choices)}{_did_you_mean(str(value), choices)}"
+    return f"must be one of {', '.join(choices)}{did_you_mean(str(value), choices)}"
 
 
 def _tag_name(kind: Any, location: tuple[Any, ...]) -> str:
@@ -181,7 +181,8 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name, list(allowed), n=1)), "")
 
 
-def _did_you_mean(name: str, allowed: Iterable[str]) -> str:
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """The nearest allowed name as the end of a message; empty when none is near."""
     near = nearest(name, allowed)
     return f"; did you mean {near}?" if near else ""
 

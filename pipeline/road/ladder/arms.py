@@ -13,7 +13,7 @@ from cluster.copies import is_there
 from data_prep.config import PreparationConfig
 from data_prep.layout import TOKENIZER_FILE, TOKENS
 from pipeline.config.loading import load_config, load_plain, validate
-from pipeline.config.problems import nearest
+from pipeline.config.problems import did_you_mean
 from pipeline.config.shipped import find_beside
 from pipeline.preparation import load_preparation, vocab_size_of
 from pipeline.road.ladder.config import ArmConfig, LadderConfig
@@ -70,6 +70,11 @@ class Ladder:
         """Beside the result: the scores of all arms, each of whose trainings saved its predictions."""
         return self.config.out / f"{self.config.name}-scores"
 
+    def makers(self, arm: str) -> list[Path]:
+        """The data configurations that make the token stores of an arm."""
+        stores = {absolute(store.path) for store in self.arms[arm].pretrain.data.stores}
+        return [file for file, data in self.data.items() if (data.out / TOKENS).resolve() in stores]
+
     def flops_per_token(self, arm: str) -> float:
         """Model FLOPs of pre-training, forward and backward; 0 without pre-training.
 
@@ -85,9 +90,7 @@ class Ladder:
             from pipeline.plan.network import make_network
 
             run = with_tokens(chosen.pretrain, self.config.tokens)
-            stores = {absolute(store.path) for store in run.data.stores}
-            made = [each for each in self.data.values() if (each.out / TOKENS).resolve() in stores]
-            vocab_size = next((vocab_size_of(each.tokenizer) for each in made), None)
+            vocab_size = next((vocab_size_of(self.data[file].tokenizer) for file in self.makers(arm)), None)
             flops = operations(run, make_network(run, on_cuda=False, vocab_size=vocab_size), run.num_steps)
             self._flops[key] = flops / run.tokens_before(run.num_steps)
         return self._flops[key]
@@ -202,8 +205,7 @@ def _finetuning(file: Path, arm: ArmConfig, tasks: list[str], shared: dict[str, 
     plain = load_plain(FinetuneConfig, file, list(arm.finetune)) | shared
     known = plain.get("tasks") or {}
     if unknown := [task for task in tasks if task not in known]:
-        near = nearest(unknown[0], list(known))
-        hint = f"; did you mean {near}?" if near else ""
+        hint = did_you_mean(unknown[0], known)
         raise ConfigError(f"It has no task {', '.join(unknown)}{hint}; there are {', '.join(known)}.")
     plain["tasks"] = {task: known[task] for task in tasks}
     return validate(FinetuneConfig, plain, str(file))

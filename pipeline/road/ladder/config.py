@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import ConfigProblem
 from pipeline.config.loading import Config
-from pipeline.config.problems import SettingsMisfit, nearest
+from pipeline.config.problems import SettingsMisfit, did_you_mean
 from pipeline.tune.config import NAME_PATTERN
 
 
@@ -143,6 +143,5 @@ class LadderConfig(Config):
 
 
 def _unknown(key: str, value: str, kind: str, allowed: Iterable[str]) -> ConfigProblem:
-    near = nearest(value or key.rpartition(".")[2], list(allowed))
-    hint = f"; did you mean {near}?" if near else ""
+    hint = did_you_mean(value or key.rpartition(".")[2], allowed)
     return ConfigProblem(key, value, f"is no {kind}{hint}; there are {', '.join(allowed)}")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 from cluster.artefacts.manifest import hash_file, read_manifest, write_durably
-from cluster.artefacts.places import absolute
 from cluster.artefacts.storage import is_committed, storage_errors
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.checkpoint import read_trainer_state
@@ -64,16 +63,6 @@ def preparation(ladder: Ladder, file: Path) -> Stage:
     return Stage("data", f"data-{config.name}", place, command)
 
 
-def preparations(ladder: Ladder, arm: str) -> list[Stage]:
-    """The stages that make the token stores of an arm."""
-    stores = {absolute(store.path) for store in ladder.arms[arm].pretrain.data.stores}
-    return [
-        preparation(ladder, file)
-        for file, data in ladder.data.items()
-        if (data.out / "tokens").resolve() in stores
-    ]
-
-
 def pretraining(ladder: Ladder, arm: str, seed: int) -> Stage:
     """The run of an arm, shared by the arms that differ in fine-tuning alone."""
 
@@ -92,7 +81,7 @@ def pretraining(ladder: Ladder, arm: str, seed: int) -> Stage:
         return [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
 
     name = f"pretrain-{ladder.run_name(arm, seed)}"
-    needs = tuple(each.name for each in preparations(ladder, arm))
+    needs = tuple(preparation(ladder, file).name for file in ladder.makers(arm))
     return Stage("pretrain", name, place, command, needs, partial(ladder.size_of, arm))
 
 
@@ -171,7 +160,7 @@ def stages_of(ladder: Ladder) -> dict[str, Stage]:
     stages: list[Stage] = []
     for seed in ladder.config.seeds:
         for arm in ladder.arms.values():
-            stages += preparations(ladder, arm.name)
+            stages += [preparation(ladder, file) for file in ladder.makers(arm.name)]
             stages += [] if arm.is_random else [pretraining(ladder, arm.name, seed)]
             stages.append(finetuning(ladder, arm.name, seed))
     # Arms may share a run: its first one makes it.
