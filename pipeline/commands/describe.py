@@ -66,11 +66,7 @@ def describe(
 
 def _find_job(name: str, address: str | None) -> JobDetails | None:
     """The job with this id; None where no cluster runs or it knows none, and, with a word on stderr, where the
-    environment's cluster does not answer.
-
-    Raises:
-        ClusterUnreachableError: the cluster at `address` does not answer.
-    """
+    environment's cluster does not answer."""
     from cluster.artefacts.errors import ClusterUnreachableError, ReferenceNotFoundError
     from cluster.connecting import named_address
     from cluster.local_cluster import find_local_cluster

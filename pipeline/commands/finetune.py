@@ -19,6 +19,7 @@ from pipeline.commands.output import (
     LogFormat,
     Overrides,
     RunsDirOfConfig,
+    duration,
     print_json,
     print_mapping,
     require_place,
@@ -171,7 +172,7 @@ def _show_preview(found: Preview, as_json: bool) -> None:
             "from": found.reference,
             "parameters": found.parameters,
             "scores go to": str(found.directory),
-            "time, one training after another": _duration(found.seconds),
+            "time, one training after another": duration(found.seconds),
         },
     )
     rows = [
@@ -186,7 +187,7 @@ def _show_preview(found: Preview, as_json: bool) -> None:
             "trained": task.trained_parameters,
             "trainings": task.trainings,
             "updates": task.updates,
-            "time": _duration(task.seconds),
+            "time": duration(task.seconds),
         }
         for task in found.tasks
     ]
@@ -202,9 +203,3 @@ def _show_preview(found: Preview, as_json: bool) -> None:
         for note in task.notes:
             typer.echo(f"{task.task}: {note}.")
     typer.echo("Time: training on one device of this machine, from a few updates; evaluation comes to it.")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -241,17 +241,9 @@ def _as_row(job: JobDetails) -> tuple[str, ...]:
 
 
 def _as_dict(job: JobDetails) -> dict[str, Any]:
-    from pipeline.run.submission import VERB_KEY
+    from pipeline.watch.description import job_facts
 
-    start_s, end_s = (ms / 1000 if ms else None for ms in (job.start_time, job.end_time))
-    return {
-        "submission_id": job.submission_id,
-        "verb": (job.metadata or {}).get(VERB_KEY),
-        "status": job.status.value,
-        "exit_code": job.driver_exit_code,
-        "message": job.message or "",
-        "start_s": start_s,
-        "end_s": end_s,
-        "duration_s": None if start_s is None else (end_s or time.time()) - start_s,
-        "entrypoint": job.entrypoint,
-    }
+    facts = job_facts(job)
+    start_s, end_s = facts["start_s"], facts["end_s"] or time.time()
+    duration_s = None if start_s is None else end_s - start_s
+    return facts | {"exit_code": job.driver_exit_code, "duration_s": duration_s}

@@ -223,6 +223,14 @@ def warn_of_damage(stores: Iterable[TokenStore]) -> None:
             print(f"{store.place} is {damage}\nNext: cloze data verify {store.place}", file=sys.stderr)
 
 
+def duration(seconds: float, digits: int = 1) -> str:
+    """Seconds in the largest unit of which there are at least two, such as `3.5 h`."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.{digits}f} {unit}"
+    return f"{seconds:,.{digits}f} s"
+
+
 def shown(value: Any) -> str:
     """A value as people read it: thousands separated, four significant digits, commas between the items of a list."""
     if isinstance(value, bool) or value is None:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.output import ConfigPath, Json, Overrides, print_json, print_mapping, print_table
+from pipeline.commands.output import (
+    ConfigPath,
+    Json,
+    Overrides,
+    duration,
+    print_json,
+    print_mapping,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from pipeline.plan.plan import Plan
@@ -202,8 +210,8 @@ def _plan_preparation(
         (
             step.name,
             f"{step.tasks:,}",
-            _duration(step.cpu_s),
-            _duration(step.seconds),
+            duration(step.cpu_s),
+            duration(step.seconds),
             f"{step.disk_bytes / _GIB:,.2f}",
             f"{step.task_bytes / _GIB:.2f}",
         )
@@ -226,10 +234,3 @@ def _plan_preparation(
     )
     for warning in found.warnings:
         typer.echo(f"! {warning}")
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.1f} {unit}"
-    return f"{seconds:,.1f} s"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.commands.output import Json, LogFormat, print_json, shown
+from pipeline.commands.output import Json, LogFormat, duration, print_json, shown
 
 if TYPE_CHECKING:
     from cluster.node_load import NodeLoad
@@ -160,7 +160,7 @@ def _data_row(own: DataStatus, now: float) -> Sequence[Any]:
         f"{progress.done:,}/{progress.total:,}",
         progress.bytes_per_s / 1e6,
         progress.rejects,
-        None if left is None else _duration(left),
+        None if left is None else duration(left, 0),
         _age(progress.last_s, now),
         own.status or None,
     )
@@ -186,14 +186,7 @@ def _percent(value: float | None) -> str | None:
 
 def _age(time_s: float | None, now: float) -> str | None:
     """How long ago; clocks of machines differ, so never less than nothing."""
-    return None if time_s is None else _duration(max(0.0, now - time_s))
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return None if time_s is None else duration(max(0.0, now - time_s), 0)
 
 
 metrics_app = typer.Typer(invoke_without_command=True)

@@ -104,7 +104,7 @@ def describe(name: str, runs_dir: Path, job: JobDetails | None) -> Description:
     drivers = [str(event.get("host")) for event in events if event["event"] == Event.LAUNCHED][-1:]
     workers = [] if status is None else [str(worker.get("host")) for worker in status.workers]
     return Description(
-        job=None if job is None else _plain(job),
+        job=None if job is None else job_facts(job),
         run=status,
         ending=_ending(job, status, failures),
         config_hash=metadata.get(CONFIG_KEY) or ("" if status is None else status.config_hash),
@@ -137,7 +137,8 @@ def run_of(name: str, runs_dir: Path, is_job: bool) -> RunDirectory | None:
         raise
 
 
-def _plain(job: JobDetails) -> dict[str, Any]:
+def job_facts(job: JobDetails) -> dict[str, Any]:
+    """A job as JSON-like data."""
     return {
         "submission_id": job.submission_id,
         "verb": (job.metadata or {}).get(VERB_KEY),
