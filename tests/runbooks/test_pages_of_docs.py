@@ -94,7 +94,11 @@ def python(killed_run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path: P
         "held out",
         f"{run.path.name}@",
         "parameters",
+        "began again-",
         "reviews 1 ",
+        "1 scores read",
+        "prompted",
+        "probed",
         "ReferenceNotFoundError",
     )
     return Situation(tmp_path, settings | {"ROWS": tmp_path / "rows.csv"}, corpus.environment, expected)
