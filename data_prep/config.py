@@ -31,7 +31,7 @@ class PreparationConfig(BaseModel):
     """An fsspec URI, such as s3://bucket/corpus, that the finished artefacts are copied to; null copies nothing. Holds
     no credentials."""
     sources: tuple[AnySource, ...] = Field(min_length=1)
-    """Sources of the text, in the order in which it is stored."""
+    """Sources of the text, in storage order."""
     min_characters: int = Field(default=200, ge=0)
     """Documents with fewer characters of text are dropped."""
     filters: tuple[AnyFilter, ...] = ()

@@ -25,8 +25,8 @@ class Document:
     """Paragraphs end with a line break, sections with a blank line, chapters of a book with two."""
     meta: dict[str, Any] = field(default_factory=dict)
     """At least `byte_start` and `byte_end`: where it lies in the (decompressed) file. Where a compressed file is
-    read in parts, `stream_start` is the byte of the stored file at which the compressed stream (bzip2 stream, gzip
-    member) begins, and `byte_start` counts from the first decompressed byte of that stream."""
+    read in parts, `stream_start` is the first byte of the compressed stream (bzip2 stream, gzip member) in the stored
+    file, and `byte_start` counts from the first decompressed byte of that stream."""
 
 
 MARK = " @ "
@@ -35,6 +35,6 @@ no document can have the name of another."""
 
 
 def named_by_place(doc_id: str, uri: str, meta: Mapping[str, Any]) -> str:
-    """`wiki:12 @ dump.xml:4711`: the id with the file and the byte (or row) at which the document's record begins."""
+    """`wiki:12 @ dump.xml:4711`: the id with the file and the first byte (or row) of the document's record."""
     place = [str(meta[key]) for key in ("stream_start", "byte_start", "row") if key in meta]
     return f"{doc_id}{MARK}{uri.replace(MARK, '%20@%20')}:{'+'.join(place)}"

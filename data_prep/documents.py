@@ -1,7 +1,7 @@
 """Documents on disk: Parquet with zstd, written as a stream, read by row group.
 
-One file holds the documents of one shard. Rows keep the order in which their source gave them; a row number
-in a shard is how later stages name a document.
+One file holds the documents of one shard. Rows keep the order of their source; later stages
+identify a document by its row in the shard.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def _measured_bytes(documents: Manifest) -> int:
 
 
 def _logged(measured: Path) -> Iterator[Path]:
-    """Directories with a log, in the order in which they were made as far as that is known."""
+    """Directories with a log, oldest first as far as that is known."""
     work = sorted(path for path in (measured / WORK).glob("*") if path.is_dir())
     for directory in (*(measured / name for name in STAGES), *work):
         if summarize_log(directory):

@@ -19,7 +19,7 @@ _WHOLE = -1
 
 
 class Inputs:
-    """Every source file, in the order in which it is stored."""
+    """Every source file, in storage order."""
 
     def __init__(self, sources: Sequence[SourceConfig]) -> None:
         self.sources = tuple(sources)
@@ -51,7 +51,7 @@ class Inputs:
 def list_inputs(
     config: PreparationConfig, listed: Mapping[int, Sequence[SourceFile]] | None = None
 ) -> Inputs:
-    """Every source file in the order in which it is stored: sources as configured, files by name.
+    """Every source file in storage order: sources as configured, files by name.
 
     Args:
         listed: the files of each source, by its place, where they are known already.

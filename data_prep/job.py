@@ -103,7 +103,7 @@ def prepare(
 
 
 def publish(out: Path, uri: str, *, replace: bool = False) -> None:
-    """Copy the committed artefacts of a preparation to a URI, in the order in which they are made; `work/` stays.
+    """Copy the committed artefacts of a preparation to a URI, oldest first; `work/` stays.
 
     Arguments and errors: as `cluster.publication.push`.
     """
@@ -136,7 +136,7 @@ def prepare_tokenizer(
     evaluation_texts: EvaluationTexts | None = None,
     inputs: Inputs | None = None,
 ) -> Manifest:
-    """Like `prepare`, but ends with the tokenizer; a later `prepare` goes on from there."""
+    """Like `prepare`, but ends with the tokenizer; a later `prepare` continues from there."""
     if inputs is None:
         inputs = list_inputs(config, check_inputs(config, evaluation_texts))
     with _workspace(config, inputs, replace) as job:

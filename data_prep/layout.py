@@ -5,7 +5,7 @@ from __future__ import annotations
 DOCUMENTS, DEDUP, DECONTAMINATION, TAKEDOWN = "documents", "dedup", "decontamination", "takedown"
 TOKENIZER, TOKENS = "tokenizer", "tokens"
 STAGES = (DOCUMENTS, DEDUP, DECONTAMINATION, TOKENIZER, TAKEDOWN, TOKENS)
-"""Directory names, in the order in which they are made; also the artefacts' kinds."""
+"""Directory names in order of creation; also the artefacts' kinds."""
 WORK = "work"
 """Directory of the artefacts that only lead to those: signatures, buckets, counts. Without it everything can be
 read; repairing a later artefact makes it again."""

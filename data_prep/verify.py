@@ -19,7 +19,7 @@ from cluster.publication import find_published
 from data_prep.layout import DEDUP, DOCUMENTS, REPAIR, STAGES, WORK
 
 _MARKS = (SHARD_RECORDS.directory_name, "state.json", "trainer.json", "scores.json")
-"""Names by which a directory is known as an artefact's, even if its manifest is lost."""
+"""Names of artefacts' directories, which identify one even if its manifest is lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,9 @@ class DecontaminationConfig(BaseModel):
     """`drop` leaves out every document with an overlap. `cut` leaves out the overlaps with what surrounds them,
     which loses less where documents are long, such as books."""
     max_documents: int | None = Field(default=None, ge=1)
-    """N-grams that are in more documents than this are no overlap; None takes all for one. Brown et al. ignored
-    those in more than 10, mostly common phrases and legal boilerplate; but then an evaluation text of which the
-    corpus has more copies stays in."""
+    """N-grams in more documents than this are ignored; None ignores none. Brown et al. ignored those in more than 10,
+    mostly common phrases and legal boilerplate; but then an evaluation text with more copies in the corpus stays
+    in."""
     window_characters: int = Field(default=200, ge=0)
     """`cut` takes this many characters with it on each side of an overlap, and the words that they end in."""
     min_piece_characters: int = Field(default=200, ge=0)

@@ -19,7 +19,7 @@ class EditedText:
     kept: np.ndarray
     """[bytes of the document] bool: whether earlier stages left the byte in."""
     boundaries: np.ndarray
-    """[characters + 1] int64: the byte of `text` at which each character begins."""
+    """[characters + 1] int64: the first byte in `text` of each character."""
 
     @classmethod
     def of(cls, document: str, spans: np.ndarray) -> EditedText:

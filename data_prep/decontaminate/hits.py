@@ -53,7 +53,7 @@ class Hits:
         return len(self.rows)
 
     def where(self, mask: np.ndarray) -> Hits:
-        """The hits for which `mask` is True."""
+        """The hits selected by `mask`."""
         doc_ids = self.doc_ids.filter(pa.array(mask))
         return Hits(self.rows[mask], doc_ids, self.ngrams[mask], self.starts[mask], self.ends[mask])
 

@@ -32,7 +32,7 @@ class Found:
     ngrams: np.ndarray
     """[found] int64 numbers of the n-grams in the index."""
     words: np.ndarray
-    """[found] int64 the word at which each begins, ascending."""
+    """[found] int64 first word of each, ascending."""
     counts: np.ndarray
     """[found] int64 words of each."""
 
@@ -139,7 +139,7 @@ class NgramIndex:
         return cls.of(**arrays, min_words=min_words)
 
     def _can_begin(self, words: Words, sums: np.ndarray) -> np.ndarray:
-        """Ascending numbers of the words at which an n-gram may begin."""
+        """Ascending indices of words that may begin an n-gram."""
         num_runs = max(0, words.num_words - self.min_words + 1)
         starts = words.starts[:num_runs]
         hashes = hash_runs(sums, starts, words.starts[self.min_words : self.min_words + num_runs])
@@ -164,7 +164,7 @@ _SECOND_BASE = 0xD1342543DE82EF95
 
 
 def prefix_sums(codes: np.ndarray, *, second: bool = False) -> np.ndarray:
-    """[characters + 1] uint64 sums of which `hash_runs` makes the hash of any run of words in two look-ups.
+    """[characters + 1] uint64 sums; `hash_runs` hashes any run of words by two look-ups in them.
 
     Args:
         second: give sums for another hash of the same runs, independent of the first.
@@ -200,7 +200,7 @@ def save_array(path: Path, array: np.ndarray) -> None:
     """Write the bytes that `np.save` writes, through Python's stream.
 
     Raises:
-        OSError: with its `errno`, by which a full disk is recognised; `np.save` raises one without it.
+        OSError: with `errno`, which identifies a full disk; `np.save` raises one without it.
     """
     with path.open("wb") as stream:
         header = np.lib.format.header_data_from_array_1_0(array)

@@ -133,7 +133,7 @@ SHORT_NAMES: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
 STEP = 0.001
 """Width of the intervals over which the curve is integrated."""
 SHOWN = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Similarities at which the curve is reported."""
+"""Similarities reported from the curve."""
 
 
 def meeting_probability(similarity: np.ndarray | float, bands: int, rows: int) -> np.ndarray:
@@ -192,7 +192,7 @@ def describe_bands(threshold: float, bands: int, rows: int, *, verified: bool) -
 def _bands_needed(threshold: float, recall: float, rows: int) -> int:
     """The fewest bands of `rows` values that find pairs of similarity `threshold` with probability `recall`."""
     band = threshold**rows
-    # Where a band hardly ever agrees, 1 - band is 1 in floating point.
+    # 1 - band rounds to 1 if a band hardly ever agrees.
     bands = math.log1p(-recall) / math.log1p(-band) if band > 1e-12 else math.inf
     return math.ceil(min(bands, 1e12))
 

@@ -115,7 +115,7 @@ def link_similar(
 
     Args:
         shingles: directory of the n-grams of all candidates, a file for each document shard.
-        threshold: Jaccard similarity from which a pair becomes an edge.
+        threshold: least Jaccard similarity of an edge.
     """
     own = _ShingleFile(shingles, shard, num_shards)
     with RecordWriter(path, EDGES) as writer:

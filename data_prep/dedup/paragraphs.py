@@ -36,7 +36,7 @@ def hash_paragraphs(path: Path, *, survivors: Survivors, min_length: int, fold_d
     """Write a record of every paragraph of a document shard.
 
     Args:
-        min_length: letters and digits from which a paragraph counts.
+        min_length: least letters and digits of a paragraph that counts.
     """
     with RecordWriter(path, COLUMNS) as writer:
         for run in _paragraphs(survivors, min_length, fold_digits=fold_digits):
@@ -65,7 +65,7 @@ def remove_repeats(
 
     Args:
         repeats: directory with the repeated paragraphs.
-        max_removed: share of its characters from which on a document is dropped.
+        max_removed: a document that loses at least this share of its characters is dropped.
         min_characters: characters that a document must be left with.
     """
     selection = survivors.load()

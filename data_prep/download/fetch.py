@@ -121,7 +121,7 @@ class _Transfer:
 
     def _agree_on_start(self, response: requests.Response, origin: dict | None, asked: int) -> int:
         """The byte that the answer begins with: the one asked for, or 0 after the server changed its mind."""
-        # What the server knows this version of the file by: a strong ETag, else its date, or nothing.
+        # The server's name of this version of the file: a strong ETag, else its date, or nothing.
         tag = response.headers.get("ETag", "")
         is_strong = tag and not tag.startswith("W/")
         validator = tag if is_strong else response.headers.get("Last-Modified", "")

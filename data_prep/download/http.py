@@ -54,7 +54,7 @@ class Politeness:
     """How a publisher's server is treated."""
 
     contact: str = ""
-    """Mail address or page by which its operators reach who is asking."""
+    """Mail address or page of the user, for the operators of the server."""
     connections: int = 2
     """Files fetched at the same time; all are on one host."""
     attempts: int = 20
@@ -101,7 +101,7 @@ class Http:
 
         Raises:
             GoneError: the server has no such file.
-            DownloadError: the server refuses, or goes on failing.
+            DownloadError: the server refuses, or keeps failing.
         """
 
         def attempt() -> bytes:

@@ -36,7 +36,7 @@ class FilterConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The document goes on; it is another object than the one that came in when it was changed."""
+    """The document is kept; a changed document is a new object."""
 
     document: Document
     counts: Mapping[str, int] = field(default_factory=dict)

@@ -67,7 +67,7 @@ _COPYRIGHT_STARTS = "©", "(c)", "copyright"
 _COPYRIGHT = re.compile(r"(?:©|\(c\)|copyright\b).{0,20}?(?:19|20)\d\d")
 _LINK_SEPARATORS = re.compile(r"\s[|>»›·•/]\s|[|»›]")
 SEPARATORS = "|>»›·•/"
-"""The characters of which each of them holds one."""
+"""Each of them holds at least one of these characters."""
 
 MAX_LINE_CHARACTERS = 1000
 """Longer lines are never boilerplate."""
@@ -91,12 +91,12 @@ class BoilerplateLinesConfig(FilterConfig):
     """Remove lines that hold at least so many separators of links, such as `|`, `»` or ` > `, and less than
     `max_link_words` words for each link; 0 keeps them."""
     max_link_words: int = Field(default=5, ge=1)
-    """Words of a link, on average, from which a line of links is text."""
+    """A line of links with at least this many words per link, on average, is text."""
 
 
 def build(config: BoilerplateLinesConfig) -> Apply:
     """A filter that removes lines, counts them as `notices`, `commands`, `copyright` and `navigation`, and drops
-    documents of which nothing is left."""
+    documents that become empty."""
     notices = tuple(phrase.lower() for phrase in config.notices)
     commands = tuple(phrase.lower() for phrase in config.commands)
     most_words = max(config.max_command_words, config.max_notice_words)

@@ -136,7 +136,7 @@ def without_citations(line: str) -> str:
         elif piece == "]" and opened and _CITATION.fullmatch("".join(opened[-1])):
             opened.pop()
         elif piece == "]":
-            # What holds this bracket can be no marker any more.
+            # Text with this bracket cannot be a marker.
             done += [part for level in opened for part in ("[", *level)] + [piece]
             opened = []
         else:

@@ -138,7 +138,7 @@ def excerpt(text: str, characters: int) -> str:
 
 
 def counts_as(config: LanguageConfig, labels: Collection[str]) -> dict[str, str]:
-    """The allowed language of every label that stands for one; labels that are missing are rivals."""
+    """Allowed language by label; other labels are rivals."""
     own = {label: label for label in config.allowed}
     if "sr" in own:
         own[SERBIAN_IN_LATIN] = "sr"
@@ -195,7 +195,7 @@ def against_rivals(ranked: Iterable[tuple[str, float]], language_of: Mapping[str
 
     Args:
         ranked: labels with their probabilities, best first.
-        language_of: the allowed language of every label that stands for one.
+        language_of: allowed language by label.
     """
     ranked = list(ranked)
     lang, best = next(((language_of[label], p) for label, p in ranked if label in language_of), ("", 0.0))

@@ -84,7 +84,7 @@ def _automaton(words: list[list[int]], counted: np.ndarray) -> np.ndarray:
     following = np.zeros((len(children), len(counted)), np.int32)
     waiting = [(0, 0)]
     for state, fallback in waiting:
-        # Without a letter of its own, a state goes on as the longest ending of what was read does.
+        # Without a transition of its own, a state has that of the longest suffix of what was read.
         waiting += [
             (child, int(following[fallback, letter]) if state else 0)
             for letter, child in children[state].items()

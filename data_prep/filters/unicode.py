@@ -1,7 +1,7 @@
 """Repair and normalise characters: mojibake, line breaks, control and invisible characters, odd spaces, NFC.
 
-Clean text is recognised cheaply and left alone: ftfy repairs only lines in which its own detector of mojibake
-finds something.
+Clean text is recognised cheaply and left alone: ftfy repairs only lines that its own detector of mojibake
+marks.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _TAG = re.compile(
     rb"(?:(?:Mrs?|Miss|Dr|Lady|Lord|Sir|Captain|Aunt|Uncle)\.? )?[A-Z][a-z]+(?: [A-Z][a-z]+)?)"
     rb" (?:[a-z]+ly )?(?:" + _SPEECH.encode() + rb")\b(?! (?:nothing|no more)\b)"
 )
-"""`I asked`, `Mr. Pumblechook cried`: begins with a capital and goes on with a sentence, after a quotation that ends
+"""`I asked`, `Mr. Pumblechook cried`: begins with a capital and continues a sentence after a quotation that ends
 with a question or exclamation. A pronoun would begin with a small letter if it did so."""
 _TAG_BYTES = 64
 _SPACE = np.zeros(256, dtype=bool)

@@ -165,7 +165,7 @@ def _expand_local(pattern: str) -> list[str]:
 
 
 def _directories(tops: list[str]) -> Iterator[str]:
-    """Directories and all that are not hidden below them, each real one once; those behind links come last."""
+    """Directories and all that are not hidden below them, each real one once; linked ones come last."""
     pending, links, seen = sorted(tops, reverse=True), deque[str](), set[str]()
     while pending or links:
         directory = pending.pop() if pending else links.popleft()

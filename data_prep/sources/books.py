@@ -41,7 +41,7 @@ def read_whole(file: SourceFile, max_bytes: int) -> bytes:
 
 
 class TextFilesConfig(SourceConfig):
-    """Plain text files of any kind; for novels, whose lines are wrapped and whose chapters count, see `books_text`."""
+    """Plain text files of any kind; `books_text` is for novels with wrapped lines and chapters."""
 
     kind: Literal["text_files"] = "text_files"
     paths: tuple[str, ...] = Field(min_length=1)
@@ -142,8 +142,8 @@ class BooksTextConfig(BooksConfig):
     be. With a name, a byte that is invalid rejects the book."""
     line_wrap: LineWrap = "auto"
     """Whether lines are wrapped paragraphs to be joined (`joined`), or paragraphs themselves (`kept`). `auto` decides
-    for each book, by the sentences that go on from line to line, and keeps the lines of verse, lists and tables of
-    contents."""
+    for each book, by the sentences that continue on the next line, and keeps the lines of verse, lists and tables
+    of contents."""
 
     _known_encoding = field_validator("encoding")(known_encoding)
 

@@ -61,7 +61,7 @@ class BooksEpubConfig(BooksConfig):
     def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
         """The book as one document, with the title, author and language of its package; skipped when it is empty.
 
-        `byte_end` is the size of the file. A book of which a part is damaged or missing is rejected as a whole.
+        `byte_end` is the size of the file. A book with a damaged or missing part is rejected as a whole.
         """
         file = part.file
         with open_file(file.path) as stored:
@@ -87,7 +87,7 @@ class BooksEpubConfig(BooksConfig):
 def _chapters(epub: Epub, package: Package) -> list[list[str]]:
     """Chapters begin at headings of the first two levels, and where a file of the book begins.
 
-    A file that has no heading, in a book where most have one, goes on with the chapter before: big chapters are
+    A file without a heading, in a book where most have one, continues the previous chapter: big chapters are
     cut into several files.
     """
     builder = BookBuilder(_ROLES)
@@ -112,7 +112,7 @@ def _parse(name: str, data: bytes, lang: str) -> Any | None:
     """The tree of a file that should be XHTML, and is read as HTML where it is no XML; None when it is empty.
 
     Raises:
-        EpubError: it declares entities, of which HTML knows nothing, and is no XML; or it is no text.
+        EpubError: it is not XML and declares entities, which HTML does not have; or it is not text.
     """
     try:
         return parse_xml(data)

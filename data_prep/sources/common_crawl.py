@@ -42,7 +42,7 @@ class CommonCrawlConfig(SourceConfig):
     max_page_bytes: int = Field(default=5 << 20, gt=0)
     """A longer page (bytes, without its content encoding) is rejected. Common Crawl itself cuts at 5 MiB."""
     max_page_depth: int = Field(default=512, gt=0)
-    """A page with more elements inside each other is rejected; browsers stop there, too."""
+    """A page with deeper nesting is rejected; browsers have the same limit."""
 
     def list_files(self) -> Sequence[SourceFile]:
         files = super().list_files()
@@ -175,7 +175,7 @@ class Response:
     """In lower case without parameters: what the crawler identified, or else what the server declared."""
     charset: str | None
     codings: tuple[str, ...]
-    """Transfer and content codings in the order in which they were applied."""
+    """Transfer and content codings in the order of their application."""
     payload: bytes
     """The body as it was sent."""
 

@@ -1,8 +1,8 @@
 """bzip2, gzip, xz and zstd as sequences of compressed streams, read with bounded memory and across damage.
 
 A compressed file is one or more independent streams (bzip2 or xz streams, gzip members, zstd frames), one after the
-other. Each begins with bytes that hardly occur elsewhere, so reading can start at any of them, and goes on at the
-next one after damage.
+other. Each begins with bytes that hardly occur elsewhere, so reading can start at any of them, and continues at
+the next one after damage.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5c\x5e\x5f]\x2a\x4d\x18")
 """Begins a frame without data (RFC 8878, section 3.1.2), such as `pzstd` writes first. In one that begins with 5D,
 web archives have their dictionary, which is not read."""
 _ZSTD_FEED_BYTES = 1 << 7
-"""zstd's decompressor has no bound on its output; 4 bytes of it can stand for 128 KiB (RFC 8878, section 3.1.1.2)."""
+"""zstd's decompressor has no bound on its output; 4 bytes can become 128 KiB (RFC 8878, section 3.1.1.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class CompressedStream:
 
 
 class _Gzip:
-    """One gzip member behind the interface of `bz2.BZ2Decompressor`."""
+    """One gzip member with the interface of `bz2.BZ2Decompressor`."""
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(wbits=31)
@@ -82,7 +82,7 @@ class _Gzip:
 
 
 class _Zstd:
-    """One zstd frame behind the interface of `bz2.BZ2Decompressor`."""
+    """One zstd frame with the interface of `bz2.BZ2Decompressor`."""
 
     def __init__(self) -> None:
         self._frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj()

@@ -92,7 +92,7 @@ class HfDatasetsConfig(RecordsConfig):
         return [FilePart(file)]
 
     def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-        """The rows of a part in order. A file in which `datasets` meets damage ends there, with one reject."""
+        """The rows of a part in order. A damaged file ends at the damage, with one reject."""
         suffix = _format(part.file)
         if suffix in _PARQUET:
             return parquet.read_rows(self, part)

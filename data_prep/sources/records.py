@@ -34,8 +34,7 @@ class RecordsConfig(SourceConfig):
     """Fields of a record that make a document. A dot leads into a field: `metadata.title`."""
 
     text_field: str = Field(default="text", min_length=1)
-    """The text. A record in which it is missing, or no string, is rejected; one in which it is null or empty
-    is skipped."""
+    """The text. A record is rejected if it is missing or not a string, and skipped if it is null or empty."""
     id_field: str | None = Field(default=None, min_length=1)
     """A string or number that should be unique in the source (see `repeated_ids`); without it, file and place
     in it name a document."""
@@ -50,8 +49,8 @@ class RecordsConfig(SourceConfig):
         """The document of a record; Skipped when its text is null or empty.
 
         Args:
-            place: where it stands in the file, in bytes or rows; its name where it has no other.
-            meta: with `byte_start`, to which a reject points.
+            place: its position in the file, in bytes or rows; its name where it has no other.
+            meta: with `byte_start`, the offset of a reject.
         """
         text = value_at(record, self.text_field)
         if text is None:
@@ -83,7 +82,7 @@ class RecordsConfig(SourceConfig):
 def value_at(record: Any, field: str) -> Any:
     """The value of a field, which a dotted name finds in nested records; MISSING where there is none.
 
-    A field of a record that is null is null, and bytes, which stand for text that is no UTF-8, hold nothing else.
+    A field of a null record is null. Bytes are text that is not UTF-8, and have no fields.
     """
     if isinstance(record, bytes):
         return record
@@ -227,8 +226,8 @@ def split_lines(
     """Like `read_lines`, of any chunks, up to the line that begins at or after byte `end`.
 
     Args:
-        offset: byte at which the chunks begin.
-        in_line: whether they begin in a line, which is left out.
+        offset: first byte of the chunks.
+        in_line: whether they begin inside a line, which is then skipped.
     """
     too_long = f"a line longer than the limit of {max_line_bytes} bytes"
     # Pieces of an unfinished line; joining on every chunk would be quadratic.
@@ -236,7 +235,7 @@ def split_lines(
     for chunk in chunks:
         if isinstance(chunk, Gap):
             yield Reject(file.name, offset, chunk.reason)
-            # What follows a gap is no whole line; offsets go on from the bytes that could be read.
+            # The rest of the line after a gap is not a whole line; offsets continue from the readable bytes.
             offset, pieces, size, skipping = offset + size, [], 0, True
             continue
         *lines, rest = chunk.split(b"\n")

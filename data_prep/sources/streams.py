@@ -106,7 +106,7 @@ def read_chunks(
         start, end: read only these bytes of the stored file (None: to its end); of a compressed file, the streams
             that begin there.
         read_bytes: size of the chunks of a plain file.
-        allow_foreign: give the bytes of files of other formats, too.
+        allow_foreign: also give the bytes of files of other formats.
     """
     with open_file(path) as file:
         head = file.read(HEAD_BYTES)
@@ -173,7 +173,7 @@ class ArchivedFile:
 
     name: str
     start: int
-    """Byte of the decompressed archive at which its content begins."""
+    """First byte of its content in the decompressed archive."""
     chunks: Iterator[bytes | Gap]
     """Its content; a Gap comes last where the archive is damaged. To be read before the next file is asked for."""
 

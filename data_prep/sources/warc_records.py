@@ -54,7 +54,7 @@ class Window:
         self.base = before
 
     def skip(self, start: int, unwanted: bytes) -> int:
-        """The first offset from `start` on at which another byte than the unwanted ones stands, or the end."""
+        """Offset from `start` on of the first byte that is not unwanted, or the end."""
         while data := self.get(start, 1 << 12):
             rest = data.lstrip(unwanted)
             start += len(data) - len(rest)
@@ -88,7 +88,7 @@ _FIRST_BLOCK_BYTES = 1 << 17
 """The first decompressed bytes can be had from fewer than so many compressed ones (RFC 8878, section 3.1.1.2)."""
 _LONGEST_BEGINNING = 32
 _WHOLE_FILE = frozenset({"bzip2", "xz"})
-"""Formats in which an archive is compressed as a whole."""
+"""Formats that compress an archive as a whole."""
 _PADDING = b"\r\n\0"
 _VERSION = rb"WARC/\d{1,3}\.\d{1,3}[ \t]{0,8}\r?\n"
 _BEGINNING = re.compile(_VERSION)
@@ -112,7 +112,7 @@ class RawRecord:
     end: int
     """Byte after its content, counted alike."""
     stream_start: int | None
-    """Byte of the stored file at which the record's gzip member or zstd frame begins."""
+    """First byte of the record's gzip member or zstd frame in the stored file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class _Plain:
         """Most bytes of the stored file from the beginning of a whole record to its end."""
 
     def find(self, window: Window, start: int) -> int | None:
-        """The first offset from `start` on at which a record seems to begin."""
+        """Offset from `start` on of the first likely record."""
         if start == 0 and _BEGINNING.match(window.get(0, _LONGEST_BEGINNING)):
             return 0
         found = window.search(_LINE_OF_BEGINNING, max(start - 1, window.base), _LONGEST_BEGINNING)

@@ -50,7 +50,7 @@ class WikipediaHtmlConfig(SourceConfig):
     max_line_bytes: int = Field(default=MAX_LINE_BYTES, gt=0)
     """A longer line (bytes) is rejected, and never held in memory."""
     max_page_depth: int = Field(default=512, gt=0)
-    """A page with more elements inside each other is rejected; browsers stop there, too."""
+    """A page with deeper nesting is rejected; browsers have the same limit."""
 
     def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
         """Plain files are cut at any byte; archives and compressed files are read as a whole."""

@@ -155,7 +155,7 @@ def _add(writer: DocumentWriter, document: Document, rejects: list[Reject]) -> N
 
 
 def require_documents(totals: Mapping[str, int], num_rejects: int, min_characters: int) -> None:
-    """Refuse to go on with nothing.
+    """Refuse to continue without documents.
 
     Args:
         totals: statistics of all shards, added up.

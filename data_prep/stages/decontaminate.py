@@ -112,7 +112,7 @@ def decide(
     Args:
         selection: of earlier stages.
         counts: `.npy` of [n-grams] uint32: the documents of the corpus that hold each n-gram.
-        min_characters: a document of which less is left after cutting is left out.
+        min_characters: a document that is shorter after cutting is left out.
     """
     before = load_selection(selection)
     found = overlaps(load_hits(hits), np.load(counts), settings.max_documents)
@@ -136,7 +136,7 @@ def overlaps(hits: Hits, counts: np.ndarray, max_documents: int | None) -> Hits:
 def _cut(
     documents: Path, before: Selection, hits: Hits, settings: DecontaminationConfig, min_characters: int
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """(row, its [spans, 2] bytes to remove) for the documents of which enough is left."""
+    """(row, its [spans, 2] bytes to remove) for the documents that stay long enough."""
     bounds = before.first_spans
     for first, table in read_row_groups(documents, ["text"]):
         own = hits.where((hits.rows >= first) & (hits.rows < first + table.num_rows))

@@ -1,6 +1,6 @@
 """The main content of a page: which element holds it, and which of that element's blocks are its text.
 
-The method, in the order in which it is carried out:
+The method, step by step:
 
 1. `page_blocks.py` cuts the page, as a parser of HTML has repaired it, into texts and tags, without those that change
    nothing.

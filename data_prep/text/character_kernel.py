@@ -38,8 +38,8 @@ def mark_lines(
     Args:
         points: [characters] uint32 code points.
         classes: uint16 by code point, the last for all beyond; 1 is a line feed.
-        transitions: int32 by state and class, in one row: four times the place at which the next state begins, 2 more
-            where a line is found by the character, and 1 more where it is counted or ends the line.
+        transitions: int32 by state and class, in one row: four times the start of the next state, plus 2 where
+            the character finds a line, plus 1 where it is counted or ends the line.
         counted: [classes] bool.
         lines: [lines] int64.
     """

@@ -1,4 +1,4 @@
-"""The encoding of one byte per character that a text is in: the one by which its words are words of some language.
+"""Guess the single-byte encoding of a text: the one that makes its words words of some language.
 
 Nearly any bytes can be read by any code page; the wrong one gives letters that no language has
 together, symbols within words, and capitals after small letters.
@@ -63,7 +63,7 @@ _QUOTES = frozenset("“”„‚‘«»‹›…¡¿•")
 _WITHIN_WORDS = frozenset("’‘–—―·´\xa0\xad׳״־\u200c\u200d")
 _SYMBOLS = frozenset("§°©®™€£¥¢¤½¼¾²³¹ªº×÷±µ¶†‡№‰¦¬¨¸¯ˆ˜\u0384΄\u0385΅;")
 _TRAILING = frozenset("½¼¾²³¹±¦¬¨¸¯")
-"""Symbols with which no word begins."""
+"""Symbols that begin no word."""
 _MARKS = _QUOTES | _WITHIN_WORDS | _SYMBOLS
 """Characters beside or within words of any language."""
 _ODD = re.compile(
@@ -189,7 +189,7 @@ def _readings(data: bytes, group: Group, alphabets: dict[str, str]) -> Iterator[
 
 def _classes(text: str, characters: Iterable[str]) -> str:
     """`a` and `A` for letters of ASCII, `b` and `B` for others, `c` for those without case, `q` and `s` for quotation
-    marks and symbols, `t` for symbols with which no word begins."""
+    marks and symbols, `t` for symbols that begin no word."""
     return text.translate({ord(character): _class_of(character) for character in characters})
 
 

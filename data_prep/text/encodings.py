@@ -68,7 +68,7 @@ class DecodingError(ValueError):
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(offset, reason)
         self.offset = offset
-        """Byte at which the trouble begins."""
+        """First byte that cannot be decoded."""
         self.reason = reason
 
 
@@ -99,7 +99,7 @@ def decode_text(data: bytes, encoding: str, lang: str) -> str:
         lang: ISO 639-1 code.
 
     Raises:
-        DecodingError: the bytes are no text, or `auto` finds no encoding of `lang` in which they are probable.
+        DecodingError: the bytes are no text, or `auto` finds no probable encoding of `lang`.
     """
     text = _decode(data, encoding, lang).replace("\r\n", "\n")
     encoded = text.encode("utf-8", "replace")
@@ -177,7 +177,7 @@ def utf16_encoding(head: bytes) -> str | None:
 
 
 def probable_encodings(data: bytes) -> list[str]:
-    """Encodings in which bytes that are no UTF-8 are text of some language, the likeliest first."""
+    """Encodings that make text of some language of bytes that are not UTF-8, the likeliest first."""
     found = []
     for lang in _MULTI_BYTE:
         with suppress(DecodingError):
@@ -218,7 +218,7 @@ def _strict(data: bytes, encoding: str, offset: int = 0) -> str:
 
 
 def _utf16_without_mark(data: bytes) -> str | None:
-    """The byte order of UTF-16, in which spaces, line ends and ASCII letters have a zero byte on one side only."""
+    """The byte order of UTF-16: spaces, line ends and ASCII letters have a zero byte on one side only."""
     sample = data[:_SAMPLE_BYTES]
     first, second = sample[0::2].count(0), sample[1::2].count(0)
     least = max(2, len(sample) // 200)

@@ -46,7 +46,7 @@ class EpubError(ValueError):
         super().__init__(reason, offset)
         self.reason = reason
         self.offset = offset
-        """Byte of the file at which the member in question begins."""
+        """First byte of the member in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Package:
 
 
 class Epub:
-    """An open EPUB, of which at most `max_bytes` are ever decompressed."""
+    """An open EPUB; at most `max_bytes` of it are decompressed."""
 
     def __init__(self, file: BinaryIO, max_bytes: int) -> None:
         """Read its list of members.

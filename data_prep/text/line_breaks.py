@@ -20,10 +20,10 @@ from data_prep.text.words import UNSPACED
 QUOTES = " \"'_*“”‘’«»„(—-–[]"
 """Characters before the first letter of a sentence or verse."""
 NO_SPACE = rf"[{UNSPACED}\u3000-\u303f\u30fb\uff00-\uffef]"
-"""Scripts without spaces and their punctuation, in which no space stands between words."""
+"""Scripts without spaces between words, and their punctuation."""
 _PARAGRAPH_INDENT = "\u3000"
 UNEVEN = 4.5
-"""Characters by which the longest lines exceed those that are full."""
+"""Characters that the longest lines have more than full ones."""
 _HYPHENS = "-\u00ad\u2010"
 _OPENING = "\"'“‘«»„—-–「『¿¡"
 _ENDINGS = ".!?:…;。！？：；」』।۔؟"
@@ -33,7 +33,7 @@ _LEAST_SHARE, _LEAST_FULL, _LEAST_COUNTED = 0.25, 0.35, 3
 """Thresholds of a wrapped text: the least share of full lines whose sentence continues (with the last number added to
 all full lines), and of lines with a continuing sentence that are full, because word lists begin with small letters."""
 _LEAST_OF_ALL = 0.05
-"""Least share of all lines in which a sentence continues on the next line."""
+"""Least share of all lines with a sentence that continues on the next line."""
 _FULL = 0.85
 _MOST_PAUSES, _USUAL_PAUSES = 0.4, 1.0
 """Most of the lines that end within a sentence and may end with a comma or dash: lines of verse do so, whatever they
@@ -57,7 +57,7 @@ class Lines:
     texts: list[str]
     """Without white space around them."""
     blanks: np.ndarray
-    """[lines] int64: blank lines ahead of each; an ideographic space, with which paragraphs begin, counts for one."""
+    """[lines] int64: blank lines before each; an ideographic space, which begins paragraphs, counts for one."""
     indents: np.ndarray
     """[lines] int64: white space that each begins with, in characters."""
 
@@ -110,8 +110,8 @@ def breaks_of(texts: list[str]) -> Breaks:
 
 
 def goes_on_in(line: str, following: str) -> bool:
-    """Whether a sentence that begins in a line goes on in the next one; where script has no small letters, a line
-    that ends with a letter shows it."""
+    """Whether a sentence of a line continues on the next one; in scripts without small letters, whether the line ends
+    with a letter."""
     first = following.lstrip(QUOTES)[:1]
     if first.islower():
         return True

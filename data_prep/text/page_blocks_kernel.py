@@ -52,7 +52,7 @@ LINKED, SEPARATOR_DUE = 13, 14
 """Characters in links, and the separator that is written before the next character."""
 STATES = 15
 _SPACE, _TAB, _LINE = 1, 2, 3
-"""Separators, of which the last in this order counts."""
+"""Separators; the last in this order wins."""
 _BLOCK_COST = 20
 """Characters of plain text that a block must have to count for its element; what has neither end nor length, twice."""
 _LINK_COST = 2
@@ -269,7 +269,7 @@ def build_blocks(
                 elif role >= _DETAIL and state[PIECES_READ] == 0:
                     element = num_elements
             elif what == BREAK:
-                if state[ENDS_IN_BREAK] and not pre:  # two in a row stand for the end of a paragraph
+                if state[ENDS_IN_BREAK] and not pre:  # two in a row end a paragraph
                     num_blocks = _end_block(
                         state, out, row_kind, state[LINKED], sentence_ends, blocks, num_blocks
                     )

@@ -258,7 +258,7 @@ def age(values: Mapping[str, str], page: Page) -> str:
 
 
 def date_in_french(values: Values, page: Page) -> str:
-    """Day, month and year; what follows is the subject to which the year links."""
+    """Day, month and year, then the subject that the year links to."""
     day, month, year = (values.get(key, "") for key in "123")
     return spelled_date(year, month, day if day != "1" else "1er", "fr")
 

@@ -1,7 +1,7 @@
 """A page of a wiki: its magic words, which of its links show, and whether it is a disambiguation page.
 
-See https://www.mediawiki.org/wiki/Help:Magic_words. What depends on the time of reading is shown for the time at which
-the page was saved: that is in the dump, and the same whenever the dump is read.
+See https://www.mediawiki.org/wiki/Help:Magic_words. What depends on the time of reading is shown for the time when
+the page was saved, which the dump holds.
 """
 
 from __future__ import annotations

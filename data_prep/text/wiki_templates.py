@@ -1,4 +1,4 @@
-"""Templates that stand for words of the sentence they are in; all others are furniture of a page.
+"""Templates that render words of their sentence; all others are furniture of a page.
 
 A template's text lies in the wiki that a dump was taken from, and a dump of articles does not hold it. So
 `wiki_templates.yaml` lists what the common ones show, by language and name: each has one of the forms below.

@@ -97,7 +97,7 @@ def reduce_markup(wikitext: str, context: Context) -> str:
         name = found.group(1)
         if context.shown_by(name) is not None:
             return found.group()
-        # A template in a sentence stands on one line, which goes on before or after it.
+        # A template in a sentence has text before or after it on the same line.
         source, start, end = found.string, found.start(), found.end()
         beside = (source[start - 1 : start], source[end : end + 1])
         if "\n" not in found.group() and any(sign and sign not in _LINE_ENDS for sign in beside):
@@ -191,7 +191,7 @@ _HEADING_TAGS = {f"h{level}": level for level in range(1, 7)}
 
 
 def _render(code: Any, context: Context) -> str:
-    """The page's text, in which bold and italic quotes are still to be taken out."""
+    """The page's text, still with bold and italic quotes."""
     parts = [_RENDERERS[type(node)](node, context) for node in code.nodes]
     # Apostrophes on both sides of a tag or template are no run.
     return "".join([EDGE + part if part.startswith("'") and at else part for at, part in enumerate(parts)])
@@ -272,7 +272,7 @@ _RENDERERS: dict[type, Callable[[Any, Context], str]] = {
 }
 
 
-# -- what broken markup and dropped nodes leave behind ------------------------------------------------------
+# -- the remains of broken markup and dropped nodes ---------------------------------------------------------
 
 _STRAY_TAG = re.compile(
     r"</?(ref|references|br|hr|p|div|span|center|font|small|big|b|i|u|s|sub|sup|em|strong|table|tr|td|th|tt|"

@@ -1,6 +1,6 @@
 """The passes over a page of wikitext before it is parsed, and over its text afterwards.
 
-Some of what a page holds stands for something else until it is rendered: a control character marks its place. None of
+Control characters mark the places of parts that are rendered later. None of
 these characters can come out of an XML file, and what a page spells as an entity is never turned into one.
 """
 
@@ -30,8 +30,8 @@ LINE_BREAK = "\x07"
 SPACE = "\x08"
 """A space that is written as an entity, until then."""
 BLOCK = "\x0e"
-"""A border of a block such as `<div>` or a term's definition, until list marks are removed: it ends a line in which
-something is shown before it."""
+"""A border of a block such as `<div>` or a term's definition, until list marks are removed: it ends a line that
+shows something before it."""
 COLON = "\x0f"
 """A colon in the text of a link, until then: it ends no term."""
 ESCAPED = "\x10"
@@ -280,7 +280,7 @@ def drop_quotes_of_line(line: str) -> str:
     pieces = _RUN.split(line)
     texts, lengths = pieces[0::2], [len(run) for run in pieces[1::2]]
     for number, length in enumerate(lengths):
-        # Of a run, the last apostrophes are markup, and those before them are text.
+        # The last apostrophes of a run are markup; those before them are text.
         lengths[number] = _BOLD if length == _BOLD + 1 else min(length, _BOTH)
         texts[number] += "'" * (length - lengths[number])
     num_bold = sum(length in (_BOLD, _BOTH) for length in lengths)
@@ -308,7 +308,7 @@ class Repair(NamedTuple):
     """One rule."""
 
     signs: tuple[str, ...]
-    """Strings of which the text must hold one; looking for them costs a tenth of looking for the pattern."""
+    """The text must hold one of these strings; searching them costs a tenth of searching the pattern."""
     pattern: re.Pattern[str]
     replacement: str
 

@@ -148,7 +148,7 @@ def find_words(
         several = entry >= _EXPANDS
         for part in range(offsets[number], offsets[number + 1]) if several else range(1):
             kind = (expansions[part] if several else entry) >> _KIND
-            # A part of a Korean syllable joins what is before it, with which it makes one or not.
+            # A part of a Korean syllable joins the previous character, whether or not they compose one.
             kind = _JOINS if kind == _JAMO else kind
             if kind:
                 if kind == _STANDS_ALONE or not last_kind or (kind == _JOINS and last_kind != _JOINS):
@@ -240,7 +240,7 @@ def ngram_characters(numbers: np.ndarray, before: np.ndarray, top: np.ndarray, r
         size *= 2
         shift -= np.uint64(1)
     slots = np.full(size, -1, np.int32)
-    # Of every n-gram: its slot, its key, and how often it occurs.
+    # For each n-gram: slot, key and count.
     used, keys = np.empty(num_words, np.int64), np.empty(num_words, np.int64)
     counts = np.empty(num_words, np.int32)
     for n in range(2, len(top)):

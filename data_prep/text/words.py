@@ -43,7 +43,7 @@ _ALONE_MARK = rf"[[{UNSPACED}]&&\p{{M}}--{_IGNORED}]"
 _JOINING = rf"[[\p{{L}}\p{{M}}\p{{N}}]--{_ALONE}--{_ALONE_MARK}--{_IGNORED}--[{_APOSTROPHES}]]"
 """A word with others of its kind before and after it."""
 _JAMO = "[\u1161-\u1175\u11a8-\u11c2]"
-"""Vowels and trailing consonants of which Korean syllables are composed."""
+"""Vowels and trailing consonants that compose Korean syllables."""
 _LETTERS = 0x40000
 """Beyond lie invisible characters, which are ignored, and private ones."""
 _INVISIBLE = slice(0xE0000, 0xE1000)
@@ -160,7 +160,7 @@ def spell(codes: np.ndarray) -> str:
 
 
 def _without_entities(joined: str, points: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The code points with the characters that HTML entities stand for in their first places, and then fillers."""
+    """The code points, with HTML entities replaced by their characters and then fillers."""
     replaced = None
     for match in _ENTITY.finditer(joined):
         start, end = match.span()

@@ -40,7 +40,7 @@ _LEAST_NARROW = 1.3
 _NARROW = 0.9
 """Share of the book's width."""
 _LEAST_BEGUN = 50
-"""A paragraph of so many characters that ends within a sentence goes on after a blank line: a page ended there."""
+"""A paragraph of so many characters that ends within a sentence continues after a blank line: a page ended there."""
 _LEAST_TORN = 30
 """A line of fewer characters says nothing of where a page ended."""
 _CONTINUING = ",;!?)"
@@ -163,7 +163,7 @@ def _blocks(texts: list[str], ends: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _is_narrow_prose(breaks: Breaks, start: int, end: int, most: float = math.inf) -> bool:
-    """Whether lines fill a column of their own, narrower than some width, and sentences go on from line to line."""
+    """Whether lines fill a narrower column of their own, and sentences continue from line to line."""
     inside = slice(start, end - 1)
     width = breaks.length[start:end].max()
     return (
@@ -191,7 +191,7 @@ def _resumed(paragraphs: Iterable[str]) -> list[str]:
 
 
 def _goes_on_behind(paragraph: str, size: int, following: str) -> bool:
-    """Whether a paragraph of so many characters, of which the end is given, goes on in the following one."""
+    """Whether a paragraph of so many characters with this end continues in the following one."""
     first = following.lstrip(QUOTES)[:1]
     if not (first.islower() or following[0] in _CONTINUING) or "\n" in paragraph or "\n" in following:
         return False

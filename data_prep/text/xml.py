@@ -48,7 +48,7 @@ class Roles:
 
 
 def parse_xml(data: bytes) -> Any:
-    """The root element, in which entities that the document itself declares are expanded; others stay as nodes.
+    """The root element; entities that the document itself declares are expanded, others stay as nodes.
 
     Nothing is fetched. libxml2 bounds the depth of the tree (256) and what entities may expand to (the size of the
     document five times, beyond a first megabyte).

@@ -76,5 +76,5 @@ def _finish(tokenizer: Tokenizer) -> str:
 def _added_tokens(names: Iterable[str]) -> list:
     from tokenizers import AddedToken
 
-    # As in RoBERTa, a mask stands for a word with the space before it.
+    # As in RoBERTa, a mask replaces a word and the space before it.
     return [AddedToken(name, special=True, normalized=False, lstrip=name == "<mask>") for name in names]

@@ -36,7 +36,7 @@ class Fit:
 
 
 def fit(tokenizer_json: str, lines: Sequence[str]) -> Fit:
-    """Measure a tokenizer on lines of text, of which at least one is not empty."""
+    """Measure a tokenizer on lines of text; at least one must not be empty."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_str(tokenizer_json)

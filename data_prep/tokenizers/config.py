@@ -31,9 +31,9 @@ class TrainedTokenizer(_Config):
     is made up for by taking its documents more than once."""
 
     max_word_characters: int = Field(default=256, ge=16)
-    """Characters from which on a word, such as DNA, base64 or a rule of equals signs, is cut for training, into parts
-    of which the first 16 are trained on: trainers take time that grows with the square of a word's length. Encoding
-    takes every word as it is. (In 182 million characters of articles and novels no word is longer.)"""
+    """Longer words (characters), such as DNA, base64 or a rule of equals signs, are cut for training, and the first 16
+    parts are trained on: the time of trainers grows with the square of a word's length. Encoding takes every word as
+    it is. (In 182 million characters of articles and novels no word is longer.)"""
 
     @field_validator("weights")
     @classmethod
@@ -63,9 +63,9 @@ class WordPiece(TrainedTokenizer):
     min_frequency: int = Field(default=2, ge=1)
     """A pair of symbols seen fewer times is never merged."""
     max_word_characters: int = Field(default=100, ge=16)
-    """Characters from which on a word is cut for training; encoding makes `[UNK]` of words longer than 100."""
+    """Longer words (characters) are cut for training; encoding makes `[UNK]` of words longer than 100."""
     limit_alphabet: int | None = Field(default=None, ge=1)
-    """Characters that words may begin with or go on with; rarer ones become `[UNK]`. None takes 1,000, or as many as
+    """Characters at the start or inside of words; rarer ones become `[UNK]`. None takes 1,000, or as many as
     leave 1 in 10,000 characters of the text unknown, up to a quarter of `vocab_size`."""
 
 

@@ -1,7 +1,7 @@
 """Bulk encoding with tokie: many times faster than Hugging Face tokenizers, and used where it gives the same ids.
 
 tokie has its own tables of Unicode. Every character is therefore tried, when a text first has it, in a few short texts;
-texts with a character on which the two differ go to the reference, as do texts that spell a special token.
+the reference encodes texts with a character that the two treat differently, and texts that spell a special token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SPACE = "▁"
 _SPACES = "".join(character for number in range(0x3001) if (character := chr(number)).isspace())
 _TRIED, _DIFFERS = 1, 2
 _CONTEXTS = ("{}", "a{}", "{}a", "x {}'re 1{}2 {} y")
-"""Texts in which a character is tried: where tokens begin and end, and beside letters, digits and spaces."""
+"""Texts that try a character: where tokens begin and end, and beside letters, digits and spaces."""
 _PROBE = "The naïve café, 12½ €: “quoted”… it's 3.5 km.\tTabs  and   spaces. Straße 日本語。한국어 नमस्ते <s> [MASK] 👍"
 _LOCAL = frozenset(
     {"BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled"}
@@ -73,7 +73,7 @@ class FastEncoder:
             # Graphemes with white space, which Hugging Face tokenizers looks up as one.
             left_out = rf"(?:\A|\s)\p{{M}}|\r\n|{left_out}"
         self._left_out = regex.compile(left_out or r"(?!)", regex.IGNORECASE)
-        # What is white space to the tokenizer.
+        # White space, for the tokenizer.
         separates = {}
         for space in _SPACES:
             texts = [f"a{space}b", "a b", space]
@@ -117,7 +117,7 @@ class FastEncoder:
         assert self._token_bytes is not None
         ids = self._ids(strings)
         ends = np.cumsum(self._token_bytes[ids.values])
-        # Where each text begins in the bytes of all.
+        # The start of each text in the bytes of all.
         begins = np.concatenate([np.zeros(1, dtype=np.int64), ends])[ids.offsets[:-1]]
         return ids, first_tokens(ids, np.searchsorted(ends, cuts.values + begins[cuts.row_of], side="right"))
 
@@ -132,7 +132,7 @@ class FastEncoder:
         rows = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(cuts.lengths + 1)])
         starts = ids.offsets[:-1].copy()
         if self._lone_mark is not None:
-            # A mark by itself stands for the white space before the sentence, and ends where the sentence begins.
+            # A mark by itself is the white space before the sentence, and ends where the sentence begins.
             is_later = np.array([piece[:1] not in self._blank for piece in pieces], dtype=bool) & (
                 ids.lengths > 0
             )
@@ -180,7 +180,7 @@ class FastEncoder:
 
 
 def make_fast_encoder(tokenizer_json: str) -> Encoder | None:
-    """Return tokie's encoder, or None for tokenizers of which tokie gives other ids or no sentence starts."""
+    """Return tokie's encoder, or None if its ids differ or sentence starts cannot be found."""
     import pyarrow as pa
 
     if not (is_byte_level(tokenizer_json) or encodes_words_apart(tokenizer_json)):
@@ -243,7 +243,7 @@ def _steps(parts: dict[str, Any], name: str, members: str) -> list[dict[str, Any
 
 
 def token_bytes(parts: dict[str, Any]) -> np.ndarray:
-    """[highest id + 1] int32: the bytes of text that each token of a byte-level tokenizer stands for.
+    """[highest id + 1] int32: bytes of text of each token of a byte-level tokenizer.
 
     GPT-2's alphabet writes every byte as one character, so that a token has as many bytes as characters.
     """

@@ -53,7 +53,7 @@ _LAYOUTS = (
     ("SentencePiece", ("tokenizer.model",)),
     ("WordPiece", ("vocab.txt",)),
 )
-"""File names by which published tokenizers are known, the most telling first."""
+"""Usual file names of published tokenizers, the most telling first."""
 _BY_SUFFIX = MappingProxyType({".model": "SentencePiece", ".txt": "WordPiece", ".json": "tokenizer.json"})
 
 
@@ -116,8 +116,8 @@ def read_tokenizer(published: Published, lowercase: Lowercase = "auto") -> str:
 def convert_tokenizer(published: Published, lowercase: Lowercase, path: Path) -> ShardResult:
     """Write the `tokenizer.json` of a published tokenizer.
 
-    Its statistics count the pieces of text on which a SentencePiece model was compared with its conversion, and those
-    on which both segmentations score the same.
+    Its statistics count the pieces of text that compared a SentencePiece model with its conversion, and those where
+    both segmentations score the same.
 
     Raises:
         ConfigError: it cannot be read, cannot be used to make a token store, or does not give the model's own ids.

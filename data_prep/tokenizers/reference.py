@@ -31,7 +31,7 @@ class Encoder(Protocol):
 
         Args:
             texts: [documents] string, whole documents.
-            cuts: per document the UTF-8 byte offsets at which its sentences but the first begin; see
+            cuts: per document the UTF-8 byte offsets of its sentences but the first; see
                 `sentences.py`.
 
         Returns:
@@ -104,7 +104,7 @@ def _keep_control_ids_from_text(tokenizer: Tokenizer) -> None:
 
 
 def _becomes_control(tokenizer: Tokenizer, name: str) -> bool:
-    """Whether a text that holds the name gets its id as one token; the unknown token stands for any letters."""
+    """Whether a text that holds the name gets its id as one token; the unknown token replaces any letters."""
     number, model = tokenizer.token_to_id(name), tokenizer.model
     if name == getattr(model, "unk_token", None) or number == getattr(model, "unk_id", None):
         return False

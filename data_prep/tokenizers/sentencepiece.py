@@ -28,7 +28,7 @@ NUM_THREADS = 8
 MAX_LINE_BYTES = 1 << 20
 """Longer lines would be skipped by the trainer, so they are cut."""
 CHECK_TEXTS = 2000
-"""Texts on which ids are compared with SentencePiece's own."""
+"""Texts whose ids are compared with SentencePiece's own."""
 _REQUIRED_CHARACTERS = "<>/_0123456789ABCDEFabdeiknpstux"
 """Every letter in the names of control symbols and bytes: text that spells one can then be made of these."""
 
@@ -180,7 +180,7 @@ def check_conversion(
         the rounding of single precision.
 
     Raises:
-        ConfigError: they differ; names the first piece of text on which they do.
+        ConfigError: they differ; names the first piece of text where they do.
     """
     import sentencepiece
     from tokenizers import Tokenizer
@@ -314,7 +314,7 @@ def _pre_tokenizer(proto: Any, specials: Sequence[str]) -> Any:
     split = proto.normalizer_spec.remove_extra_whitespaces
     steps: list[Any] = [pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="never", split=split)]
     single = {piece.piece for piece in proto.pieces if piece.type == _NORMAL and len(piece.piece) == 1}
-    # Where their letters are no pieces, the worst score cannot keep text from becoming control symbols.
+    # If their letters are no pieces, the worst score cannot keep text from becoming control symbols.
     patterns = []
     for name in specials:
         if len(name) > 1 and not set(name) <= single:

@@ -80,7 +80,7 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
 
 
 def transformers_config(tokenizer: Tokenizer) -> bytes:
-    """The `tokenizer_config.json` with which transformers knows the special tokens of a `tokenizer.json`."""
+    """The `tokenizer_config.json`, which tells transformers the special tokens of a `tokenizer.json`."""
     tokens = {role: tokenizer.id_to_token(number) for role, number in find_special_tokens(tokenizer).items()}
     named = {name: token for role, token in tokens.items() for name in ROLE_NAMES[role]}
     return orjson.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **named}, option=orjson.OPT_INDENT_2)

@@ -37,7 +37,7 @@ RUNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sentencepiece": NO_SPACE,
     }
 )
-"""Kinds of characters of which the words of each kind of trainer are runs; a lexicon takes words whole."""
+"""By trainer, kinds of characters whose runs are its words; a lexicon takes words whole."""
 
 
 DrawnShard = tuple[Path, Path, Mapping[str, Draw]]

@@ -1,8 +1,8 @@
 """Words with their characters, as ELMo reads them (Peters et al. 2018): frequent words are ids, others are spelled.
 
-Ids: RoBERTa's five special tokens, 256 bytes that begin a word, 256 that go on with one, then the most frequent
-words. A word of the lexicon is one id. Any other word is spelled, a byte that begins it and bytes that go on, so
-that a token store keeps its characters. Words are what white space and punctuation leave; the white space itself
+Ids: RoBERTa's five special tokens, 256 bytes that begin a word, 256 that continue one, then the most frequent
+words. A word of the lexicon is one id. Any other word is spelled, a byte that begins it and bytes that continue it, so
+that a token store keeps its characters. White space and punctuation separate words; the white space itself
 is not kept. A one-byte word is the byte that begins it.
 """
 
@@ -88,7 +88,7 @@ class Lexicon:
     spelling: Ragged
     """Per id the UTF-8 bytes (uint8) of its text; none for special tokens."""
     continues: np.ndarray
-    """[vocabulary] bool: the id goes on with the word that an id before it begins."""
+    """[vocabulary] bool: whether the id continues the word of the id before it."""
 
     @classmethod
     def read(cls, tokenizer_json: str) -> Lexicon:
@@ -112,8 +112,8 @@ class Lexicon:
         return cls(Ragged.of(spelling), (numbers >= _FIRST_CONTINUATION) & (numbers < _FIRST_WORD))
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
-        """[words] int64 positions in `ids` at which words (or special tokens) begin; bytes at the very start that
-        go on with a word cut off are a word."""
+        """[words] int64 first positions in `ids` of words (or special tokens); bytes at the very start that continue a
+        word cut off are a word."""
         begins = ~self.continues[ids]
         begins[:1] = True
         return np.flatnonzero(begins)

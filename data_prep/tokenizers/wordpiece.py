@@ -22,8 +22,8 @@ def train(texts: Iterable[str], config: WordPiece) -> str:
     """Train on texts; returns the `tokenizer.json`. `lowercase` is decided by the caller: `auto` counts as true.
 
     Pairs are merged by frequency, as `WordPieceTrainer` of Hugging Face tokenizers does, whose own result changes
-    from run to run. So its BPE trainer does the work on words that are marked where they begin; an entry with the
-    mark begins a word, one without goes on with it.
+    from run to run. So its BPE trainer works on words with a mark at their start; an entry with the mark begins a
+    word, one without continues it.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 

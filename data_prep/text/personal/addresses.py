@@ -21,7 +21,7 @@ from data_prep.text.personal import Spans
 MAX_LOCAL_CHARACTERS = 128
 """Looked at before an `@`. RFC 5321 allows 64; return paths that hold another address are longer."""
 MAX_CUE_DISTANCE = 60
-"""Characters before `NAME at HOST dot TLD` in which a word such as "mail" makes it an address."""
+"""A word such as "mail" so many characters before `NAME at HOST dot TLD` makes it an address."""
 
 _AT_SIGNS = "@\uff20\ufe6b"
 _AT = regex.compile(f"[{_AT_SIGNS}]")
@@ -143,7 +143,7 @@ def _spaced_out(text: str) -> Spans:
 # -- IP addresses --------------------------------------------------------------------------------------------
 
 MAX_IP_CUE_DISTANCE = 40
-"""Characters before a number in which words about addresses are looked for."""
+"""Words about addresses are searched in so many characters before a number."""
 SMALL_PART = 32
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 """The only IPv6 addresses given out so far (RFC 4291, section 2.4; IANA); `a::b` of program text is none."""

@@ -42,12 +42,12 @@ MAX_GROUPS = 8
 MAX_GROUPS_UNANNOUNCED = 5
 """Groups of a number in national form without a word that announces it."""
 MAX_CUE_DISTANCE = 30
-"""Characters before a number in which a word such as "Tel." supports it."""
+"""A word such as "Tel." within so many characters before a number supports it."""
 MAX_TRIES = 1000
 """Candidates of one run of digits that are compared with numbering plans; a longer run is a table."""
 
 MAX_COLUMN_CHARACTERS = 100
-"""Characters before and after a number in which lines of nothing but numbers are looked for."""
+"""Lines of nothing but numbers are searched in so many characters before and after a number."""
 
 MAX_SEPARATORS = 4
 """Characters between two digits of a number."""
@@ -267,7 +267,7 @@ def _shows_it(candidate: _Candidate, groups: list[tuple[int, int]], first: int, 
 def _is_part_of_row(
     candidate: _Candidate, groups: list[tuple[int, int]], first: int, last: int, trunk: bool
 ) -> bool:
-    """Whether the separators of a number go on to more digits: a row of a table, or a longer code."""
+    """Whether more digits follow the separators of a number: a row of a table, or a longer code."""
     text, inside = candidate.text, {separator.strip() or " " for separator in candidate.separators}
 
     def goes_on(left: int) -> bool:
