@@ -20,7 +20,7 @@ from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import start_ranks
-from tests.runbooks.materials import ROOT, Corpus
+from tests.runbooks.materials import ROOT, Corpus, copy_run
 
 RAY = """
 import ray, sys
@@ -82,6 +82,12 @@ def killed_run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> RunD
     process.wait()
     assert not (run.checkpoints / checkpoint_name(settings.num_steps)).exists()
     return run
+
+
+@pytest.fixture
+def run(killed_run: RunDirectory, tmp_path: Path) -> RunDirectory:
+    """A copy of the killed run."""
+    return copy_run(killed_run, tmp_path / "runs")
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ from tests.runbooks.beginnings import corpus as corpus
 from tests.runbooks.beginnings import killed_run as killed_run
 from tests.runbooks.beginnings import prepared as prepared
 from tests.runbooks.beginnings import ray_cluster as ray_cluster
+from tests.runbooks.beginnings import run as run
 from tests.runbooks.clusters import install_on_cloud_machines as install_on_cloud_machines
 from tests.runbooks.clusters import install_on_kubernetes as install_on_kubernetes
 from tests.runbooks.clusters import install_on_slurm as install_on_slurm
@@ -39,9 +40,9 @@ from tests.runbooks.materials import (
     ROOT,
     Corpus,
     Situation,
-    copy_run,
     failed_run,
     flip_bit,
+    named,
     on_local_cluster,
     wait_for_beat,
 )
@@ -130,9 +131,10 @@ def untrusted_artefact(corpus: Corpus, prepared: Path, tmp_path: Path) -> Situat
 
 
 @pytest.fixture
-def start_and_watch_a_run(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Iterator[Situation]:
+def start_and_watch_a_run(
+    run: RunDirectory, killed_run: RunDirectory, corpus: Corpus, tmp_path: Path
+) -> Iterator[Situation]:
     """A machine without a cluster, and a run whose tracking store took nothing yet."""
-    run = copy_run(killed_run, tmp_path / "runs")
     (run.path / "log.sent").unlink(missing_ok=True)
     settings = {"CONFIG": killed_run.path.parents[1] / "run.yaml", "RUNS": run.path.parent}
     yield from on_local_cluster(
@@ -147,10 +149,9 @@ def start_and_watch_a_run(killed_run: RunDirectory, corpus: Corpus, tmp_path: Pa
 
 @pytest.fixture
 def run_the_whole_road(
-    killed_run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path: Path
+    run: RunDirectory, killed_run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path: Path
 ) -> Iterator[Situation]:
     """A road whose corpus is prepared and whose run was killed; two fine-tunings are still to come."""
-    run = copy_run(killed_run, tmp_path / "runs")
     (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"word {n},{n % 2}\n" for n in range(40)))
     rows = "{kind: rows_classification, train: rows.csv, columns: {text: text, label: label}}"
     (tmp_path / "tune.yaml").write_text(
@@ -172,42 +173,36 @@ def run_the_whole_road(
 
 
 @pytest.fixture
-def watch_a_run(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def watch_a_run(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run whose workers were killed, and the preparation that it read."""
-    run = copy_run(killed_run, tmp_path / "runs")
     settings = {"RUNS": run.path.parent, "DATA": corpus.out, "FILES": tmp_path / "files"}
     expected = (run.path.name, "lost", "data wait", f'cloze_run_step{{run="{run.path.name}"}}', "alerts.yaml")
     return Situation(tmp_path, settings | {"RUNBOOKS": "https://example.org"}, corpus.environment, expected)
 
 
 @pytest.fixture
-def collect_a_support_bundle(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def collect_a_support_bundle(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run whose workers were killed, and its configuration was damaged."""
-    run = copy_run(killed_run, tmp_path / "runs")
     with run.config_file.open("a") as stream:
         stream.write("edited by hand: true\n# xxh3_128 of the lines above: 0\n")
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "OUT": tmp_path / "support.tar.gz"}
     expected = ("unreadable", "problems.txt", "run/log-tail.jsonl", "secrets were removed")
-    return Situation(tmp_path, settings, corpus.environment, expected)
+    return Situation(tmp_path, named(run, OUT=tmp_path / "support.tar.gz"), corpus.environment, expected)
 
 
 @pytest.fixture
-def resume_after_a_failure(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def resume_after_a_failure(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run whose two workers were killed with SIGKILL; one is left to go on with."""
-    run = copy_run(killed_run, tmp_path / "runs")
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "WORKERS": 1, "MORE_STEPS": 80}
     expected = ('"event":"finished"', "steps was 60, is 80", f"{run.path.name}@60")
-    return Situation(tmp_path, settings, corpus.environment, expected)
+    return Situation(tmp_path, named(run, WORKERS=1, MORE_STEPS=80), corpus.environment, expected)
 
 
 @pytest.fixture
-def corrupt_checkpoint(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def corrupt_checkpoint(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run whose newest checkpoint has one flipped bit."""
-    run = copy_run(killed_run, tmp_path / "runs")
     newest = list_checkpoints(run.checkpoints)[-1]
     flip_bit(newest / "model.safetensors")
     expected = ("damaged", f"{newest.name}.corrupt", f"{run.path.name}@60")
-    return Situation(tmp_path, {"RUN": run.path.name, "RUNS": run.path.parent}, corpus.environment, expected)
+    return Situation(tmp_path, named(run), corpus.environment, expected)
 
 
 @pytest.fixture
@@ -234,7 +229,6 @@ def loss_spike(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situ
     """A run whose threshold is so low that it calls healthy losses spikes."""
     guards = ("guards.spike_score=0.1", "guards.spike_window=8", "guards.max_rollbacks=1")
     run = failed_run(killed_run, tmp_path, 35, *guards)
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "SPIKE_SCORE": 1000, "MAX_ROLLBACKS": 3}
     expected = (
         '"event":"spike"',
         "LossSpikeError",
@@ -242,22 +236,20 @@ def loss_spike(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situ
         '"event":"finished"',
         f"{run.path.name}@60",
     )
-    return Situation(tmp_path, settings, corpus.environment, expected)
+    return Situation(tmp_path, named(run, SPIKE_SCORE=1000, MAX_ROLLBACKS=3), corpus.environment, expected)
 
 
 @pytest.fixture
 def not_a_number(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run whose learning rate takes the weights beyond all numbers."""
     run = failed_run(killed_run, tmp_path, 36, "optimizer.lr=1e38", "guards.max_skipped_updates=2")
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "LR": 5e-4}
     expected = ('"event":"skipped-update"', "NonFiniteError", '"event":"finished"')
-    return Situation(tmp_path, settings, corpus.environment, expected)
+    return Situation(tmp_path, named(run, LR=5e-4), corpus.environment, expected)
 
 
 @pytest.fixture
-def stalled_worker(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def stalled_worker(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run of two workers of which one is stopped; the driver's watch looks on."""
-    run = copy_run(killed_run, tmp_path / "runs")
     # Without checkpoints of its own, so that it can go on as the run that it was.
     endless = ("steps=100000", "checkpoint.every_steps=100000", "guards.stall_timeout_s=10")
     run.reconfigure(run.config(endless))
@@ -267,15 +259,13 @@ def stalled_worker(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> 
         os.kill(stopped.pid, signal.SIGSTOP)
         assert process.wait() != 0
     run.reconfigure(run.config(("steps=60", "checkpoint.every_steps=10")))
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "TIMEOUT_S": 1800}
     expected = ('"event":"stalled"', '"rank":1', '"state":"stopped"', "most recent call first", '"finished"')
-    return Situation(tmp_path, settings, corpus.environment, expected)
+    return Situation(tmp_path, named(run, TIMEOUT_S=1800), corpus.environment, expected)
 
 
 @pytest.fixture
-def stop_and_preempt(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Iterator[Situation]:
+def stop_and_preempt(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Iterator[Situation]:
     """A run whose driver has just started its worker."""
-    run = copy_run(killed_run, tmp_path / "runs")
     shutil.rmtree(run.heartbeats, ignore_errors=True)
     # The signal comes while the worker still loads and builds, which takes long where many tests run.
     grace = f"guards.grace_s={PATIENCE_S}"
@@ -286,9 +276,8 @@ def stop_and_preempt(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -
     waiting = threading.Thread(target=driver.wait)
     waiting.start()
     wait_for_beat(run, driver, rank=0)
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent}
     try:
-        yield Situation(tmp_path, settings, corpus.environment, ("PreemptedError", '"event":"finished"'))
+        yield Situation(tmp_path, named(run), corpus.environment, ("PreemptedError", '"event":"finished"'))
     finally:
         driver.kill()
         waiting.join()
@@ -297,16 +286,15 @@ def stop_and_preempt(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -
 
 
 @pytest.fixture
-def out_of_memory(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def out_of_memory(run: RunDirectory, killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run whose network does not fit into any memory."""
-    run = copy_run(killed_run, tmp_path / "runs")
     # As it was before its first step.
     shutil.rmtree(run.checkpoints)
     run.checkpoints.mkdir()
     (run.path / "log.jsonl").unlink()
     run = failed_run(run, tmp_path / "large", 37, "model.hidden_size=16777216")
     settings = {"CONFIG": killed_run.path.parents[1] / "run.yaml", "OPTIONS": "batch.micro_batch_size=2"}
-    settings |= {"RUN": run.path.name, "RUNS": run.path.parent, "GPU": "cpu"}
+    settings |= named(run, GPU="cpu")
     return Situation(
         tmp_path,
         settings,
@@ -316,11 +304,9 @@ def out_of_memory(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> S
 
 
 @pytest.fixture
-def trace_a_batch(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def trace_a_batch(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run of which some steps stand out, and one global batch was left out."""
-    run = copy_run(killed_run, tmp_path / "runs")
     SkipLedger(run).add(SkippedStep(at_update=8, data_step=8, loss=9.5, score=12.0))
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "STEP": 7}
     expected = (
         "workers",
         "target:",
@@ -328,4 +314,4 @@ def trace_a_batch(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> S
         "was a spike",
         "at_update 8, data_step 8",
     )
-    return Situation(tmp_path, settings, corpus.environment, expected)
+    return Situation(tmp_path, named(run, STEP=7), corpus.environment, expected)

@@ -29,6 +29,11 @@ class Situation:
     """What the commands must have printed, besides not failing."""
 
 
+def named(run: RunDirectory, **settings: object) -> dict[str, object]:
+    """The settings of a page about a run, and others."""
+    return {"RUN": run.path.name, "RUNS": run.path.parent, **settings}
+
+
 @dataclass(frozen=True)
 class Corpus:
     """A preparation that can be run: the practice corpus and a package with a file that does not parse."""

@@ -29,6 +29,7 @@ from tests.runbooks.materials import (
     Situation,
     copy_run,
     failed_run,
+    named,
     on_local_cluster,
     wait_for_beat,
 )
@@ -42,11 +43,12 @@ def _steps(run: RunDirectory) -> list[int]:
 
 
 @pytest.fixture
-def roll_back_by_hand(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Iterator[Situation]:
+def roll_back_by_hand(
+    run: RunDirectory, killed_run: RunDirectory, corpus: Corpus, tmp_path: Path
+) -> Iterator[Situation]:
     """A run whose newest checkpoint is not the one to go on from."""
-    run = copy_run(killed_run, tmp_path / "runs")
     step = _steps(run)[0]
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "STEP": step, "LR": 5e-4}
+    settings = named(run, STEP=step, LR=5e-4)
     yield Situation(tmp_path, settings, corpus.environment, (f"at step {step} of 60", ".rolled-back", "@60"))
     (event,) = run.events(Event.ROLLED_BACK)
     assert event["step"] == step
@@ -54,27 +56,24 @@ def roll_back_by_hand(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) 
 
 
 @pytest.fixture
-def change_a_setting(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def change_a_setting(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run that is to go on with another learning rate, and fewer checkpoints."""
-    run = copy_run(killed_run, tmp_path / "runs")
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "FREE": "checkpoint.keep_last=2"}
+    settings = named(run, FREE="checkpoint.keep_last=2")
     settings |= {"CHANGE": "optimizer.lr=5e-4", "KEY": "optimizer.lr"}
     expected = ("optimizer.lr was 0.001, is 0.0005", "config.yaml.1")
     return Situation(tmp_path, settings, corpus.environment, expected)
 
 
 @pytest.fixture
-def resume_on_other_nodes(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def resume_on_other_nodes(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run of two workers of which one is left."""
-    run = copy_run(killed_run, tmp_path / "runs")
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "WORKERS": 1, "ODD": 3}
+    settings = named(run, WORKERS=1, ODD=3)
     return Situation(tmp_path, settings, corpus.environment, ('"world_size":2', '"world_size":1', "@60"))
 
 
 @pytest.fixture
-def upgrade_during_a_run(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def upgrade_during_a_run(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run that made its last checkpoints on one worker, with another version of a package than the one here."""
-    run = copy_run(killed_run, tmp_path / "runs")
     # The newer of the checkpoints that are compared is made on as many workers as the rehearsal has.
     older = _steps(run)[-1]
     newer = older + 10
@@ -91,15 +90,14 @@ def upgrade_during_a_run(killed_run: RunDirectory, corpus: Corpus, tmp_path: Pat
     history = run.history.read_text()
     version = started["environment"]["packages"]["tokenizers"]
     run.history.write_text(history.replace(f'"tokenizers":"{version}"', '"tokenizers":"0.0.1"'))
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "COPY": tmp_path / "rehearsal"}
+    settings = named(run, COPY=tmp_path / "rehearsal")
     expected = (f"tokenizers was 0.0.1, is {version}", "bit for bit the same")
     return Situation(tmp_path, settings | {"OLDER": older, "NEWER": newer}, corpus.environment, expected)
 
 
 @pytest.fixture
-def mlflow_lost(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def mlflow_lost(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run of which a model was published, and a tracking store that is empty."""
-    run = copy_run(killed_run, tmp_path / "runs")
     run.retrack("0" * 32, f"sqlite:///{run.path.parent.resolve()}/mlflow.db", "0")
     published = {
         "model": "tagger",
@@ -109,16 +107,15 @@ def mlflow_lost(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Sit
         "step": _steps(run)[0],
     }
     run.record_event(Event.PUBLISHED, **published)
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "MODEL": "tagger"}
+    settings = named(run, MODEL="tagger")
     return Situation(tmp_path, settings, corpus.environment, ("MLflow run", "champion", "checkpoint "))
 
 
 @pytest.fixture
 def keep_data_in_a_store(
-    killed_run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path: Path
+    run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path: Path
 ) -> Iterator[Situation]:
     """A store without data, and a run that reads a preparation's directory."""
-    run = copy_run(killed_run, tmp_path / "runs")
     settings = {
         "DATA": prepared,
         "STORE": "s3://bucket/corpus",
@@ -134,9 +131,8 @@ def keep_data_in_a_store(
 
 
 @pytest.fixture
-def publish_a_model(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def publish_a_model(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run with checkpoints, and a small task."""
-    run = copy_run(killed_run, tmp_path / "runs")
     old = _steps(run)[0]
     (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"word {n},{n % 2}\n" for n in range(40)))
     rows = "{kind: rows_classification, train: rows.csv, columns: {text: text, label: label}}"
@@ -157,10 +153,9 @@ def publish_a_model(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) ->
 
 @pytest.fixture
 def delete_a_document(
-    killed_run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path: Path
+    run: RunDirectory, prepared: Path, corpus: Corpus, tmp_path: Path
 ) -> Iterator[Situation]:
     """A preparation with a document that is to go, which a run has read."""
-    run = copy_run(killed_run, tmp_path / "runs")
     out, config = tmp_path / "data", tmp_path / "data.yaml"
     shutil.copytree(prepared, out)
     config.write_text(f"base: {corpus.config}\nout: {out}\nmax_rejects: 1\n")
@@ -203,15 +198,13 @@ def disk_full(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situa
     remains = run.checkpoints / ".step-00000099.killed.partial"
     remains.mkdir()
     run.reconfigure(run.config(("checkpoint.every_steps=10",)))
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "DATA": corpus.out.parent}
     expected = ("checkpoint-failed", "File too large", remains.name, '"event":"finished"')
-    return Situation(tmp_path, settings, corpus.environment, expected)
+    return Situation(tmp_path, named(run, DATA=corpus.out.parent), corpus.environment, expected)
 
 
 @pytest.fixture
-def straggler(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
+def straggler(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situation:
     """A run of two workers of which one is stopped for most of the time, until the run says so."""
-    run = copy_run(killed_run, tmp_path / "runs")
     endless = ("steps=100000", "checkpoint.every_steps=100000", "guards.straggler_every_steps=5")
     run.reconfigure(run.config(endless))
     process = start_ranks(run, 2)
@@ -228,17 +221,15 @@ def straggler(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Situa
         os.kill(worker["pid"], signal.SIGKILL)
     process.wait()
     run.reconfigure(run.config(("steps=60", "checkpoint.every_steps=10")))
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent, "WORKERS": 1}
     expected = ('"event":"straggler"', '"tokens_per_s"', '"event":"finished"')
-    return Situation(tmp_path, settings, corpus.environment, expected)
+    return Situation(tmp_path, named(run, WORKERS=1), corpus.environment, expected)
 
 
 @pytest.fixture
-def head_node_gone(killed_run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Iterator[Situation]:
+def head_node_gone(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Iterator[Situation]:
     """A run that was submitted to a cluster of which every process was killed at once, as with its machine."""
-    run = copy_run(killed_run, tmp_path / "runs")
     shutil.rmtree(run.heartbeats, ignore_errors=True)
-    settings = {"RUN": run.path.name, "RUNS": run.path.parent}
+    settings = named(run)
     for situation in on_local_cluster(
         corpus, tmp_path, settings, ("lost", "SUCCEEDED", '"event":"finished"')
     ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.runbooks import map, test_pages_of_runs
 from tests.runbooks.follow import lead_out
 
 PAGES = (
@@ -23,12 +22,9 @@ PAGES = (
     "untrusted-artefact",
     "watch-a-run",
 )
+"""`test_pages_of_runs` follows all others."""
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_following_the_page_leads_out_of_its_situation(page: str, request: pytest.FixtureRequest):
     lead_out(page, request)
-
-
-def test_every_page_is_executed():
-    assert sorted((*PAGES, *test_pages_of_runs.PAGES)) == [page.stem for page in map.PAGES]

@@ -4,31 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.runbooks import map, test_pages_of_clusters
 from tests.runbooks.follow import lead_out
 
-PAGES = (
-    "change-a-setting",
-    "corrupt-checkpoint",
-    "delete-a-document",
-    "disk-full",
-    "export-a-model",
-    "head-node-gone",
-    "keep-data-in-a-store",
-    "loss-spike",
-    "mlflow-lost",
-    "move-a-run",
-    "not-a-number",
-    "out-of-memory",
-    "publish-a-model",
-    "resume-after-a-failure",
-    "resume-on-other-nodes",
-    "roll-back-by-hand",
-    "stalled-worker",
-    "stop-and-preempt",
-    "straggler",
-    "trace-a-batch",
-    "upgrade-during-a-run",
-)
+PAGES = sorted({page.stem for page in map.PAGES} - set(test_pages_of_clusters.PAGES))
 
 
 @pytest.mark.parametrize("page", PAGES)
