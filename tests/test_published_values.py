@@ -106,15 +106,6 @@ def test_runs_have_the_published_values(name: str):
     assert differences(written, resolved, wanted) == []
 
 
-@pytest.mark.parametrize(("key", "value"), [("steps", 100_000), ("optimizer.clip", 1.0), ("seed", 1)])
-def test_a_value_that_is_not_the_papers_is_found(key: str, value: float):
-    wanted = wanted_of("roberta-base")
-    resolved = wanted | {key: value}
-    found = differences(resolved | {"optimizer.layer_decay": 0.9}, resolved, wanted)
-    assert "optimizer.layer_decay is neither published nor named as ours" in found
-    assert len(found) == (1 if is_machine(key) else 2)
-
-
 @pytest.mark.parametrize("entry", [*MODELS.values(), *PRETRAIN.values()], ids=[*MODELS, *PRETRAIN])
 def test_every_value_has_its_source_and_every_deviation_its_reason(entry: dict[str, Any]):
     assert entry["source"]

@@ -62,19 +62,6 @@ def test_every_update_learns(kind: str, rest: dict):
     assert min(schedule.learning_rate(step) for step in (0, last // 2, last)) > 0
 
 
-def test_a_rate_falls_to_its_final_share_over_a_number_of_tokens_and_stays():
-    """GPT-3: warm-up and decay in tokens, with a batch that grows."""
-    growing = {"samples": 8, "micro_batch_size": 4, "warmup": [{"steps": 10, "samples": 4}]}
-    schedule = make(200, batch=growing, kind="cosine", warmup_tokens=800, decay_tokens=8400, final_share=0.1)
-    values = rates(schedule, 200)
-    # 10 steps of 40 tokens, then 80 each: 800 tokens are read before step 15, 8,400 before step 110.
-    assert values[14] == values[15] == pytest.approx(1.0)
-    half = 15 + (8400 - 800) // 80 // 2
-    assert values[half] == pytest.approx(0.55, abs=0.02)
-    assert values[109] > values[110] == pytest.approx(0.1)
-    assert set(values[110:]) == {values[110]}
-
-
 @pytest.mark.parametrize(
     ("steps", "schedule", "expected"),
     [
