@@ -8,11 +8,10 @@ import jsonschema
 import orjson
 import pytest
 from omegaconf import OmegaConf
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.commands.verbs import app
 from pipeline.config.reference import KINDS, json_schema, reference
+from tests.pipeline.command import cloze
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,12 +30,12 @@ def test_every_setting_has_a_type_and_a_meaning(kind: str):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_setting_is_printed_and_its_schema_too(kind: str):
-    printed = CliRunner().invoke(app, ["schema", kind], catch_exceptions=False).stdout
+    printed = cloze("schema", kind)
     for section in reference(kind):
         assert f"{kind}.{section.key}".rstrip(".") in printed
         # Long names are folded over lines.
         assert all(each.name[:10] in printed for each in section.settings)
-    schema = CliRunner().invoke(app, ["schema", kind, "--json-schema"], catch_exceptions=False).stdout
+    schema = cloze("schema", kind, "--json-schema")
     assert orjson.loads(schema) == json_schema(kind)
 
 
@@ -64,16 +63,16 @@ def test_the_schema_refuses_what_loading_refuses():
 
 
 def test_a_part_of_a_kind_is_printed_and_a_misspelt_one_is_answered_with_the_nearest():
-    printed = CliRunner().invoke(app, ["schema", "data.filters.language"], catch_exceptions=False).stdout
+    printed = cloze("schema", "data.filters.language")
     assert "data.filters.language" in printed
     assert "min_probability" in printed
     assert "data.filters.pii" not in printed
-    schema = orjson.loads(CliRunner().invoke(app, ["schema", "finetune", "--json-schema"]).stdout)
+    schema = orjson.loads(cloze("schema", "finetune", "--json-schema"))
     assert "tasks" in schema["properties"]
     for wrong, near in (
         ("date", "did you mean data?"),
         ("data.filters.langage", "did you mean data.filters.language?"),
     ):
         with pytest.raises(ConfigError) as caught:
-            CliRunner().invoke(app, ["schema", wrong], catch_exceptions=False)
+            cloze("schema", wrong)
         assert near in caught.value.next_step

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import s3fs
 from pydantic import TypeAdapter
-from typer.testing import CliRunner
 
 from cluster import publication
 from cluster.artefacts import remote
@@ -19,9 +18,9 @@ from cluster.artefacts.remote import Remote
 from cluster.artefacts.storage import open_artefact
 from cluster.copies import is_there, local_copy, manifest_at
 from cluster.publication import find_published, pull, push
-from pipeline.commands.verbs import app
 from tests.cluster.materials import FILES, SIZE_BYTES, claim_a_huge_file, make
 from tests.object_store import Proxy, flip_byte, killed_at_the_second_file, objects
+from tests.pipeline.command import invoke
 
 
 @pytest.fixture
@@ -134,7 +133,7 @@ def test_names_in_the_store_lead_no_pull_out_of_its_directory(uri: str, tmp_path
     for name in ("../../outside", f"/{tmp_path}/outside"):
         for file, data in files_of(artefact).items():
             Remote.open(uri).write(f"{name}/{file}", data)
-        done = CliRunner().invoke(app, ["pull", uri, str(tmp_path / "deep" / "back")])
+        done = invoke("pull", uri, tmp_path / "deep" / "back")
         assert isinstance(done.exception, CorruptArtefactError)
         assert "not the name of a file inside the artefact" in done.exception.problem
         assert {path.name for path in tmp_path.iterdir()} == {"made"}
@@ -156,7 +155,7 @@ def test_verbs_say_what_is_unfinished_and_pull_into_the_working_directory_and_th
     uri: str, tmp_path: Path, artefact: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def run(*words: str) -> str:
-        done = CliRunner().invoke(app, words)
+        done = invoke(*words)
         assert done.exit_code == 0, (done.output, done.exception)
         return done.stderr
 

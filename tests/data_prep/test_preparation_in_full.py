@@ -9,7 +9,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import CorruptArtefactError
 from cluster.runtime import ray_runtime
@@ -21,8 +20,8 @@ from data_prep.plan import plan_preparation
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from data_prep.verify import verify_preparation
-from pipeline.commands.verbs import app
 from tests.data_prep.conftest import sentences, write_corpus
+from tests.pipeline.command import cloze
 
 EVALUATED = "Nobody but the old keeper knew why both lamps had burned through that whole winter night"
 BLURB = "This paragraph stands under every page of the site, and nobody reads it a second time."
@@ -158,9 +157,7 @@ def test_the_curve_of_near_duplicates_is_told_before_and_after(one_worker, full_
         ["prepare", str(tmp_path / "full.yaml"), "--dry-run"],
         ["stats", str(one_worker.out)],
     ):
-        done = CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-        told = " ".join(done.stdout.split())
+        told = " ".join(cloze("data", *arguments).split())
         assert "21 bands of 9 values" in told
         assert "95.2%" in told
     near = describe_store(TokenStore.open(one_worker.out))["near_duplicates"]

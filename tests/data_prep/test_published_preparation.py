@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError
 from data_prep.config import PreparationConfig
@@ -16,8 +15,8 @@ from data_prep.input_hashes import CACHE_NAME
 from data_prep.job import prepare, publish
 from data_prep.token_store import TokenStore
 from data_prep.tokenizers.pretrained import find_tokenizer
-from pipeline.commands.verbs import app
 from tests.object_store import behind_proxy, flip_byte, objects
+from tests.pipeline.command import cloze, invoke
 
 URI = "s3://bucket/corpus"
 
@@ -38,9 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def answer(*arguments: object) -> Any:
     """What a verb says for programs."""
-    done = CliRunner().invoke(app, [*map(str, arguments), "--json"])
-    assert done.exit_code == 0, (done.output, done.exception)
-    return json.loads(done.stdout)
+    return json.loads(cloze(*arguments, "--json"))
 
 
 def test_tokens_at_a_uri_are_those_of_the_directory(published: Path):
@@ -103,11 +100,11 @@ def test_flipped_byte_is_found_and_named(published: Path):
     publish(published, victim)
     shard = next(name for name in objects(f"{victim}/documents") if name.endswith(".parquet"))
     flip_byte(f"{victim}/documents/{shard}", 300)
-    failed = CliRunner().invoke(app, ["data", "verify", victim])
+    failed = invoke("data", "verify", victim)
     assert isinstance(failed.exception, CorruptArtefactError)
     assert f"{victim}/documents/{shard}" in failed.exception.problem
     again = failed.exception.next_step.rpartition(": ")[2].replace("DIRECTORY", str(published / "documents"))
-    assert CliRunner().invoke(app, again.split()[1:]).exit_code == 0
+    cloze(*again.split()[1:])
     answer("data", "verify", victim)
 
 
@@ -132,8 +129,7 @@ def test_preparation_that_is_pulled_is_confirmed_without_work(
     assert not out.exists()
     command = caught.value.next_step.partition(",")[0].split()
     assert command[2:] == [URI, str(out)]
-    done = CliRunner().invoke(app, command[1:])
-    assert done.exit_code == 0, done.output
+    cloze(*command[1:])
     # The hashes of the source files. Whatever else had to be made would need a Ray cluster, and none is connected.
     shutil.copy(published / CACHE_NAME, out / CACHE_NAME)
     prepared = prepare(configure(out, publish=URI))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.manifest import FileEntry
@@ -24,8 +23,8 @@ from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from data_prep.verify import list_rejects
 from pipeline.commands.data_tables import print_stats
-from pipeline.commands.verbs import app
 from tests.conftest import write_store
+from tests.pipeline.command import cloze
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +129,7 @@ def test_ten_sources_are_ten_rows_of_the_plan_and_of_the_statistics(tmp_path, mo
     for place in ("pipeline.preparation", "pipeline.tasks.evaluation_sets"):
         monkeypatch.setattr(f"{place}.evaluation_texts", lambda settings: iter(()))
     command = ["data", "prepare", str(tmp_path / "ten.yaml"), "--dry-run"]
-    plan = CliRunner().invoke(app, command, catch_exceptions=False).stdout.splitlines()
+    plan = cloze(*command).splitlines()
     assert [line.split()[1] for line in plan if "json_lines" in line] == names
     assert any("decontaminated of" in line and "glue" in line for line in plan)
     assert not any("{" in line for line in plan), "no Python literals"

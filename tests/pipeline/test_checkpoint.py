@@ -10,7 +10,6 @@ import orjson
 import pytest
 import torch
 from safetensors.torch import save
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import (
     CorruptArtefactError,
@@ -41,11 +40,11 @@ from pipeline.checkpoint.store import (
     open_store,
     store_of,
 )
-from pipeline.commands.verbs import app
 from pipeline.pretrain.resume_checks import require_not_lost
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.log import RunLog
 from tests.object_store import flip_byte, objects
+from tests.pipeline.command import invoke
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files
@@ -292,14 +291,14 @@ def test_the_listing_names_what_is_damaged(run: RunDirectory, uri: str):
     write(store, 10, 1.0)
     write(store, 20, 2.0)
     arguments = ["checkpoints", "run", "--runs-dir", str(run.path.parent), "--json"]
-    rows = orjson.loads(CliRunner().invoke(app, arguments).stdout)
+    rows = orjson.loads(invoke(*arguments).stdout)
     assert [(row["reference"], row["alias"], row["state"]) for row in rows] == [
         (f"{run.typed}@10", "best", "committed"),
         (f"{run.typed}@20", "latest", "committed"),
     ]
     assert rows[0]["directory"] == f"{uri}/run/step-00000010"
     flip_byte(f"{uri}/run/step-00000020/{OPTIMIZER_FILE}")
-    failed = CliRunner().invoke(app, [*arguments, "--verify"])
+    failed = invoke(*arguments, "--verify")
     assert isinstance(failed.exception, CorruptCheckpointError)
     assert OPTIMIZER_FILE in failed.exception.problem
     assert [row["state"] for row in orjson.loads(failed.stdout)] == ["verified", "damaged"]

@@ -7,21 +7,14 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError, MissingInputError, StorageError
 from data_prep.tokenizers import byte_level_bpe
 from data_prep.tokenizers.config import ByteLevelBPE
 from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS
-from pipeline.commands.verbs import app
+from tests.pipeline.command import cloze, invoke
 
 LINES = ["the city and the river", "the naïve city", "", "water"]
-
-
-def cloze(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def test_rendered_files_are_written_with_their_settings_and_what_comes_next_is_printed(tmp_path: Path):
@@ -64,7 +57,7 @@ def test_doctor_answers_programs_and_exits_1_only_when_something_failed(
     assert answer["ok"] is True
     assert set(answer["checks"][0]) == {"name", "status", "found", "remedy"}
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
-    ill = CliRunner().invoke(app, ["doctor", "--runs-dir", str(tmp_path), "--address", "http://127.0.0.1:2"])
+    ill = invoke("doctor", "--runs-dir", tmp_path, "--address", "http://127.0.0.1:2")
     assert ill.exit_code == 1
     assert "2 failed" in ill.output
     assert "MLFLOW_TRACKING_URI" in ill.output

@@ -7,11 +7,9 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import (
     ClozeError,
@@ -21,12 +19,12 @@ from cluster.artefacts.errors import (
 )
 from pipeline.checkpoint.checkpoint import list_checkpoints
 from pipeline.checkpoint.references import resolve_model
-from pipeline.commands.verbs import app
 from pipeline.inspect.lineage import trace
 from pipeline.pretrain.resume_checks import check_resume
 from pipeline.run.directory import RunDirectory, list_runs
 from pipeline.run.log.log import RunLog, damage_of_log
 from tests.conftest import write_store
+from tests.pipeline.command import invoke
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
 
@@ -46,10 +44,6 @@ def run(trained: RunDirectory, tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path / "runs" / "run")
 
 
-def cloze(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def flip(path: Path, place: int = -20) -> None:
     data = bytearray(path.read_bytes())
     data[place] ^= 1
@@ -59,17 +53,17 @@ def flip(path: Path, place: int = -20) -> None:
 def test_a_stage_without_its_manifest_is_damage_and_not_left_out(tmp_path: Path) -> None:
     write_store(tmp_path / "out" / "tokens")
     shutil.copytree(tmp_path / "out" / "tokens", tmp_path / "out" / "documents")
-    assert cloze("data", "verify", tmp_path / "out").exit_code == 0
+    assert invoke("data", "verify", tmp_path / "out").exit_code == 0
     (tmp_path / "out" / "documents" / "manifest.json").unlink()
     for place in (tmp_path / "out", tmp_path / "out" / "documents"):
-        error = cloze("data", "verify", place).exception
+        error = invoke("data", "verify", place).exception
         assert isinstance(error, CorruptArtefactError)
         assert "documents/manifest.json" in str(error)
 
 
 def test_an_export_is_verified_before_it_is_taken_for_a_model(run: RunDirectory, tmp_path: Path) -> None:
     directory = tmp_path / "export"
-    assert cloze("export", run.path, directory).exit_code == 0
+    assert invoke("export", run.path, directory).exit_code == 0
     assert resolve_model(str(directory), tmp_path).step is None
     sound = (directory / "model.safetensors").read_bytes()
     flip(directory / "model.safetensors")
@@ -93,11 +87,11 @@ def test_lineage_inspect_and_stats_mark_what_is_damaged(
     copy = tmp_path / "tokens"
     shutil.copytree(store, copy)
     assert trace(str(copy), tmp_path).problem == ""
-    assert "damaged" not in cloze("data", "inspect", copy).stderr
+    assert "damaged" not in invoke("data", "inspect", copy).stderr
     flip(copy / "state.json")
     assert trace(str(copy), tmp_path).problem.startswith("damaged: state.json")
     for verb in (["lineage", copy, "--json"], ["data", "inspect", copy], ["data", "stats", copy]):
-        done = cloze(*verb)
+        done = invoke(*verb)
         assert done.exit_code == 0
         assert "damaged: state.json" in done.output + done.stderr
 
@@ -110,7 +104,7 @@ def test_a_configuration_that_was_edited_by_hand_is_answered_with_what_to_type(r
         run.config()
     assert "cloze resume" in told.value.next_step
     assert "last line" in told.value.next_step
-    listed = cloze("runs", "--runs-dir", run.path.parent, "--json")
+    listed = invoke("runs", "--runs-dir", run.path.parent, "--json")
     assert json.loads(listed.stdout)[0]["state"] == "unreadable"
     # Who means it.
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
@@ -140,11 +134,11 @@ def test_a_damaged_run_file_is_a_typed_error_and_hides_no_other_run(
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(CorruptArtefactError, match=r"run\.json"):
         _ = run.info
-    rows = json.loads(cloze("runs", "--runs-dir", run.path.parent, "--json").stdout)
+    rows = json.loads(invoke("runs", "--runs-dir", run.path.parent, "--json").stdout)
     assert {row["run"]: row["state"] for row in rows} == {"run": "unreadable", "sound": "finished"}
     assert len(list_runs(run.path.parent)) == 2
     for verb in (["resume", run.path, "--dry-run"], ["lineage", run.path], ["checkpoints", run.path]):
-        done = cloze(*verb)
+        done = invoke(*verb)
         assert done.exit_code == 0 or isinstance(done.exception, ClozeError)
 
 
@@ -155,7 +149,7 @@ def test_a_resumption_refuses_a_log_that_was_altered_until_it_is_allowed(run: Ru
     with pytest.raises(ResumeRefusedError, match=r"log\.jsonl") as refused:
         check_resume(run, run.config())
     assert "--allow-changed log.jsonl" in refused.value.next_step
-    error = cloze("checkpoints", run.path, "--verify").exception
+    error = invoke("checkpoints", run.path, "--verify").exception
     assert isinstance(error, CorruptCheckpointError)
     assert "log.jsonl" in str(error)
     assert check_resume(run, run.config(), ["log.jsonl"]) == newest

@@ -16,7 +16,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import OutOfMemoryError, ResumeRefusedError, StorageError, TakenOverError
 from cluster.artefacts.manifest import MANIFEST_NAME
@@ -46,6 +45,7 @@ from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from pipeline.run.state import ENDED, Beat, process_of, read_heartbeats
 from pipeline.run.submission import prepare
+from tests.pipeline.command import cloze, invoke
 from tests.pipeline.process_group import run_group
 from tests.pipeline.ranks import CONFIG, MASKED_LM, TRANSFORMER, make_config, make_run, start_ranks
 from tests.pipeline.small_checkpoints import state_at, write_files
@@ -303,11 +303,11 @@ def test_nobody_else_resumes_a_run_from_its_new_settings_to_its_end_which_names_
         write_files(store_of(run), state_at(4, 2.0))
 
     monkeypatch.setattr(launch, "execute", training)
-    done = CliRunner().invoke(app, ["resume", str(run.path), "--json"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["checkpoints"] == [str(tmp_path / "kept/elsewhere/step-00000004")]
+    assert json.loads(cloze("resume", run.path, "--json"))["checkpoints"] == [
+        str(tmp_path / "kept/elsewhere/step-00000004")
+    ]
     shutil.rmtree(tmp_path / "kept")
-    done = CliRunner().invoke(app, ["resume", str(run.path)], catch_exceptions=False)
+    done = invoke("resume", run.path, catch_exceptions=False)
     assert f"cloze checkpoints {run.typed}" in done.output
 
 

@@ -19,7 +19,6 @@ import pytest
 import torch
 from deepspeed.runtime.fp16.loss_scaler import LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ClozeError, CorruptCheckpointError, exit_codes
 from cluster.artefacts.manifest import make_manifest, read_manifest, write_manifest
@@ -30,9 +29,9 @@ from pipeline.checkpoint.checkpoint import (
     TOKENIZER_FILE,
     TRAINER_FILE,
 )
-from pipeline.commands.verbs import app
 from pipeline.config.loading import to_yaml
 from pipeline.run.directory import RunDirectory
+from tests.pipeline.command import invoke
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
 from tests.pipeline.tune.conftest import config_in, write_sst2
@@ -205,7 +204,7 @@ def write_tasks(directory: Path, runs_dir: Path) -> Path:
 
 def answer(*arguments: object) -> ClozeError | None:
     """What a verb answers: a typed error, or nothing where it did its work."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    done = invoke(*arguments)
     if isinstance(done.exception, ClozeError):
         assert done.exception.exit_code in exit_codes()
         return done.exception

@@ -12,13 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ReferenceNotFoundError
-from pipeline.commands.verbs import app
 from pipeline.inspect.sample import InspectedPiece, _Tokens, inspect_sample
 from pipeline.objectives import OBJECTIVES
 from pipeline.run.inputs import Inputs
+from tests.pipeline.command import cloze
 from tests.pipeline.real_text import write_text_store
 from tests.pipeline.test_refusals import open_objective
 
@@ -168,12 +167,12 @@ def test_masked_space_is_seen(store_of: Callable[[str], Path]):
 @pytest.mark.parametrize("kind", [kind for kind in OBJECTIVES if kind not in ("distill", "bilm")])
 def test_command_shows_a_store_without_its_documents(kind: str, store_of: Callable[[str], Path]):
     arguments = ["data", "inspect", str(store_of("tiny")), "--objective", kind, "batch.sequence_length=600"]
-    shown = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    found = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout)
-    assert f"{len(found)} piece" in shown.output
+    shown = cloze(*arguments)
+    found = json.loads(cloze(*arguments, "--json"))
+    assert f"{len(found)} piece" in shown
     assert found[0].keys() == {"slices", "original", "read", "target", "text", "cells", "relation"}
     words = [word for word in found[0]["original"].split() if word.isalpha() and len(word) > 3]
-    assert any(word in shown.output for word in words) or kind.startswith("mbart")
+    assert any(word in shown for word in words) or kind.startswith("mbart")
     assert found[0]["slices"][0]["doc_id"].startswith("docstrings:")
 
 

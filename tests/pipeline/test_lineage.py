@@ -8,7 +8,6 @@ from typing import Any
 
 import orjson
 import pytest
-from typer.testing import CliRunner
 
 from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
 from cluster.artefacts.remote import Remote
@@ -17,13 +16,13 @@ from cluster.publication import push
 from pipeline.checkpoint.checkpoint import EMA_FILE, MODEL_FILE
 from pipeline.checkpoint.store import CheckpointStore
 from pipeline.commands.output import json_text
-from pipeline.commands.verbs import app
 from pipeline.inspect import lineage
 from pipeline.inspect.lineage import Node, trace
 from pipeline.run.config import identity_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.log import RunLog
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
+from tests.pipeline.command import cloze
 from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 
@@ -77,7 +76,7 @@ def test_documents_that_several_were_made_from_are_read_once_and_their_files_cou
     road: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def printed(*options: str) -> str:
-        return CliRunner().invoke(app, ["lineage", str(tokens), *options], catch_exceptions=False).output
+        return cloze("lineage", tokens, *options)
 
     files = [
         InputEntry(kind="source-file", uri=f"part-{number}.xml", fingerprint=f"{number:032x}")
@@ -184,10 +183,10 @@ def test_checkpoint_says_how_training_went_until_it(run: RunDirectory):
     assert [child.kind for child in node.inputs] == ["tokens"]
     assert not node.inputs[0].problem
     arguments = ["lineage", "changed@8", "--runs-dir", str(run.path.parent)]
-    printed = CliRunner().invoke(app, arguments, catch_exceptions=False).output
+    printed = cloze(*arguments)
     for text in ("left out: 3", "decay 0.99", "hosts alpha, beta", "event spike", "was 0.001, is 0.002"):
         assert text in printed
-    found = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).stdout
+    found = cloze(*arguments, "--json")
     assert found == json_text(node.as_dict()) + "\n"
 
 

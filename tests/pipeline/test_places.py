@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import typer.main
 from pydantic import TypeAdapter, ValidationError
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.places import PlaceSetting, UriSetting, as_place, folded_uri, inner, outer
@@ -18,6 +17,7 @@ from pipeline.commands.verbs import app
 from pipeline.config.loading import load_config
 from pipeline.run.config import PretrainConfig
 from pipeline.tune.config import FinetuneConfig
+from tests.pipeline.command import invoke
 
 URI = "s3://bucket/place"
 
@@ -79,7 +79,7 @@ def test_argument_that_must_be_a_path_refuses_a_uri_by_name(
     arguments: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    error = CliRunner().invoke(app, arguments).exception
+    error = invoke(*arguments).exception
     assert isinstance(error, ConfigError)
     assert error.problem.startswith("s3://bucket/place")
     assert f"`{name}` must be a path" in error.problem
@@ -104,4 +104,4 @@ def test_places_are_told_apart_and_joined():
 def test_push_of_a_run_or_to_a_directory_is_refused(tmp_path: Path):
     (tmp_path / "run.json").write_text("{}")
     for place, error in ((URI, MissingInputError), ("some/directory", ConfigError)):
-        assert isinstance(CliRunner().invoke(app, ["push", str(tmp_path), place]).exception, error)
+        assert isinstance(invoke("push", tmp_path, place).exception, error)

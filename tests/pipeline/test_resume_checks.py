@@ -8,7 +8,6 @@ from pathlib import Path
 
 import orjson
 import pytest
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ResumeRefusedError
 from cluster.elastic import GroupSize, worker_environment
@@ -17,7 +16,6 @@ from pipeline.checkpoint.checkpoint import (
     list_checkpoints,
     read_trainer_state,
 )
-from pipeline.commands.verbs import app
 from pipeline.pretrain.assembly import device_of
 from pipeline.pretrain.resume_checks import check_resume
 from pipeline.run.directory import RunDirectory
@@ -25,7 +23,7 @@ from pipeline.run.events import Event
 from pipeline.run.history import changed_packages
 from pipeline.run.tracking import tracking_uri
 from tests.conftest import write_store
-from tests.pipeline.command import cloze
+from tests.pipeline.command import cloze, invoke
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
 
@@ -107,8 +105,7 @@ def test_a_resumption_keeps_absolute_places(
     monkeypatch.setattr("pipeline.pretrain.launch.execute", lambda run, held: None)
     monkeypatch.setattr("pipeline.commands.train._show_end", lambda run, as_json: None)
     arguments = ["resume", str(run.path), "checkpoint.directory=ckpts", "steps=5"]
-    done = CliRunner().invoke(app, [*arguments, "--allow-changed", "steps"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    cloze(*arguments, "--allow-changed", "steps")
     assert run.config().checkpoint.directory == str(tmp_path / "ckpts")
     assert run.config().steps == 5
 
@@ -144,7 +141,7 @@ def test_packages_that_changed_since_the_last_attempt_are_told_before_the_run_co
     assert changed_packages(run) == told
     dry = orjson.loads(cloze("resume", run.path, "--dry-run", "--json"))
     assert dry["packages that changed"] == "; ".join(told)
-    done = CliRunner().invoke(app, ["resume", str(run.path)], catch_exceptions=False)
+    done = invoke("resume", run.path, catch_exceptions=False)
     assert f"Results may round otherwise from here on: {'; '.join(told)}." in done.stderr
 
 

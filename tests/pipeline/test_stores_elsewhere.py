@@ -11,12 +11,10 @@ import orjson
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError, ResumeRefusedError
 from cluster.publication import push
 from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints
-from pipeline.commands.verbs import app
 from pipeline.inspect.lineage import trace
 from pipeline.pretrain.launch import settled
 from pipeline.pretrain.resume_checks import check_resume
@@ -24,6 +22,7 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.log.lines import read_metrics
 from tests.conftest import write_store
 from tests.object_store import behind_proxy, running_store
+from tests.pipeline.command import invoke
 from tests.pipeline.ranks import make_config, make_run, start_ranks, train
 from tests.pipeline.test_exactness import kill_after_step
 
@@ -102,6 +101,6 @@ def test_settings_of_a_run_keep_a_uri_as_it_is_and_refuse_credentials(tmp_path: 
 def test_dry_run_fetches_no_tokens(tmp_path: Path, cache: Path):
     make_config(tmp_path, URI)  # pyright: ignore[reportArgumentType]
     config = str(tmp_path / "tiny.yaml")
-    done = CliRunner().invoke(app, ["pretrain", config, "--dry-run", "--json"])
+    done = invoke("pretrain", config, "--dry-run", "--json")
     assert orjson.loads(done.stdout)["stores to fetch"] == URI
     assert not list(cache.rglob("*.arrow"))

@@ -5,12 +5,11 @@ import hashlib
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import DownloadError
 from data_prep.download.publishers import list_common_crawl, list_gutenberg, list_wikipedia
-from pipeline.commands.verbs import app
 from tests.data_prep.download.publisher import Answer
+from tests.pipeline.command import cloze
 
 PARTS = {
     "xxwiki-20260101-pages-articles-multistream1.xml-p1p9.bz2": b"first part",
@@ -130,11 +129,7 @@ def test_books_are_listed_by_language_and_lists_asked_for_again_when_the_server_
 
 
 def run(publisher, *arguments):
-    done = CliRunner().invoke(
-        app, ["data", "download", *map(str, arguments), "--base-url", publisher.url], catch_exceptions=False
-    )
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return cloze("data", "download", *arguments, "--base-url", publisher.url)
 
 
 def test_the_command_shows_what_it_would_fetch_and_then_fetches_it(wikipedia, tmp_path):

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from pipeline.ask.probing.features import load_features
 from pipeline.ask.prompting.networks import load_language_model
-from pipeline.commands.verbs import app
 from tests.pipeline.ask import networks
 
 NOWHERE = Path("no-runs")
@@ -36,7 +33,3 @@ def writer(directory_of: Make) -> Make:
 def reader(directory_of: Make) -> Make:
     """From such a name to the network whose hidden states are read."""
     return cache(lambda kind: load_features(str(directory_of(kind)), NOWHERE))
-
-
-def cloze(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(each) for each in arguments])

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.commands.verbs import app
+from tests.pipeline.command import invoke
 from tests.pipeline.tune.conftest import SIZES, write_tokenizer
 
 ROWS = 'premise,hypothesis,gold\n"a good film,\nreally",very good,yes\n' + "".join(
@@ -30,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch) -> Path:
 
 
 def cloze(*arguments: object):
-    return CliRunner().invoke(app, ["finetune", *map(str, arguments)])
+    return invoke("finetune", *arguments)
 
 
 def described(kind: str, file: str, columns: str, network: str = "encoder") -> list[str]:

@@ -12,14 +12,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import MismatchError
 from cluster.artefacts.manifest import read_manifest
 from models.distillation import hidden_distance
 from models.features import hidden_states
 from models.language_models import MaskedLanguageModel
-from pipeline.commands.verbs import app
 from pipeline.inspect.lineage import trace
 from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.config import FinetuneConfig
@@ -30,6 +28,7 @@ from pipeline.tune.run import finetune
 from pipeline.tune.scores import read_scores
 from pipeline.tune.teacher import Teacher, load_teacher, resolve_teacher
 from pipeline.tune.trials import plan_trials, scores_directory
+from tests.pipeline.command import invoke
 from tests.pipeline.tune.conftest import (
     MODEL,
     TRAINING,
@@ -192,7 +191,7 @@ def test_student_is_trained_compared_and_traced_to_its_teacher(taught):
     assert min(speeds["teacher"], speeds["student"]) > 0
     nodes = {node.uri: node.kind for node in trace(str(directory), taught.folder / "runs").inputs}
     assert nodes[str(taught.scores)] == "scores"
-    shown = CliRunner().invoke(app, ["finetune", "show", str(directory), "--errors", "0"])
+    shown = invoke("finetune", "show", directory, "--errors", "0")
     assert "teachers and students" in shown.stdout
     # The same command again finds everything done.
     assert finetune(config, taught.student, track=unlogged()) == [score]

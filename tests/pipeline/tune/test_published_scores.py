@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from pipeline.commands.verbs import app
 from pipeline.inspect.lineage import trace
 from pipeline.tune.finetuned import resolve_start
 from pipeline.tune.run import finetune
 from pipeline.tune.trials import plan_trials, scores_directory
 from tests.object_store import behind_proxy
+from tests.pipeline.command import invoke
 
 URI = "s3://bucket/finetuned"
 
@@ -42,12 +41,12 @@ def test_scores_that_were_published_are_read_where_no_directory_is_left(
         assert {one.method for one in proxy.requests} <= {"GET", "HEAD"}
     shutil.rmtree(config.out)
 
-    listed = json.loads(CliRunner().invoke(app, ["finetune", "list", URI, "--json"]).stdout)
+    listed = json.loads(invoke("finetune", "list", URI, "--json").stdout)
     assert [(one["name"], one["directory"], one["reference"]) for one in listed] == [
         ("small/tiny@5", place, "tiny@5")
     ]
     assert not list(cache.rglob("*.safetensors"))
-    done = CliRunner().invoke(app, ["finetune", "show", f"{place}@reviews-pretrained-2", "--json"])
+    done = invoke("finetune", "show", f"{place}@reviews-pretrained-2", "--json")
     shown = json.loads(done.stdout)
     assert (shown["directory"], shown["trial"]) == (place, "reviews-pretrained-2")
     assert shown["scores"] == [score.model_dump(mode="json") for score in scores]
@@ -78,6 +77,6 @@ def test_publishing_never_replaces_other_scores_without_being_told(make_config, 
 
 
 def test_place_without_scores_is_named(tmp_path):
-    done = CliRunner().invoke(app, ["finetune", "show", f"{URI}/nothing"])
+    done = invoke("finetune", "show", f"{URI}/nothing")
     assert isinstance(done.exception, MissingInputError)
     assert f"There are no scores at {URI}/nothing." in str(done.exception)

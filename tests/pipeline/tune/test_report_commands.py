@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
-from pipeline.commands.verbs import app
 from pipeline.run.tracking import connect, start_run
 from pipeline.tune.report.page import PAGE_FILE, TABLE_FILE, log_page, publish_page, render_page
+from tests.pipeline.command import invoke
 from tests.pipeline.tune.written_scores import label_lines, score_of, write_artefact
 
 NAMES = ("negative", "positive")
@@ -29,12 +28,8 @@ def scores(tmp_path: Path) -> Path:
     return write_artefact(tmp_path / "finetuned" / "small" / "tiny@5", trainings, labels={"reviews": NAMES})
 
 
-def cloze(*arguments: object):
-    return CliRunner().invoke(app, [str(each) for each in arguments])
-
-
 def test_show_prints_scores_and_errors_without_control_characters(scores: Path):
-    done = cloze("finetune", "show", scores, "--errors", 5)
+    done = invoke("finetune", "show", scores, "--errors", 5)
     assert done.exit_code == 0, done.output
     assert "75.0 ± 0.0" in done.output
     assert "worst errors of reviews-pretrained-1" in done.output
@@ -46,7 +41,7 @@ def test_show_prints_scores_and_errors_without_control_characters(scores: Path):
 
 def test_show_answers_programs_and_writes_the_page(scores: Path, tmp_path: Path):
     page = tmp_path / "page.html"
-    done = cloze("finetune", "show", scores, "--trial", "reviews-pretrained-2", "--json", "--html", page)
+    done = invoke("finetune", "show", scores, "--trial", "reviews-pretrained-2", "--json", "--html", page)
     answer = json.loads(done.stdout)
     assert answer["trial"] == "reviews-pretrained-2"
     assert [error["id"] for error in answer["errors"]] == ["dev-3"]
@@ -63,12 +58,12 @@ def test_list_prints_scores_and_names_damaged_ones(scores: Path, tmp_path: Path)
     for name, content in (("torn/manifest.json", "{"), ("not-scores/file", "")):
         (root / name).parent.mkdir()
         (root / name).write_text(content)
-    done = cloze("finetune", "list", root)
+    done = invoke("finetune", "list", root)
     assert done.exit_code == 0, done.output
     assert "small/tiny@5" in done.output
     assert "reviews: accuracy 75.0 ± 0.0" in done.output
     assert "broken[/red] is damaged" in done.output
-    answer = {each["name"]: each for each in json.loads(cloze("finetune", "list", root, "--json").stdout)}
+    answer = {each["name"]: each for each in json.loads(invoke("finetune", "list", root, "--json").stdout)}
     assert {name for name, each in answer.items() if each["problem"]} == {"broken[/red]", "torn"}
     assert answer.keys() == {"broken[/red]", "torn", "small/tiny@5"}
     assert "predictions-reviews-pretrained-1.jsonl" in answer["broken[/red]"]["problem"]
@@ -79,8 +74,8 @@ def test_list_prints_scores_and_names_damaged_ones(scores: Path, tmp_path: Path)
 
 
 def test_a_directory_without_scores_is_said_to_have_none(tmp_path: Path):
-    assert "no scores" in cloze("finetune", "list", tmp_path).output
-    assert isinstance(cloze("finetune", "list", tmp_path / "nowhere").exception, MissingInputError)
+    assert "no scores" in invoke("finetune", "list", tmp_path).output
+    assert isinstance(invoke("finetune", "list", tmp_path / "nowhere").exception, MissingInputError)
 
 
 def test_page_and_table_are_logged_to_the_runs_of_the_trainings(tmp_path: Path, monkeypatch):

@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import (
     ClusterUnreachableError,
@@ -15,12 +14,11 @@ from cluster.artefacts.errors import (
     ReferenceNotFoundError,
     exit_codes,
 )
-from pipeline.commands.verbs import app
 from pipeline.run.directory import RunDirectory
 from pipeline.run.lifecycle import record_failure, record_launch
 from pipeline.run.submission import JOB_VARIABLE
 from pipeline.watch.description import describe, ending_of
-from tests.pipeline.command import cloze
+from tests.pipeline.command import cloze, invoke
 from tests.pipeline.watch.materials import HOST
 
 ROOT = Path(__file__).parents[3]
@@ -82,8 +80,8 @@ def test_cluster_that_does_not_answer_keeps_no_run_from_being_described(
 ):
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
     asked = ["describe", "watched", "--runs-dir", str(run.path.parent)]
-    printed = CliRunner().invoke(app, asked)
+    printed = invoke(*asked)
     assert printed.exit_code == 0, printed.output
     assert "Without its job: No Ray cluster answers" in printed.stderr
-    named = CliRunner().invoke(app, [*asked, "--address", "http://127.0.0.1:1"])
+    named = invoke(*asked, "--address", "http://127.0.0.1:1")
     assert isinstance(named.exception, ClusterUnreachableError)

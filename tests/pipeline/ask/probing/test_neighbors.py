@@ -13,8 +13,8 @@ import transformers
 from cluster.artefacts.errors import ClozeError
 from pipeline.ask.probing.features import Passage, word_vectors
 from pipeline.ask.probing.neighbors import find_neighbors, find_occurrences
-from tests.pipeline.ask.conftest import cloze
 from tests.pipeline.ask.networks import KINDS
+from tests.pipeline.command import invoke
 
 LINES = [
     "Now they play two films. The play was long.",
@@ -87,5 +87,5 @@ def test_text_that_is_missing_is_refused(tmp_path: Path):
 
 def test_the_verb_prints_a_table_or_json(text: Path, directory_of):
     asked = ["neighbors", "--word", "play", "--text", text, "--from", directory_of("bert"), "--occurrence", 5]
-    assert "occurrence 5 of 5: They *play* in the park." in cloze(*asked).stdout
-    assert json.loads(cloze(*asked, "--json").stdout)["nearest"][0]["occurrence"]["number"] == 4
+    assert "occurrence 5 of 5: They *play* in the park." in invoke(*asked).stdout
+    assert json.loads(invoke(*asked, "--json").stdout)["nearest"][0]["occurrence"]["number"] == 4

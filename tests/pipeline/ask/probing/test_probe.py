@@ -23,7 +23,7 @@ from pipeline.ask.probing.features import (
 from pipeline.ask.probing.run import page, probe, read_result
 from pipeline.config.loading import validate
 from pipeline.tasks.forms import Example, TaggedSentence
-from tests.pipeline.ask.conftest import cloze
+from tests.pipeline.command import invoke
 
 TAGS = {"the": "DET", "a": "DET", "film": "NOUN", "plot": "NOUN", "was": "AUX", "great": "ADJ", "bad": "ADJ"}
 
@@ -124,14 +124,14 @@ def test_the_verb_prints_a_table_json_and_a_page(
     monkeypatch.chdir(tmp_path)
     Path("probe.yaml").write_text(json.dumps({"task": treebank}))
     arguments = ["probe", "probe.yaml", "--from", directory_of("bert")]
-    assert "selectivity" in cloze(*arguments, "--html", "page.html").stdout
+    assert "selectivity" in invoke(*arguments, "--html", "page.html").stdout
     text = Path("page.html").read_text()
     assert text.startswith("<!doctype html>")
     assert text.count("<polyline") == 2
     assert not re.search(r"https?://|<script|<img", text)
-    found = json.loads(cloze(*arguments, "--json").stdout)
+    found = json.loads(invoke(*arguments, "--json").stdout)
     assert len(found["scores"]) == 3
-    assert json.loads(cloze("lineage", found["directory"], "--json").stdout)["kind"] == "probes"
+    assert json.loads(invoke("lineage", found["directory"], "--json").stdout)["kind"] == "probes"
 
 
 def test_parts_of_speech_of_a_real_treebank_are_probed(corpora: Path, tmp_path: Path, reader):

@@ -13,7 +13,8 @@ from cluster.artefacts.errors import ClozeError, ConfigError, MismatchError
 from pipeline.ask.prompting.filling import fill
 from pipeline.ask.prompting.networks import load_language_model
 from tests.pipeline.ask import networks
-from tests.pipeline.ask.conftest import NOWHERE, cloze
+from tests.pipeline.ask.conftest import NOWHERE
+from tests.pipeline.command import invoke
 
 TEXT = "the {} of France is Paris."
 
@@ -77,6 +78,6 @@ def test_network_that_predicts_no_tokens_is_refused(tmp_path: Path):
 
 def test_the_verb_prints_a_table_or_json(directory_of):
     arguments = ["fill", TEXT.format("[z]"), "--from", directory_of("bert"), "--top", 3]
-    assert "probability" in cloze(*arguments).stdout
-    found = json.loads(cloze(*arguments, "--json").stdout)
+    assert "probability" in invoke(*arguments).stdout
+    found = json.loads(invoke(*arguments, "--json").stdout)
     assert (len(found["masks"][0]), len(found["texts"])) == (3, 3)

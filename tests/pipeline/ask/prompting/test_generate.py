@@ -12,7 +12,7 @@ import transformers
 from cluster.artefacts.errors import MismatchError
 from models.generation.config import GenerationConfig
 from pipeline.ask.prompting.writing import write
-from tests.pipeline.ask.conftest import cloze
+from tests.pipeline.command import invoke
 
 PROMPT = "the film was"
 
@@ -63,7 +63,7 @@ def test_what_does_not_fit_is_refused_with_what_does(writer, kind, prompt, most,
 
 def test_the_verb_prints_the_text_or_json(directory_of):
     arguments = ["generate", PROMPT, "--from", directory_of("gpt2"), "--max-new-tokens", 5]
-    assert cloze(*arguments).stdout.startswith(PROMPT)
+    assert invoke(*arguments).stdout.startswith(PROMPT)
     sampled = [*arguments, "--top-k", 10, "--seed", 4, "--num-texts", 2, "--json"]
-    assert len(json.loads(cloze(*sampled).stdout)["texts"]) == 2
-    assert "temperature" in str(cloze(*arguments, "--temperature", 0).exception)
+    assert len(json.loads(invoke(*sampled).stdout)["texts"]) == 2
+    assert "temperature" in str(invoke(*arguments, "--temperature", 0).exception)

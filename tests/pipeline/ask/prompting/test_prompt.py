@@ -18,8 +18,8 @@ from pipeline.ask.prompting.prompter import Prompter, Template
 from pipeline.ask.prompting.run import calibrated, draw_demonstrations, prior, prompt_task
 from pipeline.config.loading import validate
 from pipeline.tasks.forms import Example
-from tests.pipeline.ask.conftest import cloze
 from tests.pipeline.ask.networks import KINDS
+from tests.pipeline.command import invoke
 
 PHRASES = ["the film was great", "a bad plot", "they play a long play", "she plays"]
 TEXTS = [(phrase, None) for phrase in PHRASES]
@@ -186,17 +186,17 @@ def test_a_text_behind_the_answer_is_refused_where_it_would_not_be_seen(reviews:
 def test_the_verb_takes_a_kind_or_a_file(reviews: Path, tmp_path: Path, directory_of):
     arguments = ["prompt", "--from", directory_of("bert"), f"task.path={reviews}", "--task", "sst2"]
     arguments += ["--template", "[x] It was [z].", "--verbalizer", "great=1,terrible=0"]
-    shown = cloze(*arguments, "--shots", 2).stdout
+    shown = invoke(*arguments, "--shots", 2).stdout
     assert "majority label" in shown
     assert "[x] It was [z]." in shown, "brackets are no markup"
     assert "seed 3" in shown
-    found = json.loads(cloze(*arguments, "--json").stdout)
+    found = json.loads(invoke(*arguments, "--json").stdout)
     assert found["scores"][0]["metrics"]["accuracy"] >= 0
     file = tmp_path / "prompt.yaml"
     file.write_text(
         f"task: {{kind: sst2, path: {reviews}}}\ntemplates: ['[x] It was [z].']\n"
         "verbalizers: {1: great, 0: terrible}\n"
     )
-    again = cloze("prompt", "--task", file, "--from", directory_of("bert"), "--json")
+    again = invoke("prompt", "--task", file, "--from", directory_of("bert"), "--json")
     assert json.loads(again.stdout) == found
-    assert "ANSWER=LABEL" in str(cloze(*arguments, "--verbalizer", "great").exception)
+    assert "ANSWER=LABEL" in str(invoke(*arguments, "--verbalizer", "great").exception)
