@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -75,14 +74,6 @@ class DistilledLanguageModel(nn.Module):
             found[name] = weights[source]
         return found
 
-    def _apply(self, fn: Any, recurse: bool = True) -> DistilledLanguageModel:
-        """Called by `to`, `cuda` and `bfloat16`: the teacher moves with the student."""
-        super()._apply(fn, recurse)
-        example = self.head.dense.weight
-        if not example.is_meta:
-            self.teacher.to(device=example.device, dtype=example.dtype)
-        return self
-
     def forward(
         self,
         input_ids: Tensor,
@@ -101,6 +92,9 @@ class DistilledLanguageModel(nn.Module):
             soft_positions: [num_soft] int64 indices of the tokens at which student and teacher are compared,
                 ascending; the predicted ones are among them.
         """
+        own, theirs = self.head.dense.weight, self.teacher.head.dense.weight
+        if (own.device, own.dtype) != (theirs.device, theirs.dtype) and not own.is_meta:
+            self._move_teacher(own)
         packed = {"cu_seqlens": cu_seqlens, "segment_ids": segment_ids, "read": soft_positions}
         compared = self.encoder(input_ids, **packed)
         self.teacher.encoder.transformer.varlen = self.encoder.transformer.varlen
@@ -108,13 +102,17 @@ class DistilledLanguageModel(nn.Module):
             wanted = self.teacher.encoder(input_ids, **packed)
         predicted = compared.index_select(0, torch.searchsorted(soft_positions, predicted_positions))
         losses = {}
-        own = self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
-        losses["mlm"] = own.total
+        found = self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
+        losses["mlm"] = found.total
         losses["soft"] = self.divergence(compared, wanted)
         if self.hidden_loss:
             similarity = F.cosine_similarity(compared.float(), wanted.float(), dim=-1)
             losses["cosine"] = (1 - similarity).sum()
-        return losses, {"mlm": own.correct, EACH: own.each}
+        return losses, {"mlm": found.correct, EACH: found.each}
+
+    @torch.compiler.disable
+    def _move_teacher(self, like: Tensor) -> None:
+        self.teacher.to(device=like.device, dtype=like.dtype)
 
     def divergence(
         self, hidden: Tensor, teacher_hidden: Tensor, *, chunk_elements: int = CHUNK_ELEMENTS

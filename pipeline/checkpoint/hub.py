@@ -33,7 +33,7 @@ _A_RUN = "list the runs there are: cloze runs"
 _NAME = re.compile(r"(?P<repository>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?", re.ASCII)
 _OF_RUNS = re.compile(r"latest|best|\d+", re.ASCII)
 _WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json")
-_OLD_WEIGHTS = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin|pytorch_model\.bin\.index\.json")
+_OTHER_WEIGHTS = re.compile(r"pytorch_model.*\.bin|tf_model\.h5|flax_model\.msgpack|model\.ckpt.*|.*\.gguf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +122,15 @@ def _download(name: HubName, otherwise: str) -> Snapshot:
     except (HfHubHTTPError, httpx2.HTTPError, OSError, ValueError) as error:
         _explain(name, error, otherwise)
     there = sorted(file.rfilename for file in info.siblings or ())
-    weights = [name for name in there if _WEIGHTS.fullmatch(name)]
-    # Weights in the old format are taken only where there are no others.
-    weights = weights or [name for name in there if _OLD_WEIGHTS.fullmatch(name)]
-    files = [name for name in there if name in (CONFIG_FILE, *TOKENIZER_FILES)] + weights
+    weights = [file for file in there if _WEIGHTS.fullmatch(file)]
+    files = [file for file in there if file in (CONFIG_FILE, *TOKENIZER_FILES)] + weights
     if CONFIG_FILE not in files:
         raise ReferenceNotFoundError(
             f"{otherwise} {constants.ENDPOINT}/{name.repository} has no {CONFIG_FILE}: it is no model of transformers.",
             next_step="name another model",
         )
+    if not weights:
+        _refuse_weights(name, there, ((info.config or {}).get("architectures") or ["AutoModel"])[0])
     try:
         directory = snapshot_download(
             name.repository, revision=name.revision, allow_patterns=files, etag_timeout=ANSWER_TIMEOUT_S
@@ -141,7 +141,22 @@ def _download(name: HubName, otherwise: str) -> Snapshot:
             kept=f"the files that are complete, in {constants.HF_HUB_CACHE}",
             next_step="type the same command again; a token for a model with terms of use: HF_TOKEN",
         ) from None
-    return Snapshot(HubName(name.repository, Path(directory).name), Path(directory))
+    return Snapshot(HubName(name.repository, info.sha), Path(directory))
+
+
+def _refuse_weights(name: HubName, there: list[str], architecture: str) -> NoReturn:
+    """Refuse a model without safetensors files, before gigabytes of others are downloaded."""
+    found, next_step = "has no weights", "name another model"
+    if others := [file for file in there if _OTHER_WEIGHTS.fullmatch(file)]:
+        where = repr(name.repository) + (f", revision={name.revision!r}" if name.revision else "")
+        found = f"has its weights only in {others[0]}"
+        next_step = (
+            f'if you trust it, write it anew, and name DIR:\n  python -c "import transformers as t; '
+            f"[one.from_pretrained({where}).save_pretrained('DIR') for one in (t.{architecture}, t.AutoTokenizer)]\""
+        )
+    raise ReferenceNotFoundError(
+        f"The model {name} of the Hugging Face Hub {found}; cloze reads {WEIGHTS_FILE}.", next_step=next_step
+    )
 
 
 def _explain(name: HubName, error: Exception, otherwise: str) -> NoReturn:

@@ -14,9 +14,7 @@ from cluster.artefacts.manifest import hash_file
 from pipeline.checkpoint.hub import CONFIG_FILE, VOCABULARY_FILES, find_cached, hub_name
 
 _IN_CACHE = re.compile(r"models--(?P<repository>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})$")
-_DOWNLOAD_RECORD = Path(".cache/huggingface/download") / f"{CONFIG_FILE}.metadata"
-"""Note of `hf download --local-dir` about a file; its first line is the commit."""
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+"""The layout that the documentation of `huggingface_hub` describes."""
 
 
 def find_model_directory(reference: str) -> Path | None:
@@ -90,13 +88,7 @@ def _weights(files: list[Path]) -> dict[str, Any]:
 
 
 def _revision(directory: Path) -> dict[str, str]:
-    """The name and commit on the Hub, where the directory is part of its cache or was downloaded from it."""
+    """The name and commit on the Hub, where the directory is part of its cache."""
     if found := _IN_CACHE.search(directory.absolute().as_posix()):
         return {"hub_model": found["repository"].replace("--", "/"), "hub_commit": found["commit"]}
-    try:
-        commit = (directory / _DOWNLOAD_RECORD).read_text(encoding="utf-8").partition("\n")[0].strip()
-    except (OSError, ValueError):
-        commit = ""
-    if _COMMIT.fullmatch(commit):
-        return {"hub_commit": commit}
     return {"hub_model": "unknown, because the directory is not in the Hub's cache"}

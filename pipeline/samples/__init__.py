@@ -39,7 +39,7 @@ def use_kernel_cache() -> None:
         return
     os.environ["NUMBA_CACHE_DIR"] = str(kernel_cache(SOURCES))
     if "numba" in sys.modules:  # imported before, it has read the environment already
-        sys.modules["numba"].config.reload_config()
+        sys.modules["numba"].config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"]
 
 
 use_kernel_cache()

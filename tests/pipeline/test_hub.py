@@ -119,7 +119,7 @@ def test_only_files_that_are_read_and_not_there_are_downloaded(online: Hub, tmp_
 
 
 def test_what_the_hub_cannot_give_is_answered_with_what_to_do(
-    online: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    online: Hub, bert_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def refused(reference: str) -> str:
         with pytest.raises(ReferenceNotFoundError) as caught:
@@ -130,6 +130,12 @@ def test_what_the_hub_cannot_give_is_answered_with_what_to_do(
     for named in (f"no run bert-tinny in {tmp_path / 'runs'}", online.url, "cloze runs", "HF_TOKEN"):
         assert named in unknown
     assert "leave out the revision: bert-tiny" in refused("bert-tiny@v2")
+    weights = (bert_directory / "model.safetensors").rename(bert_directory / "kept")
+    old = refused("bert-tiny")
+    weights.rename(bert_directory / "model.safetensors")
+    for named in ("only in flax_model.msgpack", "from_pretrained('bert-tiny')", "save_pretrained('DIR')"):
+        assert named in old
+    assert not any(path.endswith((".bin", ".msgpack", ".h5")) for path in online.asked)
     online.gated.add("bert-tiny")
     assert f"{online.url}/bert-tiny" in refused("bert-tiny")
     asked = len(online.asked)

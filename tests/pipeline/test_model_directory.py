@@ -103,9 +103,3 @@ def test_model_of_the_hub_tells_its_commit_wherever_it_lies(
     (of_scores,) = trace(str(scores), tmp_path).inputs
     for node in (trace("org/small", tmp_path), trace(str(snapshot), tmp_path), of_scores):
         assert (node.facts["hub_model"], node.facts["hub_commit"]) == ("org/small", COMMIT)
-    # Downloaded into a directory.
-    place = shutil.copytree(directory, tmp_path / "model")
-    record = place / ".cache" / "huggingface" / "download" / "config.json.metadata"
-    record.parent.mkdir(parents=True)
-    record.write_text(f"{COMMIT}\netag\n1760000000.0\n")
-    assert trace(str(place), tmp_path).facts["hub_commit"] == COMMIT
