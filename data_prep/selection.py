@@ -130,8 +130,6 @@ def load_selection(path: Path) -> Selection:
     )
     spans = removed.flatten().to_numpy(zero_copy_only=False).astype(np.int64).reshape(-1, 2)
     counts = np.diff(removed.offsets.to_numpy()).astype(np.int64) // 2
-    if "repeats_id" not in table.column_names:  # written before ids were compared
-        return Selection(rows, counts, spans)
     return Selection(rows, counts, spans, rows[table["repeats_id"].to_numpy()])
 
 

@@ -89,7 +89,7 @@ def _describe(store: TokenStore, chosen: np.ndarray, recorded: Mapping[str, Any]
             f"p{round(100 * share)}": int(value) for share, value in zip(QUANTILES, quantiles, strict=False)
         },
     }
-    # How well the tokenizer fits the text; older stores did not count that.
+    # How well the tokenizer fits the text.
     if recorded.get("lines_tried"):
         described["unknown_rate"] = round(recorded["unknown_tokens"] / max(1, num_tokens), 6)
         described["exact_lines"] = round(recorded["exact_lines"] / recorded["lines_tried"], 4)

@@ -104,11 +104,7 @@ class StateFile:
                 # Sums over processes, which one of them takes part with from now on.
                 losses=losses if self._accelerator.is_main_process else [0.0] * len(losses),
                 curve=facts["curve"],
-                epochs=[
-                    # Files of earlier versions number their epochs.
-                    EpochScore.model_validate({k: v for k, v in epoch.items() if k != "epoch"})
-                    for epoch in facts["epochs"]
-                ],
+                epochs=[EpochScore.model_validate(epoch) for epoch in facts["epochs"]],
                 kept=kept
                 and Kept(
                     kept["epoch"],

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.golden.book import KINDS, compute, differences, read, write
+from tests.golden.book import KINDS, MEANT, RAISE, compute, differences, read, write
 
 
 def main() -> int:
@@ -29,13 +29,12 @@ def main() -> int:
         found_any |= bool(different)
         print(f"{kind}: {'as recorded' if not different else f'{len(different)} values differ'}")
         print("".join(f"  {line}\n" for line in different), end="")
+        if any(line.endswith(RAISE) for line in different):
+            parser.exit(1, f"{kind} is not recorded: identities change, and versions do not.\n")
         if arguments.write:
             write(kind, found)
     if found_any and not arguments.write:
-        print(
-            "If the change is meant: say why in the commit, raise VERSION of the stage that makes it, and record the"
-            " values with `make golden ARGS=--write`."
-        )
+        print(MEANT)
     return int(found_any and not arguments.write)
 
 

@@ -30,6 +30,10 @@ on another processor than the recorded one: rounding, grown by updates. On the s
 SHOWN = 400
 """Characters of a text that are recorded; of a longer one, the beginning and a hash of all."""
 ABSENT = object()
+RAISE = "raise VERSION of the stage that makes it"
+MEANT = (
+    f"If it is meant: say why in the commit, {RAISE}, and record the values with `make golden ARGS=--write`."
+)
 
 
 class _Dumper(yaml.CSafeDumper):
@@ -93,7 +97,9 @@ def differences(recorded: Any, found: Any, tolerance: float = 0.0) -> Iterator[s
             and isinstance(now, float)
             and math.isclose(before, now, rel_tol=tolerance)
         ):
-            yield f"{place} was {before!r} and is {now!r}"
+            version = str(before).partition(",")[0] if str(before).startswith("version ") else ""
+            stale = f"; {RAISE}" if version and str(now).startswith(f"{version},") else ""
+            yield f"{place} was {before!r} and is {now!r}{stale}"
 
 
 def shown(text: str, most: int = SHOWN) -> str:

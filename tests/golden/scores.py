@@ -18,6 +18,8 @@ from models.hf.directory import save_hf_directory
 from models.hf.family import TokenIds
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel, SequenceToSequence
+from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.forms import FORMS
 from tests.golden.losses import DETERMINISTIC
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "en_XX", "de_DE"]
@@ -72,6 +74,9 @@ def values(directory: Path) -> dict[str, Any]:
     (directory / "rows.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in ROWS))
     for name in ("source", "target"):
         (directory / name).write_text("".join(row[name] + "\n" for row in ROWS), encoding="utf-8")
+    every = {name: task for tasks in TASKS.values() for name, task in tasks.items()}
+    trials = FinetuneConfig.model_validate({"name": "forms", "tasks": every})
+    assert {task.form for task in trials.tasks.values()} == FORMS.keys(), "every form has a task here"
     found: dict[str, Any] = {}
     for family, tasks in TASKS.items():
         _write_network(directory / family, family)
