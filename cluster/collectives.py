@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 GROUP_TIMEOUT_S = 1800
-"""Seconds after which a collective operation fails, however the group was started. NCCL's own default is 600."""
+"""Timeout (seconds) of a collective operation, however the group was started. NCCL's own default is 600."""
 _SIGN_S = 1.0
 """Seconds between two signs of life."""
 

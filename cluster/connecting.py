@@ -173,7 +173,7 @@ def host_and_port(address: str, default_port: int) -> tuple[str, int]:
 
 
 def unreachable(address: str, reason: object) -> ClusterUnreachableError:
-    """The error for an address at which no cluster can be reached."""
+    """The error for an address without a reachable cluster."""
     return ClusterUnreachableError(
         f"No Ray cluster answers at {address}: {_first_line(reason)}",
         next_step=(

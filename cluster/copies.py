@@ -218,7 +218,7 @@ def _stale(copy: Path, manifest: Manifest, entries: Sequence[FileEntry], *, veri
 def fetch_files(
     remote: Remote, manifest: Manifest, entries: Sequence[FileEntry], target: Path, verb: str
 ) -> None:
-    """Download files of an artefact into a directory, to which no other process downloads now, and verify them.
+    """Download files of an artefact and verify them; no other process may download into the directory.
 
     Args:
         verb: for the progress that is shown.
@@ -311,7 +311,7 @@ def _evict(own: Path) -> bool:
             for descriptor in (work, users):
                 if not lock(descriptor, wait_s=0):
                     return False
-            # What is left of a deletion that is killed is a copy without some files.
+            # A killed deletion leaves a copy without some files.
             shutil.rmtree(own)
             return True
     except OSError:

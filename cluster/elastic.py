@@ -19,7 +19,7 @@ from cluster.ray_internals import draining_nodes, free_resources_by_node
 from cluster.stopping import StopFile
 
 MOVE = "move: "
-"""Begins the reasons of stop requests after which the group starts again by itself."""
+"""Prefix of the reasons of stop requests that make the group start again by itself."""
 _POLL_S = 1.0
 _REPORT_EVERY_S = 60.0
 
@@ -53,8 +53,8 @@ def worker_environment(size: GroupSize) -> dict[str, str]:
 
 
 def require_resources(size: GroupSize) -> None:
-    """Refuse a group that is too large for the connected cluster, for which Ray would wait without end. One that may be
-    smaller waits for its room: the cluster may grow.
+    """Refuse a group that is too large for the connected cluster: Ray would wait for it without end. A group that may
+    be smaller waits for room, because the cluster may grow.
 
     Raises:
         ConfigError: names the resources that are needed, and what the cluster has.

@@ -80,7 +80,7 @@ def run_group(
     its nodes is drained, or when it can grow. Needs a connected Ray cluster.
 
     Args:
-        stop: the request that the ranks look at, and by which this process asks them to move.
+        stop: the request that the ranks look at; this process also uses it to ask them to move.
         next_step: the command that continues, for the error's message.
         environment: variables for all workers; they may hold secrets.
         on_end: called before the group starts again, or is given up, with the GroupFailure or the reason of a move.
@@ -196,7 +196,7 @@ class _Seat(NamedTuple):
     node: str
     host: str
     port: int
-    """Port at which it would open the group's store."""
+    """Port for the group's store."""
     gpus: tuple[str, ...]
 
 

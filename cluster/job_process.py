@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("command", nargs="+")
     given = parser.parse_args(arguments)
     stop = threading.Event()
-    # The command gets the signal, too, and this process waits for it.
+    # The command also gets the signal, and this process waits for it.
     with signals.answered_by(lambda number, frame: stop.set()):
         try:
             for job in given.after:

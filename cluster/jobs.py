@@ -38,7 +38,7 @@ _ANSWER_S = 60.0
 _UPLOAD_S = 600.0
 """Longest waits for the dashboard, because Ray's client has no deadlines; a submission uploads the code."""
 _SILENCE_S = 20.0
-"""Seconds without a line of a followed log after which the dashboard is checked."""
+"""The dashboard is checked after so many seconds without a line of a followed log."""
 
 
 def connect(address: str) -> JobSubmissionClient:

@@ -160,7 +160,7 @@ def _take_records() -> None:
                 try:
                     text = record.getMessage()
                 except Exception:
-                    # A library's own mistake, of which its caller hears nothing.
+                    # A library's own mistake, which its caller does not see.
                     text = f"{record.msg} {record.args}"
                 if record.exc_info:
                     text += "\n" + logging.Formatter().formatException(record.exc_info)

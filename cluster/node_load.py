@@ -48,7 +48,7 @@ class GpuLoad:
 
     number: int
     ratio: float | None = None
-    """Share of the time in which kernels ran."""
+    """Share of the time that kernels ran."""
     memory_bytes: float | None = None
     memory_ratio: float | None = None
     power_watts: float | None = None

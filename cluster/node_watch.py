@@ -27,10 +27,10 @@ _RECONNECT_VARIABLE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 """Seconds that Ray lets a head be away, which may come back where its state is kept in Redis."""
 _RECONNECT_S = 60.0
 _SHARE = 0.75
-"""Share of those seconds after which this program ends: before Ray ends it."""
+"""This program ends after this share of those seconds: before Ray ends it."""
 _POLL_S = 3.0
 _STOP_S = 0.5
-"""Seconds in which the signal that ended Ray reaches this program too."""
+"""Seconds until the signal that ended Ray also reaches this program."""
 _ending = threading.Lock()
 """Held by the thread that ends this program."""
 

@@ -155,7 +155,7 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
             kept="it is untouched",
             next_step="name a directory that is new or empty, or add --replace to move this one aside",
         )
-    # What another address gave is never taken for this one's.
+    # Never use what another address returned.
     target = directory if is_same else staging_directory(directory, hash_json([uri, manifest.fingerprint]))
     missing = [entry for entry in manifest.files if not (target / entry.path).is_file()]
     with storage_errors(directory):

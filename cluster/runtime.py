@@ -33,7 +33,7 @@ os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 Item = TypeVar("Item")
 
 STATUS_INTERVAL_S = 1.0
-"""Seconds without a result after which the status of running work is asked for."""
+"""The status of running work is asked for after so many seconds without a result."""
 _LOCAL_OBJECT_STORE_BYTES = 512 * 1024**2
 """Shards are passed in files, not through the object store, so a local one stays small."""
 _ATTEMPTS = 3
@@ -228,7 +228,7 @@ def in_flight(
             try:
                 result = result_of(ready[0], who(item))
             except PreemptedError as error:
-                # The others are about to save what they have, too.
+                # The others are also about to save what they have.
                 preempted, waiting = error, iter(())
                 continue
             yield item, result

@@ -36,8 +36,8 @@ from cluster.progress import progress
 from cluster.runtime import in_flight, node_cpus, require_ray, tasks_in_flight
 
 TINY_BYTES = 64 * 1024
-"""Input up to which a shard is tiny: a task takes several, as starting one would cost the driver more than their work
-costs a worker."""
+"""Shards with at most this input are tiny: a task takes several, because starting one would cost the driver more than
+the work costs a worker."""
 TINY_PER_TASK = 16
 """The most tiny shards of one task."""
 TASKS_PER_SLOT = 4

@@ -34,7 +34,7 @@ RUNBOOK = "stop-and-preempt.md"
 _UNWINDING_S = 20.0
 """Schedulers kill 30 s after SIGTERM, by default."""
 _SAME_S = 1.0
-"""Seconds in which signals are one request: `timeout` signals a process, and then the process's group."""
+"""Signals within so many seconds are one request: `timeout` signals a process, and then the process's group."""
 _DEATH_S = 2.0
 """Seconds that killed children have to disappear."""
 

@@ -1,4 +1,4 @@
-"""Graceful stop: a signal becomes a request file on disk, and the work ends at a point from which it can continue.
+"""Graceful stop: a signal becomes a request file on disk, and the work ends where it can continue later.
 
 Schedulers (Slurm, Kubernetes, Ray jobs) announce an end by SIGTERM, closed terminals by SIGHUP. Only the driver
 gets them, and its workers run on other machines, so the request is a file in a directory that all share.

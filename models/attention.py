@@ -86,7 +86,7 @@ class DecoderCache:
 
     def select(self, rows: Tensor) -> None:
         """Keep the given rows of the decoder in all layers, as beam search needs it. Keys and values of the memory
-        stay, so rows that share a memory must go on sharing it."""
+        stay, so rows that share a memory must keep sharing it."""
         for cache in self.self_attention:
             cache.select(rows)
 

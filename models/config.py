@@ -91,7 +91,7 @@ class TransformerConfig:
     relative_buckets: int = 32
     """Buckets of relative positions (Raffel et al. 2020, section 2.1)."""
     relative_max_distance: int = 128
-    """Distance from which on all positions share the last bucket."""
+    """Least distance of the last bucket, which all farther positions share."""
     rotary_base: float = 10000.0
     """Base of the rotary frequencies (Su et al. 2021, section 3.2.2)."""
     local_rotary_base: float | None = None
@@ -107,8 +107,8 @@ class TransformerConfig:
     initializer_std: float = 0.02
     """Standard deviation of the initial weights; > 0."""
     initializer_cut: float | None = None
-    """Deviations beyond which initial weights are drawn anew, so that their deviation is below the configured one
-    (BERT, ModernBERT: 2, by which 0.02 becomes 0.0176); None draws normal weights."""
+    """Initial weights beyond so many deviations are drawn again, so that their deviation is below the configured one
+    (BERT, ModernBERT: 2, which makes 0.0176 of 0.02); None draws normal weights."""
     position_std: float | None = None
     """Standard deviation of learned positions at the start (GPT-2: 0.01); None takes `initializer_std`."""
     tie_embeddings: bool = True
@@ -117,8 +117,8 @@ class TransformerConfig:
     """Non-linearity of the head that predicts masked tokens; BERT takes the activation of its layers, all others
     exact GELU."""
     classification_head: ClassificationStyle = "tanh"
-    """The layers between the first token and the scores of labels: a dense layer with tanh (RoBERTa, which drops
-    out its input, too; with segments it is BERT's pooler, which does not), with GELU (ELECTRA), with GELU and
+    """The layers between the first token and the scores of labels: a dense layer with tanh (RoBERTa, with dropout
+    also on its input; with segments it is BERT's pooler, without that dropout), with GELU (ELECTRA), with GELU and
     normalisation (ModernBERT), or with ReLU (DistilBERT)."""
 
     def __post_init__(self) -> None:

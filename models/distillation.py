@@ -89,8 +89,8 @@ class DistilledLanguageModel(nn.Module):
         Arguments beside these and the result are as in `MaskedLanguageModel.forward`; only `mlm` has right predictions.
 
         Args:
-            soft_positions: [num_soft] int64 indices of the tokens at which student and teacher are compared,
-                ascending; the predicted ones are among them.
+            soft_positions: [num_soft] int64 ascending indices of the tokens where student and teacher are
+                compared; the predicted ones are among them.
         """
         own, theirs = self.head.dense.weight, self.teacher.head.dense.weight
         if (own.device, own.dtype) != (theirs.device, theirs.dtype) and not own.is_meta:

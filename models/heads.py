@@ -105,7 +105,7 @@ class ClassificationShape:
 
     activation: Callable[[Tensor], Tensor]
     drop_input: bool
-    """Whether the first token is dropped out, too."""
+    """Whether dropout also applies to the first token."""
     norm: bool
     """Whether the activations are normalised."""
 

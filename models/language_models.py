@@ -277,6 +277,6 @@ class ConditionalGenerator(nn.Module):
 
 
 def smoothed_loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    """Cross-entropy against targets of which a share goes to all tokens alike (Szegedy et al. 2016, section 7); summed,
-    float32 scalar in nats. `logits` [predicted, vocab_size], `targets` [predicted] int64."""
+    """Cross-entropy with label smoothing: a share of each target goes to all tokens alike (Szegedy et al. 2016, section
+    7). Summed, float32 scalar in nats. `logits` [predicted, vocab_size], `targets` [predicted] int64."""
     return F.cross_entropy(logits.float(), targets, reduction="sum", label_smoothing=label_smoothing)

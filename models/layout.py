@@ -121,7 +121,7 @@ class ReadPositions:
 
 
 WORTH_IT = 0.95
-"""Largest share of positions at which the others are left out: moving them costs about a twentieth of a layer."""
+"""Padding is left out if at most this share of positions is read: moving them costs about a twentieth of a layer."""
 
 
 def unpadded(present: Tensor | None) -> Unpadded | None:
@@ -241,7 +241,7 @@ def side_by_side(places: Unpadded, layout: Layout) -> tuple[Unpadded, Layout]:
     assert present is not None
     tokens, begins = present.sum(1), present.int().argmax(1)
     ends = layout.length - present.flip(1).int().argmax(1)
-    # Of a text with padding in its middle, distances would change.
+    # Padding in the middle of a text would change distances.
     has_gaps = (tokens > 0) & (ends - begins != tokens)
     counts = torch.where(has_gaps, -1, tokens).tolist()
     if min(counts) < 0 or max(counts) == 0:

@@ -180,7 +180,7 @@ class Transformer(nn.Module):
         ]
         self.prefix: nn.Module | None = None
         self.memory_prefix: nn.Module | None = None
-        """Parameters from which layers compute their prefixes; see `models.peft.prefix`."""
+        """Parameters of the layers' prefixes; see `models.peft.prefix`."""
         self.states: list[Tensor] | None = None
         """Collects what each layer reads, and what the last one gives, [batch, length, hidden], where it is a list; see
         `models.features`."""
@@ -243,7 +243,7 @@ class Transformer(nn.Module):
         visible_memory = see_memory(layout, memory_layout, varlen=varlen) if memory_layout else None
         recompute = self.gradient_checkpointing and torch.is_grad_enabled() and cache is None
         kept = None
-        # Where almost all positions are read, or states are collected, the last layer computes all.
+        # The last layer computes all positions if almost all are read or states are collected.
         if read is not None and self.states is None and self.layers:
             few = len(read) < WORTH_IT * hidden.shape[:2].numel()
             kept = ReadPositions.of(read, places, in_rows) if few else None
@@ -277,7 +277,7 @@ class Choice(NamedTuple):
 _LEAST_CAPABILITY = (8, 0)
 """Compute capability of the first GPUs that flash attention has kernels for: Ampere (Dao 2023)."""
 _LARGEST_HEAD = 192
-"""Head size up to which flash attention has a backward pass on all of them."""
+"""Largest head size with a backward pass of flash attention on all of them."""
 
 
 def choose_backend(

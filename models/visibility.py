@@ -1,7 +1,7 @@
 """Tokens that see each other.
 
-This is the only place where causality, prefixes, local windows, packed pieces, padding and a position bias come
-together, and where the form is chosen in which attention gets the result.
+Only this module combines causality, prefixes, local windows, packed pieces, padding and a position bias, and chooses
+the form of the result for attention.
 """
 
 from __future__ import annotations

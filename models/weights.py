@@ -23,7 +23,7 @@ def check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], s
     Args:
         expected: what the network has; may be on the meta device.
         found: the tensors to load into it.
-        source: name of `found`, with which the message begins.
+        source: name of `found`, which begins the message.
 
     Raises:
         ValueError: tensors are missing, unexpected or of another shape; they are named.

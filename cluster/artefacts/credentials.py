@@ -4,8 +4,8 @@ removes all secrets from texts for others.
 Two forms are in use: `scheme://USER:PASSWORD@host/path`, and parameters such as in a presigned address of S3
 (`?X-Amz-Signature=...`) or an Azure SAS (`?sig=...`). Both can occur anywhere in a message.
 
-The redactor knows the values of this process's environment and of the files in which programs keep passwords and
-tokens. Others it finds by their form: settings and options that are named like secrets, tokens of well-known services.
+The redactor knows the values of this process's environment and of the files where programs keep passwords and
+tokens. It finds others by their form: settings and options that are named like secrets, tokens of well-known services.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-# Up to the last @ of the authority: passwords are written with an @ of their own, too.
+# Up to the last @ of the authority, because passwords may have an @ of their own.
 _USER = re.compile(r"(?<=://)[^\s/?#\"'<>\\]*@")
 _QUERY = re.compile(r"\?[^\s#\"'<>\\]+")
 _SECRET = re.compile(
@@ -40,7 +40,7 @@ def without_credentials(text: str) -> str:
 
 
 def message_without_credentials(text: str) -> str:
-    """Remove credentials from an error's message, in which a library may repeat them outside of the URI."""
+    """Remove credentials from an error's message; a library may repeat them outside of the URI."""
     cut = without_credentials(text)
     for user in {one[:-1] for one in _USER.findall(text)}:
         # A long name without a password is a token.

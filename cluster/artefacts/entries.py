@@ -1,4 +1,4 @@
-"""The entries of a manifest: the files of an artefact, and its inputs, of which there may be millions.
+"""The entries of a manifest: the files of an artefact, and its inputs, maybe millions.
 
 Many strings lie in one block of bytes: each takes its bytes and 8 more, and not the 60 of an object of its own.
 """
@@ -96,7 +96,7 @@ class PackedStrings(Columns[str]):
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class FileEntry:
-    """One file of an artefact. A dataclass, of which an artefact may have a hundred thousand."""
+    """One file of an artefact. A dataclass, because an artefact may have a hundred thousand."""
 
     path: Annotated[str, AfterValidator(confined_name)]
     """Relative to the artefact's directory, with forward slashes; never leads out of it."""

@@ -74,7 +74,7 @@ LOCK_NAME = ".lock"
 LEASE_NAME = ".lease"
 RENEWAL_S = 2.0
 EXPIRY_S = 10.0
-"""Seconds without a change after which the lease of another machine has expired."""
+"""The lease of another machine expires after so many seconds without a change."""
 _WATCHING_S = 0.5
 _LEASE_BYTES = 1024
 _LOOKING_S = 0.14
@@ -155,7 +155,7 @@ class _Lease:
         """
         while True:
             with suppress(FileExistsError):
-                # Of several machines that create it together one succeeds, on NFS too.
+                # One of several machines that create it together succeeds, also on NFS.
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
                 return self._write()
             found = self._path.read_bytes() if self._path.exists() else b""

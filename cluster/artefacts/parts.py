@@ -80,7 +80,7 @@ class PartRecord(BaseModel):
         return None
 
     def slim(self) -> Self:
-        """The record as it is kept in memory, of which there may be a hundred thousand."""
+        """The record as it is kept in memory, maybe with a hundred thousand others."""
         return self
 
 
@@ -195,7 +195,7 @@ class PartRecords(Generic[Record]):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The state in which an artefact was found, and so what has to be done."""
+    """The state of an artefact as it was found, and so what has to be done."""
 
     committed: Manifest | None = None
     """Its manifest; None where it is to be made."""
@@ -232,7 +232,7 @@ class PartedArtefact(Generic[Record]):
 
     @property
     def staging(self) -> Path:
-        """The directory in which the parts of a new artefact are gathered."""
+        """The directory that gathers the parts of a new artefact."""
         return staging_directory(self.directory, self.key)
 
     def inspect(self, *, replace: bool) -> Condition:
@@ -274,7 +274,7 @@ class PartedArtefact(Generic[Record]):
         return Condition(manifest)
 
     def prepare(self, condition: Condition) -> Path:
-        """The directory in which the parts that `records.finished` does not find there are to be made.
+        """The directory for the parts; those that `records.finished` does not find there are to be made.
 
         A damaged artefact is repaired in place, after its damaged files were quarantined. Otherwise the directory is
         `staging`, with the parts of a killed run, of an artefact without its manifest, or of the replaced artefact.

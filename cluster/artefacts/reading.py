@@ -95,7 +95,7 @@ _FILE_THREADS = 8
 _CHUNK = 64
 """Small files that are handed to a thread at a time."""
 _FAST_S = 0.0002
-"""Seconds for a file from which on threads are faster."""
+"""Threads are faster if a file takes at least so many seconds."""
 _ONCE_S = 0.01
 """Seconds that the first look into a directory, or anything else that happens once, may take besides."""
 _SMALL_BYTES = 1 << 14

@@ -38,8 +38,7 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds before an operation is repeated, each up to half as long again, so that many machines do not come back at
 once."""
 _PATIENCE_S = 60.0
-"""Seconds after which an operation is not repeated any more: clients themselves wait for a silent server for
-minutes."""
+"""An operation is not repeated after so many seconds: clients themselves wait minutes for a silent server."""
 _SHOWN_PAUSE_S = 4.0
 """A pause of at least so many seconds is printed."""
 _LASTING = (

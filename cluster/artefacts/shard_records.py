@@ -30,7 +30,7 @@ class Reject:
 
     uri: str
     byte_offset: int
-    """Offset in the (decompressed) input at which the unreadable part starts."""
+    """Offset of the unreadable part in the (decompressed) input."""
     reason: str
     source: str = ""
     """Name of the source that the input belongs to: file names repeat among sources."""

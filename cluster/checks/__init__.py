@@ -31,7 +31,7 @@ class Places:
 
 
 def run_checks(places: Places) -> list[Check]:
-    """All checks, in the order in which their remedies should be applied; none leaves anything behind."""
+    """All checks, in the order of applying their remedies; none leaves anything on disk."""
     return [
         *check_machine(places),
         _guarded("ray", partial(services.check_ray, places.ray_address)),

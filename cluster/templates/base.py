@@ -21,7 +21,7 @@ from cluster.artefacts.storage import storage_errors
 NEXT = "NEXT.md"
 """The rendered file with the commands to type next."""
 SETTINGS = "settings.yaml"
-"""The settings, from which the same files are rendered again."""
+"""The settings, to render the same files again."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$")]
 """A DNS label with room for suffixes: lower-case letters, digits and hyphens, 40 characters at most."""
@@ -98,7 +98,7 @@ class ClusterTemplate(Settings):
     """Folder of the templates, beside this file."""
 
     def files(self) -> tuple[str, ...]:
-        """Names of the files to render, in the order in which they are used; `NAME.j2` is the template."""
+        """Names of the files to render, in order of use; `NAME.j2` is the template."""
         raise NotImplementedError
 
     def values(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The shape of an ELMo network, and words as characters.
 
 The released models have this alphabet: the bytes of UTF-8, marks for the begin and the end of a sentence and of a
-word, and padding, shifted by one so that 0 stands for no word at all: 262 ids.
+word, and padding, shifted by one so that 0 means no word at all: 262 ids.
 """
 
 from __future__ import annotations

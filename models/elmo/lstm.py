@@ -22,8 +22,8 @@ from torch.autograd.function import once_differentiable
 class TimePacking:
     """Places of the words of packed pieces, sorted by time: all first words, all second words, ...
 
-    Pieces are taken from the longest to the shortest, so that those which go on are always the first ones (as in
-    PyTorch's `PackedSequence`).
+    Pieces are sorted from the longest to the shortest, so that unfinished ones are always first (as in PyTorch's
+    `PackedSequence`).
     """
 
     batch_sizes: tuple[int, ...]

@@ -45,7 +45,7 @@ class Reader:
             new = self._cache.length + input_ids.shape[1] - mask.shape[1]
             self._mask = mask = torch.nn.functional.pad(mask, (0, new), value=True)
             mask = mask.repeat_interleave(self._copies, 0)
-        # What follows the prefix sees all of it anyway, unless a window would hide it.
+        # Tokens after the prefix see all of it anyway, unless a window would hide it.
         if prefixes is not None and self._cache.length and model.config.local_window is None:
             prefixes = None
         elif prefixes is not None:

@@ -1,5 +1,5 @@
 """Scores of the next token, constrained; a token drawn from them; and the loop that greedy search and sampling share,
-in which every row is written by itself."""
+which writes every row by itself."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def _add(tensors: dict[str, Tensor], config: TransformerConfig, head: Head, pref
 
 
 def _generation_config(norm: Norm, config_dict: HfConfig) -> HfConfig:
-    """The tokens with which `generate` begins and ends a text.
+    """The tokens that begin and end a text of `generate`.
 
     BART's decoder starts with `</s>`, and its first token is `<s>`; mBART's starts with the tag of the language to
     write, which the caller of `generate` gives.

@@ -1,6 +1,6 @@
 """BERT to and from Hugging Face, with DistilBERT (Sanh et al. 2019) and ELECTRA (Clark et al. 2020).
 
-SpanBERT is a BERT, too: its head for span boundaries serves only its training. DistilBERT is BERT without segments and
+SpanBERT is a BERT: its head for span boundaries serves only its training. DistilBERT is BERT without segments and
 pooler. Hugging Face has ELECTRA's discriminator and generator in two directories, each with all of its tensors; ours
 share embeddings, and `heads.generator_part` takes them apart.
 

@@ -106,7 +106,7 @@ def search_keys(search: GenerationConfig) -> HfConfig:
 def differences(
     config: TransformerConfig, head: Head, always: TransformerConfig, carried: Collection[str]
 ) -> list[str]:
-    """The fields in which a configuration differs from what a family always has.
+    """The fields of a configuration that differ from what a family always has.
 
     Args:
         config: of the network to be written.

@@ -30,7 +30,7 @@ FAMILIES: tuple[Family, ...] = (
     bart.MBART_FAMILY,
     t5.FAMILY,
 )
-"""In the order in which an export tries them."""
+"""An export tries them in this order."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class Imported:
     left_out: tuple[str, ...] = ()
     """Tensors of other heads that were in the file and are not part of this network, by their names there."""
     pooler: Tensors = field(default_factory=dict)
-    """The pooler among them, from which classification starts: float32, under our names; empty where there is none."""
+    """The pooler's tensors among them, for classification: float32, under our names; empty without a pooler."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Family:
     add: Callable[[Tensors, TransformerConfig, Head, str], Tensors] = lambda tensors, config, head, prefix: {}
     """(translated tensors, configuration, head, prefix) to those that they have and we do not."""
     copies: Mapping[str, str] = field(default_factory=dict)
-    """Pairs of names that tied embeddings make equal, the second and the first; `{}` stands for the prefix."""
+    """Pairs of names that tied embeddings make equal, the second and the first; `{}` is the prefix."""
     buffers: str = "(?!)"
     """A regular expression for names of tensors that old files store and classes compute now."""
     pooler: Callable[[str], list[Names]] = lambda prefix: []

@@ -38,7 +38,7 @@ FINE_TUNED: tuple[Head, ...] = (
     "multiple_choice",
     "question_answering",
 )
-"""The heads with which encoders are fine-tuned."""
+"""The heads of fine-tuned encoders."""
 
 SUFFIXES: Mapping[Head, str] = {
     "encoder": "Model",
@@ -263,7 +263,7 @@ SIGNS: Mapping[Network, Mapping[str, Head]] = {
         "decoder.transformer.layers.0.attention.qkv.weight": "seq2seq_lm",
     },
 }
-"""Tensors by which a head is known; the first that is there decides."""
+"""Tensors that identify a head; the first that exists decides."""
 SCORES = ("head.output.weight", "output.weight", "scores.weight")
 """Weights of the layers that score labels, in all networks."""
 

@@ -1,4 +1,4 @@
-"""Tables of tensor names: which of our tensors is which of theirs, in which layout.
+"""Tables of tensor names: ours, theirs, and the layout.
 
 A table is a list of `Names`. Most tensors only change their name. Some are fused on our side (queries, keys and values
 in the rows of one matrix), and some are transposed on theirs (GPT-2's `Conv1D`).
@@ -86,7 +86,7 @@ def layers(
 
 
 def vocabulary_names(config: TransformerConfig) -> list[Names]:
-    """The projection with which text is written, where it is not the token embedding."""
+    """The vocabulary projection, where it is not the token embedding."""
     return [] if config.tie_embeddings else parameter("head.weight", "lm_head.weight")
 
 

@@ -90,8 +90,8 @@ def peft_state(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_peft(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy the tensors of `peft_state` into a network to which the same method was applied. Nothing is copied unless
-    everything fits.
+    """Copy the tensors of `peft_state` into a network with the same method applied. Nothing is copied unless everything
+    fits.
 
     Raises:
         ValueError: tensors are missing, unexpected or of another shape; they are named.

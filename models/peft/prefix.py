@@ -33,7 +33,7 @@ class PrefixSource(nn.Module):
 class Prefix(nn.Module):
     """Keys and values of the prefix in one attention.
 
-    They are seen by every token. At first they change a network: tokens attend to them, too.
+    Every token sees them. They change a network from the beginning, because tokens attend to them.
     """
 
     def __init__(

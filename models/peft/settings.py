@@ -74,7 +74,7 @@ class AdapterSettings:
     dropout: float = 0.0
     """Probability, in [0, 1), of dropping the change."""
     train_norms: bool = True
-    """Whether the normalisations of the layers are trained, too, as in the paper; with `houlsby`."""
+    """Whether the normalisations of the layers are also trained, as in the paper; with `houlsby`."""
 
     def __post_init__(self) -> None:
         _require(self.size >= 1, f"size must be at least 1, not {self.size}")

@@ -26,7 +26,7 @@ SPOT_LABELS: MappingProxyType[str, tuple[str, str]] = MappingProxyType(
         "karpenter": ("karpenter.sh/capacity-type", "spot"),
     }
 )
-"""The label by which each provider marks its spot nodes, which are often tainted with the same words."""
+"""Each provider's label of spot nodes, which are often tainted with the same words."""
 
 
 class Machine(Settings):
@@ -64,7 +64,7 @@ class Workers(Machine):
     gpu_resource: LabelName = "nvidia.com/gpu"
     """The extended resource that counts GPUs; its taint is tolerated."""
     rdma_resource: LabelName | None = None
-    """The extended resource of a node's InfiniBand or RoCE adapters, such as `rdma/hca`, of which each pod gets one; it
+    """The extended resource of a node's InfiniBand or RoCE adapters, such as `rdma/hca`; each pod gets one and
     may then lock memory. Null for TCP."""
     cache_directory: AbsolutePath | None = None
     """Directory on each node's own disk for the cache of what lies in stores, kept when pods go (a hostPath volume,
@@ -86,7 +86,7 @@ class Storage(Settings):
     """The volume that all pods share: data, runs, checkpoints."""
 
     mount: AbsolutePath = "/shared"
-    """Directory at which pods mount it; relative paths of jobs start there."""
+    """Directory where pods mount it; relative paths of jobs start there."""
     claim: Name | None = None
     """An existing PersistentVolumeClaim; null renders one."""
     storage_class: Name | None = None
@@ -177,7 +177,7 @@ class KubeRay(ClusterTemplate):
     """Seconds that a run has for saving after SIGTERM; at least its `guards.grace_s`."""
     drain: Literal["one_by_one", "never"] = "one_by_one"
     """Whether nodes may be drained under a run. `one_by_one`: workers are evicted one at a time, and the run saves and
-    goes on; `never`: every drain waits for the end of the cluster."""
+    continues; `never`: every drain waits for the end of the cluster."""
     user_id: int = Field(default=1000, ge=1)
     """User and group id of all processes, which own the shared volume."""
     env: Variables = Field(default_factory=dict)
@@ -259,7 +259,7 @@ class KubeRay(ClusterTemplate):
             "worker_process_setup_hook": "cluster.start_directory.enter_start_directory",
             "env_vars": {
                 START_DIRECTORY_VARIABLE: self.storage.mount,
-                # A retry has the same id, and so goes on with the run of the attempt before.
+                # A retry has the same id, and so continues the run of the previous attempt.
                 "CLOZE_SUBMISSION_ID": f"{self.namespace}-{self.name}",
                 "RAY_JOB_STOP_SIGNAL": "SIGTERM",
                 "RAY_JOB_STOP_WAIT_TIME_S": str(self.grace_s + LEAVE_S),

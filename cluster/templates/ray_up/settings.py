@@ -59,7 +59,7 @@ class RayUp(ClusterTemplate):
     nfs: Annotated[Text, Field(pattern=r"^[A-Za-z0-9.-]+:/[^'\"\\\s]*$")]
     """The shared NFS volume, SERVER:/PATH: an EFS or Filestore of the same network."""
     mount: AbsolutePath = "/shared"
-    """Directory at which machines and containers mount it."""
+    """Directory where machines and containers mount it."""
     head: CloudMachine
     """The head machine."""
     workers: CloudWorkers

@@ -47,9 +47,9 @@ class Slurm(ClusterTemplate):
     hours: float = Field(gt=0)
     """Time limit of one start in hours; the job is requeued when it is over."""
     max_requeues: int = Field(default=100, ge=0)
-    """Requeues after a stop by SIGTERM. Slurm counts its own requeues, after a node's failure, too."""
+    """Requeues after a stop by SIGTERM. Slurm also counts its own requeues after a node's failure."""
     grace_s: int = Field(default=120, ge=10)
-    """Seconds before the time limit, besides 30 for the end itself, at which the run begins to save."""
+    """The run begins to save so many seconds before the time limit, besides 30 for the end itself."""
     partition: Word | None = None
     """Partition; null for Slurm's default."""
     account: Word | None = None
@@ -74,7 +74,7 @@ class Slurm(ClusterTemplate):
         if self.interface:
             fixed |= dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), self.interface)
         cpu = {} if self.gpus_per_node else {"DS_ACCELERATOR": "cpu"}
-        # What a step is given: since Slurm 22.05 `srun` inherits neither CPUs nor GPUs of the job's tasks.
+        # Resources of a step: since Slurm 22.05 `srun` inherits neither CPUs nor GPUs of the job's tasks.
         gpus = f"--gres={self.gres}" if self.gres else f"--gpus-per-task={self.gpus_per_node}"
         return super().values() | {
             "time": f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}:00",

@@ -23,7 +23,7 @@ class SshHosts(ClusterTemplate):
     environment: AbsolutePath
     """Python environment with cloze, the same on all hosts."""
     shared: AbsolutePath
-    """Directory that all hosts share, for data and runs; it holds the cluster's token, too."""
+    """Directory that all hosts share, for data, runs and the cluster's token."""
     scratch: AbsolutePath = Field(default="/tmp", max_length=20)
     """Directory on each host's own disk, for Ray's session and the cache of what lies in stores (CLOZE_CACHE), each in
     a directory that only this user can enter; 20 characters at most, because sockets lie below it."""
