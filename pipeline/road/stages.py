@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -101,26 +102,22 @@ def load_stages(road: RoadConfig, made: Sequence[Path] = ()) -> Stages:
             problems[key] = error
             return None
 
-    data, finetune = [], []
-    for number, stage in enumerate(road.data):
-        data.append(
-            attempt(f"data.{number}", lambda stage=stage: load_preparation(stage.config, stage.overrides))
-        )
+    data = [
+        attempt(f"data.{number}", partial(load_preparation, stage.config, stage.overrides))
+        for number, stage in enumerate(road.data)
+    ]
     run = road.pretrain
-    pretrain = attempt("pretrain", lambda: load_config(PretrainConfig, run.config, run.overrides))
-    for number, stage in enumerate(road.finetune):
-        finetune.append(
-            attempt(
-                f"finetune.{number}",
-                lambda stage=stage: load_config(FinetuneConfig, stage.config, stage.overrides),
-            )
-        )
+    pretrain = attempt("pretrain", partial(load_config, PretrainConfig, run.config, run.overrides))
+    finetune = [
+        attempt(f"finetune.{number}", partial(load_config, FinetuneConfig, stage.config, stage.overrides))
+        for number, stage in enumerate(road.finetune)
+    ]
     made = [*(one.out for one in data if one is not None), *made]
     if pretrain is not None and None not in data:
-        attempt("pretrain", lambda: _check_stores(pretrain, made))
+        attempt("pretrain", partial(_check_stores, pretrain, made))
     for number, one in enumerate(finetune):
         if one is not None:
-            attempt(f"finetune.{number}", lambda one=one: _check_tasks(one, pretrain, made))
+            attempt(f"finetune.{number}", partial(_check_tasks, one, pretrain, made))
     if len(problems) == 1:
         raise next(iter(problems.values()))
     if problems:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, MismatchError
 from cluster.artefacts.places import Place, absolute, inner
@@ -21,6 +22,8 @@ from pipeline.run.config import PretrainConfig
 from pipeline.tasks.evaluation_sets import expand
 from pipeline.tune.config import FinetuneConfig, ScratchConfig
 from pipeline.tune.trials import check_network
+
+LoadedT = TypeVar("LoadedT")
 
 
 @dataclass(frozen=True)
@@ -149,51 +152,36 @@ def load_ladder(path: Path, overrides: list[str]) -> Ladder:
         ConfigError: every problem of every file at once.
     """
     config = load_config(LadderConfig, path, overrides)
-    reading = _Reading(path.parent)
+    problems: list[ConfigProblem] = []
+
+    def read(key: str, load: Callable[[Path], LoadedT], file: Path) -> LoadedT | None:
+        try:
+            return load(find_beside(path.parent, file))
+        except ClozeError as error:
+            problems.append(ConfigProblem(key, str(file), str(error)))
+            return None
+
     data = {
         file: found
         for number, file in enumerate(config.data)
-        if (found := reading.read(f"data.{number}", load_preparation, file)) is not None
+        if (found := read(f"data.{number}", load_preparation, file)) is not None
     }
     shared = {"runs_dir": str(config.runs_dir), "experiment": config.name}
-    arms = {name: reading.arm(config, name, shared) for name in config.arms}
-    found = {name: arm for name, arm in arms.items() if arm is not None}
-    reading.problems += _misfits(config, data, found)
-    if reading.problems:
-        count = len(reading.problems)
-        raise ConfigError(
-            f"{path}: {count} problem{'s' if count > 1 else ''} in the ladder:",
-            problems=tuple(reading.problems),
-        )
-    return Ladder(config, path, data, found)
+    arms: dict[str, Arm] = {}
+    for name, settings in config.arms.items():
+        key, tasks = f"arms.{name}", config.tasks_of(name)
+        run = read(f"{key}.pretrain", partial(_pretraining, config, shared), settings.pretrain)
+        tuned = read(f"{key}.finetune", partial(_finetuning, settings, tasks, shared), config.finetune)
+        if run is not None and tuned is not None:
+            arms[name] = Arm(name, settings, run, tuned)
+    problems += _misfits(config, data, arms)
+    if problems:
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        raise ConfigError(f"{path}: {count} in the ladder:", problems=tuple(problems))
+    return Ladder(config, path, data, arms)
 
 
-class _Reading:
-    """Reads files and collects their problems."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.problems: list[ConfigProblem] = []
-
-    def read(self, key: str, load: Any, file: Path, *args: Any) -> Any:
-        """Read a file with `load`; None where it has problems."""
-        try:
-            return load(*args, find_beside(self.directory, file))
-        except ClozeError as error:
-            self.problems.append(ConfigProblem(key, str(file), str(error)))
-            return None
-
-    def arm(self, config: LadderConfig, name: str, shared: dict[str, str]) -> Arm | None:
-        settings, key = config.arms[name], f"arms.{name}"
-        run = self.read(f"{key}.pretrain", lambda file: _pretraining(file, config, shared), settings.pretrain)
-        tasks = config.tasks_of(name)
-        tuned = self.read(
-            f"{key}.finetune", lambda file: _finetuning(file, settings, tasks, shared), config.finetune
-        )
-        return None if run is None or tuned is None else Arm(name, settings, run, tuned)
-
-
-def _pretraining(file: Path, config: LadderConfig, shared: dict[str, str]) -> PretrainConfig:
+def _pretraining(config: LadderConfig, shared: dict[str, str], file: Path) -> PretrainConfig:
     plain = load_plain(PretrainConfig, file) | shared
     # The runs of a ladder are as long as its budget says, one worker each.
     plain |= {"steps": None, "budget": {"tokens": config.tokens}}
@@ -201,7 +189,7 @@ def _pretraining(file: Path, config: LadderConfig, shared: dict[str, str]) -> Pr
     return validate(PretrainConfig, plain, str(file))
 
 
-def _finetuning(file: Path, arm: ArmConfig, tasks: list[str], shared: dict[str, str]) -> FinetuneConfig:
+def _finetuning(arm: ArmConfig, tasks: list[str], shared: dict[str, str], file: Path) -> FinetuneConfig:
     plain = load_plain(FinetuneConfig, file, list(arm.finetune)) | shared
     known = plain.get("tasks") or {}
     if unknown := [task for task in tasks if task not in known]:
