@@ -26,10 +26,14 @@ Verdict = Literal["same order", "opposite", "within the spread"]
 _SAME = 1e-6
 
 
-class ArmScore(BaseModel):
-    """An arm on a task."""
+class Frozen(BaseModel):
+    """A part of a ladder's result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ArmScore(Frozen):
+    """An arm on a task."""
 
     arm: str
     values: dict[int, float]
@@ -39,10 +43,8 @@ class ArmScore(BaseModel):
     """Sample standard deviation over seeds (n - 1)."""
 
 
-class Pair(BaseModel):
+class Pair(Frozen):
     """Two arms on a task, the lower one of the paper first."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     lower: str
     higher: str

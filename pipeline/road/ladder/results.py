@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
-from pydantic import BaseModel, ConfigDict
 
 from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, write_durably
 from cluster.artefacts.storage import (
@@ -22,7 +21,7 @@ from cluster.artefacts.storage import (
     storage_errors,
 )
 from pipeline.road.ladder.arms import Ladder
-from pipeline.road.ladder.comparing import ArmScore, Pair, arm_score, compare, floors_of, sums_of_task
+from pipeline.road.ladder.comparing import ArmScore, Frozen, Pair, arm_score, compare, floors_of, sums_of_task
 from pipeline.road.ladder.config import CeilingConfig
 from pipeline.road.ladder.stages import Stage, finetuning, place_of, pretraining, seconds_of, stages_of
 from pipeline.run.directory import RunDirectory
@@ -36,11 +35,7 @@ KIND = "ladder"
 RESULT_FILE = "ladder.json"
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Pretrained(_Frozen):
+class Pretrained(Frozen):
     """The pre-training of an arm."""
 
     arm: str
@@ -56,7 +51,7 @@ class Pretrained(_Frozen):
     run."""
 
 
-class TaskResult(_Frozen):
+class TaskResult(Frozen):
     """A comparison on one task."""
 
     task: str
@@ -66,7 +61,7 @@ class TaskResult(_Frozen):
     """Neighbours in that order."""
 
 
-class ComparisonResult(_Frozen):
+class ComparisonResult(Frozen):
     """A comparison on all of its tasks."""
 
     name: str
@@ -79,7 +74,7 @@ class ComparisonResult(_Frozen):
     tasks: tuple[TaskResult, ...]
 
 
-class TaskFacts(_Frozen):
+class TaskFacts(Frozen):
     """Figures that surround the scores of a task."""
 
     task: str
@@ -91,7 +86,7 @@ class TaskFacts(_Frozen):
     ceiling: CeilingConfig | None
 
 
-class LadderResult(_Frozen):
+class LadderResult(Frozen):
     """Everything that a ladder has found."""
 
     name: str
