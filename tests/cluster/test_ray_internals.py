@@ -1,8 +1,12 @@
 """The installed Ray has every private name that cloze touches."""
 
+import ast
+from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
+
+from cluster import ray_internals
 
 PRIVATE_NAMES = {
     "ray._private.utils.set_sigterm_handler": "replaced in `own_signal_handlers`",
@@ -13,6 +17,7 @@ PRIVATE_NAMES = {
     "ray._private.services.get_ray_address_from_environment": "called in `automatic_address`",
     "ray.dashboard.utils.get_address_for_submission_client": "called in `dashboard_of`",
     "ray.job_submission.JobSubmissionClient._do_request": "called in `node_summaries`",
+    "ray._private.state.state": "read in `draining_nodes`",
     "ray._private.state.GlobalState.get_draining_nodes": "called in `draining_nodes`",
     "ray._private.state.available_resources_per_node": "called in `free_resources_by_node`",
     "ray.exceptions.RayActorError.preempted": "read in group.py; public, but in no documentation",
@@ -23,3 +28,14 @@ PRIVATE_NAMES = {
 @pytest.mark.parametrize("name", PRIVATE_NAMES)
 def test_no_private_name_is_gone(name: str):
     resolve_name(name)
+
+
+def test_every_private_name_that_the_file_touches_is_listed():
+    touched = set[str]()
+    for node in ast.walk(ast.parse(Path(ray_internals.__file__).read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("ray."):
+            touched |= {f"{node.module}.{name.name}" for name in node.names}
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            touched.add(f".{node.attr}")
+    listed = [f"{name}." for name in PRIVATE_NAMES]
+    assert not {one for one in touched if not any(f"{one}." in name for name in listed)}
