@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from statistics import median_low
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
@@ -144,12 +144,15 @@ class Measurements:
         mine = {"busy_s": self._busy_s, "memory": memory(self._device), "machine": machine}
         self._busy_s = []
         everyone = gathered(mine)
-        comparison = compare([one["busy_s"] for one in everyone], self._config.guards.straggler_ratio)
+        metrics, stragglers = compare_ranks(
+            [one["busy_s"] for one in everyone], self._config.guards.straggler_ratio, self._workers
+        )
         most = {f"max_{name}": max(one["memory"][name] for one in everyone) for name in everyone[0]["memory"]}
-        self._log.write(LogKind.RANKS, number, {**comparison.metrics, **most})
+        self._log.write(LogKind.RANKS, number, {**metrics, **most})
         self._log.write(LogKind.SYSTEM, number, by_host(one["machine"] for one in everyone))
-        if comparison.stragglers:
-            self._log.history(Event.STRAGGLER, step=number, **comparison.event(self._workers))
+        if stragglers:
+            group_s = round(metrics["rank_busy_p50_s"], 6)
+            self._log.history(Event.STRAGGLER, step=number, group_p50_s=group_s, ranks=stragglers)
 
 
 class SampleFlops:
@@ -239,45 +242,29 @@ def memory(device: torch.device) -> dict[str, float]:
     return found
 
 
-class Comparison(NamedTuple):
-    """The times of all ranks."""
-
-    p50_s: list[float]
-    """By rank, the median of its busy times."""
-    p90_s: list[float]
-    """By rank, what nine of ten steps stay below."""
-    group_s: float
-    """The median of the ranks' medians; the lower of the two in the middle, so that the slower of two ranks is
-    found."""
-    stragglers: list[int]
-    """Ranks whose median is above `ratio` times the group's, slowest first."""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """For the log: the group's median, and the slowest rank's median in units of it."""
-        return {
-            "rank_busy_p50_s": self.group_s,
-            "rank_busy_p90_s": max(self.p90_s),
-            "slowest_rank_ratio": max(self.p50_s) / self.group_s if self.group_s > 0 else 1.0,
-        }
-
-    def event(self, workers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Details of the event `straggler`; `workers` as in the event `started`."""
-        slow = [
-            {**workers[rank], "p50_s": round(self.p50_s[rank], 6), "p90_s": round(self.p90_s[rank], 6)}
-            for rank in self.stragglers
-        ]
-        return {"group_p50_s": round(self.group_s, 6), "ranks": slow}
-
-
-def compare(busy_s: Sequence[Sequence[float]], ratio: float) -> Comparison:
+def compare_ranks(
+    busy_s: Sequence[Sequence[float]], ratio: float, workers: Sequence[dict[str, Any]]
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Compare the busy times of all ranks.
 
     Args:
         busy_s: by rank, its times; at least one each.
         ratio: times the group's median above which a rank's median makes it a straggler.
+        workers: as in the event `started`.
+
+    Returns:
+        For the log, the group's median and the slowest rank's in units of it; and the workers of the stragglers,
+        slowest first. The group's median is that of the ranks' medians, the lower of the two in the middle, so that
+        the slower of two ranks is found.
     """
     p50, p90 = ([float(np.percentile(times, share)) for times in busy_s] for share in (50, 90))
     group = median_low(p50)
     slow = [rank for rank in np.argsort(p50)[::-1].tolist() if p50[rank] > ratio * group]
-    return Comparison(p50, p90, group, slow)
+    metrics = {
+        "rank_busy_p50_s": group,
+        "rank_busy_p90_s": max(p90),
+        "slowest_rank_ratio": max(p50) / group if group > 0 else 1.0,
+    }
+    return metrics, [
+        {**workers[rank], "p50_s": round(p50[rank], 6), "p90_s": round(p90[rank], 6)} for rank in slow
+    ]

@@ -24,7 +24,7 @@ from models.language_models import CausalLanguageModel, MaskedLanguageModel
 from pipeline.engine.gpus import peak_flops
 from pipeline.plan.flops import Flops, count_flops
 from pipeline.pretrain.machine import MachineMetrics, by_host, describe
-from pipeline.pretrain.measure import SampleFlops, compare, device_peak, speeds
+from pipeline.pretrain.measure import SampleFlops, compare_ranks, device_peak, speeds
 from tests.benchmarks.plan_memory import CASES, network_and_batch
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, LENGTH, ROWS = 512, 64, 3, 4, 32, 4
@@ -162,12 +162,11 @@ def test_no_product_is_faster_than_the_peak_of_its_card():
 def test_the_slow_rank_is_named_and_only_that():
     fast = [1.0, 1.1, 0.9, 1.0]
     slow = [1.5 * busy_s for busy_s in fast]
-    comparison = compare([fast, slow, fast], ratio=1.3)
-    assert comparison.stragglers == [1]
-    assert comparison.group_s == 1.0
-    assert comparison.metrics["slowest_rank_ratio"] == pytest.approx(1.5)
     workers = [{"rank": rank, "host": "a", "pid": rank} for rank in range(3)]
-    assert [one["rank"] for one in comparison.event(workers)["ranks"]] == [1]
+    metrics, stragglers = compare_ranks([fast, slow, fast], 1.3, workers)
+    assert [one["rank"] for one in stragglers] == [1]
+    assert metrics["rank_busy_p50_s"] == 1.0
+    assert metrics["slowest_rank_ratio"] == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +178,8 @@ def test_the_slow_rank_is_named_and_only_that():
     ],
 )
 def test_a_straggler_is_slower_than_the_ratio_in_most_steps(busy_s: list[list[float]], stragglers: list[int]):
-    assert compare(busy_s, ratio=1.3).stragglers == stragglers
+    _, found = compare_ranks(busy_s, 1.3, [{"rank": rank} for rank in range(2)])
+    assert [one["rank"] for one in found] == stragglers
 
 
 def test_figures_are_those_of_this_machine_under_the_names_of_mlflow(tmp_path: Path):
