@@ -85,7 +85,7 @@ def test_what_is_left_out_is_read_again_by_the_next_attempt(tmp_path):
     ledger.add(SkippedStep(at_update=7, data_step=8, loss=9.5, score=None))
     again = SkipLedger(RunDirectory(tmp_path))
     assert [entry.data_step for entry in again.entries] == [7, 8]
-    assert [again.data.data_step(update) for update in (6, 7, 8)] == [6, 9, 10]
+    assert [again.data_step(update) for update in (6, 7, 8)] == [6, 9, 10]
 
 
 @pytest.mark.parametrize(
