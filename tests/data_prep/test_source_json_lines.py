@@ -1,5 +1,6 @@
 """JSON lines: fields, ids, and lines that are broken, endless or damaged."""
 
+import gzip
 import json
 import tracemalloc
 
@@ -110,10 +111,23 @@ def test_an_endless_line_is_skipped_in_bounded_memory(tmp_path):
     assert peak < 12_000_000
 
 
-@pytest.mark.corpora
-def test_real_web_documents_are_read(corpora):
+def test_compressed_web_documents_in_the_layout_of_dolma_are_read(tmp_path):
+    rows = [
+        {
+            "added": "2023-04-07T15:24:38.743534+00:00",
+            "id": f"http://rivers.org/{n}/",
+            "metadata": {"language": "en", "line_ids": [4, 5], "perplexity": 304.6, "title": f"Rivers — {n}"},
+            "source": "common-crawl",
+            "text": f"The river is long.\nIt has {n} bridges.",
+        }
+        for n in range(20)
+    ]
+    data = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
+    (tmp_path / "cc_en_head-0091.jsonl.gz").write_bytes(data)
     fields = {"id_field": "id", "title_field": "metadata.title", "lang_field": "metadata.language"}
-    paths = (f"{corpora}/commoncrawl/dolma/cc_en_*.jsonl.gz",)
+    paths = (f"{tmp_path}/cc_en_*.jsonl.gz",)
     found = reading.read(JsonLinesConfig(name="dolma", paths=paths, **fields))
-    assert len(found) == len(found.documents) == 20
-    assert all(each.doc_id.startswith("dolma:http") and each.title for each in found)
+    assert len(found) == 20
+    assert [(each.doc_id, each.title, each.lang, each.text) for each in found.documents] == [
+        (f"dolma:{row['id']}", row["metadata"]["title"], "en", row["text"]) for row in rows
+    ]

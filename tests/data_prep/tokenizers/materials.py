@@ -14,6 +14,7 @@ from data_prep.documents import DocumentWriter
 from data_prep.ragged import Ragged
 from data_prep.selection import Selection, write_selection
 
+ROOT = Path(__file__).parents[2]
 _SPACES = ["  ", "     ", "\n\n", "\r\n", *"\t\x0b\x0c\x85\xa0\u1680\u2003\u2028\u202f\u3000"]
 _INVISIBLE = [*"\x00\x01\x1c\x7f\xad\u180e\u200b\u200d\u2060\ufeff\ufffd\ue000\U000f0000"]
 _LATIN = "'s~'S~'ll~'re ~’s~don't~''~e\u0301~a\u0323\u0307~\u0301~İ~ß~ſ~Å~ﬁ~Ω~ǅ"
@@ -26,6 +27,10 @@ words = st.sampled_from(["the", " the", "The", "word", "Tokenization", " naïve"
 anything = st.characters(exclude_categories=("Cs",))
 texts = st.lists(st.one_of(pieces, words, anything), max_size=25).map("".join)
 """Odd white space, marks, joiners, scripts, and the edges of pre-tokenizers' rules."""
+
+
+INPUTS = [path.read_text("utf-8", "replace") for path in sorted((ROOT / "golden" / "inputs").iterdir())]
+"""Small files of every source: prose, markup and JSON, in several scripts."""
 
 
 def is_settled(character: str) -> bool:

@@ -1,25 +1,46 @@
-"""GPT-2's published vocabulary: the ids of tiktoken, on any text, from every encoder."""
+"""GPT-2's published vocabulary, and a small one in its files: the ids of tiktoken, on any text, from every encoder."""
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from data_prep.tokenizers.byte_level_bpe import byte_alphabet
 from data_prep.tokenizers.fast import make_fast_encoder
 from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
-from tests.data_prep.tokenizers.materials import encode, texts
+from tests.data_prep.tokenizers.materials import corpus, encode, texts
+from tests.golden.tokens import LETTERS
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+END = "<|endoftext|>"
+
+
+@pytest.fixture(scope="module", params=["small", "published"])
+def directory(request, tmp_path_factory):
+    if request.param == "published":
+        return request.getfixturevalue("corpora") / "tokenizers" / "gpt2"
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=900, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([*corpus(), *LETTERS.values()] * 2, trainer)
+    folder = tmp_path_factory.mktemp("small")
+    vocabulary, merges = map(Path, tokenizer.model.save(str(folder)))
+    entries = json.loads(vocabulary.read_text(encoding="utf-8")) | {END: tokenizer.get_vocab_size()}
+    (folder / "encoder.json").write_text(json.dumps(entries), encoding="utf-8")
+    vocabulary.unlink()
+    merges.rename(folder / "vocab.bpe")
+    return folder
 
 
 @pytest.fixture(scope="module")
-def directory(corpora):
-    return corpora / "tokenizers" / "gpt2"
+def vocabulary(directory):
+    return json.loads((directory / "encoder.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +54,16 @@ def encoders(converted):
 
 
 @pytest.fixture(scope="module")
-def oracle(directory):
+def oracle(vocabulary):
     import tiktoken
 
     to_byte = {character: byte for byte, character in enumerate(byte_alphabet())}
-    vocabulary = json.loads((directory / "encoder.json").read_text(encoding="utf-8"))
     ranks = {
         bytes(to_byte[character] for character in token): number
         for token, number in vocabulary.items()
-        if token != "<|endoftext|>"
+        if token != END
     }
-    special = {"<|endoftext|>": 50256}
+    special = {END: vocabulary[END]}
     return tiktoken.Encoding("gpt2", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens=special)
 
 
@@ -58,7 +78,7 @@ def test_ids_are_those_of_tiktoken_on_every_character(encoders, oracle):
     characters = [chr(number) for number in range(0x110000) if not 0xD800 <= number < 0xE000]
     for start in range(0, len(characters), 1 << 16):
         # Between a letter, a space and a figure, each character shows which class it belongs to.
-        text = "".join(f"a{each} {each}1" for each in characters[start : start + (1 << 16)][::7])
+        text = "".join(f"a{each} {each}1" for each in characters[start : start + (1 << 16)][::13])
         assert encode(encoders[1], text).tolist() == oracle.encode_ordinary(text)
 
 
@@ -69,11 +89,11 @@ def test_text_is_given_back_byte_for_byte(converted, oracle):
     assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
 
 
-def test_the_only_special_token_serves_all_roles_but_mask(converted):
+def test_the_only_special_token_serves_all_roles_but_mask(converted, vocabulary):
     tokenizer = Tokenizer.from_str(converted)
-    assert vocabulary_size(tokenizer) == 50257
-    assert find_special_tokens(tokenizer) == dict.fromkeys(("bos", "pad", "eos", "unk"), 50256)
-    assert tokenizer.encode("<|endoftext|>").ids == [50256]
+    assert vocabulary_size(tokenizer) == len(vocabulary) == vocabulary[END] + 1
+    assert find_special_tokens(tokenizer) == dict.fromkeys(("bos", "pad", "eos", "unk"), vocabulary[END])
+    assert tokenizer.encode(END).ids == [vocabulary[END]]
 
 
 def test_both_pairs_of_file_names_are_known(directory, converted, tmp_path):

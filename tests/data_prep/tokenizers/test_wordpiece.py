@@ -13,14 +13,22 @@ from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
 from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS, train
 from tests.data_prep.tokenizers.materials import corpus, encode, settled_texts
+from tests.golden.tokens import LETTERS
 
 _CASED = "The the na ##ïve ##ive Word word İ ##s ß Å e E ##\u0301 1 ##9 ##8 ##4 日 本 語 ! ' s $ 5 . 0 ##0 x"
 CASED = [*SPECIAL_TOKENS, *_CASED.split(), "한국어", "한", "##국"]
 
 
-@pytest.fixture(scope="module")
-def uncased(corpora):
-    return corpora / "tokenizers" / "bert-base-uncased"
+@pytest.fixture(scope="module", params=["small", "published"])
+def uncased(request, tmp_path_factory):
+    """A folder with BERT's vocabulary, or a small one."""
+    if request.param == "published":
+        return request.getfixturevalue("corpora") / "tokenizers" / "bert-base-uncased"
+    folder = tmp_path_factory.mktemp("small")
+    entries = Tokenizer.from_str(train([*corpus(), *LETTERS.values()], WordPiece(vocab_size=700))).get_vocab()
+    lines = [*sorted(entries, key=entries.__getitem__), "hello", "world"]
+    (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in lines), encoding="utf-8")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +86,10 @@ def test_case_is_read_off_the_vocabulary_unless_it_is_given(uncased, cased):
 
 def test_sequences_get_berts_special_tokens(uncased):
     tokenizer = Tokenizer.from_str(read_tokenizer(find_tokenizer(uncased)))
-    assert vocabulary_size(tokenizer) == 30522
-    assert find_special_tokens(tokenizer) == {"bos": 101, "pad": 0, "eos": 102, "unk": 100, "mask": 103}
+    lines = (uncased / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert vocabulary_size(tokenizer) == len(lines)
+    roles = {"bos": "[CLS]", "pad": "[PAD]", "eos": "[SEP]", "unk": "[UNK]", "mask": "[MASK]"}
+    assert find_special_tokens(tokenizer) == {role: lines.index(token) for role, token in roles.items()}
     assert tokenizer.encode("hello", "world").tokens == ["[CLS]", "hello", "[SEP]", "world", "[SEP]"]
 
 

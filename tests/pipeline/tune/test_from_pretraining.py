@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,23 +22,31 @@ from pipeline.tune.run import finetune
 from pipeline.tune.trials import scores_directory
 from tests.pipeline.ranks import train
 from tests.pipeline.real_text import write_text_store
-from tests.pipeline.tune.samples import squad_sample, sst2_sample, xsum_sample
+from tests.pipeline.tasks.excerpts import SQUAD, STORY_TEXTS, objects
+from tests.pipeline.tune.conftest import write_sst2
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
-def squad(corpora: Path, place: Path) -> tuple[str, ...]:
-    path = squad_sample(corpora, place / "squad.json", 8)
+def squad(place: Path) -> tuple[str, ...]:
+    (asked,) = SQUAD["data"][0]["paragraphs"]
+    paragraphs = [asked | {"qas": [asked["qas"][0] | {"id": str(number)}]} for number in range(8)]
+    path = place / "squad.json"
+    path.write_text(json.dumps(SQUAD | {"data": [{"title": "T", "paragraphs": paragraphs}]}))
     return (f"tasks.squad.train={path}", f"tasks.squad.evaluation={path}", "tasks.squad.max_query_length=24")
 
 
-def xsum(corpora: Path, place: Path) -> tuple[str, ...]:
-    path = xsum_sample(corpora, place / "xsum.jsonl", 12)
+def xsum(place: Path) -> tuple[str, ...]:
+    article, summary = STORY_TEXTS
+    rows = [{"id": number, "document": f"{number}. {article}", "summary": summary} for number in range(12)]
+    path = place / "xsum.jsonl"
+    path.write_text(objects(*rows))
     return (f"tasks.xsum.evaluation={path}", "tasks.xsum.max_target_length=24", "tasks.xsum.num_beams=2")
 
 
-def sst2(corpora: Path, place: Path) -> tuple[str, ...]:
-    return (f"tasks.sst2.path={sst2_sample(corpora, place / 'SST-2', 16, 8)}",)
+def sst2(place: Path) -> tuple[str, ...]:
+    write_sst2(place / "SST-2", 16, 8)
+    return (f"tasks.sst2.path={place / 'SST-2'}",)
 
 
 @pytest.mark.parametrize(
@@ -53,13 +62,11 @@ def sst2(corpora: Path, place: Path) -> tuple[str, ...]:
 def test_tracked_checkpoint_is_finetuned_scored_exported_and_read_back(
     pretrained: str,
     finetuned: str,
-    sample: Callable[[Path, Path], tuple[str, ...]],
+    sample: Callable[[Path], tuple[str, ...]],
     read_by: str | None,
-    corpora: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setenv("CLOZE_DATA", str(corpora))
     runs = tmp_path / "runs"
     store = write_text_store(tmp_path / "tokens", "tiny-words" if pretrained == "elmo-tiny" else "tiny")
     changes = [f"data.stores=[{{path: {store}}}]", f"runs_dir={runs}", "cluster.workers=1", "steps=3"]
@@ -69,7 +76,7 @@ def test_tracked_checkpoint_is_finetuned_scored_exported_and_read_back(
     assert replay(run)
 
     start = resolve_model(f"models:/{run.info.name}@latest", runs)
-    settings = [*sample(corpora, tmp_path), f"out={tmp_path / 'scores'}", f"runs_dir={runs}"]
+    settings = [*sample(tmp_path), f"out={tmp_path / 'scores'}", f"runs_dir={runs}"]
     settings += ["training.max_length=48", "training.batch_size=8", "training.epochs=1", "seeds=[1]"]
     config = load_config(FinetuneConfig, CONFIGS / f"finetune/{finetuned}.yaml", settings)
     scores = finetune(config, start)

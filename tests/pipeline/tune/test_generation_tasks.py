@@ -20,6 +20,7 @@ from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tasks.translation import TranslationConfig
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.forms.generation import first_sentences
+from tests.pipeline.tasks.excerpts import objects
 from tests.pipeline.tune.conftest import prepare
 from tests.pipeline.tune.samples import BART, GPT, UNREAD, prepared_rows, words_of
 
@@ -85,8 +86,9 @@ def test_notes_of_the_web_page_are_no_first_sentence():
     assert config.lead(inside) == inside
 
 
-def test_share_splits_the_documents_by_a_hash_of_their_ids(corpora: Path, tmp_path):
-    path = corpora / "xsum/test-1000.jsonl"
+def test_share_splits_the_documents_by_a_hash_of_their_ids(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(objects(*({"id": n, "document": f"d {n}", "summary": "s"} for n in range(1000))))
     data = XsumConfig(evaluation=path, train_share=0.8).load()
     assert len(data.train) + len(data.evaluation) == 1000
     assert 760 < len(data.train) < 840

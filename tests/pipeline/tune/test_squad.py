@@ -111,7 +111,7 @@ def test_real_file_has_as_many_questions_without_an_answer_as_published_for_its_
 
 @pytest.mark.parametrize("make", [byte_level, wordpiece])
 def test_every_real_answer_maps_to_tokens_that_hold_its_text(corpora, tmp_path, make):
-    tokenizer = TextTokenizer(make(corpora, tmp_path / "tokenizer.json"))
+    tokenizer = TextTokenizer(make(tmp_path / "tokenizer.json"))
     questions = read_questions(corpora / "squad/dev-v1.1.json")
     text = "Ein Café — naïve 日本語 🙂."
     answers = tuple(Answer(part, text.index(part)) for part in ("Café", "naïve", "日本語", "🙂"))

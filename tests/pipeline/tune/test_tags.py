@@ -44,8 +44,8 @@ def test_entities_count_only_whole_and_with_the_right_type():
 
 
 @pytest.mark.parametrize("make", [byte_level, wordpiece])
-def test_every_word_has_its_first_and_its_last_token(corpora, tmp_path, make):
-    tokenizer = TextTokenizer(make(corpora, tmp_path / "tokenizer.json"))
+def test_every_word_has_its_first_and_its_last_token(tmp_path, make):
+    tokenizer = TextTokenizer(make(tmp_path / "tokenizer.json"))
     words = ("Johanson", "visited", "New", "York's", "café", ".")
     ((ids, offsets),) = tokenizer.ids_with_offsets([" ".join(words)])
     first, last = (word_tokens(words, offsets, side) for side in ("first", "last"))
@@ -57,8 +57,8 @@ def test_every_word_has_its_first_and_its_last_token(corpora, tmp_path, make):
         assert text[offsets[begin, 0] : offsets[end, 1]].strip() == word
 
 
-def test_word_without_characters_to_read_has_no_token(corpora, tmp_path):
-    tokenizer = TextTokenizer(wordpiece(corpora, tmp_path / "tokenizer.json"))
+def test_word_without_characters_to_read_has_no_token(tmp_path):
+    tokenizer = TextTokenizer(wordpiece(tmp_path / "tokenizer.json"))
     words = ("a", "\u200b", "b")
     ((_, offsets),) = tokenizer.ids_with_offsets([" ".join(words)])
     assert word_tokens(words, offsets, "first").tolist() == [0, ABSENT, 1]
