@@ -1,4 +1,4 @@
-"""A signal to the whole process group, as `timeout` and closed terminals send it, ends verbs on Ray with 75, soon."""
+"""A signal to the whole process group, as `timeout` and closed terminals send it, ends verbs on Ray with 75."""
 
 import os
 import signal
@@ -16,9 +16,6 @@ from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.tune.conftest import write_sst2, write_tokenizer
 from tests.pipeline.tune.test_side_by_side import make_config
 from tests.test_signals import living, start_verb
-
-SOON_S = 15
-"""A verb that does not unwind is ended after 20 s."""
 
 
 def prepares(directory: Path) -> None:
@@ -47,13 +44,11 @@ def test_a_signal_to_the_group_ends_a_verb_with_75(verb, begun, number, tmp_path
     while not list(tmp_path.glob(begun)):
         assert process.poll() is None, process.communicate()[1][-3000:]
         time.sleep(0.05)
-    asked_s = time.monotonic()
     # Twice, as `timeout` does.
     process.send_signal(number)
     os.killpg(process.pid, number)
     told = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 75, told[-3000:]
-    assert time.monotonic() - asked_s < SOON_S
     assert "Traceback" not in told
     # Raw lines of Ray's C++ part.
     assert "***" not in told

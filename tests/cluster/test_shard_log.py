@@ -1,6 +1,7 @@
 """The log of shard tasks: who made what, how fast, and how long it will take."""
 
 import mmap
+import time
 
 from cluster.artefacts.shard_records import (
     LOG_NAME,
@@ -23,11 +24,13 @@ def test_totals_are_over_all_shards_and_by_worker(tmp_path):
     assert summary["workers"]["two:2"]["mb_per_s"] == 0.25
 
 
-def test_the_time_left_is_weighed_by_bytes(tmp_path):
+def test_the_time_left_is_weighed_by_bytes(tmp_path, monkeypatch):
+    clock = 100.0
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
     log = ShardLog(tmp_path, "tokens", [10, 30])
-    log._started -= 7.0
+    clock += 7.0
     log.add("a", 10, 10, 1, Effort("one:1", 7.0, 5, 7.0))
-    assert 20.9 < log.seconds_left < 22
+    assert log.seconds_left == 21
     assert "21 s left" in str(log)
     log.add("b", 30, 30, 1, Effort("one:1", 7.0, 5, 7.0))
     assert log.seconds_left == 0
@@ -42,14 +45,14 @@ def test_half_a_line_of_a_killed_process_is_skipped(tmp_path):
 
 
 def test_the_peak_of_memory_is_that_of_the_block_alone():
-    with measure_effort() as effort, mmap.mmap(-1, 40_000_000) as memory:  # which no allocator keeps
-        for _ in range(40):
+    with measure_effort() as effort, mmap.mmap(-1, 160_000_000) as memory:  # which no allocator keeps
+        for _ in range(160):
             memory.write(bytes(1_000_000))
     large = effort()
     with measure_effort() as effort:
         bytes(100)
     small = effort()
-    assert large.peak_rss_bytes - small.peak_rss_bytes > 30_000_000
+    assert large.peak_rss_bytes - small.peak_rss_bytes > 80_000_000
     assert large.seconds > 0
     assert large.processor_seconds > 0
 

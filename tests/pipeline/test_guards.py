@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import shutil
@@ -43,7 +44,7 @@ from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind, read_metrics
 from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
-from pipeline.run.state import ENDED, Beat, process_of, read_heartbeats
+from pipeline.run.state import ENDED, Beat, Heartbeat, process_of, read_heartbeats
 from pipeline.run.submission import prepare
 from tests.pipeline.command import cloze, invoke
 from tests.pipeline.process_group import run_group
@@ -136,10 +137,21 @@ def test_rank_zero_without_a_driver_names_who_stood_still_and_ends_with_the_exit
     assert "stuck_here" in stacks.read_text()
 
 
-def test_a_process_that_beats_lives_on_and_leaves_no_stacks(tmp_path: Path):
-    beats = "for step in range(40):\n    heartbeat.beat(step, 'data'); time.sleep(0.1)"
-    process = start(tmp_path, 3.0, f"{beats}\nheartbeat.close(); time.sleep(3.5)")
-    assert process.wait() == 0
+def test_every_beat_sets_the_alarm_anew_and_the_end_cancels_it_and_leaves_no_stacks(
+    tmp_path: Path, monkeypatch
+):
+    alarms: list[float | None] = []
+    now_s = 0.0
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda later_s, **_: alarms.append(later_s))
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", lambda: alarms.append(None))
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    with closing(Heartbeat(RunDirectory(tmp_path), 3, timeout_s=3.0)) as heartbeat:
+        for step in range(40):
+            now_s += 2.0
+            heartbeat.beat(step, "data")
+            assert len(alarms) == step + 2
+    assert alarms[2:] == [alarms[2]] * 39 + [None]
+    assert 3.0 < (alarms[2] or 0) < 4.0
     assert list(RunDirectory(tmp_path).stacks.iterdir()) == []
     assert [(beat.step, beat.part) for beat in read_heartbeats(RunDirectory(tmp_path))] == [(39, ENDED)]
 
