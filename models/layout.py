@@ -121,7 +121,7 @@ class ReadPositions:
 
 
 WORTH_IT = 0.95
-"""Padding is left out if at most this share of positions is read: moving them costs about a twentieth of a layer."""
+"""Positions are left out if at most this share is needed: moving the others costs about a twentieth of a layer."""
 
 
 def unpadded(present: Tensor | None) -> Unpadded | None:

@@ -181,7 +181,7 @@ def lineage(reference: str, *, runs_dir: Path = RUNS, follow: Sequence[str] = ()
     """Everything that a score, checkpoint, run or artefact was made of, down to the source files.
 
     Args:
-        follow: places outside of the artefact's own that may be opened, too.
+        follow: places outside of the artefact's own that may also be opened.
     """
     from pipeline.inspect.lineage import trace
 

@@ -56,7 +56,7 @@ def _load(
     try:
         config = validate(PreparationConfig, plain, str(path))
     except ConfigError as error:
-        # The valid parts of an invalid configuration name things, too, that may not be there.
+        # The valid parts of an invalid configuration may also name missing things.
         found = find_input_errors(
             sources=_valid_items(AnySource, plain.get("sources")),
             filters=list(_valid_items(AnyFilter, plain.get("filters")).values()),

@@ -114,7 +114,8 @@ class TrainerState(Counters):
     """Names the start of the run's processes that saved it."""
 
     def counters(self, metric: str) -> Counters:
-        """The counters to go on from; by another deciding metric than the checkpoint's, no best value is known yet."""
+        """The counters to continue from, without a best value if the deciding metric is another than the
+        checkpoint's."""
         counters = Counters(**self.model_dump(include=set(Counters.model_fields)))
         if self.metric != metric:
             counters.best, counters.evaluations_since_best = None, 0

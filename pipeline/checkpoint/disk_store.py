@@ -187,7 +187,7 @@ class Staging:
     """One save of one step, in a directory that all ranks share."""
 
     path: Path
-    """Directory in which files are written."""
+    """Directory where files are written."""
     target: Path
     """Directory of the checkpoint."""
 

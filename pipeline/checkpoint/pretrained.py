@@ -170,7 +170,7 @@ class PretrainedModel:
 
 
 def is_export(directory: Path) -> bool:
-    """Whether `manifest.json` there is one of cloze, damaged or not: other tools use this name, too."""
+    """Whether `manifest.json` there is one of cloze, damaged or not: other tools also use this name."""
     if not is_committed(directory):
         return False
     try:

@@ -65,7 +65,7 @@ class CheckpointReference:
 
 
 def find_checkpoint(reference: str, runs_dir: Path) -> CheckpointReference:
-    """The checkpoint that a reference (other than a Hugging Face directory) stands for; its bytes are not read.
+    """The checkpoint of a reference (other than a Hugging Face directory); its bytes are not read.
 
     Raises:
         ReferenceNotFoundError: names what exists instead.
@@ -103,8 +103,8 @@ def find_checkpoint(reference: str, runs_dir: Path) -> CheckpointReference:
 
 
 def resolve_checkpoint(reference: str, runs_dir: Path) -> Path:
-    """A local directory with the checkpoint that a reference stands for, or with the copy of its small files where
-    checkpoints are kept in an object store.
+    """A local directory with the checkpoint of a reference, or with the copy of its small files where checkpoints are
+    kept in an object store.
 
     Raises:
         ReferenceNotFoundError: names what exists instead.
@@ -116,7 +116,7 @@ def resolve_checkpoint(reference: str, runs_dir: Path) -> Path:
 
 
 def resolve_model(reference: str, runs_dir: Path, weights: Weights = "model") -> PretrainedModel:
-    """The model that a reference stands for, verified.
+    """The verified model of a reference.
 
     Args:
         weights: `ema` takes the moving average of a run that keeps one.

@@ -1,4 +1,4 @@
-"""Saving while training goes on: the state is copied between two updates, and a thread writes the copy.
+"""Saving during training: the state is copied between two updates, and a thread writes the copy.
 
 Every rank writes its own parts and marks them as done; rank 0 waits for the marks of all, puts the weights together and
 publishes. The threads talk to each other only through the store, never through the process group, which belongs to
@@ -185,7 +185,7 @@ class CheckpointSaver:
         staging = self._store.staging(step, f"{self.attempt}-{self._count:04d}")
         save = RankSave(state, staging, began)
         if step in self._known:
-            # Before the collective below, after which the other ranks begin to write.
+            # Before the collective below, because the other ranks begin to write after it.
             try:
                 self._store.make_room(step)
             except ClozeError as error:
@@ -198,7 +198,7 @@ class CheckpointSaver:
                 save.weights[EMA_FILE] = own_slices(engine, "average", snapshot)
             save.shapes = engine.shapes()
         except Exception as error:
-            # The other ranks go on to save: this one must, too.
+            # The other ranks continue with the save, so this one must as well.
             save.error = error
         save.error = save.error or captured.error
         return save

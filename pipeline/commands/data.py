@@ -239,7 +239,7 @@ def find(
     scores_dir: Annotated[Path, typer.Option(help="Directory that holds scores.")] = Path("finetuned"),
     as_json: Json = False,
 ) -> None:
-    """Find documents by id, source file or text; and the runs that read them, at which steps, and what came of these.
+    """Find documents by id, source file or text; and the runs that read them, with steps and results.
 
     Steps are exact and found without making a sample again. Exit code 23 when no document fits.
     """

@@ -1,4 +1,4 @@
-"""`cloze checkpoints`, `publish`, `models` and `export`: what a run has saved, and in which forms it is handed on."""
+"""`cloze checkpoints`, `publish`, `models` and `export`: what a run has saved, and how others get it."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def warn_of_damage(stores: Iterable[TokenStore]) -> None:
 
 
 def duration(seconds: float, digits: int = 1) -> str:
-    """Seconds in the largest unit of which there are at least two, such as `3.5 h`."""
+    """Seconds in the largest unit with a value of at least two, such as `3.5 h`."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.{digits}f} {unit}"

@@ -123,7 +123,7 @@ def ladder(
 ) -> None:
     """Pre-train and fine-tune the arms of a ladder, and compare them with the findings of papers.
 
-    The same command goes on after an interruption.
+    The same command continues after an interruption.
     """
     from pipeline.config.shipped import find_beside
     from pipeline.road.ladder.arms import load_ladder

@@ -33,7 +33,7 @@ def pretrain(
     as_json: Json = False,
     log_format: LogFormat = None,
 ) -> None:
-    """Train a network on token stores, from random weights. A job that is tried again goes on with its run."""
+    """Train a network on token stores, from random weights. A job that is tried again continues its run."""
     from pipeline.config.loading import load_config
     from pipeline.run.config import PretrainConfig
 

@@ -54,7 +54,7 @@ def fields_of(model: type) -> dict[str, Any]:
 
 
 def tags_of(model: type) -> set[str]:
-    """The names by which a union knows this member: what its `kind`, or its `network`, may be."""
+    """The names of this member in a union: the values of its `kind` or `network`."""
     annotations = fields_of(model)
     return {str(tag) for name in TAG_FIELDS for tag in get_args(annotations.get(name))}
 

@@ -1,1 +1,1 @@
-"""The training engine: one interface, and DeepSpeed behind it."""
+"""The training engine: one interface, implemented with DeepSpeed."""

@@ -20,7 +20,7 @@ from pipeline.run.config import PretrainConfig
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _WORKSPACES = (":4096:8", ":16:8")
-"""Workspaces with which cuBLAS is deterministic (cuBLAS documentation, "Results reproducibility")."""
+"""Workspaces that make cuBLAS deterministic (cuBLAS documentation, "Results reproducibility")."""
 _REFUSAL = "does not have a deterministic implementation"
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

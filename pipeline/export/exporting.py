@@ -108,7 +108,7 @@ def explained(exported: str) -> Iterator[None]:
 
 @contextmanager
 def staged(directory: Path, key: str) -> Iterator[Path]:
-    """The staging directory of an export. A failed export leaves nothing behind: no partial work is continued."""
+    """The staging directory of an export, removed if the export fails: partial work is never continued."""
     staging = staging_directory(directory, key)
     try:
         with storage_errors(staging):
@@ -166,7 +166,7 @@ def network_of(model: PretrainedModel, part: str | None = None) -> Source:
 
 def _around_pretrained(source: Source, config: TransformerConfig) -> str:
     """The tokenizer with the special tokens that pre-training put around a text, where they depend on the network: a
-    decoder's text begins with `<s>` and goes on, and T5's encoder reads none before it."""
+    decoder's text begins with `<s>` and has no end, and T5's encoder reads none before it."""
     from tokenizers.processors import TemplateProcessing
 
     is_decoder, is_t5 = config.network == "decoder", config.positions == "relative_bias"

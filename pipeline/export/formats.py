@@ -313,7 +313,7 @@ def save_flavour(exported: Export, directory: Path) -> str:
     task = _PIPELINES.get(exported.auto_class, "feature-extraction")
     requirements = [f"{name}=={version(name)}" for name in ("transformers", "torch")]
     with contextlib.redirect_stdout(sys.stderr):
-        # Of a path, MLflow 3.17 cannot find the pipeline's class in transformers 5.
+        # MLflow 3.17 cannot find the class of a pipeline in transformers 5 from a path.
         load: Any = transformers.pipeline
         loaded = load(task, model=str(exported.directory), tokenizer=str(exported.directory), device="cpu")
         save_model(loaded, str(directory), pip_requirements=requirements)

@@ -96,7 +96,7 @@ class Node:
 
 
 class InputNodes(Columns[Node]):
-    """The inputs of an artefact, of which a million may be files: a file's node is made when it is asked for."""
+    """The inputs of an artefact, maybe a million files: a file's node is made when it is asked for."""
 
     __slots__ = ("_entries", "artefacts")
 

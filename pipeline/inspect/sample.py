@@ -154,7 +154,7 @@ class _Place:
     read: np.ndarray
     """[tokens that are read] the ids that the network, or its encoder, reads in its stead."""
     written: tuple[int, int]
-    """First and one past the last position at which something about it may be predicted."""
+    """First and one past the last position that may predict something about it."""
 
 
 class _Tokens:
@@ -259,7 +259,7 @@ def _cells(tokens: _Tokens, place: _Place, batch: Batch, mask: int | None) -> It
 
     for name, group in groupby(range(len(place.ids)), fate):
         numbers = list(group)
-        # What was done to a token was done to it alone; the others are text.
+        # Noise changes single tokens; the others are text.
         for own in [[number] for number in numbers] if name else [numbers]:
             yield Cell(tokens.text(place.ids[own]), tokens.text(place.read[own]), name)
 

@@ -106,8 +106,8 @@ def corrupt_texts(
     Args:
         states: [batch] uint64 noise of each row.
         settings: with `permute_sentences`, `infilling_rate`, `infilling_mean`, `overlapping_spans` and `whole_words`.
-        tags: [batch] int64 token that ends every text of a row on both sides and starts the decoder, and for which
-            `<s>` is left out; None for `</s>` as the start, and no tags.
+        tags: [batch] int64 token that replaces `<s>`, ends every text of a row on both sides and starts the decoder;
+            None for `</s>` as the start, and no tags.
     """
     starts = packed.sentence_starts
     if starts is None and settings.permute_sentences > 0:

@@ -41,7 +41,7 @@ class BidirectionalLM(Objective):
 
     kind: Literal["bilm"] = "bilm"
     num_negatives: int | None = Field(default=None, gt=0)
-    """Words that each training micro-batch draws, log-uniformly by rank, to stand for all others in the softmax;
+    """Words that each training micro-batch draws, log-uniformly by rank, to represent all others in the softmax;
     null computes the full softmax. The paper draws 8,192. Evaluation is always over all words."""
     max_characters: int = Field(default=50, ge=3)
     """Characters of a word, with the marks of its begin and end; the same as in the network."""

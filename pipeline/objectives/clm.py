@@ -48,7 +48,7 @@ class CausalLM(DecoderObjective):
 
 
 def predict_next(packed: Packed, predicted: np.ndarray, more: Mapping[str, np.ndarray]) -> Batch:
-    """The batch in which the tokens at some ascending places of the flattened rows predict the next ones.
+    """The batch whose tokens at some ascending places of the flattened rows predict the next ones.
 
     Args:
         more: arguments of the network besides.

@@ -47,7 +47,7 @@ class Distillation(EncoderObjective):
     teacher: ModelReference
     """The trained encoder: RUN, RUN@STEP, models:/NAME@ALIAS, a checkpoint directory, or a Hugging Face directory."""
     runs_dir: Path = Path("runs")
-    """Directory of the runs in which the teacher is looked for."""
+    """Directory of runs, to search the teacher in."""
     temperature: float = Field(default=2.0, gt=0)
     """Divides the scores of both networks before they are compared."""
     weights: TermWeights = TermWeights()
@@ -70,7 +70,7 @@ class Distillation(EncoderObjective):
         return self
 
     def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
-        """Masked language modelling, and the positions at which student and teacher are compared."""
+        """Masked language modelling, and the positions where student and teacher are compared."""
         batch = self.masking.corrupt(packed, noise, vocabulary)
         if self.soft_targets == "all":
             soft_positions = np.flatnonzero(packed.input_ids != vocabulary["pad"])

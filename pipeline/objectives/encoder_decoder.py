@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from models.language_models import SequenceToSequence
 
 WIDENING = 64
-"""Columns by which a batch grows when its pieces need more than its usual width."""
+"""A batch grows by so many columns when its pieces need more than its usual width."""
 
 
 class TextPairs(NamedTuple):

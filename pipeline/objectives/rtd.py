@@ -1,6 +1,6 @@
 """Replaced-token detection: find the tokens that a small generator has put in (ELECTRA; Clark et al. 2020, section 2).
 
-The objective hides tokens as masked language modelling does, all behind masks. The generator's tokens are drawn inside
+The objective replaces tokens as masked language modelling does, but all by masks. The generator's tokens are drawn in
 the network, `models/electra.py`, because they depend on its weights.
 """
 

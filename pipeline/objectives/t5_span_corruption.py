@@ -143,7 +143,7 @@ def longest(denoisers: Denoisers, number: int, raw: int) -> tuple[int, int]:
 
 
 def raw_length(denoisers: Denoisers, sequence_length: int) -> int:
-    """Most raw tokens of which no denoiser gives the encoder more than `sequence_length` (as T5's
+    """The most raw tokens that give the encoder at most `sequence_length`, whichever the denoiser (as T5's
     `random_spans_helper`); at least 3."""
 
     def fits(raw: int) -> bool:

@@ -65,7 +65,7 @@ def make_vocabulary(
     Args:
         roles: ids by role, as a token store knows them.
         extra_tokens: texts; those that the tokenizer has keep their ids, others get the next free ones. `<mask>`
-            and `<pad>` stand for the roles `mask` and `pad`, under whatever name the tokenizer has them.
+            and `<pad>` are the roles `mask` and `pad`, whatever their names in the tokenizer.
         size: ids of the network, where it is to be larger than the vocabulary.
 
     Raises:

@@ -35,7 +35,7 @@ class Adafactor(Optimizer):
     beta1: float | None = Field(default=None, gt=0, lt=1)
     """Decay of a first moment of the updates; null keeps none."""
     eps: tuple[float, float] = (1e-30, 1e-3)
-    """Added to squared gradients; least root mean square by which `scale_parameter` multiplies."""
+    """Added to squared gradients; least root mean square that `scale_parameter` multiplies by."""
     update_clip: float = Field(default=1.0, gt=0)
     """Largest root mean square of a tensor's update, before the learning rate (section 6)."""
 

@@ -83,7 +83,7 @@ class HostMemory:
     processes: int
     offloaded: int
     checkpoint_copies: int
-    """Copies of the state that are written while training goes on."""
+    """Copies of the state that are written during training."""
     start: int
     """The network in float32, in every rank, before it moves to its device; gone when training begins."""
 
@@ -126,7 +126,7 @@ class Sharding:
         self.shard = self._whole if self._stage == 0 else -(-self._whole // world_size)
         """Elements of a rank's shard of master weights."""
         self._touched = min(self._whole, self.shard + network.largest)
-        """Elements of all parameters of which a rank of stage 1 or 2 has some."""
+        """Elements of all parameters that a rank of stage 1 or 2 has a share of."""
         self._bucket = config.zero.reduce_bucket_elements
         self._sent = ITEM_BYTES[config.zero.reduce_dtype]
         self._keeps_whole_gradients = config.precision == "bf16" and self._stage == 1 and not self._offloads
@@ -181,7 +181,7 @@ class Sharding:
         return FLOAT_BYTES * self._whole
 
     def backward(self) -> int:
-        """Bytes through which the gradients of one backward pass go, beside the accumulated ones."""
+        """Bytes of buffers for the gradients of one backward pass, beside the accumulated ones."""
         copied = self._sent * min(self._bucket, self._whole)
         if self._keeps_whole_gradients:
             return (self.item + FLOAT_BYTES) * self.network.largest

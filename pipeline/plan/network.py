@@ -32,7 +32,7 @@ from pipeline.samples.packed import Packed
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 _EXAMPLE_ROWS = 4
-"""Samples of the micro-batch whose sizes stand for all."""
+"""Samples of the micro-batch that is measured for all."""
 
 
 @dataclass

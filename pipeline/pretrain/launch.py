@@ -56,7 +56,7 @@ def begin(
         ClozeError: as `create_run` and `execute`.
     """
     with ExitStack() as held:
-        # A cluster that cannot be reached leaves no run behind.
+        # No run is created if the cluster cannot be reached.
         run = create_run(
             config, submission_id=submission_id, checked=lambda: held.enter_context(_cluster_of(config))
         )

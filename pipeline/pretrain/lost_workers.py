@@ -35,7 +35,7 @@ _PROCESS_LOST = re.compile(
     r"ActorDied|ActorUnavailable|actor died|WorkerCrashed|unexpected(?:ly)? (?:system|exits)"
 )
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
-"""Files in which Linux counts, of this container where it does (cgroup v2, v1), else of the machine."""
+"""Files with Linux's counts: those of this container where they exist (cgroup v2, v1), else of the machine."""
 
 
 def record_lost_workers(run: RunDirectory, failure: GroupFailure, oom_kills: int) -> None:
@@ -155,7 +155,7 @@ def require_room(config: PretrainConfig, shape: NetworkConfig) -> None:
         return
     parameters = shape.least_parameters if isinstance(shape, TransformerConfig) else 0
     needed, there = least_bytes(parameters, config), memory().total
-    # Of the largest card there is: to ask for the cards takes seconds.
+    # Memory of the largest card there is: asking for the real cards takes seconds.
     there += (
         config.cluster.workers
         * config.cluster.gpus_per_worker

@@ -112,7 +112,7 @@ class Measurements:
         """Count the operations of a step like this one, before its time is taken. The first step of an attempt is not
         made to wait for that."""
         if self._rank.rank == 0 and not self._is_first:
-            # Micro-batches may be sorted by length: the one in the middle stands for all.
+            # Micro-batches may be sorted by length: measure the one in the middle.
             middle = step.micro_batches[len(step.micro_batches) // 2].data
             length = self._config.sequence_length_at(step.data_step)
             self._flops.count(length, self._config.batch.micro_batch_size, middle.arrays)
@@ -158,7 +158,7 @@ class Measurements:
 class SampleFlops:
     """Model FLOPs of a sample, forward and backward: samples of other lengths take other numbers of operations.
 
-    The first micro-batch of a length is counted, in a second or two, and stands for all that follow: how many documents
+    The first micro-batch of a length is counted, in a second or two, and represents the others: how many documents
     share a row differs from one to the next, and what it changes is the attention's part alone.
     """
 
@@ -192,7 +192,7 @@ def speeds(
     Args:
         tokens, samples: of the global batch.
         step_s: seconds from the end of the step before to the end of this one.
-        data_wait_s: seconds of it in which the step waited for its data.
+        data_wait_s: seconds of it that the step waited for its data.
         flops: model FLOPs of one device for a sample; 0 where they are not known.
         peak_flops: peak FLOP/s of one device in the precision of the run; None where it is not known.
 

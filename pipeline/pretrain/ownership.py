@@ -25,7 +25,7 @@ from pipeline.run.state import ENDED, is_here, process_of, read_heartbeats
 
 _FENCE_POLL_S = 1.0
 _OBSERVATION_S = 12.0
-"""Seconds without a beat after which a worker of another machine is taken for gone."""
+"""A worker of another machine counts as gone after so many seconds without a beat."""
 _POLL_S = 0.5
 _PATIENCE_S = 10.0
 """Seconds that a worker of this machine has to notice by itself."""
@@ -89,7 +89,7 @@ def taken_over(run: RunDirectory, by: str = "another group") -> TakenOverError:
 
 
 def end_leftovers(run: RunDirectory) -> None:
-    """Wait for, or end, the workers that an earlier start left behind; call it holding the run's lock.
+    """Wait for, or end, the remaining workers of an earlier start; call it holding the run's lock.
 
     A worker that cannot be looked up here is in the way while it makes progress; clocks differ, so only changes count.
     One that is in a long step loses the run by its fence, before it writes anything.

@@ -47,7 +47,7 @@ def check_resume(
         allow_changed: keys (such as `steps`, or `optimizer` for all below it) that may differ from the
             checkpoint's; what did differ is recorded in the run's history, and steps after the checkpoint are logged
             anew.
-        at: the step of the checkpoint to go on from, to which the run is rolled back; None takes the newest good one.
+        at: roll the run back to the checkpoint of this step; None takes the newest good one.
         look_only: change nothing, not even damaged checkpoints' names.
 
     Raises:
@@ -155,7 +155,7 @@ def _teachers(inputs: Sequence[InputEntry]) -> list[str]:
 
 
 def _require_same_checkpoints(run: RunDirectory, config: PretrainConfig) -> None:
-    """Refuse a `checkpoint.directory` that leaves the checkpoints behind: the run would start from nothing."""
+    """Refuse a `checkpoint.directory` without the run's checkpoints: the run would start from nothing."""
     before, after = run.config().checkpoint.directory, config.checkpoint.directory
     if before == after:
         return

@@ -125,8 +125,8 @@ class RunCheckpoints:
         return self._store.place(steps[-1]) if steps else None
 
     def save(self, engine: Engine, counters: Counters, spikes: SpikeGuard) -> None:
-        """Copy the state, and have it written while training goes on."""
-        # The log up to the checkpoint's step must survive a power failure, too.
+        """Copy the state, and have it written during training."""
+        # The log up to the checkpoint's step must also survive a power failure.
         self._log.sync()
         config, info = self._config, self._run.info
         state = TrainerState(
@@ -181,7 +181,7 @@ class RunCheckpoints:
         """
         self.wait()
         error: StorageError | TakenOverError | None = None
-        # A checkpoint that was committed and moved away since counts, too.
+        # A checkpoint that was committed and moved away since also counts.
         if self._rank.rank == 0 and step != self._committed and step not in self._store.steps():
             error = self.failure()
             try:

@@ -28,9 +28,9 @@ from pipeline.run.lifecycle import record_failure
 from pipeline.run.state import ENDED, Beat, is_here, process_of, read_heartbeats
 
 NAMED_AFTER = 0.9
-"""Share of the timeout after which a silent rank is named: before any of them has ended itself."""
+"""A silent rank is named after this share of the timeout: before any of them has ended itself."""
 _AT_END_AFTER = 0.95
-"""Share of the timeout after which rank 0 ends itself in a group without a driver: just before its alarm."""
+"""Rank 0 of a group without a driver ends itself after this share of the timeout: just before its alarm."""
 _KILLED_AFTER = 1.1
 _KILL_DELAY_S = 3.0
 _POLL_SHARE = 0.05
@@ -116,7 +116,7 @@ class StallWatch:
         return self.stalls[-1] if now - since > _AT_END_AFTER * beat.timeout_s else None
 
     def last_of(self, beats: Sequence[Beat]) -> Stall | None:
-        """The last stall, if it ended the attempt that left these heartbeats behind: a rank gave no sign after it."""
+        """The last stall, if it ended the attempt with these heartbeats: a rank gave no sign after it."""
         return next((one for one in reversed(self.stalls) if one.beat in beats), None)
 
     def _name(self, beat: Beat, silent_s: float, silent: Sequence[int]) -> None:
@@ -126,7 +126,7 @@ class StallWatch:
         stall = Stall(beat, silent_s, _state_of(beat), waiting)
         if not self.stalls or self.stalls[-1].beat != beat:
             self.stalls.append(stall)
-        # Where the file system refuses, the next look writes it.
+        # If the file system refuses, the next look writes it.
         self._run.record_event(Event.STALLED, **stall.event())
         self._named.add(_key(beat))
 

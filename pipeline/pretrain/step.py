@@ -65,7 +65,7 @@ class Trainer:
     config: PretrainConfig
     rank: Rank
     fence: Fence | None
-    """On rank 0: the token by which this group took the run over; earlier groups write nothing any more."""
+    """On rank 0: the ownership token of this group; earlier groups write nothing any more."""
     store: CheckpointStore
     source_names: list[str]
     """Sources whose losses are reported apart."""

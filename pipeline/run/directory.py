@@ -281,7 +281,7 @@ class RunDirectory:
         )
 
     def refusals(self) -> AbstractContextManager[None]:
-        """Inside the block, a refusal of the file system is a StorageError that says how the run goes on."""
+        """Inside the block, a refusal of the file system is a StorageError that says how the run continues."""
         return storage_errors(self.path, again=f"`cloze resume {self.typed}`")
 
 

@@ -111,7 +111,7 @@ class Inputs:
         return self.config.objective.build_model(self.model, self.outside)
 
     def lengths(self, noise: Noise) -> Lengths | None:
-        """The lengths by which the samples of a step are sorted; None if all texts have one length."""
+        """Lengths, to sort the samples of a step by; None if all texts have one length."""
         return self.config.objective.lengths(noise)
 
     def _dataset(

@@ -51,7 +51,7 @@ def record_failure(run: RunDirectory, error: BaseException) -> None:
 
 
 def record_end(run: RunDirectory) -> None:
-    """Record that a run came to its end, and at which step."""
+    """Record the end of a run and its step."""
     last = last_logged(run)
     run.record_event(Event.FINISHED, step=0 if last is None else last[0])
     want_status(run, "FINISHED")
@@ -61,8 +61,8 @@ def reconcile(run: RunDirectory, *, send: bool = True) -> bool:
     """Record a run's end in history and MLflow if its processes could not; False if the tracking store does not answer.
 
     Args:
-        send: whether to send the log to MLflow now; if not, the next command does. A log of which more than
-            `SENT_ON_THE_WAY_BYTES` are missing there is left to `cloze runs replay`.
+        send: whether to send the log to MLflow now; if not, the next command does. If more than
+            `SENT_ON_THE_WAY_BYTES` of the log are missing there, only `cloze runs replay` sends it.
     """
     # Looking at a run must not fail because a file of it cannot be read or written.
     with suppress(ClozeError, OSError):

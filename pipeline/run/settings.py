@@ -34,7 +34,7 @@ class StoreConfig(Config):
     """One token store of the training mixture."""
 
     path: PlaceSetting
-    """Directory of a committed token store, or an fsspec URI such as s3://bucket/corpus/tokens, of which every machine
+    """Directory of a committed token store, or an fsspec URI such as s3://bucket/corpus/tokens; every machine
     keeps a copy. Holds no credentials."""
     weight: float = Field(default=1.0, gt=0)
     """Share of the samples, relative to the other stores."""
@@ -133,12 +133,12 @@ class ScheduleConfig(Config):
     """Shape after the warm-up. `inverse_sqrt` falls with the square root of the step (Vaswani et al. 2017, section
     5.3), whatever the number of steps; `wsd` stays at the peak and falls at the end (Hu et al. 2024, section 4)."""
     constant_steps: int = Field(default=0, ge=0)
-    """For `inverse_sqrt`: steps from the beginning for which the rate stays at its peak (Raffel et al. 2020, section
-    3.1.2: 10,000); from there on it falls as sqrt(constant_steps / step)."""
+    """For `inverse_sqrt`: the rate stays at its peak for so many first steps (Raffel et al. 2020, section 3.1.2:
+    10,000), then falls as sqrt(constant_steps / step)."""
     decay_tokens: int | None = Field(default=None, gt=0)
-    """For `linear`, `cosine` and `polynomial`: tokens of text, counted from the beginning of the run, by which the rate
-    reaches `final_share` and stays there (Brown et al. 2020, appendix B: 260 billion of 300); null takes the whole run,
-    counted in steps."""
+    """For `linear`, `cosine` and `polynomial`: the rate reaches `final_share` after so many tokens of text, counted
+    from the beginning of the run, and stays there (Brown et al. 2020, appendix B: 260 billion of 300); null takes the
+    whole run, counted in steps."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear rise from zero."""
     warmup_tokens: int | None = Field(default=None, gt=0)
@@ -148,7 +148,7 @@ class ScheduleConfig(Config):
     power: float = Field(default=1.0, gt=0)
     """For `polynomial`: 1 falls linearly, 2 along a parabola."""
     decay_share: float = Field(default=0.1, gt=0, le=1)
-    """For `wsd`: share of the run, at its end, in which the rate falls, linearly."""
+    """For `wsd`: the rate falls linearly over this last share of the run."""
 
     @model_validator(mode="after")
     def _fits(self) -> ScheduleConfig:
@@ -213,12 +213,12 @@ class EvaluationConfig(Config):
     per_source: bool = False
     """Measure each source of the stores alone too, with as many samples."""
     metric: str | None = None
-    """The metric by which evaluations are compared, for the best checkpoint and for `patience`: `loss`, the weighted
+    """The metric that compares evaluations, for the best checkpoint and for `patience`: `loss`, the weighted
     sum of the terms, or `TERM/loss`, `TERM/accuracy` (the higher the better), `TERM/perplexity` of one of them. null
     takes `loss` where there is one term and for `bilm`; `mlm/loss` for `mlm` with pairs, `span` and `distill`;
     `rtd/loss` for `rtd`."""
     patience: int | None = Field(default=None, gt=0)
-    """Evaluations in a row without a better metric after which the run ends; one whose metric is not finite counts
+    """The run ends after so many evaluations in a row without a better metric; one whose metric is not finite counts
     among them. null never ends a run so."""
     min_improvement: float = Field(default=0.0, ge=0)
     """By how much a metric must be better than the best one, in its own unit: nats for losses."""
@@ -237,7 +237,7 @@ class CheckpointConfig(Config):
     """A directory or fsspec URI, such as s3://bucket/checkpoints, that gets a directory per run; null keeps
     checkpoints in the run's directory. Holds no credentials."""
     asynchronous: bool = True
-    """Write while training goes on: only the next update waits, until the state is copied in memory."""
+    """Write during training: only the next update waits, until the state is copied in memory."""
 
 
 class ComputeConfig(Config):
@@ -270,7 +270,7 @@ class GuardsConfig(Config):
     max_rollbacks: int = Field(default=3, ge=0)
     """Spikes of a run that are left out so; one more ends it."""
     stall_timeout_s: float = Field(default=900.0, gt=0)
-    """Seconds without progress after which a worker writes down its stacks and ends, so that the group is restarted.
+    """After so many seconds without progress, a worker writes down its stacks and ends, so that the group is restarted.
     The first step after a start has ten times as long."""
     straggler_ratio: float = Field(default=1.3, gt=1)
     """A worker whose median time is this many times the group's is named in the run's history."""
@@ -339,5 +339,5 @@ class ZeroConfig(Config):
     reduce_bucket_elements: int = Field(default=500_000_000, gt=0)
     """Gradient elements that are reduced at a time: larger ones are faster and take more memory."""
     reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Number format in which gradients are exchanged between workers. They add up in fp32 on each worker in any case;
+    """Number format of the gradients that workers exchange. They add up in fp32 on each worker in any case;
     bf16 or fp16, for a run of that precision, halves the traffic and rounds what is sent."""

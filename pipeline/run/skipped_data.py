@@ -43,7 +43,7 @@ class SkipLedger:
         """
         self._run = run
         self.entries: tuple[SkippedStep, ...] = self._read() if entries is None else entries
-        """The global batches left out, in the order in which they were found."""
+        """The global batches left out, in the order of their discovery."""
 
     @property
     def steps(self) -> tuple[int, ...]:

@@ -65,7 +65,7 @@ class Beat(BaseModel):
     time_s: float
     """Unix time of the beat, by the clock of its host; for people, because clocks differ."""
     timeout_s: float
-    """Seconds after which the next beat is too late."""
+    """The next beat is too late after so many seconds."""
 
 
 class Heartbeat:
@@ -75,7 +75,7 @@ class Heartbeat:
         """Start with the alarm set for the time that a first step may take.
 
         Args:
-            timeout_s: seconds without a beat after which the stacks are written and the process is ended.
+            timeout_s: after so many seconds without a beat, the stacks are written and the process is ended.
 
         Raises:
             StorageError: the file system refuses.
@@ -119,7 +119,7 @@ class Heartbeat:
             self._current = set()
         self._current.add(part)
         first = step <= self._first_step or part in _SLOW_PARTS or part not in self._parts
-        # Training goes on where a file system refuses a sign of life for a moment.
+        # Training continues if a file system refuses a sign of life for a moment.
         with suppress(OSError):
             self._write(step, part, self._timeout_s * (FIRST_TIMES_AS_LONG if first else 1.0))
 
@@ -186,7 +186,7 @@ def process_of(beat: Beat) -> psutil.Process | None:
 State = Literal["created", "starting", "running", "stalled", "lost", "finished", "preempted", "failed"]
 
 _STATIONS = (Event.LAUNCHED, Event.LOST, Event.STARTED, Event.FINISHED, Event.FAILED, Event.PREEMPTED)
-"""Events after which a run is in another state."""
+"""Events that change the state of a run."""
 
 
 @dataclass(frozen=True, slots=True)

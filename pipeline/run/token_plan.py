@@ -25,7 +25,7 @@ class TokenPlan:
     steps: int | None
     """Steps that the configuration gives; None where only a budget says how long the run is."""
     token_budget: int | None
-    """Tokens after which the run ends."""
+    """The run ends after so many tokens."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> TokenPlan:

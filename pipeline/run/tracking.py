@@ -140,7 +140,7 @@ def start_run(
     """Create an MLflow run, and log its resolved configuration.
 
     Args:
-        resume: id of the run that an earlier attempt at the same work started; it goes on where the store has it.
+        resume: id of the run that an earlier attempt at the same work started; it is continued if the store has it.
 
     Raises:
         TrackingUnreachableError: the tracking store does not answer; nothing was started.

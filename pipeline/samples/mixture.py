@@ -165,7 +165,7 @@ class Sampling:
     format: Format = "contiguous"
     """How samples are cut from documents."""
     relation: Relation | None = None
-    """Of the segments of a pair; required by formats of pairs, and None for all others."""
+    """Relation of the segments of a pair; required by formats of pairs, and None for all others."""
     attention: Literal["documents", "full"] = "documents"
     """With "full", `Packed.cu_seqlens` holds the boundaries of rows, not of the pieces in them."""
     pad: int | None = None
@@ -180,7 +180,7 @@ class Sampling:
     because phases of a run with fewer stores must have the same numbers. None leaves `Packed.sources` out. Samples are
     the same in any case."""
     language_temperature: float | None = None
-    """The exponent that evens out the shares of languages, such as 0.7; keeps every sample in one language, too. None:
+    """The exponent that evens out the shares of languages, such as 0.7; also keeps every sample in one language. None:
     every language has its share of the tokens."""
     shared_targets: bool = False
     """Whether all pairs of a document aim at one length, in the format `segment_pair`."""

@@ -41,7 +41,7 @@ class Slice(NamedTuple):
     stop: int
     """One past its last token; `start == stop` when only special tokens fell into the row."""
     row_start: int
-    """Position in the row at which the slice begins, with its `<s>`."""
+    """First position of the slice in the row, with its `<s>`."""
     row_stop: int
     """One past its last position in the row."""
 

@@ -171,8 +171,8 @@ def write_rows(
         segment_ids: [batch, length] uint8, already 0: second segments are marked in it; or [0, 0].
 
     Returns:
-        int32 positions in the flattened batch at which pieces begin, trailing padding among them, and then the end of
-        the batch; ascending if `places` are.
+        int32 first positions of pieces in the flattened batch, trailing padding among them, and then the end of the
+        batch; ascending if `places` are.
     """
     bos, eos, pad = special
     length = input_ids.shape[1]

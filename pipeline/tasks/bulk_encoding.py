@@ -108,7 +108,7 @@ class _Words:
             return plainly(self._tokenizer, texts)
         codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         if self._lowercase:
-            # Of ASCII alone, which keeps the number of characters.
+            # ASCII alone, which keeps the number of characters.
             codes = codes + 32 * ((codes >= ord("A")) & (codes <= ord("Z"))).astype(np.uint32)
             joined = codes.tobytes().decode("utf-32-le", "surrogatepass")
         words = _WORDS.findall(joined)
@@ -128,7 +128,7 @@ class _Words:
         )
 
     def _one_by_one(self, words: Sequence[str]) -> Rows:
-        """The tokens of each word. Many words are encoded in one text, because every text costs time, too."""
+        """The tokens of each word. Many words are encoded in one text, because every text costs time."""
         lines = [" ".join(words[first : first + _LINE]) for first in range(0, len(words), _LINE)]
         ids, places = plainly(self._tokenizer, lines)
         begins = _offsets(np.fromiter((len(word) + 1 for word in words), np.int64, len(words)))

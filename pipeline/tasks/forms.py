@@ -190,7 +190,7 @@ class SpanTaskConfig(TaskConfig):
     head = "question_answering"
 
     answerable: ClassVar[bool] = True
-    """Whether every question has an answer; otherwise the first token of a window, `<s>`, stands for having none."""
+    """Whether every question has an answer; otherwise the first token of a window, `<s>`, means no answer."""
 
     def no_answer_threshold(self) -> float | None:
         """The probability of having no answer above which none is predicted; None takes the best on the evaluation
@@ -200,7 +200,7 @@ class SpanTaskConfig(TaskConfig):
     def check_lengths(
         self, name: str, max_length: int, network: NetworkConfig, tokenizer: TextTokenizer
     ) -> None:
-        """Check that a window has room for some of the passage, too.
+        """Check that a window also has room for some of the passage.
 
         Raises:
             MismatchError: the longest question fills a window.

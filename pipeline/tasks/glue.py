@@ -30,7 +30,7 @@ class GlueTaskConfig(ClassificationTaskConfig):
     """The unpacked folder, with train.tsv and dev.tsv; or a data set with the splits train and validation, as
     `datasets` saves it or the Hugging Face Hub keeps it."""
     submit: bool = False
-    """Whether test.tsv is predicted, too, in the file that the leaderboard takes."""
+    """Whether test.tsv is also predicted, in the file that the leaderboard takes."""
 
     files: ClassVar[GlueFiles]
     label_names: ClassVar[tuple[str, ...]] = ()
@@ -236,7 +236,7 @@ MSR_TRAIN, DEV_IDS = "msr_paraphrase_train.txt", "dev_ids.tsv"
 class MrpcConfig(GlueTaskConfig):
     """The Microsoft Research Paraphrase Corpus: do two sentences mean the same? (Dolan and Brockett 2005).
 
-    3,668 training and 408 evaluation pairs; copies with fewer are accepted, too. GLUE's download_glue_data.py makes the
+    3,668 training and 408 evaluation pairs; copies with fewer are also accepted. GLUE's download_glue_data.py makes the
     files from msr_paraphrase_train.txt, which can be read as it is.
     """
 

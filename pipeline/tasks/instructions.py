@@ -106,7 +106,7 @@ class ChatTemplate(Config):
         return Rendered(text, tuple(responses))
 
     def prompt(self, turns: Sequence[Turn], eos: str, first: str = "") -> str:
-        """The text after which the response to some turns is written."""
+        """The prompt for the response to some turns."""
         return self.render(turns, eos, first).text + self.before_assistant
 
     def jinja(self, *, begins: bool, ends: bool = False) -> str:
@@ -181,8 +181,8 @@ class InstructionTaskConfig(TaskConfig):
         return cls.head if network.network == "decoder" else "seq2seq_lm"
 
     def reading(self, network: NetworkConfig, tokenizer: TextTokenizer) -> Reading:
-        """A decoder goes on after the last turn; an encoder-decoder reads all turns. Of long conversations, the turns
-        just before the response are read."""
+        """A decoder continues the last turn; an encoder-decoder reads all turns. A long conversation is cut to the
+        turns just before the response."""
         from models.generation.config import GenerationConfig
         from pipeline.tasks.text_reading import Reading
         from pipeline.tasks.tokenizer import SequenceFormat, generation_format

@@ -105,7 +105,7 @@ XQUAD = EvaluationSet(
     (Files(("xquad/xquad.*.json",), _read_xquad_texts),),
     "XQuAD (github.com/google-deepmind/xquad)",
 )
-"""A set on which no task here is trained."""
+"""A set that no task here is trained on."""
 
 
 def read_questions(path: Path, *, answerable: bool = True) -> list[Question]:

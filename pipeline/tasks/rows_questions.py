@@ -14,7 +14,7 @@ class ChoiceColumns(Config):
     """Names of the columns."""
 
     question: str = "question"
-    """The question, or the beginning that the choices go on from."""
+    """The question, or the beginning that the choices continue."""
     choices: str | tuple[str, ...] = "choices"
     """The column that holds a list of choices; or a list of columns, one for each choice."""
     label: str = "label"

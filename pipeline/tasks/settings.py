@@ -49,7 +49,7 @@ class TrainingConfig(Config):
     lr: float = Field(default=2e-5, gt=0)
     """Peak learning rate."""
     warmup_fraction: float = Field(default=0.06, ge=0, lt=1)
-    """Share of the updates in which the rate rises linearly; afterwards it falls linearly to zero."""
+    """The rate rises linearly over this share of the updates, then falls linearly to zero."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Applied to matrices; never to biases and norms."""
     max_length: int = Field(default=128, ge=8)
@@ -78,7 +78,7 @@ class TrainingConfig(Config):
     """Train a linear layer on frozen features of these layers, for tags and for labels of texts (Devlin et al. 2019,
     section 5.3; Peters et al. 2018); null trains the network."""
     distill: DistillSettings | None = None
-    """Learn from a teacher, too; null learns from the right answers alone."""
+    """Learn also from a teacher; null learns from the right answers alone."""
 
     @property
     def optimizer_with_rates(self) -> Optimizer:
@@ -110,7 +110,7 @@ class TrainingOverrides(Config):
     lr: float | None = Field(default=None, gt=0)
     """Peak learning rate."""
     warmup_fraction: float | None = Field(default=None, ge=0, lt=1)
-    """Share of the updates in which the rate rises."""
+    """The rate rises over this share of the updates."""
     weight_decay: float | None = Field(default=None, ge=0)
     """Applied to matrices."""
     max_length: int | None = Field(default=None, ge=8)
@@ -132,7 +132,7 @@ class TrainingOverrides(Config):
     features: FeatureSettings | None = None
     """Train a linear layer on frozen features of these layers."""
     distill: DistillSettings | None = None
-    """Learn from a teacher, too."""
+    """Learn also from a teacher."""
 
     def applied_to(self, shared: TrainingConfig) -> TrainingConfig:
         """`shared`, with the values that are set here."""

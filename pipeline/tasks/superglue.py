@@ -61,7 +61,7 @@ class SuperGlueTaskConfig(TaskConfig):
     path: Path
     """The unpacked folder, with train.jsonl and val.jsonl."""
     submit: bool = False
-    """Whether test.jsonl is predicted, too, in the file that the leaderboard takes."""
+    """Whether test.jsonl is also predicted, in the file that the leaderboard takes."""
 
     files: ClassVar[SuperGlueFiles]
     labels: ClassVar[tuple[str, ...]] = ()
@@ -106,7 +106,7 @@ class SuperGlueLabelsConfig(SuperGlueTaskConfig, ClassificationTaskConfig):
 
 
 def id_in(path: Path, name: str, found: dict[str, Any]) -> str:
-    """The id of a line: of a test file, its number, under which its prediction is submitted.
+    """The id of a line; in a test file its number, which its prediction is submitted with.
 
     Raises:
         ConfigError: a line of a test file has no number.

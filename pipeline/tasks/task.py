@@ -138,7 +138,7 @@ class TaskConfig(Config):
     """Settings and functions that all tasks share; every kind of task adds a `kind`."""
 
     training: TrainingOverrides = TrainingOverrides()
-    """Training settings in which this task differs from the shared ones."""
+    """Training settings of this task that differ from the shared ones."""
 
     metrics: ClassVar[tuple[str, ...]]
     """Names of the metrics that the form measures; tables show the first."""

@@ -35,7 +35,7 @@ class Reading:
     search: GenerationConfig | None = None
     """How it writes; None where it writes nothing."""
     cut: Literal["left", "right"] = "right"
-    """The side of a text at which too long ones are cut."""
+    """The side where too long texts are cut."""
     special_tokens: tuple[str, ...] = ()
     """Tokens that are read as one wherever a text names them, and left out of what was written."""
 

@@ -86,7 +86,7 @@ class TextTokenizer:
 
     def with_special_tokens(self, more: Sequence[str] = ()) -> Tokenizer:
         """A copy that reads `more` tokens, and those that begin, end and pad a text, as single tokens wherever a text
-        names them. `transformers` makes those with a role special, too, where the file does not say so."""
+        names them. `transformers` also makes those with a role special where the file does not say so."""
         found = Tokenizer.from_str(self._tokenizer.to_str())
         known = {token.content for token in found.get_added_tokens_decoder().values()}
         named = {*map(self.token, (self.special[role] for role in REQUIRED_ROLES)), *more}

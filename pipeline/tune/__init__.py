@@ -14,7 +14,7 @@ trainer           one training with Accelerate
 updates           order, micro-batches, learning rate, gradients of the global batch
 learner           a network with its optimizer, whole or sharded
 processes         one process, or several under a launcher
-training_state    the place of a training on disk, so that a killed one goes on from there
+training_state    the place of a training on disk, so that a killed one continues from there
 scores            the scores of trials, and their artefact
 summary           tables over seeds and searched settings
 report            finished scores as people read them: worst errors, lists, one page

@@ -66,14 +66,14 @@ class FinetuneConfig(Config):
     """Number format of the forward and backward pass; weights and optimizer stay in fp32."""
     zero: ZeroConfig | None = None
     """State that DeepSpeed ZeRO shards among the processes; null keeps all weights and state in each of them. Scores
-    are the same up to the order of floating-point sums, and a training goes on in another stage."""
+    are the same up to the order of floating-point sums, and a training can continue in another stage."""
     num_threads: int | None = Field(default=None, gt=0)
     """CPU threads of a process; null leaves it to torch and OMP_NUM_THREADS."""
     side_by_side: int | None = Field(default=1, gt=0)
     """Trainings at a time, each in a Ray worker of its own; 1 trains in this process, null takes one for each GPU, or
     without GPUs for each `num_threads` CPUs of the cluster."""
     save_every_s: float = Field(default=60.0, ge=0)
-    """Least seconds between two saves of a running training; a killed one goes on from the last, bit for bit."""
+    """Least seconds between two saves of a running training; a killed one continues from the last, bit for bit."""
     log_every_updates: int = Field(default=20, gt=0)
     """Updates whose mean loss is one point in MLflow."""
 

@@ -126,7 +126,8 @@ class PlainLearner(Learner):
 
 
 class ShardedLearner(Learner):
-    """One engine in each process; files hold whole tensors, so that a training goes on in any stage or without ZeRO."""
+    """One engine in each process; files hold whole tensors, so that a training can continue in any stage or without
+    ZeRO."""
 
     def __init__(
         self, accelerator: Accelerator, model: nn.Module, settings: TrainingConfig, zero: ZeroConfig
@@ -155,7 +156,7 @@ class ShardedLearner(Learner):
             torch.get_num_threads(),
         )
         optimizer = settings.optimizer_with_rates
-        # Names of the trained parameters in the order in which torch numbers their state.
+        # Names of the trained parameters in the order of their state in torch.
         names = {parameter: name for name, parameter in model.named_parameters()}
         groups = optimizer.make(model).param_groups
         self._names = [names[parameter] for group in groups for parameter in group["params"]]

@@ -67,7 +67,7 @@ def finetune(
 
     Raises:
         ConfigError: committed scores of other settings are in the way, or a task's data is wrong.
-        MissingInputError, MismatchError: as `plan_trials`; MissingInputError for `wandb` without its client, too.
+        MissingInputError, MismatchError: as `plan_trials`; MissingInputError also for `wandb` without its client.
         CorruptArtefactError: repaired files of damaged scores differ from the first ones.
         TrackingUnreachableError: MLflow does not answer; finished trainings are kept.
     """

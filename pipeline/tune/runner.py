@@ -76,7 +76,7 @@ class TrialRunner:
     def run(self, trial: Trial, on_progress: OnProgress, request: StopFile) -> TrialRecord:
         """Train, write predictions (and weights), then the record. A failure marks the tracked run as failed.
 
-        A training that was begun before goes on after its last saved update, in the same tracked run.
+        A training that was begun before continues after its last saved update, in the same tracked run.
 
         Args:
             request: from `stopping`.
@@ -324,7 +324,7 @@ class _Begun:
 
     identity: str
     tracked_run: str | None = None
-    """Its MLflow run, which a continued training goes on with."""
+    """Its MLflow run, which a continued training keeps."""
     seconds: float = 0.0
     """Time of earlier attempts."""
     started_at: float = 0.0

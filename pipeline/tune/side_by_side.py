@@ -33,7 +33,7 @@ def train_side_by_side(
     """Run the missing trials on the Ray cluster at `RAY_ADDRESS`, or on one that is started on this machine.
 
     All nodes see the workspace, the checkpoint and the tracking store under the same paths. A worker that dies is
-    started again, and its training goes on after its last saved update.
+    started again, and its training continues after its last saved update.
 
     Args:
         num_updates: of each trial, by its name.
@@ -42,9 +42,9 @@ def train_side_by_side(
         Records by name of the trial.
 
     Raises:
-        ConfigError: several processes were launched, each of which would start all trainings.
+        ConfigError: several processes were launched, and each would start all trainings.
         PreemptedError: SIGTERM asked for a stop, and all trainings have saved.
-        ClozeError: as a training raised it; the others stop, and go on with the next start.
+        ClozeError: as a training raised it; the others stop, and continue with the next start.
     """
     import ray
 

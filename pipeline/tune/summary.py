@@ -35,7 +35,7 @@ class SummaryRow:
     """The best of the seeds."""
 
     def of(self, scores: Iterable[Score]) -> list[Score]:
-        """The scores that the row stands for, one for each seed."""
+        """The scores of the row, one for each seed."""
         key = (self.task, self.initial, self.reference, self.choice)
         return [
             score for score in scores if (score.task, score.initial, score.reference, score.choice) == key

@@ -59,7 +59,7 @@ def train(
         on_update: takes the updates done and the mean loss of the last one, in every process; of several processes,
             each estimates the loss from its own share.
         on_epoch: takes an epoch's loss and metrics, in every process.
-        state_file: keeps the training's place on disk, so that a killed one goes on from there.
+        state_file: keeps the training's place on disk, so that a killed one continues from there.
         zero: shards the training among the processes; None trains all weights in each.
 
     Raises:

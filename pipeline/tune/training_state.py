@@ -1,4 +1,4 @@
-"""The place of a training between two updates, and its file: a killed training goes on from there, bit for bit.
+"""The place of a training between two updates, and its file: a killed training continues from there, bit for bit.
 
 The file lies beside the finished trainings of the scores that are being made, and goes when the training is finished.
 It is one safetensors file: weights, optimizer state and the best weights so far as tensors, everything else as JSON in
@@ -77,7 +77,7 @@ class StateFile:
             path: of the file; its directory is made with it.
             identity: hash of everything that determines the training; a file of another one is not read.
             interval_s: least time between two saves; a training that is killed repeats about as much.
-            request: a stop that any process may be asked for; None for trainings that go on to their end.
+            request: a stop that any process may be asked for; None for trainings that run to their end.
         """
         self.path = path
         self._identity = identity

@@ -65,7 +65,7 @@ class Trials:
 
     @property
     def directory(self) -> Path:
-        """The directory to which the scores are committed."""
+        """The directory of the committed scores."""
         return scores_directory(self.config, self.pretrained)
 
     @property

@@ -90,7 +90,7 @@ def plan_updates(settings: TrainingConfig, num_examples: int, seed: int, num_pro
 def learning_rate(update: int, num_updates: int, settings: TrainingConfig) -> float:
     """Rate of update number `update` (from 0): linear rise over the warm-up, then linear fall towards zero.
 
-    Neither the first nor the last update has rate zero, with which it would learn nothing.
+    Neither the first nor the last update has rate zero, because it would learn nothing.
     """
     warmup = round(settings.warmup_fraction * num_updates)
     if update < warmup:

@@ -66,7 +66,7 @@ class Description:
     run: RunStatus | None
     """None for verbs that train no run."""
     ending: Ending | None
-    """None while it goes on, or where the end was not recorded."""
+    """None while it runs, or if the end was not recorded."""
     config_hash: str
     """Hash of the configuration that the job resolved to, else of the run's stored one; empty for a verb without
     one."""

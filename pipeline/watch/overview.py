@@ -41,7 +41,7 @@ class DataStatus:
 
 
 def read_data(directories: Sequence[Path]) -> list[DataStatus]:
-    """The stages of all preparations in and below some directories, by job and in the order in which they began."""
+    """The stages of all preparations in and below some directories, by job, oldest first."""
     found = [
         status
         for top in directories

@@ -2,7 +2,7 @@
 
 Labels are bounded: runs by `RunsReader`, states and events by their enumerations, nodes and GPUs by machines.
 `job` and `instance` are Prometheus's own. Ranks are no label, because a run may have thousands: the
-slowest and the fullest stand for all.
+slowest and the fullest represent all.
 """
 
 from __future__ import annotations

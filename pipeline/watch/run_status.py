@@ -328,7 +328,7 @@ class RunsReader:
         active: dict[str, RunReader] = {}
         for reader in newest:
             if reader.changed_s >= since:
-                # A name stands for one run: of two copies, the newer one.
+                # A name means one run; the newer one of two copies.
                 active.setdefault(reader.name, reader)
         shown = [reader.read() for reader in list(active.values())[: self._most]]
         # Stable: the newest activity stays first among runs that are seen to, and among the others.

@@ -47,7 +47,7 @@ class Passage:
 
     @classmethod
     def of_words(cls, words: Sequence[str]) -> Passage:
-        """Words joined by spaces, all of which are looked at."""
+        """Words joined by spaces; all are looked at."""
         spans, start = [], 0
         for word in words:
             spans.append((start, start + len(word)))
@@ -96,7 +96,7 @@ class FeatureNetwork:
 
 
 def load_features(reference: str, runs_dir: Path, weights: Weights = "model") -> FeatureNetwork:
-    """The network that a reference stands for; of an encoder-decoder its encoder, of an ELECTRA its discriminator.
+    """The network of a reference: the encoder of an encoder-decoder, the discriminator of an ELECTRA.
 
     Raises:
         ReferenceNotFoundError, CorruptCheckpointError, MismatchError: as `resolve_model`; and MismatchError for weights
@@ -132,8 +132,8 @@ def word_vectors(
         layers: numbers from 0, the embeddings; None takes all.
 
     Returns:
-        float32 [layers, spans of all passages, width]; NaN at spans that no token stands for, or that lie outside the
-        part of a text that is read.
+        float32 [layers, spans of all passages, width]; NaN at spans without tokens, or outside the part of a
+        text that is read.
     """
     read = _read_words if isinstance(network.config, ElmoConfig) else _read_tokens
     chosen = list(range(network.num_layers + 1)) if layers is None else [network.layer(n) for n in layers]

@@ -58,7 +58,7 @@ class Neighbors:
 
 
 def find_occurrences(path: Path, word: str, most: int = MOST_OCCURRENCES) -> list[Occurrence]:
-    """The sentences of a file in which a word occurs by itself, in upper or lower case.
+    """The sentences of a file with a word by itself, in upper or lower case.
 
     Raises:
         MissingInputError: there is no such file.

@@ -152,7 +152,7 @@ def probe(config: ProbeConfig, network: FeatureNetwork, *, replace: bool = False
         InputEntry(kind=CHECKPOINT_KIND, uri=network.reference, fingerprint=network.fingerprint),
         *data.inputs,
     ]
-    # Where a result lies changes nothing in it.
+    # The place of a result changes nothing in it.
     plain = config.model_dump(mode="json", exclude={"name", "out", "runs_dir", "task"})
     settings = plain | {"task": task.identity(), "layers": layers}
     key = hash_json([KIND, settings, [[entry.kind, entry.fingerprint] for entry in inputs]])

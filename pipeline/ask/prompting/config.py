@@ -35,7 +35,7 @@ class PromptConfig(Config):
     templates: tuple[str, ...] = Field(min_length=1)
     """Texts with `[x]` for the text of an example, `[y]` for the second text of a pair, and `[z]` for the answer."""
     verbalizers: dict[str, str] = Field(min_length=2)
-    """Per label, by its name or its number, the answer that stands for it; of one or several tokens."""
+    """The answer for each label, by its name or number; one or several tokens."""
     shots: int = Field(default=0, ge=0)
     """Demonstrations before the text, as many of each label as of the others; 0 for none."""
     seeds: tuple[int, ...] = Field(default=(1, 2, 3), min_length=1)

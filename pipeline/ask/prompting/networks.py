@@ -50,7 +50,7 @@ class Encoded:
 
     ids: list[int]
     spans: list[tuple[int, int]]
-    """Per token the characters of the text that it stands for, from and up to (exclusive)."""
+    """Per token the characters of the text that it covers, from and up to (exclusive)."""
 
 
 class PromptTokenizer:
@@ -195,8 +195,8 @@ class LanguageModel:
 
 
 def load_language_model(reference: str, runs_dir: Path, weights: Weights = "model") -> LanguageModel:
-    """The network that a reference, or a directory of scores with models, stands for. Of an ELECTRA this is the
-    generator, which predicts tokens.
+    """The network of a reference, or of a directory of scores with models; the generator of an ELECTRA, because it
+    predicts tokens.
 
     Raises:
         ReferenceNotFoundError, CorruptCheckpointError, MismatchError: as `resolve_model`; and MismatchError for a

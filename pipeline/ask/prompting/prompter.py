@@ -305,7 +305,7 @@ def _from_the_left(network: LanguageModel, rows: Sequence[Question]) -> Tensor:
 
 def _written(network: LanguageModel, rows: Sequence[Question]) -> Tensor:
     ids, mask = _padded(network, [row.ids for row in rows])
-    # What follows the last place is padding, which no place before it sees.
+    # After the last place there is only padding, which no earlier place sees.
     written, _ = _padded(network, [row.written for row in rows])
     return network.model.decode(written, network.model.encode(ids, mask))
 

@@ -118,7 +118,7 @@ def generated(
 
 
 def chat_prompt(network: LanguageModel, text: str, system: str | None = None) -> str:
-    """The text after which a network responds to a user's turn.
+    """The prompt that a network responds to, with a user's turn.
 
     Raises:
         MismatchError: the network has no template, or its template refuses these turns.

@@ -64,7 +64,7 @@ def deepspeed_config(settings: EngineSettings, world_size: int) -> dict[str, Any
         "gradient_accumulation_steps": 1,
         "gradient_clipping": 0.0 if zero.stage == 0 and precision == "fp32" else clip,
         **gradients,
-        # Read in stage 1 only: without it, all gradients would be there in bf16, too.
+        # Read in stage 1 only: without it, all gradients would also be kept in bf16.
         "bf16": {"enabled": True, "immediate_grad_update": True}
         if precision == "bf16"
         else {"enabled": False},
@@ -72,7 +72,7 @@ def deepspeed_config(settings: EngineSettings, world_size: int) -> dict[str, Any
         "zero_optimization": {
             "stage": zero.stage,
             "contiguous_gradients": True,
-            # Overlapped reduction adds gradients in the order in which they arrive; exactness comes first.
+            # Overlapped reduction adds gradients in order of arrival; exactness comes first.
             "overlap_comm": False,
             "reduce_bucket_size": zero.reduce_bucket_elements,
             "allgather_bucket_size": zero.reduce_bucket_elements,

@@ -42,7 +42,7 @@ class _CapturingEngine(CheckpointEngine):
     def __init__(self, copy: Callable[[Any], Any], skipped: Collection[str]) -> None:
         """
         Args:
-            skipped: names of the network's weights of which only type and shape are kept.
+            skipped: names of weights of the network; only their type and shape are kept.
         """
         super().__init__()
         self._copy, self._skipped = copy, skipped
@@ -249,7 +249,7 @@ def fill(engine: Any, whole: Mapping[str, Mapping[str, Tensor]]) -> None:
     for master in own_masters(engine):
         state = engine.optimizer.state[master.weights]
         state.clear()
-        # A share that is all padding has numbers such as the step, too.
+        # A share that is all padding also has numbers such as the step.
         some = whole[master.extents[0].name] if master.extents else next(iter(whole.values()))
         for key, value in some.items():
             if is_sharded(key, value) and key != WEIGHTS:

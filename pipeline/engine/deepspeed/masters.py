@@ -16,7 +16,7 @@ from torch import Tensor
 from pipeline.optimizers import WHOLE_STATE
 
 Sizes = Sequence[tuple[str, int]]
-"""Names and numbers of elements of parameters, in the order in which a master holds them."""
+"""Names and numbers of elements of parameters, in the order of the master."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ def empty_positions(input_ids: np.ndarray, masking: Masking, excess: int = 0) ->
     """int64 places for as many positions as can be predicted in a batch, and one more that `write_positions` needs.
 
     Args:
-        excess: tokens by which a row may exceed its budget.
+        excess: tokens that a row may have beyond its budget.
     """
     batch, length = input_ids.shape
     return np.empty(batch * min(budget(masking.rate, length) + excess, length) + 1, dtype=np.int64)
@@ -255,7 +255,7 @@ def _read_at(
     Args:
         place: column that decides which of the three; shared by tokens that are replaced alike.
         drawn_at: column that decides which random token.
-        states: from which kinds of replacement, and random tokens, are drawn in the row.
+        states: of the noise, for kinds of replacement and random tokens of the row.
     """
     kinds, tokens = states
     share = uniform(draw(kinds, place))

@@ -60,7 +60,7 @@ class Ladder:
 
     @property
     def directory(self) -> Path:
-        """The directory to which the result is committed."""
+        """The directory of the committed result."""
         return self.config.out / self.config.name
 
     @property

@@ -150,7 +150,7 @@ def _of_tags(train: Sequence[Any], evaluation: Sequence[Any], num_labels: int) -
     for sentence in train:
         for word, tag in zip(sentence.words, sentence.tags, strict=True):
             by_word.setdefault(word.lower(), Counter())[tag] += 1
-    # Of equally frequent tags, the first in the alphabet.
+    # The first in the alphabet among equally frequent tags.
     most = _most(sum(by_word.values(), Counter()))
     best = {word: _most(tags) for word, tags in by_word.items()}
     return {

@@ -37,7 +37,7 @@ class ComparisonConfig(Config):
     order: str = Field(pattern=r"^[^<>]+(<[^<>]+)+$")
     """Names of arms in the order that the paper found: `none < masked` where `masked` scored higher."""
     tasks: tuple[str, ...] = Field(min_length=1)
-    """Tasks on which they are compared."""
+    """Tasks that compare them."""
     source: str
     """The paper and its table."""
     finding: str
@@ -100,7 +100,7 @@ class LadderConfig(Config):
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks of all comparisons, in the order in which they name them."""
+        """The tasks of all comparisons, in their order."""
         return list(dict.fromkeys(task for each in self.comparisons.values() for task in each.tasks))
 
     def arms_of(self, task: str) -> list[str]:
@@ -109,7 +109,7 @@ class LadderConfig(Config):
         return [arm for arm in self.arms if arm in wanted]
 
     def tasks_of(self, arm: str) -> list[str]:
-        """The tasks that an arm is fine-tuned on, in the order in which comparisons name them."""
+        """The tasks that an arm is fine-tuned on, in the order of the comparisons."""
         named = [task for each in self.comparisons.values() if arm in each.arms for task in each.tasks]
         return list(dict.fromkeys(named))
 

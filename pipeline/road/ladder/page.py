@@ -134,7 +134,7 @@ TEMPLATE = Path(__file__).with_name("page.html.j2")
 WIDTH, LEFT, RIGHT, ROW, TOP = 420, 190, 44, 26, 26
 """Sizes of a plot and its parts, in pixels; narrow, so that names stay readable where a telephone shrinks it."""
 NEAR = 0.05
-"""Share of 1 by which a floor or a ceiling may lie outside of the arms' scores and still be drawn."""
+"""A floor or a ceiling is drawn if it lies at most so much (share of 1) outside of the arms' scores."""
 
 
 def render_page(result: LadderResult, spent: Spent) -> str:

@@ -138,8 +138,8 @@ def _ending(ladder: Ladder, stage: str, code: int) -> str:
 
 
 def estimated_seconds(ladder: Ladder, left: Sequence[Stage]) -> float | None:
-    """How long stages will take by the clock, `at_once` of them at a time, if they go on as the finished ones: as much
-    for each FLOP of pre-training, and for each fine-tuning. None before one of each is finished; the preparation of
+    """How long stages will take by the clock, `at_once` of them at a time, if they take as long as the finished ones
+    for each FLOP of pre-training and for each fine-tuning. None before one of each is finished; the preparation of
     data does not count."""
     total = 0.0
     for kind in {stage.kind for stage in left} - {"data"}:

@@ -1,7 +1,7 @@
 """The stages of a ladder: each makes one artefact of cloze, by a command that can be typed.
 
 A stage is finished when its artefact is committed with the ladder's settings, so that a ladder needs no memory of its
-own: a killed one goes on where its artefacts end, and a killed training from its checkpoint.
+own: a killed one continues where its artefacts end, and a killed training from its checkpoint.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class LogKind(StrEnum):
     FORGET = "forget"
     """Checkpoints that are not there any more."""
     ROLLED_BACK = Event.ROLLED_BACK.value
-    """The run goes on from this line's step: entries of later steps before it count no more."""
+    """The run continues from this line's step: earlier entries of later steps are void."""
     SPIKE = Event.SPIKE.value
     SKIPPED_UPDATE = Event.SKIPPED_UPDATE.value
 
@@ -178,6 +178,6 @@ def read_metrics(run: RunDirectory, kind: LogKind = LogKind.STEP) -> list[dict[s
 
 
 def log_size(run: RunDirectory) -> int:
-    """Bytes of the log; 0 when there is none. The offset from which `read_new` returns only what comes."""
+    """Bytes of the log; 0 when there is none. From this offset, `read_new` returns only new entries."""
     path = run.log
     return path.stat().st_size if path.exists() else 0

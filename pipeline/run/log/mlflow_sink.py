@@ -86,7 +86,7 @@ class MlflowSink:
             self._client = connect(self._info.tracking_uri)
             status = self._wanted_status()
             if status == "RUNNING":
-                # First: a run that goes on must look like one, although its last attempt failed.
+                # First: a continued run must look like a running one, although its last attempt failed.
                 self._set_status(status)
             self._send_entries()
             if status in FINAL_STATUSES:

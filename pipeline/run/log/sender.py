@@ -2,8 +2,8 @@
 
 A process and not a thread, because building requests takes the interpreter's lock from the training loop, and because
 a request that hangs must not keep a worker from ending. It cannot affect the run: it reads `log.jsonl` from the offset
-that it remembers, and ends when rank 0 does, however that ends. Each service has a `Sink` and a process: one goes on
-when the other's service is down.
+that it remembers, and ends when rank 0 does, however that ends. Each service has a `Sink` and a process: one works
+while the other's service is down.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sink(Protocol):
         """Send what is new, in order, and remember how far that is; raises what the service's client raises.
 
         Args:
-            ending: how rank 0 ended; None while it goes on.
+            ending: how rank 0 ended; None while it runs.
         """
         ...
 

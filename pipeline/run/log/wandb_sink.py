@@ -27,7 +27,7 @@ from pipeline.run.settings import WandbConfig
 from pipeline.run.state import made_last_step
 
 VARIABLES = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE")
-"""Variables with the client's key, its server and its mode, which workers on other machines need, too."""
+"""Variables with the client's key, server and mode; workers on other machines also need them."""
 _OF_THE_REGISTRY = (LogKind.CHECKPOINT, LogKind.FORGET)
 _INIT_TIMEOUT_S = 20.0
 _FINISH_TIMEOUT_S = 20.0
@@ -94,7 +94,7 @@ def _begin(
         dir=str(directory),
         config=dict(without_secrets(config)),
         reinit="create_new",
-        # Nothing but what MLflow has, too: no source, no output, no list of packages, no measurements of its own.
+        # The same data as MLflow has: no source, no output, no list of packages, no measurements of its own.
         settings=wandb.Settings(
             init_timeout=_INIT_TIMEOUT_S,
             finish_timeout=_FINISH_TIMEOUT_S,

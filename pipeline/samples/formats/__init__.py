@@ -31,12 +31,12 @@ _SINGLE: Mapping[str, Callable[[FormatInput], RowFormat]] = {
     "doc_sentences": doc_sentences,
     "sentences": sentences,
 }
-"""Formats in which a piece is one slice of a document."""
+"""Formats whose pieces are single slices of documents."""
 _PAIRS: Mapping[str, Callable[[FormatInput], RowFormat]] = {
     "segment_pair": segment_pair,
     "sentence_pair": sentence_pair,
 }
-"""Formats in which a piece is a pair of segments (Devlin et al. 2019, section 3.1, task 2)."""
+"""Formats whose pieces are pairs of segments (Devlin et al. 2019, section 3.1, task 2)."""
 FORMATS = {**_SINGLE, **_PAIRS}
 SINGLE_FORMATS, PAIR_FORMATS = tuple(_SINGLE), tuple(_PAIRS)
 

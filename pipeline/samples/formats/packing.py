@@ -8,7 +8,7 @@
 
 Only a sentence that is longer than a row is cut. Every token is seen exactly once an epoch.
 
-Widest first, each slice goes into the row in which it leaves the least space (Ding et al. 2024, section 3). Only widths
+Widest first, each slice goes into the row with the least space left after it (Ding et al. 2024, section 3). Only widths
 decide, so rows are computed once, as lists of widths, and an epoch only deals the slices of equal width anew.
 """
 

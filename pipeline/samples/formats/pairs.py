@@ -43,7 +43,7 @@ from pipeline.samples.rows import Rows, Slices, empty_slices
 from pipeline.samples.text import sentences_of
 
 BLOCK = 64
-"""Pairs of about one length, of which half are random; even, so that this is half of all pairs too."""
+"""Pairs of about one length, half of them random; even, so that half of all pairs are random."""
 _ATTEMPTS = 64
 """Exchanges that are tried for a pair from one document; each rarely fails."""
 _NEAR = 8
@@ -313,7 +313,7 @@ class Candidates(NamedTuple):
 
 
 def arrange(lengths: np.ndarray, must_be_random: np.ndarray, noise: Noise) -> Candidates:
-    """Sort pairs into blocks of about one length, of which at most half must be random.
+    """Sort pairs into blocks of about one length; at most half of a block must be random.
 
     Args:
         lengths: [pairs] int64 tokens of each pair.

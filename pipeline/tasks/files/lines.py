@@ -17,7 +17,7 @@ import orjson
 from cluster.artefacts.errors import ConfigError, MissingInputError
 
 _SAMPLE_LINES = 1000
-"""Lines beyond ASCII by which an encoding is detected."""
+"""An encoding is detected from so many lines beyond ASCII."""
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class Row:
 
     path: Path
     name: str
-    """Such as `dev-17`, with the line in which the row begins, or the row's number from 1 in Parquet and Arrow."""
+    """Such as `dev-17`, with the first line of the row, or the row's number from 1 in Parquet and Arrow."""
     values: Mapping[str, Any]
     """By column."""
     unit: str = "line"
@@ -77,8 +77,8 @@ class Row:
         return str(value)
 
     def label(self, column: str) -> str:
-        """The label, as a text without white space around it: `1` for 1.0, too, since columns with empty rows are saved
-        as such numbers.
+        """The label, as a text without white space around it: also `1` for 1.0, because columns with empty rows are
+        saved as such numbers.
 
         Raises:
             ConfigError: there is no such column, or it is empty.

@@ -100,7 +100,7 @@ def read_columns(
 
     Args:
         header: the names of all columns, where the first line of the file does not name them.
-        exact: refuse lines with more columns than the header, too.
+        exact: also refuse lines with more columns than the header.
 
     Raises:
         ConfigError: a column is missing, from the header or from a line.

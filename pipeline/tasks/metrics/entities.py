@@ -41,7 +41,7 @@ def _is_inside(before: str, tag: str) -> bool:
 
 _MAY_FOLLOW: Mapping[str, Callable[[str, str], bool]] = MappingProxyType(
     {
-        # I goes on with an entity of its type; all else begins one, or is outside.
+        # I continues an entity of its type; all else begins one, or is outside.
         "bio": lambda before, tag: prefix_of(tag) != "I" or _is_inside(before, tag),
         "iob1": lambda before, tag: prefix_of(tag) != "B" or _is_inside(before, tag),
         "bioes": lambda before, tag: (

@@ -1,7 +1,7 @@
 """Exact match and F1 of answers, as the evaluation scripts of SQuAD 1.1 (Rajpurkar et al. 2016, section 6.1) and of
 SQuAD 2.0 (Rajpurkar et al. 2018, section 5), where a question may have no answer, define them.
 
-2.0 differs: answers of which nothing is left after normalisation do not count, a question without other answers is
+2.0 differs: answers that normalisation makes empty do not count, a question without other answers is
 answered rightly by an empty text alone, and an empty text has F1 1 with an empty answer.
 """
 

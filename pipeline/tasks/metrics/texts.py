@@ -45,7 +45,7 @@ def sentence_lines(texts: Sequence[str]) -> list[str]:
 
 
 def sentences(texts: Sequence[str]) -> list[list[str]]:
-    """The sentences of each text, without white space around them; line ends end sentences, too."""
+    """The sentences of each text, without white space around them; line ends also end sentences."""
     import pyarrow as pa
 
     from data_prep.sentences import cut_sentences

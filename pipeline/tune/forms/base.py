@@ -46,7 +46,7 @@ class Part:
     own: str
     """Prefix of the names of its tensors."""
     theirs: tuple[str, ...] = ()
-    """Prefixes in checkpoints, of which the first existing one counts; empty where it is `own`."""
+    """Prefixes in checkpoints; the first existing one counts. Empty where it is `own`."""
     required: bool = True
     """Whether a checkpoint without it is refused."""
 

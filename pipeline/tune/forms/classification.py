@@ -49,7 +49,7 @@ class Classifier:
 
 
 def token_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
-    """Rows of token ids, padded; where a decoder starts with padding, the ids that it reads, too."""
+    """Rows of token ids, padded; also the ids that a decoder reads if it starts with padding."""
     pad_id = tokenizer.pad_id
     decoder_start = network.network == "encoder_decoder" and starts_with_padding(network)
 

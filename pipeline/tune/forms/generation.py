@@ -72,7 +72,7 @@ class Writer:
 
 
 class PromptedGenerator(nn.Module):
-    """A decoder as it is fine-tuned to go on after prompts (Radford et al. 2019, section 3.6).
+    """A decoder, fine-tuned to continue prompts (Radford et al. 2019, section 3.6).
 
     Raises:
         ValueError: `config.vocab_size` is not set.

@@ -165,7 +165,7 @@ class DecoderInstructions(InstructionTask):
         encoded = encoder.encode(conversations)
         rows = PackedConversations.of(encoded, self.max_length, packed=False)
         if self.config.write_responses:
-            # Of a long conversation, the turns just before the response.
+            # A long conversation is cut to the turns just before the response.
             prompts = [each.ids[: each.responses[-1][0]][-self.max_length :] for each in encoded]
             rows = replace(rows, prompts=Ragged.of(prompts))
         return rows, np.arange(len(rows))

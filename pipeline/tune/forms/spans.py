@@ -80,14 +80,14 @@ class SpanTask(ComparableTask):
         return span_loss(logits, batch.targets["answer"], batch.inputs["attention_mask"])
 
     def comparable(self, logits: Tensor, batch: PaddedBatch) -> Comparable:
-        """Distributions over tokens, of which begin and end count half."""
+        """Distributions over tokens; begin and end count half each."""
         places = logits.float().masked_fill(~batch.inputs["attention_mask"].unsqueeze(-1), HIDDEN)
         places = places.transpose(1, 2).flatten(0, 1)
         return Comparable(places, places.new_full((len(places),), 0.5))
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """float32 [batch, n_best + 1, 3]: first and last position in the window, and score, of the best spans, and last
-        of the first special token, which stands for having no answer."""
+        of the first special token, which means no answer."""
         begins, ends = batch.targets["begins"], batch.targets["ends"]
         longest, n_best = self.config.max_answer_length, self.config.n_best
         logits = self.logits(model, batch).float()

@@ -33,7 +33,7 @@ from pipeline.tune.forms.base import (
 from pipeline.tune.forms.classification import token_reader
 
 ABSENT = -1
-"""The position of a word that no token of its sequence stands for, because it was cut or has no characters to read."""
+"""The position of a word without a token in its sequence, because it was cut or has no characters to read."""
 _IGNORED = -100
 """The label that F.cross_entropy leaves out."""
 
@@ -193,12 +193,12 @@ class TagsTask(ComparableTask):
         return self.scorer.penalised(loss, model, (labels != _IGNORED).sum())
 
     def comparable(self, logits: Tensor, batch: PaddedBatch) -> Comparable:
-        """A distribution for each word, where a token stands for it."""
+        """A distribution for each word that has a token."""
         present = (batch.targets["labels"] != _IGNORED).flatten()
         return Comparable(logits.flatten(0, 1), present.float())
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """int64 [batch, longest]: the number of each word's label; ABSENT where no token stands for a word."""
+        """int64 [batch, longest]: the index of each word's label; ABSENT for words without a token."""
         best = self.logits(model, batch).argmax(-1)
         return best.masked_fill(batch.targets["positions"] == ABSENT, ABSENT)
 
@@ -233,10 +233,10 @@ def word_tokens(words: Sequence[str], offsets: np.ndarray, side: str) -> np.ndar
     """
     starts = np.cumsum([0, *(len(word) + 1 for word in words)])[: len(words)]
     found = np.full(len(words), ABSENT, dtype=np.int64)
-    # A token belongs to the word that its last character is in; one of no characters stands for no word.
+    # A token belongs to the word of its last character; one without characters belongs to no word.
     tokens = np.flatnonzero(offsets[:, 1] > offsets[:, 0])
     owner = np.searchsorted(starts, offsets[tokens, 1] - 1, "right") - 1
     order = slice(None, None, -1) if side == "first" else slice(None)
-    # Of several assignments to one place, the last one counts.
+    # The last of several assignments to one place counts.
     found[owner[order]] = tokens[order]
     return found

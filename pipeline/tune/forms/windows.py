@@ -26,7 +26,7 @@ class Windows:
     question: np.ndarray
     """int64 [windows]: the number of the question."""
     begin: np.ndarray
-    """int64 [windows]: the position in the window at which the passage begins."""
+    """int64 [windows]: first position of the passage in the window."""
     first: np.ndarray
     """int64 [windows]: the number of the passage's token at `begin`."""
     size: np.ndarray
@@ -139,7 +139,7 @@ def answer_tokens(offsets: np.ndarray, start: int, text: str) -> tuple[int, int]
 
     Args:
         offsets: int64 [tokens, 2], ascending.
-        start: character at which `text` begins.
+        start: first character of `text`.
     """
     stop = start + len(text)
     first = int(np.searchsorted(offsets[:, 1], start, "right"))

@@ -1,6 +1,6 @@
 """Reports of finished scores for people: errors with their texts, a list of all scores, and one page.
 
-lines        the lines of predictions of every form: right or wrong, how sure, and with which texts; the worst errors
+lines        the lines of predictions of every form: right or wrong, how sure, their texts; the worst errors
 bootstrap    confidence intervals over evaluation examples
 curves       losses and metrics of trainings as SVG
 page         all of it as one HTML file, also for the trials' MLflow runs

@@ -1,4 +1,4 @@
-"""The lines of predictions that forms write: right or wrong, how sure, with which texts; the worst errors."""
+"""The lines of predictions that forms write: right or wrong, how sure, their texts; the worst errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rouge_score.rouge_scorer import RougeScorer
 
 TEXTS = ("question", "context", "source", "text", "text_b", "choices")
-"""Keys of the texts that a line repeats, in the order in which they are read."""
+"""Keys of the texts that a line repeats, in reading order."""
 
 
 Judged = tuple[tuple[float, float], str, str, str]

@@ -69,7 +69,7 @@ def _listed(place: Place, name: str) -> Listed | None:
         if isinstance(place, Path):
             scores = read_scores(place)
         else:
-            # Of an artefact at a URI, only this file is read.
+            # This is the only file that is read from an artefact at a URI.
             scores = scores_in(local_copy(place, kind=KIND, only=[SCORES_FILE]), manifest)
         rows = summarise(scores)
     except ClozeError as error:

@@ -152,7 +152,7 @@ def log_page(tracked_runs: Iterable[str], page: str, runs_dir: Path, scores: Seq
         scores: of all trainings; without them, the page alone is logged.
     """
     try:
-        # The form in which MLflow shows JSON files as tables: the summary's rows, one for each metric.
+        # MLflow shows JSON files of this form as tables: the summary's rows, one for each metric.
         columns = ["task", "from", "metric", "mean", "std", "median", "best", "seeds"]
         cells = [
             [
@@ -209,7 +209,7 @@ def _result(opened: ScoresDirectory, row: SummaryRow) -> Result:
     scores = row.of(opened.scores)
     trainings = [(opened.lines(score.trial), score.value) for score in scores]
     interval = confidence_interval(row.main_metric, trainings, opened.labels.get(row.task, ()))
-    # Of two in the middle, the lower one.
+    # The lower one of two in the middle.
     median = sorted(scores, key=lambda score: score.value)[(len(scores) - 1) // 2]
     return Result(row, interval, median, trainings[scores.index(median)][0])
 
