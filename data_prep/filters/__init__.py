@@ -3,55 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Field
 
 from data_prep.document import Document
-from data_prep.filters import (
-    boilerplate_lines,
-    c4,
-    fineweb,
-    gopher_quality,
-    gopher_repetition,
-    language,
-    length,
-    pii,
-    unicode,
-)
-from data_prep.filters.base import Apply, Dropped, Passed
+from data_prep.filters.base import Dropped, FilterConfig, Passed
+from data_prep.filters.boilerplate_lines import BoilerplateLinesConfig
+from data_prep.filters.c4 import C4Config
+from data_prep.filters.fineweb import FinewebConfig
+from data_prep.filters.gopher_quality import GopherQualityConfig
+from data_prep.filters.gopher_repetition import GopherRepetitionConfig
+from data_prep.filters.language import LanguageConfig
+from data_prep.filters.length import LengthConfig
+from data_prep.filters.pii import PiiConfig
+from data_prep.filters.unicode import UnicodeConfig
 
-FILTERS: Mapping[str, Callable[[Any], Apply]] = MappingProxyType(
-    {
-        "boilerplate_lines": boilerplate_lines.build,
-        "c4": c4.build,
-        "fineweb": fineweb.build,
-        "gopher_quality": gopher_quality.build,
-        "gopher_repetition": gopher_repetition.build,
-        "language": language.build,
-        "length": length.build,
-        "pii": pii.build,
-        "unicode": unicode.build,
-    }
+_FILTERS: tuple[type[FilterConfig], ...] = (
+    BoilerplateLinesConfig,
+    C4Config,
+    FinewebConfig,
+    GopherQualityConfig,
+    GopherRepetitionConfig,
+    LanguageConfig,
+    LengthConfig,
+    PiiConfig,
+    UnicodeConfig,
 )
-"""Makes a filter from its config, by the config's `kind`. It loads what the filter needs, and raises
-`MissingInputError` where a file that the config names is not there."""
+FILTERS: Mapping[str, type[FilterConfig]] = {one.model_fields["kind"].default: one for one in _FILTERS}
+"""The filters."""
 
-AnyFilter = Annotated[
-    boilerplate_lines.BoilerplateLinesConfig
-    | c4.C4Config
-    | fineweb.FinewebConfig
-    | gopher_quality.GopherQualityConfig
-    | gopher_repetition.GopherRepetitionConfig
-    | language.LanguageConfig
-    | length.LengthConfig
-    | pii.PiiConfig
-    | unicode.UnicodeConfig,
-    Field(discriminator="kind"),
-]
-"""Type of a config field that takes any filter."""
+if TYPE_CHECKING:
+    AnyFilter = FilterConfig
+else:
+    AnyFilter = Annotated[Union[_FILTERS], Field(discriminator="kind")]  # noqa: UP007
+    """Type of a config field that takes any filter."""
 
 EXAMPLES_PER_FILTER = 2
 """Dropped documents shown per filter and shard."""
@@ -63,8 +50,7 @@ class FilterChain:
 
     def __init__(self, configs: Sequence[AnyFilter]) -> None:
         self._steps = [
-            (f"filters.{number:02d}_{config.kind}", FILTERS[config.kind](config))
-            for number, config in enumerate(configs)
+            (f"filters.{number:02d}_{config.kind}", config.build()) for number, config in enumerate(configs)
         ]
         self.counts: Counter[str] = Counter()
         """`filters.NUMBER_KIND.kept`, `.dropped`, `.changed`, `.dropped.REASON` and the filters' own counts."""

@@ -1,11 +1,12 @@
 """The interface of a filter: it passes a document on, maybe changed, or drops it with a reason.
 
-A filter is a module in this package with a frozen config class and `build(config)`, which returns a function from
-a document to `Passed` or `Dropped`. `data_prep/filters/__init__.py` names them all.
+A filter is a module in this package with its settings, whose `build` returns a function from a document to `Passed`
+or `Dropped`. `data_prep/filters/__init__.py` names them all.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from cluster.artefacts.manifest import hash_file
 from data_prep.document import Document
 
 
-class FilterConfig(BaseModel):
+class FilterConfig(BaseModel, ABC):
     """Settings of all filters; every subclass narrows `kind` to its own name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,6 +33,14 @@ class FilterConfig(BaseModel):
     def identity(self) -> dict[str, Any]:
         """The settings as they enter fingerprints; a file that they name counts by its content, not its place."""
         return self.model_dump(mode="json")
+
+    @abstractmethod
+    def build(self) -> Apply:
+        """The filter; what it needs is loaded.
+
+        Raises:
+            MissingInputError: a file that the settings name is not there.
+        """
 
 
 @dataclass(frozen=True, slots=True)

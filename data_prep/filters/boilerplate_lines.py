@@ -93,42 +93,41 @@ class BoilerplateLinesConfig(FilterConfig):
     max_link_words: int = Field(default=5, ge=1)
     """A line of links with at least this many words per link, on average, is text."""
 
+    def build(self) -> Apply:
+        """A filter that removes lines, counts them as `notices`, `commands`, `copyright` and `navigation`, and drops
+        documents that become empty."""
+        notices = tuple(phrase.lower() for phrase in self.notices)
+        commands = tuple(phrase.lower() for phrase in self.commands)
+        most_words = max(self.max_command_words, self.max_notice_words)
+        starts = _COPYRIGHT_STARTS if self.copyright else ()
+        screen = LineScreen((*notices, *commands, *starts), SEPARATORS, self.min_separators)
 
-def build(config: BoilerplateLinesConfig) -> Apply:
-    """A filter that removes lines, counts them as `notices`, `commands`, `copyright` and `navigation`, and drops
-    documents that become empty."""
-    notices = tuple(phrase.lower() for phrase in config.notices)
-    commands = tuple(phrase.lower() for phrase in config.commands)
-    most_words = max(config.max_command_words, config.max_notice_words)
-    starts = _COPYRIGHT_STARTS if config.copyright else ()
-    screen = LineScreen((*notices, *commands, *starts), SEPARATORS, config.min_separators)
+        def kind_of(line: str) -> str | None:
+            if not line or len(line) > MAX_LINE_CHARACTERS:
+                return None
+            # No rule about phrases looks at lines of many words, and counting all of them costs.
+            num_words = len(line.split(None, most_words))
+            if num_words <= self.max_command_words and line.startswith(commands):
+                return "commands"
+            if num_words <= self.max_notice_words:
+                if any(phrase in line for phrase in notices):
+                    return "notices"
+                if self.copyright and _COPYRIGHT.match(line):
+                    return "copyright"
+            if not self.min_separators:
+                return None
+            separators = len(_LINK_SEPARATORS.findall(line))
+            is_navigation = len(line.split()) < self.max_link_words * (separators + 1)
+            return "navigation" if separators >= self.min_separators and is_navigation else None
 
-    def kind_of(line: str) -> str | None:
-        if not line or len(line) > MAX_LINE_CHARACTERS:
-            return None
-        # No rule about phrases looks at lines of many words, and counting all of them costs.
-        num_words = len(line.split(None, most_words))
-        if num_words <= config.max_command_words and line.startswith(commands):
-            return "commands"
-        if num_words <= config.max_notice_words:
-            if any(phrase in line for phrase in notices):
-                return "notices"
-            if config.copyright and _COPYRIGHT.match(line):
-                return "copyright"
-        if not config.min_separators:
-            return None
-        separators = len(_LINK_SEPARATORS.findall(line))
-        is_navigation = len(line.split()) < config.max_link_words * (separators + 1)
-        return "navigation" if separators >= config.min_separators and is_navigation else None
+        def apply(document: Document) -> Passed | Dropped:
+            suspects = screen.lines(document.text)
+            found = document.text.split("\n") if suspects else []
+            kinds = {number: kind for number in suspects if (kind := kind_of(found[number].strip().lower()))}
+            if not kinds:
+                return Passed(document)
+            text = "\n".join(line for number, line in enumerate(found) if number not in kinds)
+            counts = Counter(kinds.values())
+            return Passed.with_text(document, text, **counts) if text.strip() else Dropped("only_boilerplate")
 
-    def apply(document: Document) -> Passed | Dropped:
-        suspects = screen.lines(document.text)
-        found = document.text.split("\n") if suspects else []
-        kinds = {number: kind for number in suspects if (kind := kind_of(found[number].strip().lower()))}
-        if not kinds:
-            return Passed(document)
-        text = "\n".join(line for number, line in enumerate(found) if number not in kinds)
-        counts = Counter(kinds.values())
-        return Passed.with_text(document, text, **counts) if text.strip() else Dropped("only_boilerplate")
-
-    return apply
+        return apply

@@ -61,57 +61,58 @@ class C4Config(FilterConfig):
         """The list counts by its content."""
         return super().identity() | {"bad_words": file_identity(self.bad_words, "bad_words")}
 
+    def build(self) -> Apply:
+        """A filter that removes lines and drops pages; counts `lines_removed`.
 
-def build(config: C4Config) -> Apply:
-    """A filter that removes lines and drops pages; counts `lines_removed`.
+        Raises:
+            MissingInputError: the list of bad words is not there.
+        """
+        bad_words: list[str] = []
+        if self.bad_words is not None:
+            found = require_file(self.bad_words, "bad_words").read_text(encoding="utf-8").splitlines()
+            bad_words = [line for line in found if line.strip()]
+        holds_bad_word = _finder(bad_words)
+        line_phrases = tuple(phrase.lower() for phrase in self.removed_phrases)
+        page_phrases = tuple(phrase.lower() for phrase in self.dropped_phrases)
+        screen = LineScreen((*line_phrases, *page_phrases))
+        is_screened = all(phrase and "\n" not in phrase for phrase in page_phrases)
 
-    Raises:
-        MissingInputError: the list of bad words is not there.
-    """
-    bad_words: list[str] = []
-    if config.bad_words is not None:
-        found = require_file(config.bad_words, "bad_words").read_text(encoding="utf-8").splitlines()
-        bad_words = [line for line in found if line.strip()]
-    holds_bad_word = _finder(bad_words)
-    line_phrases = tuple(phrase.lower() for phrase in config.removed_phrases)
-    page_phrases = tuple(phrase.lower() for phrase in config.dropped_phrases)
-    screen = LineScreen((*line_phrases, *page_phrases))
-    is_screened = all(phrase and "\n" not in phrase for phrase in page_phrases)
+        def may_hold_phrase(text: str) -> bool:
+            # Without a citation between them, words may stand together that did not before.
+            return not is_screened or (self.remove_citations and "[" in text) or bool(screen.lines(text))
 
-    def may_hold_phrase(text: str) -> bool:
-        # Without a citation between them, words may stand together that did not before.
-        return not is_screened or (config.remove_citations and "[" in text) or bool(screen.lines(text))
+        def problem(lowered: str) -> Dropped | None:
+            if any(phrase in lowered for phrase in page_phrases):
+                return Dropped("dropped_phrase")
+            return Dropped("bad_word") if holds_bad_word(lowered) else None
 
-    def problem(lowered: str) -> Dropped | None:
-        if any(phrase in lowered for phrase in page_phrases):
-            return Dropped("dropped_phrase")
-        return Dropped("bad_word") if holds_bad_word(lowered) else None
-
-    def apply(document: Document) -> Passed | Dropped:
-        found = document.text.splitlines()
-        if config.remove_citations and "[" in document.text:
-            found = (without_citations(line) if "[" in line else line for line in found)
-        found = [line for line in map(str.strip, found) if line]
-        kept = [line for line in found if _is_prose(line, config)]
-        dropped = None
-        if bool(bad_words) or may_hold_phrase(document.text):
-            lowered = "\n".join(found).lower()
-            if phrases := [phrase for phrase in line_phrases if phrase in lowered]:
-                kept = [line for line in kept if not any(phrase in line.lower() for phrase in phrases)]
-            dropped = problem(lowered)
-            if not dropped and len(kept) < len(found):
-                # Check again: removing lines may have joined a phrase.
-                dropped = problem("\n".join(kept).lower())
-        if not dropped and len(kept) < config.min_sentences:
-            # Every line is a sentence at least; in a line, end marks before white space count.
-            ends = (
-                sum(1 for _ in islice(_SENTENCE_END.finditer(line), config.min_sentences)) for line in kept
+        def apply(document: Document) -> Passed | Dropped:
+            found = document.text.splitlines()
+            if self.remove_citations and "[" in document.text:
+                found = (without_citations(line) if "[" in line else line for line in found)
+            found = [line for line in map(str.strip, found) if line]
+            kept = [line for line in found if _is_prose(line, self)]
+            dropped = None
+            if bool(bad_words) or may_hold_phrase(document.text):
+                lowered = "\n".join(found).lower()
+                if phrases := [phrase for phrase in line_phrases if phrase in lowered]:
+                    kept = [line for line in kept if not any(phrase in line.lower() for phrase in phrases)]
+                dropped = problem(lowered)
+                if not dropped and len(kept) < len(found):
+                    # Check again: removing lines may have joined a phrase.
+                    dropped = problem("\n".join(kept).lower())
+            if not dropped and len(kept) < self.min_sentences:
+                # Every line is a sentence at least; in a line, end marks before white space count.
+                ends = (
+                    sum(1 for _ in islice(_SENTENCE_END.finditer(line), self.min_sentences)) for line in kept
+                )
+                if sum(max(1, count) for count in ends) < self.min_sentences:
+                    dropped = Dropped("few_sentences")
+            return dropped or Passed.with_text(
+                document, "\n".join(kept), lines_removed=len(found) - len(kept)
             )
-            if sum(max(1, count) for count in ends) < config.min_sentences:
-                dropped = Dropped("few_sentences")
-        return dropped or Passed.with_text(document, "\n".join(kept), lines_removed=len(found) - len(kept))
 
-    return apply
+        return apply
 
 
 def _is_prose(line: str, config: C4Config) -> bool:

@@ -31,28 +31,27 @@ class FinewebConfig(FilterConfig):
     short_line: int = Field(default=30, ge=1)
     """A line is short below this number of characters."""
 
+    def build(self) -> Apply:
+        """A filter that only looks."""
+        end_marks = sentence_terminals()
+
+        def apply(document: Document) -> Passed | Dropped:
+            found = lines(document.text)
+            if not found:
+                return Dropped("empty")
+            if sum(line[-1] in end_marks for line in found) <= self.max_unpunctuated * len(found):
+                return Dropped("unpunctuated_lines")
+            if sum(len(line) < self.short_line for line in found) >= self.max_short_lines * len(found):
+                return Dropped("short_lines")
+            size = sum(map(len, found))
+            if duplicates(found)[1] >= self.max_duplicate_characters * size:
+                return Dropped("duplicate_lines")
+            return Passed(document)
+
+        return apply
+
 
 @cache
 def sentence_terminals() -> frozenset[str]:
     """The full stops, question and exclamation marks of all scripts."""
     return frozenset(filter(regex.compile(r"\p{Sentence_Terminal}").match, map(chr, range(0x20000))))
-
-
-def build(config: FinewebConfig) -> Apply:
-    """A filter that only looks."""
-    end_marks = sentence_terminals()
-
-    def apply(document: Document) -> Passed | Dropped:
-        found = lines(document.text)
-        if not found:
-            return Dropped("empty")
-        if sum(line[-1] in end_marks for line in found) <= config.max_unpunctuated * len(found):
-            return Dropped("unpunctuated_lines")
-        if sum(len(line) < config.short_line for line in found) >= config.max_short_lines * len(found):
-            return Dropped("short_lines")
-        size = sum(map(len, found))
-        if duplicates(found)[1] >= config.max_duplicate_characters * size:
-            return Dropped("duplicate_lines")
-        return Passed(document)
-
-    return apply

@@ -46,24 +46,23 @@ class GopherQualityConfig(FilterConfig):
     min_stop_words: int = Field(default=2, ge=0)
     """How many of the stop words must occur."""
 
+    def build(self) -> Apply:
+        """A filter that only looks."""
+        stop_words, fewest = ListedWords.of(self.stop_words), self.min_stop_words
 
-def build(config: GopherQualityConfig) -> Apply:
-    """A filter that only looks."""
-    stop_words, fewest = ListedWords.of(config.stop_words), config.min_stop_words
+        def apply(document: Document) -> Passed | Dropped:
+            text = document.text
+            found = word_spans(text)
+            if reason := _about_words(found, self) or _about_lines(text, len(found), self):
+                return Dropped(reason)
+            num_runs, with_letter = letter_runs(text)
+            if num_runs and with_letter / num_runs < self.min_letter_words:
+                return Dropped("few_words_with_letters")
+            if fewest and found.count_listed(stop_words, fewest) < fewest:
+                return Dropped("few_stop_words")
+            return Passed(document)
 
-    def apply(document: Document) -> Passed | Dropped:
-        text = document.text
-        found = word_spans(text)
-        if reason := _about_words(found, config) or _about_lines(text, len(found), config):
-            return Dropped(reason)
-        num_runs, with_letter = letter_runs(text)
-        if num_runs and with_letter / num_runs < config.min_letter_words:
-            return Dropped("few_words_with_letters")
-        if fewest and found.count_listed(stop_words, fewest) < fewest:
-            return Dropped("few_stop_words")
-        return Passed(document)
-
-    return apply
+        return apply
 
 
 def _about_words(found: WordSpans, config: GopherQualityConfig) -> str | None:

@@ -53,17 +53,16 @@ class GopherRepetitionConfig(FilterConfig):
                 raise ValueError(f"n must be 2 to 64 and the share 0 to 1, not {n}: {share}")
         return dict(sorted(limits.items()))
 
+    def build(self) -> Apply:
+        """A filter that only looks."""
 
-def build(config: GopherRepetitionConfig) -> Apply:
-    """A filter that only looks."""
+        def apply(document: Document) -> Passed | Dropped:
+            for reason, share, most in _shares(document.text, self):
+                if share > most:
+                    return Dropped(reason)
+            return Passed(document)
 
-    def apply(document: Document) -> Passed | Dropped:
-        for reason, share, most in _shares(document.text, config):
-            if share > most:
-                return Dropped(reason)
-        return Passed(document)
-
-    return apply
+        return apply
 
 
 def _shares(text: str, config: GopherRepetitionConfig) -> Iterator[tuple[str, float, float]]:

@@ -108,24 +108,23 @@ class LanguageConfig(FilterConfig):
         """The model counts by its content."""
         return super().identity() | {"model": file_identity(self.model, "model")}
 
+    def build(self) -> Apply:
+        """A filter that may set `lang`.
 
-def build(config: LanguageConfig) -> Apply:
-    """A filter that may set `lang`.
+        Raises:
+            MissingInputError: the model is not there.
+            ConfigError: `fasttext` is not installed, or a language is not known.
+        """
+        classify = _load_fasttext(self, self.model) if self.model else _load_py3langid(self)
 
-    Raises:
-        MissingInputError: the model is not there.
-        ConfigError: `fasttext` is not installed, or a language is not known.
-    """
-    classify = _load_fasttext(config, config.model) if config.model else _load_py3langid(config)
+        def apply(document: Document) -> Passed | Dropped:
+            lang, probability = classify(excerpt(document.text, self.sample_characters))
+            if probability > 0.5 and probability >= self.min_probability:
+                return Passed.with_lang(document, lang if self.set_lang else document.lang)
+            is_other = lang and probability < 0.5 and 1 - probability >= self.min_probability
+            return Dropped("other_language" if is_other else "uncertain_language")
 
-    def apply(document: Document) -> Passed | Dropped:
-        lang, probability = classify(excerpt(document.text, config.sample_characters))
-        if probability > 0.5 and probability >= config.min_probability:
-            return Passed.with_lang(document, lang if config.set_lang else document.lang)
-        is_other = lang and probability < 0.5 and 1 - probability >= config.min_probability
-        return Dropped("other_language" if is_other else "uncertain_language")
-
-    return apply
+        return apply
 
 
 def excerpt(text: str, characters: int) -> str:

@@ -33,18 +33,17 @@ class LengthConfig(FilterConfig, LengthLimits):
     languages: dict[str, LengthLimits] = Field(default={})
     """Other limits for documents of these languages (ISO 639-1), such as fewer characters for `zh`."""
 
+    def build(self) -> Apply:
+        """A filter that only looks."""
 
-def build(config: LengthConfig) -> Apply:
-    """A filter that only looks."""
+        def apply(document: Document) -> Passed | Dropped:
+            limits = self.languages.get(document.lang, self)
+            outcome = _compare(len(document.text), limits.min_characters, limits.max_characters)
+            if outcome is None and (limits.min_words or limits.max_words):
+                outcome = _compare(len(word_spans(document.text)), limits.min_words, limits.max_words)
+            return outcome or Passed(document)
 
-    def apply(document: Document) -> Passed | Dropped:
-        limits = config.languages.get(document.lang, config)
-        outcome = _compare(len(document.text), limits.min_characters, limits.max_characters)
-        if outcome is None and (limits.min_words or limits.max_words):
-            outcome = _compare(len(word_spans(document.text)), limits.min_words, limits.max_words)
-        return outcome or Passed(document)
-
-    return apply
+        return apply
 
 
 def _compare(size: int, least: int, most: int | None) -> Dropped | None:

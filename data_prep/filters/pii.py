@@ -89,6 +89,31 @@ class PiiConfig(FilterConfig):
             raise ValueError(f"{unknown[0]} is no ISO 3166 code of a country with a known numbering plan")
         return regions
 
+    def build(self) -> Apply:
+        """A filter that changes text and drops nothing; counts `emails`, `ibans` and so on, named as its settings."""
+        finders = [
+            (name, find, getattr(self.placeholders, name))
+            for name, find in FINDERS.items()
+            if getattr(self, name)
+        ]
+
+        def apply(document: Document) -> Passed:
+            counts: Counter[str] = Counter()
+            before, text = None, document.text
+            # A mask can free what stood beside it. Every mask takes digits or an @ and brings none: this ends.
+            while text != before:
+                before = text
+                for name, find, placeholder in finders:
+                    pieces, end = [], 0
+                    for start, stop in find(text, self):
+                        pieces += [text[end:start], placeholder]
+                        end = stop
+                    counts[name] += len(pieces) // 2
+                    text = "".join([*pieces, text[end:]]) if pieces else text
+            return Passed.with_text(document, text, **+counts)
+
+        return apply
+
 
 FINDERS: MappingProxyType[str, Callable[[str, PiiConfig], Spans]] = MappingProxyType(
     {
@@ -101,29 +126,3 @@ FINDERS: MappingProxyType[str, Callable[[str, PiiConfig], Spans]] = MappingProxy
     }
 )
 """Finders by kind, in the order of masking; each gives ascending spans that do not overlap."""
-
-
-def build(config: PiiConfig) -> Apply:
-    """A filter that changes text and drops nothing; counts `emails`, `ibans` and so on, as its settings are named."""
-    finders = [
-        (name, find, getattr(config.placeholders, name))
-        for name, find in FINDERS.items()
-        if getattr(config, name)
-    ]
-
-    def apply(document: Document) -> Passed:
-        counts: Counter[str] = Counter()
-        before, text = None, document.text
-        # A mask can free what stood beside it. Every mask takes digits or an @ and brings none: this ends.
-        while text != before:
-            before = text
-            for name, find, placeholder in finders:
-                pieces, end = [], 0
-                for start, stop in find(text, config):
-                    pieces += [text[end:start], placeholder]
-                    end = stop
-                counts[name] += len(pieces) // 2
-                text = "".join([*pieces, text[end:]]) if pieces else text
-        return Passed.with_text(document, text, **+counts)
-
-    return apply

@@ -48,26 +48,25 @@ class UnicodeConfig(FilterConfig):
     spaces: bool = True
     """Turn no-break, thin, ideographic and other spaces into plain ones."""
 
+    def build(self) -> Apply:
+        """A filter that changes text and drops nothing; counts `repaired` documents."""
 
-def build(config: UnicodeConfig) -> Apply:
-    """A filter that changes text and drops nothing; counts `repaired` documents."""
+        def apply(document: Document) -> Passed:
+            text = document.text
+            if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
+                return Passed(document)
+            repaired = 0
+            for _ in range(MAX_PASSES):
+                before = text
+                if self.repair:
+                    text = _repair(text)
+                    repaired |= text != before
+                text = _normalise(text, self)
+                if text == before:
+                    break
+            return Passed.with_text(document, text, **({"repaired": 1} if repaired else {}))
 
-    def apply(document: Document) -> Passed:
-        text = document.text
-        if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
-            return Passed(document)
-        repaired = 0
-        for _ in range(MAX_PASSES):
-            before = text
-            if config.repair:
-                text = _repair(text)
-                repaired |= text != before
-            text = _normalise(text, config)
-            if text == before:
-                break
-        return Passed.with_text(document, text, **({"repaired": 1} if repaired else {}))
-
-    return apply
+        return apply
 
 
 def _repair(text: str) -> str:

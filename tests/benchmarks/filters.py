@@ -22,7 +22,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from data_prep.document import Document
-from data_prep.filters import FILTERS, AnyFilter, FilterChain
+from data_prep.filters import AnyFilter, FilterChain
 from data_prep.sources import FilePart
 from data_prep.sources.base import SourceFile
 from data_prep.sources.records import JsonLinesConfig
@@ -118,7 +118,7 @@ def _beside_datatrove(texts: list[str]) -> Iterator[Comparison]:
     size = sum(len(text.encode()) for text in texts) / 1e6
     for kind, name in PEERS.items():
         peer = getattr(peers, name)()
-        apply = FILTERS[kind](next(own for own in web_filters() if own.kind == kind))
+        apply = next(own for own in web_filters() if own.kind == kind).build()
         yield compare(
             f"{kind} of {len(texts)} English documents (processor time)",
             peer_name("datatrove", f"{name} with plain splitting into words"),

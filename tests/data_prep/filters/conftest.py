@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from data_prep.document import Document
-from data_prep.filters import FILTERS, AnyFilter, Dropped, Passed
+from data_prep.filters import AnyFilter, Dropped, Passed
 
 ADAPTER = TypeAdapter(AnyFilter)
 
@@ -17,7 +17,7 @@ class Bench:
 
     def __init__(self, kind: str, **settings: Any) -> None:
         config = ADAPTER.validate_python({"kind": kind} | settings)
-        self.apply = FILTERS[config.kind](config)
+        self.apply = config.build()
 
     def outcome(self, text: str, lang: str = "en") -> Passed | Dropped:
         return self.apply(Document("test:1", "test", "file", "Title", lang, text))

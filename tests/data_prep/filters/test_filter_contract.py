@@ -39,8 +39,7 @@ ANY_KIND = pytest.mark.parametrize("kind", FILTERS)
 
 @cache
 def build(kind: str):
-    config = ADAPTER.validate_python(SETTINGS[kind])
-    return FILTERS[kind](config)
+    return ADAPTER.validate_python(SETTINGS[kind]).build()
 
 
 def document(text: str) -> Document:
