@@ -226,6 +226,9 @@ class Skipped:
     """A short snake_case name, the same for all records that are skipped for it."""
 
 
+NO_TEXT = Skipped("no_text")
+
+
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """Counts of markup that a source left out of the texts of a part, such as templates that it cannot show."""
@@ -287,6 +290,26 @@ class SourceConfig(BaseModel, ABC):
         Depends on the file's bytes and the arguments only, and reads little of it: it runs before any task does.
         """
         return [FilePart(file)]
+
+    def document(
+        self,
+        file: SourceFile,
+        own_id: str,
+        text: str,
+        meta: dict[str, Any],
+        *,
+        title: str = "",
+        lang: str = "",
+    ) -> Document | Skipped:
+        """The document of a clean text and title; Skipped without text.
+
+        Args:
+            own_id: unique in the source.
+            lang: where it is not known, the source's.
+        """
+        if not text:
+            return NO_TEXT
+        return Document(f"{self.name}:{own_id}", self.name, file.name, title, lang or self.lang, text, meta)
 
     @abstractmethod
     def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped | LeftOut]:

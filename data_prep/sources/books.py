@@ -69,18 +69,7 @@ class TextFilesConfig(SourceConfig):
         except DecodingError as error:
             yield Reject(file.name, error.offset, error.reason)
             return
-        if not text:
-            yield Skipped("no_text")
-            return
-        yield Document(
-            doc_id=f"{self.name}:{file.name}",
-            source=self.name,
-            uri=file.name,
-            title="",
-            lang=self.lang,
-            text=text,
-            meta={"byte_start": 0, "byte_end": len(data)},
-        )
+        yield self.document(file, file.name, text, {"byte_start": 0, "byte_end": len(data)})
 
 
 class BooksConfig(SourceConfig):
@@ -110,8 +99,6 @@ class BooksConfig(SourceConfig):
             lang: where it is not known, the source's.
         """
         text = clean_text(join_chapters(parts), keep_chapters=True)
-        if not text:
-            return Skipped("no_text")
         meta: dict[str, Any] = {
             "byte_start": 0,
             "byte_end": size_bytes,
@@ -120,15 +107,7 @@ class BooksConfig(SourceConfig):
         if author:
             meta["author"] = clean_text(author)
         named = _PACKING.sub("", file.name.rsplit("/", 1)[-1]).replace("_", " ").strip()
-        return Document(
-            doc_id=f"{self.name}:{file.name}",
-            source=self.name,
-            uri=file.name,
-            title=clean_text(title) or named,
-            lang=lang or self.lang,
-            text=text,
-            meta=meta,
-        )
+        return self.document(file, file.name, text, meta, title=clean_text(title) or named, lang=lang)
 
 
 class BooksTextConfig(BooksConfig):

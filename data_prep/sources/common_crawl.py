@@ -86,8 +86,6 @@ class CommonCrawlConfig(SourceConfig):
             return Reject(file.name, stored_start, f"invalid UTF-8 at byte {error.start} of the content")
         except (BodyError, PageError) as error:
             return Reject(file.name, stored_start, str(error))
-        if not page.text:
-            return Skipped("no_text")
         meta: dict[str, Any] = {
             "url": clean_text(headers.get("WARC-Target-URI") or "").strip("<> \n"),
             "date": clean_text(headers.get("WARC-Date") or ""),
@@ -99,15 +97,7 @@ class CommonCrawlConfig(SourceConfig):
             meta["stream_start"] = record.stream_start
             place += f"+{record.start}" if record.start else ""
         own_id = clean_text(headers.get("WARC-Record-ID") or "").strip("<> \n")
-        return Document(
-            doc_id=f"{self.name}:{own_id or place}",
-            source=self.name,
-            uri=file.name,
-            title=page.title,
-            lang=self.lang,
-            text=page.text,
-            meta=meta,
-        )
+        return self.document(file, own_id or place, page.text, meta, title=page.title)
 
     def _page(self, headers: HeaderMap, response: Response | None, content: bytes) -> Page:
         if response is not None:

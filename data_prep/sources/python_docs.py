@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, SourceConfig, SourceFile
+from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile
 from data_prep.sources.streams import open_file
 from data_prep.text import clean_text
 
@@ -88,7 +88,7 @@ class PythonDocsConfig(SourceConfig):
             chosen.append(file)
         return sorted(chosen, key=lambda file: file.name)
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject]:
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
         """A file's docstrings of `min_characters` or more, in their order; a Reject when it is no Python 3."""
         file = part.file
         with open_file(file.path) as opened:
@@ -111,7 +111,9 @@ class PythonDocsConfig(SourceConfig):
             return
         yield from self._documents(file, tree, _Offsets(data, encoding))
 
-    def _documents(self, file: SourceFile, tree: ast.Module, offsets: _Offsets) -> Iterator[Document]:
+    def _documents(
+        self, file: SourceFile, tree: ast.Module, offsets: _Offsets
+    ) -> Iterator[Document | Skipped]:
         module = re.sub(r"(/__init__)?\.py$", "", file.name).replace("/", ".")
         seen: Counter[str] = Counter()
         for name, literal, value in _docstrings(tree):
@@ -120,19 +122,13 @@ class PythonDocsConfig(SourceConfig):
             if len(text) < self.min_characters:
                 continue
             repeated = f":{literal.lineno}" if seen[name] > 1 else ""
-            yield Document(
-                doc_id=f"{self.name}:{file.name}#{name}{repeated}",
-                source=self.name,
-                uri=file.name,
-                title=f"{module}.{name}" if name else module,
-                lang=self.lang,
-                text=text,
-                meta={
-                    "byte_start": offsets.of(literal.lineno, literal.col_offset),
-                    "byte_end": offsets.of(literal.end_lineno, literal.end_col_offset),
-                    "package": module.partition(".")[0],
-                },
-            )
+            meta = {
+                "byte_start": offsets.of(literal.lineno, literal.col_offset),
+                "byte_end": offsets.of(literal.end_lineno, literal.end_col_offset),
+                "package": module.partition(".")[0],
+            }
+            title = f"{module}.{name}" if name else module
+            yield self.document(file, f"{file.name}#{name}{repeated}", text, meta, title=title)
 
 
 def _package_files(package: str) -> dict[str, str]:

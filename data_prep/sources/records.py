@@ -12,14 +12,13 @@ from pydantic import Field
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, plain_parts
+from data_prep.sources.base import NO_TEXT, FilePart, Skipped, SourceConfig, SourceFile, plain_parts
 from data_prep.sources.streams import HEAD_BYTES, Gap, open_file, read_chunks, to_utf8
 from data_prep.text import clean_text
 
 MAX_LINE_BYTES = 64 << 20
 MISSING = object()
 """The value of a field that is not there."""
-NO_TEXT = Skipped("no_text")
 _MAX_LANGUAGE_CHARACTERS = 35
 """The longest tag that RFC 5646 (section 4.4.1) asks programs to hold."""
 _FIRST_INEXACT_NUMBER = 2.0**53
@@ -57,9 +56,6 @@ class RecordsConfig(SourceConfig):
             return NO_TEXT
         if not isinstance(text, str):
             return Reject(file.name, meta["byte_start"], _no_text(record, self.text_field, text))
-        text = clean_text(text)
-        if not text:
-            return NO_TEXT
         given, title, lang = (
             value_at(record, field) if field else None
             for field in (self.id_field, self.title_field, self.lang_field)
@@ -68,14 +64,13 @@ class RecordsConfig(SourceConfig):
         if isinstance(given, float) and given.is_integer() and abs(given) < _FIRST_INEXACT_NUMBER:
             given = int(given)
         is_name = isinstance(given, str | int) and not isinstance(given, bool) and given != ""
-        return Document(
-            doc_id=f"{self.name}:{given}" if is_name else f"{self.name}:{file.name}:{place}",
-            source=self.name,
-            uri=file.name,
+        return self.document(
+            file,
+            str(given) if is_name else f"{file.name}:{place}",
+            clean_text(text),
+            meta,
             title=clean_text(title) if isinstance(title, str) else "",
-            lang=lang[:_MAX_LANGUAGE_CHARACTERS] if isinstance(lang, str) and lang else self.lang,
-            text=text,
-            meta=meta,
+            lang=lang[:_MAX_LANGUAGE_CHARACTERS] if isinstance(lang, str) else "",
         )
 
 

@@ -252,20 +252,11 @@ class _Reader:
             return self.reject(element.start, f"page {page.id}: {error}")
         except XML_ERRORS as error:
             return self.reject(element.start, f"malformed page: {error}")
-        if not text:
-            return Skipped("no_text")
         meta = {"byte_start": element.start, "byte_end": element.end}
         if self.stream_start is not None:
             meta["stream_start"] = self.stream_start
-        return Document(
-            doc_id=f"{config.name}:{page.id}",
-            source=config.name,
-            uri=self._file.name,
-            title=clean_text(page.title or ""),
-            lang=self._lang,
-            text=text,
-            meta=meta,
-        )
+        title = clean_text(page.title or "")
+        return config.document(self._file, str(page.id), text, meta, title=title, lang=self._lang)
 
 
 def _skip_if_no_article(page: bytes) -> Skipped | None:

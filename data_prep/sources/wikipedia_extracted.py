@@ -74,17 +74,9 @@ class WikipediaExtractedConfig(SourceConfig):
         first, _, rest = body.partition("\n")
         if first.strip() == title.strip():  # WikiExtractor repeats it
             body = rest.lstrip("\n")
-        if not body:
-            return Skipped("no_text")
-        return Document(
-            doc_id=f"{self.name}:{found.group(1)}",
-            source=self.name,
-            uri=file.name,
-            title=clean_text(title),
-            lang=self.lang or (address.group(1) if address else "en"),
-            text=body,
-            meta={"byte_start": block.start, "byte_end": block.end},
-        )
+        meta = {"byte_start": block.start, "byte_end": block.end}
+        lang = self.lang or (address.group(1) if address else "en")
+        return self.document(file, found.group(1), body, meta, title=clean_text(title), lang=lang)
 
 
 def _unescape(text: str) -> str:

@@ -14,12 +14,11 @@ from pydantic import Field
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, plain_parts
+from data_prep.sources.base import NO_TEXT, FilePart, Skipped, SourceConfig, SourceFile, plain_parts
 from data_prep.sources.books import primary_language
 from data_prep.sources.records import (
     MAX_LINE_BYTES,
     MISSING,
-    NO_TEXT,
     parse_lines,
     read_lines,
     split_lines,
@@ -91,20 +90,12 @@ class WikipediaHtmlConfig(SourceConfig):
             text = article_text(html, keep_formulas=self.math == "keep", max_depth=self.max_page_depth)
         except PageError as error:
             return Reject(file.name, start, f"page {page_id}: {error}")
-        if not text:
-            return NO_TEXT
         stated = _string(record, "in_language.identifier") or _string(
             record, "is_part_of.in_language.identifier"
         )
-        return Document(
-            doc_id=f"{self.name}:{page_id}",
-            source=self.name,
-            uri=file.name,
-            title=clean_text(_string(record, "name")),
-            lang=self.lang or primary_language(stated) or "en",
-            text=text,
-            meta={"byte_start": start, "byte_end": end, "url": clean_text(_string(record, "url"))},
-        )
+        meta = {"byte_start": start, "byte_end": end, "url": clean_text(_string(record, "url"))}
+        title, lang = clean_text(_string(record, "name")), self.lang or primary_language(stated) or "en"
+        return self.document(file, str(page_id), text, meta, title=title, lang=lang)
 
 
 def _string(record: Any, field: str) -> str:
