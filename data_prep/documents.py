@@ -18,11 +18,12 @@ import pyarrow.parquet as pq
 from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.places import Place
-from cluster.artefacts.reading import inside, refusal
-from cluster.artefacts.storage import open_artefact
+from cluster.artefacts.reading import inside
+from cluster.artefacts.storage import contents_of, open_artefact
 from cluster.copies import local_copy, manifest_at
 from data_prep.document import Document, named_by_place
 from data_prep.layout import DOCUMENTS, REPAIR, shard_file
+from data_prep.ragged import string_offsets
 from data_prep.selection import Selection, edit_texts
 
 ROW_GROUP_BYTES = 8 << 20
@@ -157,9 +158,8 @@ def text_bytes_by(labels: pa.Array, texts: pa.Array) -> dict[str, int]:
     """UTF-8 bytes of the texts under each label, such as their language."""
     if not len(texts):
         return {}
-    offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
     encoded = labels.dictionary_encode()
-    totals = np.bincount(encoded.indices.to_numpy(), weights=np.diff(offsets))
+    totals = np.bincount(encoded.indices.to_numpy(), weights=np.diff(string_offsets(texts)))
     return {name: int(total) for name, total in zip(encoded.dictionary.to_pylist(), totals, strict=True)}
 
 
@@ -205,11 +205,7 @@ class DocumentStore:
             CorruptArtefactError: the file is not readable Parquet.
         """
         path = self.file(shard)
-        try:
+        with contents_of(path, next_step=REPAIR):
             for table in read_selected(path, SCHEMA.names, selection):
                 for row in table.to_pylist():
                     yield Document(**(row | {"meta": orjson.loads(row["meta"])}))
-        except (pa.ArrowInvalid, OSError) as error:
-            if (refused := refusal(error, path)) is not None:
-                raise refused from error
-            raise CorruptArtefactError(f"{path} cannot be read: {error}", next_step=REPAIR) from error

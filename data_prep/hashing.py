@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from data_prep.ragged import string_offsets
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -34,10 +36,8 @@ def hash_strings(strings: pa.StringArray, salt: int = 0) -> np.ndarray:
         return hashes
     from data_prep.hash_kernel import hash_between, longest_of
 
-    _, offsets_buffer, values_buffer = strings.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)
-    offsets = offsets[strings.offset : strings.offset + len(strings) + 1]
-    values = np.frombuffer(values_buffer or b"", dtype=np.uint8)
+    offsets = string_offsets(strings)
+    values = np.frombuffer(strings.buffers()[2] or b"", dtype=np.uint8)
     multipliers = mix(np.arange(longest_of(offsets), dtype=np.uint64)) | np.uint64(1)
     hash_between(values, offsets, multipliers, mix(np.array([salt], dtype=np.uint64))[0], hashes)
     return hashes

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+def string_offsets(strings: pa.Array) -> np.ndarray:
+    """[n + 1] int32: where the bytes of [n] string begin and end in the last buffer of the array; a view."""
+    if not len(strings):
+        return np.zeros(1, dtype=np.int32)
+    return np.frombuffer(strings.buffers()[1], np.int32, len(strings) + 1, 4 * strings.offset)
+
+
 @dataclass(frozen=True, slots=True)
 class Ragged:
     """`num_rows` one-dimensional arrays, end to end."""
@@ -31,11 +38,8 @@ class Ragged:
     @classmethod
     def of_strings(cls, strings: pa.Array) -> Ragged:
         """The UTF-8 bytes (uint8) of [n] string, none of them null; a view of what Arrow holds."""
-        _, bounds, values = strings.buffers()
-        if not len(strings) or values is None:
-            return cls(np.empty(0, dtype=np.uint8), np.zeros(len(strings) + 1, dtype=np.int64))
-        offsets = np.frombuffer(bounds, dtype=np.int32)[strings.offset : strings.offset + len(strings) + 1]
-        data = np.frombuffer(values, dtype=np.uint8)[offsets[0] : offsets[-1]]
+        offsets = string_offsets(strings)
+        data = np.frombuffer(strings.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
         return cls(data, (offsets - offsets[0]).astype(np.int64))
 
     @classmethod

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cluster.artefacts.errors import CorruptArtefactError
-from cluster.artefacts.reading import refusal
+from cluster.artefacts.storage import contents_of
 from data_prep.layout import REPAIR, shard_file
 
 _SCHEMA = pa.schema([("row", pa.uint32()), ("removed", pa.list_(pa.uint32())), ("repeats_id", pa.bool_())])
@@ -118,12 +117,8 @@ def load_selection(path: Path) -> Selection:
     Raises:
         CorruptArtefactError: the file is missing or unreadable.
     """
-    try:
+    with contents_of(path, next_step=REPAIR):
         table = pq.read_table(str(path), memory_map=False).combine_chunks()
-    except (OSError, pa.ArrowInvalid) as error:
-        if (refused := refusal(error, path)) is not None:
-            raise refused from error
-        raise CorruptArtefactError(f"{path} cannot be read: {error}", next_step=REPAIR) from error
     rows = table["row"].to_numpy().astype(np.int64)
     removed = (
         table["removed"].chunk(0) if table["removed"].num_chunks else pa.array([], type=_SCHEMA.field(1).type)

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cluster.artefacts.errors import CorruptArtefactError
-from cluster.artefacts.reading import refusal
+from cluster.artefacts.storage import contents_of
 from data_prep.layout import REPAIR
 
 
@@ -31,15 +30,11 @@ class TokenFile:
     """One memory-mapped shard, with the element offsets of its documents in the whole file."""
 
     def __init__(self, path: Path) -> None:
-        try:
+        with contents_of(path, next_step=REPAIR):
             buffer = pa.memory_map(str(path), "r").read_buffer()
             reader = pa.ipc.open_stream(buffer)
             ids_type = np.dtype(str(reader.schema.field("input_ids").type.value_type))
             self._batches = list(reader)
-        except (pa.ArrowInvalid, OSError, KeyError, TypeError, AttributeError) as error:
-            if (refused := refusal(error, path)) is not None:
-                raise refused from error
-            raise CorruptArtefactError(f"{path} is no token shard: {error}", next_step=REPAIR) from error
         rows = [batch.num_rows for batch in self._batches]
         self._first_of_batch = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(rows, dtype=np.int64)])
         self.num_documents = int(self._first_of_batch[-1])

@@ -326,7 +326,11 @@ def storage_errors(where: Path, *, again: str = "run the same command again") ->
 
 
 @contextmanager
-def contents_of(file: Path, error_class: type[ClozeError] = CorruptArtefactError) -> Iterator[None]:
+def contents_of(
+    file: Path,
+    error_class: type[ClozeError] = CorruptArtefactError,
+    next_step: str = "find out who wrote it, and replace it by a copy that you trust: SECURITY.md",
+) -> Iterator[None]:
     """Turn any exception of a parser in the block into a typed error that names the file.
 
     A manifest vouches for bytes, never for their meaning: a file may have been written to attack its reader.
@@ -340,8 +344,7 @@ def contents_of(file: Path, error_class: type[ClozeError] = CorruptArtefactError
             raise refused from error
         reason = (str(error) or type(error).__name__).splitlines()[0][:300]
         raise error_class(
-            f"{file} has unexpected contents: {type(error).__name__}: {reason}",
-            next_step="find out who wrote it, and replace it by a copy that you trust: SECURITY.md",
+            f"{file} cannot be read: {type(error).__name__}: {reason}", next_step=next_step
         ) from error
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cluster.artefacts.errors import CorruptArtefactError
-from cluster.artefacts.reading import refusal
+from cluster.artefacts.storage import contents_of
 from cluster.shards import ShardResult
 from data_prep.dedup.config import NearDedup
 from data_prep.dedup.graph import EDGES, both_ways, distinct
@@ -153,18 +152,17 @@ class _ShingleFile:
             CorruptArtefactError: the file is unreadable.
         """
         path = directory / record_file(shard, num_shards)
-        try:
-            with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as file:
-                batches = [file.get_batch(number).columns for number in range(file.num_record_batches)]
-                # Views of the mapped file: documents, offsets, values.
-                self._batches = [
-                    (documents.to_numpy(), shingles.offsets.to_numpy(), shingles.values.to_numpy())
-                    for documents, shingles in batches
-                ]
-        except (OSError, pa.ArrowInvalid) as error:
-            if (refused := refusal(error, path)) is not None:
-                raise refused from error
-            raise CorruptArtefactError(f"{path} cannot be read: {error}", next_step=REPAIR) from error
+        with (
+            contents_of(path, next_step=REPAIR),
+            pa.memory_map(str(path)) as mapped,
+            pa.ipc.open_file(mapped) as file,
+        ):
+            batches = [file.get_batch(number).columns for number in range(file.num_record_batches)]
+            # Views of the mapped file: documents, offsets, values.
+            self._batches = [
+                (documents.to_numpy(), shingles.offsets.to_numpy(), shingles.values.to_numpy())
+                for documents, shingles in batches
+            ]
         self._firsts = np.array([documents[0] for documents, _, _ in self._batches], dtype=np.uint64)
 
     def of(self, document: int) -> np.ndarray:

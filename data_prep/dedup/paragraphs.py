@@ -22,7 +22,8 @@ from data_prep.dedup.records import (
     rows_of,
 )
 from data_prep.dedup.repeats import iterate_repeats
-from data_prep.dedup.texts import Survivors, byte_offsets, join_texts, read_texts, text_blocks
+from data_prep.dedup.texts import Survivors, join_texts, read_texts, text_blocks
+from data_prep.ragged import Ragged
 from data_prep.selection import Selection, remove_spans, write_selection
 from data_prep.text.words import FIRST, split_joined
 
@@ -106,8 +107,7 @@ def _hash_lines(
     texts: pa.StringArray, documents: np.ndarray, min_length: int, *, fold_digits: bool
 ) -> Records:
     joined, offsets = join_texts(texts)
-    text_bytes = byte_offsets(texts)
-    text_bytes = text_bytes - text_bytes[0]
+    text_bytes = Ragged.of_strings(texts).offsets
     bounds = _line_bounds(np.frombuffer(joined.encode("utf-32-le"), dtype="<u4"), offsets)
     byte_bounds = _line_bounds(np.frombuffer(joined.encode(), dtype=np.uint8), text_bytes)
     words = split_joined(joined, offsets, fold_digits=fold_digits)

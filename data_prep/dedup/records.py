@@ -14,8 +14,7 @@ from types import TracebackType
 import numpy as np
 import pyarrow as pa
 
-from cluster.artefacts.errors import CorruptArtefactError
-from cluster.artefacts.reading import refusal
+from cluster.artefacts.storage import contents_of
 from data_prep.layout import REPAIR, shard_file
 
 PARTITION_RECORDS = 1 << 22
@@ -122,20 +121,19 @@ def read_range(directory: Path, first: int, last: int) -> Iterator[Records]:
     """
     bounds = np.array([first, last], dtype=np.uint64)
     for path in sorted(directory.glob("*.arrow")):
-        try:
-            with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as file:
-                for number in range(file.num_record_batches):
-                    batch = file.get_batch(number)
-                    columns = [column.to_numpy() for column in batch.columns]
-                    start = int(np.searchsorted(columns[0], bounds[0], side="left"))
-                    end = int(np.searchsorted(columns[0], bounds[1], side="right"))
-                    if start < end:
-                        parts = [column[start:end].copy() for column in columns]
-                        yield dict(zip(batch.schema.names, parts, strict=True))
-        except (OSError, pa.ArrowInvalid) as error:
-            if (refused := refusal(error, path)) is not None:
-                raise refused from error
-            raise CorruptArtefactError(f"{path} cannot be read: {error}", next_step=REPAIR) from error
+        with (
+            contents_of(path, next_step=REPAIR),
+            pa.memory_map(str(path)) as mapped,
+            pa.ipc.open_file(mapped) as file,
+        ):
+            for number in range(file.num_record_batches):
+                batch = file.get_batch(number)
+                columns = [column.to_numpy() for column in batch.columns]
+                start = int(np.searchsorted(columns[0], bounds[0], side="left"))
+                end = int(np.searchsorted(columns[0], bounds[1], side="right"))
+                if start < end:
+                    parts = [column[start:end].copy() for column in columns]
+                    yield dict(zip(batch.schema.names, parts, strict=True))
 
 
 def read_documents(directory: Path, shard: int) -> Records | None:

@@ -25,6 +25,7 @@ from data_prep.dedup.records import (
 )
 from data_prep.dedup.texts import Survivors, read_texts
 from data_prep.documents import one_chunk, read_row_groups
+from data_prep.ragged import string_offsets
 
 KEYS = ("hash_high", "hash_low")
 """The two halves of xxh3_128 of the UTF-8 text or id."""
@@ -54,7 +55,7 @@ def hash_ids(split: Survivors, path: Path) -> ShardResult:
 
 def _hash(texts: pa.StringArray) -> np.ndarray:
     """[texts, 2] uint64."""
-    offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset :][: len(texts) + 1].tolist()
+    offsets = string_offsets(texts).tolist()
     values = memoryview(texts.buffers()[2] or b"")
     digests = b"".join(xxhash.xxh3_128_digest(values[start:end]) for start, end in pairwise(offsets))
     return np.frombuffer(digests, dtype=">u8").astype(np.uint64).reshape(-1, 2)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from data_prep.dedup.records import read_documents, rows_of
 from data_prep.documents import one_chunk, read_selected
 from data_prep.hashing import mix
-from data_prep.ragged import Ragged
+from data_prep.ragged import Ragged, string_offsets
 from data_prep.selection import Selection, load_selection
 from data_prep.text.words import split_joined
 
@@ -63,7 +63,7 @@ BLOCK_BYTES = 1 << 20
 
 def text_blocks(texts: pa.StringArray) -> Iterator[tuple[int, pa.StringArray]]:
     """(position of the first, some texts): all of them in blocks of BLOCK_BYTES."""
-    offsets = byte_offsets(texts)
+    offsets = string_offsets(texts).astype(np.int64)
     start = 0
     while start < len(texts):
         end = int(np.searchsorted(offsets, offsets[start] + BLOCK_BYTES, side="right")) - 1
@@ -72,16 +72,9 @@ def text_blocks(texts: pa.StringArray) -> Iterator[tuple[int, pa.StringArray]]:
         start = end
 
 
-def byte_offsets(texts: pa.StringArray) -> np.ndarray:
-    """[texts + 1] int64 positions in the bytes of the array's buffer."""
-    offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)
-    return offsets[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
-
-
 def join_texts(texts: pa.StringArray) -> tuple[str, np.ndarray]:
     """All texts end to end, and [texts + 1] int64 characters before each and in all of them."""
-    bounds = byte_offsets(texts)[[0, -1]]
-    data = bytes(memoryview(texts.buffers()[2] or b"")[bounds[0] : bounds[1]])
+    data = Ragged.of_strings(texts).values.tobytes()
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
     np.cumsum(pc.utf8_length(texts).to_numpy(), out=offsets[1:])  # pyright: ignore[reportAttributeAccessIssue]
     return data.decode("utf-8"), offsets

@@ -19,6 +19,7 @@ from cluster.shards import ShardResult
 from data_prep.documents import one_chunk, read_selected
 from data_prep.hashing import hash_strings
 from data_prep.layout import shard_file
+from data_prep.ragged import string_offsets
 from data_prep.selection import load_selection
 from data_prep.tokenizers.config import TrainedTokenizer
 
@@ -54,8 +55,7 @@ def write_histogram(documents: Path, selection: Path, path: Path) -> ShardResult
     """Write how many bytes of kept text fall into each bin, per language: rows of lang, bin, text_bytes."""
     counts: dict[str, np.ndarray] = {}
     for langs, bins, texts in _read(documents, selection):
-        ends = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
-        sizes = np.diff(ends).astype(np.int64)
+        sizes = np.diff(string_offsets(texts)).astype(np.int64)
         names = langs.to_numpy(zero_copy_only=False)
         for lang in langs.unique().to_pylist():
             own = names == lang
