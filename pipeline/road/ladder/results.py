@@ -105,7 +105,7 @@ class Spent:
     total_s: float
     """Sum over all trainings; some ran side by side."""
     by_arm: Mapping[str, float]
-    """FLOPs of the pre-training of an arm, mean over seeds; 0 without one."""
+    """Seconds of the pre-training of an arm, mean over seeds; 0 without one."""
 
 
 def collect(ladder: Ladder) -> LadderResult:
