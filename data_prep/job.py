@@ -124,7 +124,7 @@ def _require_pulled(out: Path, uri: str) -> None:
         raise ConfigError(
             f"{uri} holds {', '.join(found)} already, and {out} holds none of them: all would be made again.",
             kept="what is there",
-            next_step=f"cloze pull {quote(uri)} {quote(str(out))}, and then the same command, which goes on from them;"
+            next_step=f"cloze pull {quote(uri)} {quote(str(out))}, and the same command, which continues from them;"
             " or name another URI by `publish`, or add --replace to make all again",
         )
 

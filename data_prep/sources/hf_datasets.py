@@ -176,4 +176,4 @@ def _read_with_datasets(
     except ConfigError:
         raise
     except damage as error:
-        yield Reject(file.name, 0, f"cannot be read behind row {row}: {str(error).splitlines()[0][:200]}")
+        yield Reject(file.name, 0, f"cannot be read after row {row}: {str(error).splitlines()[0][:200]}")

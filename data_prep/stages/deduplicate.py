@@ -108,7 +108,7 @@ def decide(
             Reject(
                 row["uri"],
                 int(orjson.loads(row["meta"]).get("byte_start", 0)),
-                f"an earlier document has the id {row['doc_id']}, too",
+                f"an earlier document has the id {row['doc_id']}",
                 row["source"],
             )
             for table in rows

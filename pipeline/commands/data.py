@@ -176,7 +176,7 @@ def download(
     match: Annotated[str, typer.Option(help="Shell pattern that the names of files must match.")] = "*",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first files of the list.")] = None,
     base_url: Annotated[str | None, typer.Option(help="A mirror in place of the usual server.")] = None,
-    contact: Annotated[str, typer.Option(help="Mail address or page by which its operators reach you.")] = "",
+    contact: Annotated[str, typer.Option(help="Your mail address or page, for its operators.")] = "",
     connections: Annotated[int, typer.Option(min=1, max=8, help="Files fetched at the same time.")] = 2,
     attempts: Annotated[int, typer.Option(min=1, help="Attempts that may fail, for each file.")] = 20,
     verify: Annotated[bool, typer.Option("--verify", help="Hash the files that are there already.")] = False,

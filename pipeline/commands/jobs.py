@@ -193,7 +193,7 @@ def _report(
         typer.echo(f"\nNext: cloze logs --follow {where}   |   cloze stop {where}", err=True)
         return
     follow = f"cloze logs --follow {submission_id}"
-    with goes_on_by(follow, kept=f"the job, which goes on; to end it: cloze stop {submission_id}"):
+    with goes_on_by(follow, kept=f"the job, which continues; to end it: cloze stop {submission_id}"):
         ended = follow_logs(client, submission_id, _write)
     if as_json:
         print_json(_as_dict(ended) | submitted)

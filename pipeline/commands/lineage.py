@@ -32,7 +32,7 @@ def lineage(
     files: Annotated[bool, typer.Option("--files", help="List every source file with its hash.")] = False,
     follow: Annotated[
         list[str] | None,
-        typer.Option(help="Look for inputs at addresses below this URI, too; repeatable."),
+        typer.Option(help="Also look for inputs at addresses below this URI; repeatable."),
     ] = None,
     runs_dir: RunsDir = Path("runs"),
     as_json: Json = False,

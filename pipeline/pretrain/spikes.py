@@ -171,7 +171,7 @@ def not_finite(
         f"{len(data_steps)} updates of {run.path.name} in a row could not be made, up to update {update}: their losses"
         f" or gradients are not finite. The samples:\n{listed}",
         kept=_kept(checkpoint),
-        next_step=f"go on more carefully: cloze resume {run.typed} optimizer.lr={config.optimizer.lr / 2:g}{fp16}"
+        next_step=f"continue more carefully: cloze resume {run.typed} optimizer.lr={config.optimizer.lr / 2:g}{fp16}"
         " --allow-changed optimizer.lr" + (" --allow-changed precision" if fp16 else ""),
     )
 

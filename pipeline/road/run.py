@@ -134,7 +134,7 @@ def _stage(shown: str, title: str, typed: str, seconds: dict[str, float]) -> Ite
         if isinstance(error, PreemptedError) or not error.next_step:
             error.next_step = typed
         else:
-            error.next_step += f"; then the road goes on by: {typed}"
+            error.next_step += f"; then the road continues by: {typed}"
         raise
     seconds[title] = time.monotonic() - started
 

@@ -164,7 +164,7 @@ class RunDirectory:
         if found and xxhash.xxh3_128_hexdigest(text).encode() != digest.strip():
             raise CorruptArtefactError(
                 f"{path} is not what was written: it was edited by hand, or is damaged.",
-                kept="everything else of the run; the settings are in MLflow, too (config.json)",
+                kept="everything else of the run; the settings are also in MLflow (config.json)",
                 next_step=f"undo the change, and give new settings as arguments: cloze resume {self.typed} a.b=c; or,"
                 " if the file is right as it is, delete its last line, which is the hash",
             )

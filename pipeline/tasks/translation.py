@@ -55,7 +55,7 @@ class TranslationConfig(GenerationTaskConfig):
     @model_validator(mode="after")
     def _languages(self) -> TranslationConfig:
         if self.target_language is not None and self.language is None:
-            raise ValueError("target_language needs language, the tag of the sources, too")
+            raise ValueError("target_language also needs language, the tag of the sources")
         return self
 
     @property

@@ -61,7 +61,7 @@ def _launch_problems(config: FinetuneConfig, environment: Mapping[str, str]) -> 
     if several and not any(name in environment for name in _RANK_VARIABLES):
         yield (
             "accelerate launch was asked for several processes and started one: with --cpu it starts more by MPI only.",
-            "accelerate launch --multi_gpu --num_processes N (which works on CPUs, too), or"
+            "accelerate launch --multi_gpu --num_processes N (which also works on CPUs), or"
             " torchrun --nproc_per_node N; for one process, unset MASTER_ADDR",
         )
     for variable, (option, harmless, next_step) in _LAUNCHER_SETTINGS.items():

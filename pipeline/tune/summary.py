@@ -179,7 +179,7 @@ def glue_average(scores: Mapping[str, Mapping[str, float]]) -> float:
         if metric not in scores.get(task, {})
     ]
     if missing:
-        raise ValueError(f"the average over GLUE needs {', '.join(missing)}, too")
+        raise ValueError(f"the average over GLUE also needs {', '.join(missing)}")
     return statistics.fmean(
         statistics.fmean(scores[task][metric] for metric in metrics) for task, metrics in LEADERBOARD.items()
     )

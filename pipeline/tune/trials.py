@@ -209,8 +209,8 @@ def _check_fit(
     methods = [name for name in config.tasks if config.training_of(name).peft is not None]
     if config.save_models and methods and "random" in _initials(config, pretrained):
         raise ConfigError(
-            f"save_models keeps what training.peft trains over a checkpoint, and {methods[0]} is trained from random"
-            " weights, too.",
+            f"save_models keeps what training.peft trains over a checkpoint, and {methods[0]} is also trained from"
+            " random weights.",
             next_step="set save_models=false or compare_random=false",
         )
 

@@ -105,7 +105,7 @@ _OF_A_NODE = (
     _Figure("cloze_node_disk_available_bytes", "Room on the disk of the run.", "disk_free_bytes"),
 )
 _OF_A_GPU = (
-    _Figure("cloze_gpu_utilization_ratio", "Share of the time in which kernels ran.", "ratio"),
+    _Figure("cloze_gpu_utilization_ratio", "Share of the time that kernels ran.", "ratio"),
     _Figure("cloze_gpu_memory_used_bytes", "GPU memory in use.", "memory_bytes"),
     _Figure("cloze_gpu_memory_utilization_ratio", "Share of it.", "memory_ratio"),
     _Figure("cloze_gpu_power_watts", "Power that the GPU takes.", "power_watts"),

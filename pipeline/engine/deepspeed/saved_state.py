@@ -233,6 +233,6 @@ def _unusable(place: Path, reason: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(
         f"{place} is not what DeepSpeed writes: {reason}.",
         kept="everything; nothing of it was loaded",
-        next_step="find out who wrote it (SECURITY.md); to go on from the checkpoint before it, move this one away and"
-        " resume",
+        next_step="find out who wrote it (SECURITY.md); to continue from the previous checkpoint, move this one away"
+        " and resume",
     )

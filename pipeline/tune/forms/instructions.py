@@ -229,7 +229,7 @@ class EncoderDecoderInstructions(InstructionTask):
         """A row for each response."""
         pairs = encoder.encode_pairs(conversations)
         notes = (
-            "after more than max_length tokens, of which the first are cut",
+            "after more than max_length tokens; the first ones are cut",
             "longer than max_response_length, and cut at their end",
         )
         found = []
