@@ -177,7 +177,7 @@ def _run_once(
                 "LOCAL_WORLD_SIZE": str(len(node)),
             }
             if size.gpus_per_worker:
-                # Every worker sees the GPUs of all workers on its node, and takes that of its local rank.
+                # Every worker sees the GPUs of all workers on its node, and takes the one of its local rank.
                 variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu for one in node for gpu in seats[one].gpus)
             own = Rank(rank, world_size, local_rank, size.cpus_per_worker)
             calls.append(workers[index].run.remote(function, argument, own, backend, variables))

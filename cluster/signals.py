@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from cluster import logs
 
 STOPS = (signal.SIGTERM, signal.SIGHUP)
-"""Ask a program to save and end: the signal of schedulers, and that of a terminal that is closed."""
+"""Signals that ask a program to save and end: from schedulers, and from a closed terminal."""
 EXIT_CODES = {**dict.fromkeys(STOPS, 75), signal.SIGINT: 130}
 """EX_TEMPFAIL of sysexits.h, and the code of shells for Ctrl-C."""
 RUNBOOK = "stop-and-preempt.md"

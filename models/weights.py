@@ -97,7 +97,7 @@ def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
     """Share of the learning rate of every parameter: `layer_decay` to the number of layers above its own.
 
     Embeddings count as the layer below all; heads and final norms as the layer on top, as in ELECTRA's released code
-    (Clark et al. 2020). A decoder stands on its encoder. Networks side by side, such as ELECTRA's generator and
+    (Clark et al. 2020). A decoder is above its encoder. Networks side by side, such as ELECTRA's generator and
     discriminator, are counted each for itself.
     """
     names = [name for name, _ in model.named_parameters()]

@@ -111,7 +111,7 @@ def refused(error: object) -> bool:
 
 REMOVED = "***"
 _SHORTEST = 6
-"""Characters of a known secret; shorter ones are often ordinary words, which stand anywhere."""
+"""Characters of a known secret; shorter ones are often ordinary words."""
 _LARGEST_FILE_BYTES = 1 << 20
 _WORDS = (
     r"passw(?:or)?d|passphrase|(?<![a-z])(?:pass|pwd)|secret|api[-_]?key|access[-_]?key(?:[-_]?id)?|private[-_]?key|secret[-_]?key"
@@ -141,7 +141,7 @@ class Redactor:
     def __init__(self, known: Iterable[str]) -> None:
         """
         Args:
-            known: secrets to be removed wherever they stand; too short ones are passed over.
+            known: secrets to be removed everywhere; too short ones are ignored.
         """
         forms = {form for secret in known for form in (secret, quote(secret, safe=""), unquote(secret))}
         # The longest first: a secret may begin with another one.

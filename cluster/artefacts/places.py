@@ -85,7 +85,7 @@ def parse_size(text: str, name: str) -> int:
     """Bytes of a size with or without a unit.
 
     Args:
-        name: the setting, with what stands between it and its value, for the error message.
+        name: the setting, with the sign before its value, for the error message.
 
     Raises:
         ConfigError: it is no size.

@@ -43,7 +43,7 @@ class C4Config(FilterConfig):
     end_marks: tuple[str, ...] = (".", "?", "!", *_CLOSING_QUOTES)
     """Lines that end otherwise, or with `...`, are removed; empty keeps them."""
     min_words_per_line: int = Field(default=5, ge=0)
-    """Shorter lines are removed. Words stand between white space."""
+    """Shorter lines are removed. White space separates words."""
     min_sentences: int = Field(default=3, ge=0)
     """Pages with fewer sentences in the lines that are left are dropped."""
     max_word_characters: int = Field(default=1000, gt=0)
@@ -78,7 +78,7 @@ class C4Config(FilterConfig):
         is_screened = all(phrase and "\n" not in phrase for phrase in page_phrases)
 
         def may_hold_phrase(text: str) -> bool:
-            # Without a citation between them, words may stand together that did not before.
+            # Removing a citation may join words.
             return not is_screened or (self.remove_citations and "[" in text) or bool(screen.lines(text))
 
         def problem(lowered: str) -> Dropped | None:

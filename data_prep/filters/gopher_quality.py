@@ -39,7 +39,7 @@ class GopherQualityConfig(FilterConfig):
     max_ellipsis_lines: float = Field(default=0.3, ge=0, le=1)
     """Share of the lines that end with an ellipsis."""
     min_letter_words: float = Field(default=0.8, ge=0, le=1)
-    """Share of the words that hold a letter. Words are here what stands between white space, so that a lone `|` is
+    """Share of the words that hold a letter. White space separates words here, so that a lone `|` is
     one too."""
     stop_words: tuple[str, ...] = STOP_WORDS
     """English; other languages need their own. Compared as written."""

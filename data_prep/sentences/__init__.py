@@ -96,7 +96,7 @@ def cuts_ahead_of(starts: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> 
         offsets: [texts + 1] int64 where in `data` each text begins, and the last one ends.
 
     Returns:
-        Per text the ascending byte offsets (int64) of its cuts; text stands ahead of each and after it.
+        Per text the ascending byte offsets (int64) of its cuts; each has text before and after it.
     """
     # Stable, because it is fast for what consists of a few ascending runs.
     ink = np.sort(_first_ink(data, np.concatenate([starts, _line_starts(data)])), kind="stable")

@@ -136,7 +136,7 @@ def _skip_back(data: np.ndarray, places: np.ndarray, origins: np.ndarray) -> np.
 
 
 def _skip_dash(data: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Each place, or the place after the dash and the space that stand there."""
+    """Each place, or the place after a dash and a space there."""
     last = len(data) - 1
     after = places
     for dash in _DASHES:
@@ -146,7 +146,7 @@ def _skip_dash(data: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def _is_among(kind: np.ndarray, data: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Whether a character of a kind, which is a [code points of one or two bytes] bool array, stands at each place."""
+    """Whether a character of a kind, which is a [code points of one or two bytes] bool array, is at each place."""
     first = data[places].astype(np.int64)
     second = data[np.minimum(places + 1, len(data) - 1)].astype(np.int64)
     two = (first & 0x1F) << 6 | second & 0x3F

@@ -142,7 +142,7 @@ _LOOKS_LIKE_HTML = re.compile(
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _GZIP_FORMAT, _ZLIB_FORMAT, _BARE_DEFLATE = 31, 15, -15
 _CHUNK_SIZE = re.compile(rb"[ \t]*(?=[0-9A-Fa-f])0*([0-9A-Fa-f]{0,15})[ \t]*(?:;[^\n]{0,65536})?\r?\n")
-"""The line ahead of a chunk: its size, maybe with extensions (RFC 9112, section 7.1.1). Line feeds may stand alone
+"""The line before a chunk: its size, maybe with extensions (RFC 9112, section 7.1.1). Line feeds may stand alone
 (section 2.2)."""
 _LINE_END = re.compile(rb"\r?\n")
 

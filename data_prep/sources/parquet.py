@@ -163,7 +163,7 @@ def _no_column(subject: str, field: str, there: Sequence[str]) -> ConfigError:
 
 
 def _column_of(fields: pa.Schema | pa.StructType, name: str) -> str | None:
-    """The column to read for a field: its dotted name, or that of a record around it which is always null."""
+    """The column to read for a field: its dotted name, or the name of an enclosing record that is always null."""
     if name in fields.names:
         return name
     first, dot, rest = name.partition(".")

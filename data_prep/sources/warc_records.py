@@ -2,7 +2,7 @@
 
 Archives are compressed record by record (WARC 1.1, annex D), so a record is a gzip member or zstd frame; or they
 are plain, and a record is as long as its Content-Length says. What looks like the beginning of a record may well
-stand inside another: pages are about archives, and archives are archived. Therefore a record begins
+be inside another: pages are about archives, and archives are archived. Therefore a record begins
 
 * where the record before it ends, if that one is whole, and
 * at the next byte that looks like a beginning, where the one before it is damaged or longer than the limit.

@@ -19,7 +19,7 @@ def clean_text(text: str, *, keep_chapters: bool = False) -> str:
     """Text with one kind of line end, no other control characters but tabs, and single blank lines.
 
     Args:
-        keep_chapters: let two blank lines stand, the mark between chapters of a book; more become two.
+        keep_chapters: keep two blank lines, the mark between chapters of a book; more become two.
     """
     # Most text needs no work, and this finds it three times faster than the expression does.
     is_plain = text.replace("\n", "").replace("\t", "").isprintable()

@@ -61,7 +61,7 @@ def _sums_of_prose(blocks: np.ndarray, prose: int) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _sums_in_bodies(elements: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Running sums of the prose that stands in elements named for an article's text."""
+    """Running sums of the prose in elements named for an article's text."""
     found, done = np.zeros(len(sums), np.int64), 0
     for element in elements:
         if element[_ROLE] == _BODY and element[_FIRST] >= done:
@@ -222,7 +222,7 @@ _NOISE = re.compile(
     r"|(?:file )?(?:photo|image|picture|foto)s?(?: credit| by| courtesy)?\W[^.!?]{0,90})\W*",
     re.IGNORECASE,
 )
-"""Whole lines that are none of a text, wherever they stand."""
+"""Whole lines that are never part of a text."""
 _BYLINE = re.compile(
     r"(?:by|von|par|por|di|door|posted|published|updated|last modified|written)\b|.*\b(?:19|20)\d\d\b|.*\d\d:\d\d",
     re.IGNORECASE,
@@ -230,7 +230,7 @@ _BYLINE = re.compile(
 _MAX_OPENING, _MAX_TITLE = 3, 1000
 """Headings in a row before a text, and characters of a title that they are compared with."""
 _HEAD_BLOCKS = 8
-"""Blocks at the beginning of an article among which bylines and dates stand."""
+"""Blocks at the beginning of an article that may be bylines and dates."""
 
 
 def main_content(page: Blocks) -> str | None:

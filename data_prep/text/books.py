@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 CHAPTER_BREAK = "\n\n\n"
-"""Two blank lines stand between chapters, one between paragraphs."""
+"""Two blank lines separate chapters, one separates paragraphs."""
 MAX_HEADING_CHARACTERS = 120
 
 
@@ -20,7 +20,7 @@ def split_chapters(paragraphs: Sequence[str]) -> list[list[str]]:
     """Cut the paragraphs of a book before each heading that opens a chapter, a part or a preface.
 
     Headings that follow one another (a part's and its first chapter's, or in a table of contents) stay
-    together. Numbers that stand alone are headings where no chapter is called so, and only where they count up.
+    together. Numbers alone are headings where no chapter is called so, and only where they count up.
     """
     headings = _headings(paragraphs)
     starts = [0, *sorted(number for number in headings if number and number - 1 not in headings)]

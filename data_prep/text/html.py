@@ -44,7 +44,7 @@ def read_page(
     """Title and text of a page, paragraphs on lines of their own.
 
     Args:
-        main_content: leave out what stands around an article: headline, byline, captions, teasers, comments, menus.
+        main_content: leave out the surroundings of an article: headline, byline, captions, teasers, comments, menus.
             Of a page without an article, such as a list of headlines, the text without navigation and footers.
         max_depth: most elements inside each other. The extraction takes time that grows with the square of it.
         prepare: takes out of the page what its kind of pages has around its text, in place of the choice of an article.

@@ -71,9 +71,9 @@ class Breaks:
     """Facts about the breaks between a text's lines; one for each line but the last, about the break after it."""
 
     goes_on: np.ndarray
-    """[lines - 1] bool: it stands in the middle of a sentence."""
+    """[lines - 1] bool: it is inside a sentence."""
     pauses: np.ndarray
-    """[lines - 1] bool: a punctuation mark stands ahead of it."""
+    """[lines - 1] bool: a punctuation mark precedes it."""
     length: np.ndarray
     """[lines - 1] int64: characters of the line ahead of it."""
     reach: np.ndarray
@@ -141,7 +141,7 @@ def wrap_chances(breaks: Breaks, together: np.ndarray) -> np.ndarray:
     """How likely each break comes from wrapping, by the layout alone.
 
     Args:
-        together: [lines - 1] bool, whether no blank line stands at the break.
+        together: [lines - 1] bool, whether the break has no blank line.
 
     Returns:
         [lines - 1] float64 in (0, 1).
@@ -163,7 +163,7 @@ def wrap_chances(breaks: Breaks, together: np.ndarray) -> np.ndarray:
 
 
 def are_set(texts: list[str], breaks: Breaks, chances: np.ndarray) -> np.ndarray:
-    """Return which breaks of a text were set on purpose, by the layout and by what stands around each.
+    """Return which breaks of a text were set on purpose, by the layout and by the text around each.
 
     What ends and opens sentences around breaks of either kind is learned from the text, in a few rounds of
     expectation maximisation.

@@ -26,7 +26,7 @@ class Role(IntEnum):
 
     NONE = 0
     BODY = 1
-    """An article's text, without what stands around it."""
+    """An article's text, without its surroundings."""
     DETAIL = 2
     """Belongs to an article, but not to its text: byline, date, caption, tags, buttons."""
     ASIDE = 3

@@ -125,7 +125,7 @@ def _is_furniture(element: Any) -> bool:
 
 
 def _tex(formula: Any) -> str:
-    """The TeX source of a formula, which stands in its annotation or in the description of its picture."""
+    """The TeX source of a formula, from its annotation or the description of its picture."""
     annotation = formula.query_selector("annotation")
     source = annotation.text if annotation is not None else ""
     for name, attribute in (("math", "alttext"), ("img", "alt")):

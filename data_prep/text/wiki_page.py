@@ -123,7 +123,7 @@ class LinkRules:
         return _key(namespace) in self.hidden_namespaces or _MEDIA_FILE.match(target) is not None
 
     def is_furniture(self, target: str, has_text: bool) -> bool:
-        """Whether `[[target]]`, or `[[target|text]]` with `has_text`, shows nothing where it stands."""
+        """Whether `[[target]]`, or `[[target|text]]` with `has_text`, shows nothing in its place."""
         return self.hide(target) or (not has_text and _INTERLANGUAGE.match(target) is not None)
 
 

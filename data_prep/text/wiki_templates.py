@@ -39,7 +39,7 @@ from data_prep.text.wikitext_source import literal
 _LANGUAGE = re.compile(r"lang-[\w-]+|link-[a-z-]+")
 """`{{lang-la|urbs}}` in most wikis, `{{link-en|福|Foo}}` in the Chinese one."""
 _FUNCTIONS = frozenset({"formatnum", "formatnombre"})
-"""Names of the parser function that writes numbers; the first parameter stands after the colon."""
+"""Names of the parser function that writes numbers; the first parameter follows the colon."""
 _CONVERSION = re.compile(r"(ft|mi|km|m|cm|in|lb|kg|acre|ha|sqmi|sqkm|nmi|mm|yd) to [a-z]+")
 _VULGAR_FRACTIONS = {unicodedata.normalize("NFKC", each): each for each in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 
@@ -110,7 +110,7 @@ def joined(separator: str) -> Show:
 
 
 def prefixed(form: str) -> Show:
-    """The first parameter after some text, which stands alone where there is no parameter."""
+    """Some text and the first parameter, if there is one."""
     prefix = form.removesuffix("…")
     return lambda values, page: f"{prefix}{values['1']}" if values.get("1") else prefix.rstrip(" ")
 

@@ -22,7 +22,7 @@ PLACE = "\x03"
 LESS_THAN = "\x04"
 """An escaped `<` until stray tags are removed: it begins none."""
 APOSTROPHE = "\x05"
-"""An apostrophe that is a character, whatever stands beside it, until bold and italic quotes are taken out."""
+"""An apostrophe that is a character, whatever is beside it, until bold and italic quotes are taken out."""
 EDGE = "\x06"
 """Nothing; holds apart what a tag, a link or a template holds apart, until then."""
 LINE_BREAK = "\x07"
@@ -165,7 +165,7 @@ _SHOWN: Mapping[str, Callable[[str, str], tuple[str, bool]]] = MappingProxyType(
         "source": _code,
     }
 )
-"""By name of a tag, (text, whether it stands on lines of its own) from what it holds and its opening tag."""
+"""By name of a tag, (text, whether it has lines of its own) from what it holds and its opening tag."""
 _OPENERS = re.compile(
     r"<!--|<(" + "|".join(sorted({*_SHOWN, *DROPPED_EXTENSIONS})) + r")(?:\s[^<>]*|/)?>", re.IGNORECASE
 )
@@ -177,7 +177,7 @@ _MOST_PASSES = 10
 """Conversions that are nested deeper stay as they are."""
 _CODE = r"(?:zh|sr|sh|kk|ku|iu|gan|shi|tg|uz|crh|ban|wuu|tly|zgh|mni)(?:-[A-Za-z]{1,10}){0,3}"
 _CONVERSION = re.compile(
-    # A hyphen before a template is a hyphen. Templates without other templates in them may stand inside.
+    # A hyphen before a template is a hyphen. Templates without other templates in them may be inside.
     r"-\{(?!\{(?!\{))((?:[^{}]++|\{\{[^{}]*\}\}|(?<!-)\{[^{}]*\}(?!-))*+)\}-"
 )
 _FLAGS = re.compile(r"[\w;\s-]*")

@@ -39,7 +39,7 @@ class Roles:
 
     paragraphs: frozenset[str]
     lines: frozenset[str]
-    """Elements that stand on lines of their own within a paragraph, or break it."""
+    """Elements that have lines of their own within a paragraph, or break it."""
     spaces: frozenset[str]
     """Elements that separate words, and no more."""
     headings: frozenset[str]

@@ -89,7 +89,7 @@ class Counters(BaseModel):
 
 
 class TrainerState(Counters):
-    """The contents of `trainer.json`: where the run stands and what it depends on."""
+    """The contents of `trainer.json`: the run's counters and what it depends on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

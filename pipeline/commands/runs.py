@@ -21,7 +21,7 @@ runs_app = typer.Typer(invoke_without_command=True)
 
 @runs_app.callback()
 def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
-    """List the pre-training runs with where they stand; or compare two of them."""
+    """List the pre-training runs with their progress; or compare two of them."""
     if context.invoked_subcommand is not None:
         context.obj = runs_dir
         return

@@ -187,7 +187,7 @@ def _merge(members: set[type], lower: Any, upper: Any, key: str = "") -> Any:
     """`lower` with what `upper` says otherwise. A mapping changes the elements of a list by their indexes.
 
     Args:
-        members: the classes of settings that may stand here.
+        members: the classes of settings that are allowed here.
         key: dotted name of the place.
     """
     if isinstance(lower, list) and isinstance(upper, Mapping):

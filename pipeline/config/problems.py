@@ -19,7 +19,7 @@ TAG_FIELDS = ("kind", "network")
 
 
 def members_at(kind: Any, location: tuple[Any, ...]) -> set[type]:
-    """The config classes that may stand at `location`; indexes, keys of mappings and union tags are passed over."""
+    """The config classes that are allowed at `location`; indexes, keys of mappings and union tags are passed over."""
     models = members_in(kind)
     for number, part in enumerate(location):
         annotations = [fields_of(model)[part] for model in models if part in fields_of(model)]
@@ -74,7 +74,7 @@ class SettingsMisfit(ValueError):
 def problems_of(kind: Any, plain: Any) -> list[ConfigProblem]:
     """Everything that is wrong with plain data as a `kind`, in the order of its keys; empty when nothing is.
 
-    What stands under a misspelt `kind` is looked at as settings of the kind with the nearest name.
+    Settings with a misspelt `kind` are checked as the kind with the nearest name.
     """
     try:
         TypeAdapter(kind).validate_python(plain)

@@ -95,7 +95,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The settings that stand together below one key."""
+    """The settings below one key."""
 
     key: str
     """Dotted, such as `sources.books_text`: the kind `books_text` of the members of `sources`. Empty at the top."""
@@ -173,7 +173,7 @@ def _objects(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _members(key: str, node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The key and the definition of everything with keys of its own that stands directly below a definition."""
+    """Key and definition of everything with keys of its own directly below a definition."""
     for each in _objects(node):
         for name, value in each["properties"].items():
             found = list(_references(value))

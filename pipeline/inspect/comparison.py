@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs in their settings and data, where they stand, and their losses at a common place.
+"""Two runs side by side: differences in settings and data, progress, and losses at a common place.
 
 MLflow draws the curves.
 """

@@ -60,7 +60,7 @@ class RunExposure:
 
 
 def exposure_of(run: RunDirectory, wanted: Mapping[str, np.ndarray], scores_dir: Path) -> RunExposure:
-    """Find out which updates of a run, as it stands, read documents.
+    """Find out which updates of a run, without those rolled back, read documents.
 
     Args:
         wanted: int64 ascending numbers of documents, by the fingerprint of their token store.
@@ -110,7 +110,8 @@ def exposure_of(run: RunDirectory, wanted: Mapping[str, np.ndarray], scores_dir:
 
 
 def _stretches(attempts: Sequence[Attempt], made: int) -> Iterator[tuple[int, int, Attempt]]:
-    """(updates before, updates until, attempt) of the updates that the run stands on; the newest attempt counts."""
+    """(updates before, updates until, attempt) of the updates that made the run's weights; the newest attempt
+    counts."""
     last = made
     for attempt in reversed(attempts):
         if attempt.first_step < last:

@@ -76,7 +76,8 @@ class RebuiltStep:
     skipped: tuple[SkippedStep, ...]
     """The entries of the ledger for global batches before this one."""
     attempts: tuple[Attempt, ...]
-    """Those that may have made the update, oldest first; the run stands on the last. Empty: it was not started."""
+    """Those that may have made the update, oldest first; the last one made the run's weights. Empty: it was not
+    started."""
     metrics: Mapping[str, Any] | None
     """The logged metrics; None for an update that was not made yet."""
     config: PretrainConfig

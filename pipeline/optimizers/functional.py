@@ -47,7 +47,7 @@ def counted_moments(state: dict[str, Any], parameter: Tensor, first_step: Any = 
 def adamw(
     parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group, *, bias_correction: bool = True
 ) -> None:
-    """An update by torch's fused AdamW; its state is that of `torch.optim.AdamW(fused=True)`.
+    """An update by torch's fused AdamW; its state is the same as of `torch.optim.AdamW(fused=True)`.
 
     Args:
         group: with `fused: True`, `betas` and `eps`.

@@ -107,7 +107,7 @@ def make_network(
 
     Args:
         vocab_size: as `reader_of` takes it.
-        capability: compute capability of a GPU; None asks that of this machine, if there is one.
+        capability: compute capability of a GPU; None takes the one of this machine, if there is one.
 
     Raises:
         ConfigError: objective, network or attention kernel do not fit.

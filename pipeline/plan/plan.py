@@ -137,7 +137,7 @@ def advise(config: PretrainConfig, device_bytes: int | None = None) -> str:
     try:
         return _advice(config, device_bytes)
     except Exception as error:
-        # It stands beside another error, which must not be hidden by this one.
+        # It comes with another error, which it must not hide.
         return f"No estimate of the memory could be made ({type(error).__name__}: {error})."
 
 

@@ -1,7 +1,7 @@
 """The group of workers that a run belongs to: the newest one. Earlier workers are ended, or lose the run.
 
 The lock on a run's directory goes with the driver. Its workers go with it too, but not in the same moment: Ray notices
-first that the driver is gone; and a worker that stands still, or lost its network, notices nothing. `end_leftovers`
+first that the driver is gone; and a worker that is stalled, or lost its network, notices nothing. `end_leftovers`
 ends what can be reached. For the rest there is the fence: RUN/owner.json holds a token that every group replaces when
 it starts. Workers that were cut off and come back find another token, and end without having written what others read:
 neither a checkpoint nor a line of the log.

@@ -23,7 +23,7 @@ _LONG = frozenset({"event", "time", "environment", "machine", "store_fingerprint
 
 class EventMessages:
     """Log each event that is recorded from now on, where messages are JSON: restarts, rollbacks, stalls, whichever rank
-    and node. On a terminal and in text they would stand between the lines of progress; they are in `events.jsonl`."""
+    and node. On a terminal and in text they would interrupt the lines of progress; they are in `events.jsonl`."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run

@@ -1,6 +1,6 @@
 """Watch the heartbeats: name the rank that is behind when training stalls, and end stalled ranks.
 
-A rank that stands still ends itself and leaves its stacks (`Heartbeat`). By then all ranks stand still, because they
+A stalled rank ends itself and writes its stacks (`Heartbeat`). By then all ranks are stalled, because they
 wait for the one that is behind; and a stopped process does not even end. So the driver looks a little earlier, writes
 the rank that is behind into the run's history, and a little later kills stalled processes that are still there.
 """

@@ -96,7 +96,7 @@ class Trainer:
         self.spikes.restore(state.losses)
 
     def train(self, *, is_resumed: bool) -> None:
-        """Run from where the counters stand to the end.
+        """Run from the counters' step to the end.
 
         Raises:
             PreemptedError: the run was asked to stop, and has saved.

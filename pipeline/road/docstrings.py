@@ -1,7 +1,7 @@
 """Rows for two tasks on docstrings, made from the documents that pre-training held out.
 
 - `code`: which words of a sentence are code? Its authors marked them with backquotes, which are taken away. A network
-  that has read such text before knows the words that the labelled sentences lack, and the places where code stands.
+  that has read such text before knows the words that the labelled sentences lack, and the places of code.
 - `word_order`: is a sentence in order, or were its halves exchanged? Every sentence occurs twice, in order and
   disordered, so that neither counting words nor remembering sentences scores more than 50%.
 

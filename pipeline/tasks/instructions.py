@@ -48,7 +48,7 @@ class Rendered:
 
 
 class ChatTemplate(Config):
-    """Markers around the turns of a conversation; the token that ends a text stands after every response, so that
+    """Markers around the turns of a conversation; the token that ends a text follows every response, so that
     writing stops there."""
 
     before_system: str = "System:\n"
@@ -114,7 +114,7 @@ class ChatTemplate(Config):
 
         Args:
             begins: whether a conversation begins with the token that begins a text.
-            ends: whether the token that ends a text stands after what a response is written to.
+            ends: whether the token that ends a text follows the prompt.
         """
         # Jinja reads the escapes of JSON.
         before, after = (

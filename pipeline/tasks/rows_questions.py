@@ -35,7 +35,7 @@ class RowsChoicesConfig(RowsTaskConfig, ChoicesTaskConfig):
     metrics = ("accuracy",)
 
     def example(self, row: Row, labels: tuple[str, ...]) -> Choices:
-        """The question with its choices; a context stands before the question."""
+        """The question with its choices; a context precedes the question."""
         columns, named = self.columns, self.columns.choices
         first = row.text("question", columns.question)
         if isinstance(named, tuple):

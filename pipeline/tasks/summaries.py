@@ -30,7 +30,7 @@ PAGE_NOTES = {
     "Media playback is not supported on this device",
     "Media playback is unsupported on your device",
 }
-"""Lines of the BBC's pages that stand before the first sentence of many documents."""
+"""Lines of the BBC's pages before the first sentence of many documents."""
 
 
 def _read_pairs(path: Path, text: str, summary: str) -> Iterator[TextPair]:
@@ -124,7 +124,7 @@ def stories_of(addresses: Path, folder: Path) -> list[Path]:
 
 
 def read_stories(paths: Iterable[Path]) -> Iterator[TextPair]:
-    """Stream the articles, in one line each, with the highlights, in a line each, that stand after lines `@highlight`.
+    """Stream the articles, in one line each, with the highlights, in a line each after lines `@highlight`.
     Sentences without an end get ` .`, as in the released processing of See et al. 2017.
 
     Raises:

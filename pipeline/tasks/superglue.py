@@ -248,7 +248,7 @@ def _read_wic_sentences(path: Path) -> Iterator[NamedText]:
 class WicConfig(SuperGlueLabelsConfig):
     """Words in Context: does the word mean the same in both sentences? (Pilehvar and Camacho-Collados 2019).
 
-    5,428 training and 638 evaluation pairs. The word stands before the first sentence, so that any network can read
+    5,428 training and 638 evaluation pairs. The word precedes the first sentence, so that any network can read
     which one is meant.
     """
 

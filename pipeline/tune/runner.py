@@ -47,7 +47,7 @@ from pipeline.tune.trials import Trials
 from pipeline.tune.updates import plan_updates, sample_examples
 
 OnProgress = Callable[[int, str], None]
-"""Takes the updates that were done since the last call, and how the training stands."""
+"""Takes the updates that were done since the last call, and the state of the training."""
 StartRun = Callable[..., TrackedRun]
 """Starts a tracked run or continues one, as `pipeline.run.tracking.start_run` does."""
 GRACE_S = 25.0

@@ -1,6 +1,6 @@
 """E-mail addresses (plain, quoted, in any script, spelled out against harvesters) and IP addresses of both versions.
 
-An e-mail address is found from its `@` outwards. Where no spaces stand between words (Chinese, Japanese, Thai) an
+An e-mail address is found from its `@` outwards. In scripts without spaces between words (Chinese, Japanese, Thai) an
 address in Latin letters ends where they end.
 
 Four numbers with full stops may be a version, a section, a figure, or an IP address. They are an address when a part is

@@ -211,7 +211,7 @@ def _is_phone(
 
 
 def _is_spaced(candidate: _Candidate) -> bool:
-    """Whether nothing but spaces and full stops stands between the groups: any number may be written so."""
+    """Whether only spaces and full stops separate the groups: any number may be written so."""
     return "(" not in candidate.written and not "".join(candidate.separators).strip(
         " \t\xa0\u2007\u2009\u202f."
     )
@@ -337,7 +337,7 @@ def _parsed(written: str, region: str, leniency: int) -> PhoneNumber | None:
 
 
 def _area_code_is_apart(candidate: _Candidate, number: PhoneNumber) -> bool:
-    """Whether a separator stands after the area code, which is the first group of the international form."""
+    """Whether a separator follows the area code, which is the first group of the international form."""
     import phonenumbers
 
     international = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.INTERNATIONAL)

@@ -52,7 +52,7 @@ class Filling:
 
 
 def fill(network: LanguageModel, text: str, top: int = 5) -> Filling:
-    """Predict what stands at the masks of a text.
+    """Predict the tokens at the masks of a text.
 
     Args:
         text: with `[MASK]`, `<mask>` or `[z]` at least once.
@@ -123,7 +123,7 @@ def _decoded(network: LanguageModel, ids: list[int], places: list[int], tokens: 
 
 
 def _write(network: LanguageModel, text: str, top: int) -> Filling:
-    """BART writes the whole text again (Lewis et al. 2020, section 2.2); T5 writes what stands at each sentinel (Raffel
+    """BART writes the whole text again (Lewis et al. 2020, section 2.2); T5 writes the text of each sentinel (Raffel
     et al. 2020, section 3.1.4)."""
     if top > MOST_TEXTS:
         raise ConfigError(

@@ -52,7 +52,7 @@ class Template:
 
     @property
     def ends_with_answer(self) -> bool:
-        """Whether no text of the example stands after the answer."""
+        """Whether no text of the example follows the answer."""
         after = self.text.partition("[z]")[2]
         return not _PLACE.search(after)
 

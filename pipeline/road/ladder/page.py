@@ -77,7 +77,7 @@ def arm_rows(result: LadderResult, spent: Spent) -> list[list[str]]:
 
 
 def summary_rows(result: LadderResult) -> list[list[str]]:
-    """A row for each comparison: how often its pairs stand as in the paper."""
+    """A row for each comparison: how often its pairs have the paper's order."""
     rows = []
     for comparison in result.comparisons:
         verdicts = [pair.verdict for task in comparison.tasks for pair in task.pairs]

@@ -52,7 +52,7 @@ METRIC_PREFIXES = {
     LogKind.RANKS: "ranks/",
     LogKind.SAVING: "saving/",
 }
-"""Kinds of entries that are metrics, with what stands before their names in MLflow. `system/` is MLflow's own name for
+"""Kinds of entries that are metrics, with the prefix of their names in MLflow. `system/` is MLflow's own name for
 them: its pages show those apart."""
 _NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")
 
