@@ -17,9 +17,8 @@ _LEFT_OUT_SHOWN = 10
 
 def print_plan(plan: Mapping[str, Any]) -> None:
     """Show what `plan_preparation` found."""
-    settings = {name: _in_words(value) for name, value in plan["settings"].items()}
     totals = {name: plan[name] for name in ("out", "files", "size_bytes", "shards")}
-    print_mapping(f"{plan['name']}: what would be prepared", totals | settings)
+    print_mapping(f"{plan['name']}: what would be prepared", totals | plan["settings"])
     columns = ("kind", "files", "size_bytes", "shards", "largest_shard_bytes")
     rows = [[name, *(own[column] for column in columns)] for name, own in plan["sources"].items()]
     print_table("sources", ("source", "kind", "files", "bytes", "shards", "largest shard"), rows)
@@ -100,7 +99,7 @@ def _print_filters(filters: Mapping[str, Mapping[str, Mapping[str, int]]]) -> No
                 key.removeprefix("dropped."): n for key, n in counts.items() if key not in _FILTER_COUNTS
             }
             kept = [counts.get(key, 0) for key in _FILTER_COUNTS]
-            rows.append([source, name, *kept, _in_words(others) if others else ""])
+            rows.append([source, name, *kept, shown(others) if others else ""])
     if rows:
         print_table("filters", ("source", "filter", *_FILTER_COUNTS, "why and what"), rows)
 
@@ -122,12 +121,3 @@ def _print_speeds(stages: Mapping[str, Mapping[str, Any]]) -> None:
     if rows:
         columns = ("stage", "shards", "bytes", "seconds", "MB/s", "rows/s", "peak memory, bytes")
         print_table("how fast it was made (per worker)", columns, rows)
-
-
-def _in_words(value: Any) -> str:
-    """Settings and counts as one line: `kind byte_level_bpe, vocab_size 32,768`."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_in_words(one)}" for name, one in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_in_words, value)) or "none"
-    return shown(value)

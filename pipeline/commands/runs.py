@@ -154,8 +154,6 @@ def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_cell, value)) or "-"
     return shown(value) if not isinstance(value, float) or abs(value) >= 10 else f"{value:.5g}"
 
 
