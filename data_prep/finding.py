@@ -39,7 +39,7 @@ class Copy:
 
 
 def find_ids(store: TokenStore, ids: tuple[str, ...]) -> np.ndarray:
-    """int64, ascending: the numbers of the documents with these ids. No text is read."""
+    """int64, ascending: indices of the documents with these ids. No text is read."""
     wanted = pa.array(ids, type=pa.string())
     is_wanted = pc.is_in(store.doc_ids(), value_set=wanted)  # pyright: ignore[reportAttributeAccessIssue]
     return np.flatnonzero(is_wanted.to_numpy(zero_copy_only=False))

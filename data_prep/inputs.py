@@ -115,7 +115,7 @@ class Groups:
         self.sizes = array("q")
         """[shards] bytes of source files, as they are stored."""
         self._files = array("q")
-        """[parts] numbers of their files."""
+        """[parts] indices of their files."""
         self._starts, self._ends = array("q"), array("q")
         self._bounds = array("q", [0])
         """[shards + 1] the parts of shard `i` are those from `_bounds[i]` to `_bounds[i + 1]`."""

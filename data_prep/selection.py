@@ -24,7 +24,7 @@ class Selection:
     """The kept rows of one document shard, and the parts of their texts that are removed."""
 
     rows: np.ndarray
-    """[kept] int64 ascending row numbers in the document shard."""
+    """[kept] int64 ascending row indices in the document shard."""
     span_counts: np.ndarray
     """[kept] int64 spans removed from each row's text."""
     spans: np.ndarray

@@ -299,7 +299,7 @@ class TokenStore:
         return next(self.documents(np.array([number], dtype=np.int64)))
 
     def documents(self, numbers: np.ndarray) -> Iterator[Document]:
-        """The documents with the given ascending numbers; every row group is read once.
+        """The documents with the given ascending indices; every row group is read once.
 
         Raises:
             CorruptArtefactError: the documents, or what was selected of them, are gone or damaged.
@@ -337,7 +337,7 @@ class TokenStore:
         return local_copy(beside(self.path, self.selection_kind))
 
     def _selection(self, selections: Path, shard: int, numbers: np.ndarray) -> Selection:
-        """The selection of the documents with the given ascending numbers, which are all in one file."""
+        """The selection of the documents with the given ascending indices, which are all in one file."""
         from data_prep.selection import read_selection
 
         selection = read_selection(selections, shard, len(self._files))

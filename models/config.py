@@ -294,7 +294,7 @@ class FeatureSettings:
     """`last`, one `layer`, the sum or the concatenation of the last four, the sum of all, or a learned mixture of all,
     the embeddings included (Peters et al. 2018, equation 1)."""
     layer: int | None = None
-    """Number of the layer, with `layer`; 0 are the embeddings, -1 is the last layer."""
+    """Index of the layer, with `layer`; 0 are the embeddings, -1 is the last layer."""
     normalize: bool = False
     """Bring each layer of each token to mean 0 and variance 1 first, with `scalar_mix`."""
     l2: float = 0.0

@@ -149,7 +149,7 @@ class Layout:
     cu_seqlens: Tensor | None
     """[pieces + 1] int32 where rows are packed."""
     piece_ids: Tensor | None
-    """[batch, length] int64 numbers of the pieces, where rows are packed."""
+    """[batch, length] int64 indices of the pieces, where rows are packed."""
     present: Tensor | None
     """[batch, past + length] bool where rows are padded: true at tokens."""
 

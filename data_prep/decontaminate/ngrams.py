@@ -30,7 +30,7 @@ class Found:
     """N-grams found in texts."""
 
     ngrams: np.ndarray
-    """[found] int64 numbers of the n-grams in the index."""
+    """[found] int64 indices of the n-grams in the index."""
     words: np.ndarray
     """[found] int64 first word of each, ascending."""
     counts: np.ndarray

@@ -25,7 +25,7 @@ from data_prep.dedup.records import Records, RecordWriter, hash_range, in_blocks
 from data_prep.dedup.repeats import iterate_repeats
 
 EDGES = {"node": "uint64", "other": "uint64"}
-"""Numbers of two documents that belong together."""
+"""Indices of two documents that belong together."""
 
 
 def link_documents(records: Path, partition: int, num_partitions: int, path: Path) -> ShardResult:

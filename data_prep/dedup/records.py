@@ -57,12 +57,12 @@ def documents_of(shard: int) -> tuple[int, int]:
 
 
 def number_documents(shard: int, rows: np.ndarray) -> np.ndarray:
-    """uint64 numbers of documents in the corpus, from their rows in a shard."""
+    """uint64 indices of documents in the corpus, from their rows in a shard."""
     return np.asarray(rows).astype(np.uint64) | np.uint64(shard << ROW_BITS)
 
 
 def rows_of(documents: np.ndarray) -> np.ndarray:
-    """int64 rows in their shards, from numbers in the corpus."""
+    """int64 rows in their shards, from indices in the corpus."""
     return (documents & np.uint64((1 << ROW_BITS) - 1)).astype(np.int64)
 
 

@@ -75,7 +75,7 @@ def find_repeats(
     Args:
         records: their directory; they are in the order of the corpus.
         keys: the columns that make the key; partitions are ranges of the first.
-        columns: dtypes of the columns to write, the number of the document first.
+        columns: dtypes of the columns to write, the document's index first.
     """
     found = read_range(records, *hash_range(partition, num_partitions))
     with RecordWriter(path, columns) as writer:
@@ -85,7 +85,7 @@ def find_repeats(
 
 
 def iterate_repeats(runs: Iterable[Records], keys: Sequence[str]) -> Iterator[tuple[Records, np.ndarray]]:
-    """Repeats in every block of records: ([repeats] columns, [repeats] the number of the first document with that key).
+    """Repeats in every block of records: ([repeats] columns, [repeats] index of the first document with that key).
 
     Records of equal keys must come in the order of the corpus. Between blocks only the first record of every key
     is held, and a partition has a bounded number of keys; so a key may occur any number of times.

@@ -39,7 +39,7 @@ class LineScreen:
         self._least = least
 
     def lines(self, text: str) -> list[int]:
-        """Numbers of the lines, which line feeds end."""
+        """Indices of the lines, which line feeds end."""
         from data_prep.text.character_kernel import mark_lines
 
         numbers = np.empty(text.count("\n") + 1, np.int64)

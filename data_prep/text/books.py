@@ -88,7 +88,7 @@ def is_bare_heading(line: str) -> bool:
 
 
 def _headings(paragraphs: Sequence[str]) -> set[int]:
-    """Numbers of the paragraphs that are headings."""
+    """Indices of the paragraphs that are headings."""
     short = [
         (number, text.replace("\n", " ").strip(" []_*-"))
         for number, text in enumerate(paragraphs)

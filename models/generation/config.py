@@ -51,7 +51,7 @@ class GenerationConfig:
     """Draw from the fewest most probable tokens that hold this much probability (Holtzman et al. 2020, section 3.1);
     in (0, 1]; None from all."""
     seed: int = 0
-    """Seed of all draws. A draw is a function of (seed, row id, number of the returned sequence, token number)."""
+    """Seed of all draws. A draw is a function of (seed, row id, index of the returned sequence, token index)."""
     decoder_start_token_id: int | None = None
     """First token of an encoder-decoder's decoder, where no `decoder_input_ids` are given."""
     eos_token_id: int | None = None

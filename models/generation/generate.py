@@ -43,7 +43,7 @@ def generate(
         decoder_input_ids: [batch, length] int64 that an encoder-decoder's decoder begins with, without padding; None
             takes `decoder_start_token_id`.
         row_ids: numbers that sampling derives its draws from, one per row of the batch; None takes 0, 1, 2 and so on.
-            With the number of an example in its data, its draws do not depend on batches.
+            With the index of an example in its data, its draws do not depend on batches.
         read_both_ways: whether a decoder's prompt is read in both directions, as prefix language models are trained.
 
     Raises:

@@ -93,7 +93,7 @@ def ban_repeated_ngrams(scores: Tensor, sequences: Tensor, size: int) -> Tensor:
 
 
 class Sampler:
-    """Draws tokens; every draw is a function of (seed, row id, number of the sample, number of the token), so a
+    """Draws tokens; every draw is a function of (seed, row id, index of the sample, index of the token), so a
     row's text does not depend on the other rows of its batch."""
 
     def __init__(self, config: GenerationConfig, row_ids: Sequence[int]) -> None:
@@ -167,7 +167,7 @@ class Generated:
 
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
-"""(logits [rows, vocab_size], numbers of the rows [rows], number of the token) to the tokens to write, [rows]."""
+"""(logits [rows, vocab_size], indices of the rows [rows], index of the token) to the tokens to write, [rows]."""
 
 
 def write_rows(

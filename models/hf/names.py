@@ -64,7 +64,7 @@ def layers(
     """The modules of all layers.
 
     Args:
-        ours: beginning of our names up to the number of the layer.
+        ours: beginning of our names up to the index of the layer.
         theirs: beginning of theirs.
         modules: our modules of a layer, with theirs.
         sizes: by our module, as in `Names`.

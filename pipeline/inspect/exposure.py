@@ -63,7 +63,7 @@ def exposure_of(run: RunDirectory, wanted: Mapping[str, np.ndarray], scores_dir:
     """Find out which updates of a run, without those rolled back, read documents.
 
     Args:
-        wanted: int64 ascending numbers of documents, by the fingerprint of their token store.
+        wanted: int64 ascending indices of documents, by the fingerprint of their token store.
         scores_dir: where fine-tunings leave their scores.
     """
     made = (last_logged(run) or (0, {}))[0]

@@ -335,7 +335,7 @@ class Whereabouts:
 def find_documents(
     stores: Sequence[TokenStore], wanted: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], Whereabouts]:
-    """The whereabouts of documents, each given by the number of its store and its own.
+    """The whereabouts of documents, each given by the index of its store and its own.
 
     The documents may lie elsewhere, or be deleted to save space: the tokens are enough to train on, and to name them.
     """

@@ -97,7 +97,7 @@ def inspect_sample(inputs: Inputs, sample: int) -> list[InspectedPiece]:
 
 
 def documents_of(origin: SampleOrigin) -> list[tuple[int, int]]:
-    """The documents of a sample, each by the number of its store and its own."""
+    """The documents of a sample, each by the index of its store and its own."""
     return [(origin.store, one.document) for one in origin.slices]
 
 

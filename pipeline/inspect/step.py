@@ -70,7 +70,7 @@ class RebuiltStep:
     step: int
     """The step that the update made; 1 is the first."""
     data_step: int
-    """Number of the global batch, from 0; `step - 1` where nothing was left out before it."""
+    """Index of the global batch, from 0; `step - 1` where nothing was left out before it."""
     spike: SkippedStep | None
     """Why the global batch was left out, if it was; the update that read it was rolled back."""
     skipped: tuple[SkippedStep, ...]
@@ -91,7 +91,7 @@ class RebuiltStep:
 
     @property
     def phase(self) -> int:
-        """Number of the phase among `config.phases`."""
+        """Index of the phase in `config.phases`."""
         return bisect_right([first for first, _ in self.inputs.phases], self.data_step) - 1
 
     @property
@@ -121,7 +121,7 @@ class RebuiltStep:
         return self._loader.micro_batch(self.data_step, micro_batch).data
 
     def samples(self, micro_batch: int) -> np.ndarray:
-        """int64 [micro_batch_size]: the sample numbers of a micro-batch."""
+        """int64 [micro_batch_size]: the sample indices of a micro-batch."""
         return self._loader.samples(self.data_step, micro_batch)
 
     def rank_of(self, micro_batch: int) -> int:

@@ -102,8 +102,8 @@ class Batch:
     """Number of predictions that each loss term sums over. The trainer divides each term's sum by the count of the
     global batch."""
     sources: np.ndarray | None = None
-    """[predictions of the first term] int16, in their order: the number of the source that each predicted token
-    comes from; None unless `Packed.sources` was filled in."""
+    """[predictions of the first term] int16, in their order: index of the source of each predicted token;
+    None unless `Packed.sources` was filled in."""
 
 
 def boundaries(packed: Packed) -> dict[str, np.ndarray]:

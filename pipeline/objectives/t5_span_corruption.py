@@ -102,7 +102,7 @@ def corrupt_spans(
         tight: make encoder and decoder as wide as this batch needs, up to a multiple of TIGHT, instead of as wide as
             any may need.
         states: [batch] uint64 noise of each row.
-        choices: [batch] int64 number of each row's denoiser.
+        choices: [batch] int64 index of each row's denoiser.
     """
     pairs = TextPairs(
         *span_corruption_pairs(

@@ -131,7 +131,7 @@ class MixtureOfDenoisers(Denoising):
 
 
 def choose_denoisers(settings: MixtureOfDenoisers, noise: Noise) -> np.ndarray:
-    """[batch] int64 number of the denoiser for each sample, in proportion to their weights."""
+    """[batch] int64 index of the denoiser for each sample, in proportion to their weights."""
     shares = np.cumsum([denoiser.weight for denoiser in settings.denoisers])
     draws = noise.at("denoiser").uniform() * shares[-1]
     return np.searchsorted(shares[:-1], draws, side="right").astype(np.int64)

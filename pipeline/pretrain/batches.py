@@ -23,9 +23,9 @@ class HostBatch:
     counts: dict[str, int]
     """By loss term, its predictions."""
     sample_ids: np.ndarray
-    """[batch] uint64 numbers of the samples in their epochs."""
+    """[batch] uint64 indices of the samples in their epochs."""
     sources: Tensor | None
-    """[predictions of the first term] int16 numbers of their sources; None where these are not distinguished."""
+    """[predictions of the first term] int16 indices of their sources; None where these are not distinguished."""
 
     def on(self, device: torch.device) -> dict[str, Tensor]:
         """The network's arguments on a device; the copy overlaps with what the device is doing."""
@@ -75,7 +75,7 @@ class Totals:
         Args:
             losses: by term, summed.
             correct: by term, where it applies, the right predictions; and the first term's losses one by one.
-            sources: [predictions of the first term] int16 numbers of their sources, where these are distinguished.
+            sources: [predictions of the first term] int16 indices of their sources, where these are distinguished.
         """
         self._has_correct = [term for term in self._weights if term in correct]
         nothing = self._correct.new_zeros(())

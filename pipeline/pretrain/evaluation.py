@@ -42,7 +42,7 @@ class Evaluation:
             samples: read from each dataset, over all ranks: its first ones.
             micro_batch_size: samples in a forward pass; the last one of a dataset may have fewer.
             lengths: the samples are sorted by them; None leaves them in their order.
-            before_batch: called with the number of every micro-batch.
+            before_batch: called with the index of every micro-batch.
         """
         self._held_out = held_out
         self._prepare = prepare

@@ -33,7 +33,7 @@ class BatchPlan:
         return self._samples_before(last) - self._samples_before(first)
 
     def samples(self, step: int, micro_batch: int, *, since: int = 0) -> np.ndarray:
-        """int64 [micro_batch_size]: the sample numbers of a micro-batch, counted from step `since`."""
+        """int64 [micro_batch_size]: the sample indices of a micro-batch, counted from step `since`."""
         first = self.samples_between(since, step) + micro_batch * self.micro_batch_size
         return np.arange(first, first + self.micro_batch_size)
 

@@ -34,7 +34,7 @@ class SampleOrigin:
     """Origin of one sample."""
 
     store: int
-    """Number of the store among `TokenDataset.stores`."""
+    """Index of the store in `TokenDataset.stores`."""
     epoch: int
     slices: list[Slice]
     """Its slices of documents from left to right; of a pair, both segments."""
@@ -190,8 +190,8 @@ class TokenDataset:
         The index of every epoch until then is looked through once; no text is read.
 
         Args:
-            store: number of the store among `stores`.
-            documents: ascending numbers.
+            store: index of the store in `stores`.
+            documents: ascending indices.
         """
         found: dict[int, list[np.ndarray]] = {}
         for number, part in enumerate(self._parts):

@@ -6,7 +6,7 @@ different lengths, the samples of a step are sorted by length, so that the rows 
 Rank `r` of `W` takes every W-th micro-batch, from the r-th on: which ones exist does not depend on W.
 
 A run may have phases, each with its own samples (of another length or mixture), which are counted from the phase's
-first step. The loader's whole state is the number of the next step.
+first step. The loader's whole state is the index of the next step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Lengths = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch(Generic[BatchT]):
-    """One micro-batch with its number in the step."""
+    """One micro-batch with its index in the step."""
 
     number: int
     data: BatchT
@@ -46,12 +46,12 @@ class Step(Generic[BatchT]):
 
     update: int
     data_step: int
-    """Number of the global batch; differs from the update's number after data was skipped."""
+    """Index of the global batch; differs from the update's index after data was skipped."""
     micro_batches: list[MicroBatch[BatchT]]
 
 
 def sorted_by_length(dataset: TokenDataset, samples: np.ndarray, lengths: Lengths) -> np.ndarray:
-    """The numbers of samples in the order of their lengths."""
+    """The indices of samples in the order of their lengths."""
     return samples[
         np.argsort(lengths(*dataset.identify(samples), dataset.sampling.sequence_length), kind="stable")
     ]
@@ -98,7 +98,7 @@ class StepLoader(Generic[BatchT]):
         return MicroBatch(number, self._corrupt(dataset.batch(self.samples(data_step, number))))
 
     def samples(self, data_step: int, number: int) -> np.ndarray:
-        """int64 [micro_batch_size]: the sample numbers of a micro-batch, counted from the start of the phase."""
+        """int64 [micro_batch_size]: the sample indices of a micro-batch, counted from the start of the phase."""
         first, dataset = self.phase(data_step)
         if self._lengths is None:
             return self._plan.samples(data_step, number, since=first)

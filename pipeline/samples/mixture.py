@@ -38,7 +38,7 @@ class StoreShare:
     """ISO 639-1 codes; None takes all."""
 
     def documents(self, held_out: float, split: Split) -> np.ndarray:
-        """[documents] int32 (int64 where numbers exceed it): ascending numbers of the split's documents.
+        """[documents] int32 (int64 where indices exceed it): ascending indices of the split's documents.
 
         Raises:
             ConfigError: the store has no such source or language.
@@ -139,7 +139,7 @@ class Part:
     """A part of the mixture, a store share or its documents in one language: known before the first sample is read."""
 
     share: int
-    """Number of the store share."""
+    """Index of the store share."""
     weight: float
     """Share of the samples, relative to the other parts."""
     lang: str | None
@@ -241,7 +241,7 @@ def cut_parts(shares: Sequence[StoreShare], sampling: Sampling) -> list[tuple[Pa
 def _documents(
     shares: Sequence[StoreShare], sampling: Sampling
 ) -> list[tuple[int, np.ndarray, float, str | None]]:
-    """(number of the share, documents, weight, language) of every part.
+    """(index of the share, documents, weight, language) of every part.
 
     With a temperature T, languages are drawn in proportion to p ** T, where p is a language's share of the tokens
     as the weights of the stores have it (Liu et al. 2020, "Multilingual denoising pre-training", section 2.1);

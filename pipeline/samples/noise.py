@@ -108,7 +108,7 @@ def integer(state: Any, high: Any) -> Any:
     return np.int64(((state >> _S32) * np.uint64(high)) >> _S32)
 
 
-# Draws over sets: every function takes a `state`, and folds the number of each draw into it.
+# Draws over sets: every function takes a `state`, and folds the index of each draw into it.
 
 
 @compiled_loop

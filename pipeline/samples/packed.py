@@ -56,7 +56,7 @@ class Packed:
     """[pieces + 1] int32 boundaries in the flattened batch; attention stays inside them. With full attention,
     only the boundaries of rows."""
     sample_ids: np.ndarray
-    """[batch] uint64 numbers of the samples in their epoch; all randomness derives from these."""
+    """[batch] uint64 indices of the samples in their epoch; all randomness derives from these."""
     epochs: np.ndarray
     """[batch] uint64 epochs of the samples."""
     sentence_starts: np.ndarray | None = None
@@ -68,18 +68,18 @@ class Packed:
     """[batch] int64, a pair per row: 0 when the second segment follows the first in the text, 1 when it does not (a
     random one, or both swapped); None without pairs."""
     langs: np.ndarray | None = None
-    """[batch] int64 number of each row's language among `TokenDataset.languages`; None unless asked for."""
+    """[batch] int64 index of each row's language in `TokenDataset.languages`; None unless asked for."""
     sources: TokenSources | None = None
-    """Numbers among `Sampling.source_names`; None unless asked for."""
+    """Indices in `Sampling.source_names`; None unless asked for."""
 
     def sources_at(self, positions: np.ndarray, *, ahead: int = 0) -> np.ndarray | None:
-        """[positions] int16 number of the source `ahead` places after each of some ascending positions in the flattened
+        """[positions] int16 index of the source `ahead` places after each of some ascending positions in the flattened
         batch; None if sources were not asked for."""
         return None if self.sources is None else self.sources.at(positions, ahead)
 
 
 NO_SOURCE = -1
-"""The number of padding, and of sources without a number."""
+"""The index of padding, and of sources without an index."""
 
 
 class TokenSources(NamedTuple):
@@ -89,10 +89,10 @@ class TokenSources(NamedTuple):
     """[slices] int32 ascending positions in the flattened batch: the first of each slice of a document, with its `<s>`,
     and of padding."""
     numbers: np.ndarray
-    """[slices] int16 number of each slice's source, or `NO_SOURCE`."""
+    """[slices] int16 index of each slice's source, or `NO_SOURCE`."""
 
     def at(self, positions: np.ndarray, ahead: int = 0) -> np.ndarray:
-        """The int16 numbers of the sources `ahead` places ahead of positions of the flattened batch, which must be
+        """The int16 indices of the sources `ahead` places ahead of positions of the flattened batch, which must be
         ascending."""
         return _look_up(self.begins, self.numbers, positions, ahead)
 
@@ -108,7 +108,7 @@ class TokenSources(NamedTuple):
 
 
 def number_sources(store: TokenStore, names: Sequence[str]) -> np.ndarray:
-    """[dictionaries, longest] int16: the number in `names` of each entry of each of the store's source dictionaries;
+    """[dictionaries, longest] int16: the index in `names` of each entry of each of the store's source dictionaries;
     `NO_SOURCE` for other names."""
     places = {name: number for number, name in enumerate(names)}
     dictionaries = store.source_dictionaries

@@ -35,7 +35,7 @@ class Slice(NamedTuple):
     """A slice of a document inside a row; in a pair, one of its two segments."""
 
     document: int
-    """Number of the document in its store."""
+    """Index of the document in its store."""
     start: int
     """First token of the slice, counted without special tokens."""
     stop: int
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
     """Some rows of an epoch."""
 
     numbers: np.ndarray
-    """[rows] int64 numbers of the rows in their epoch, before it is shuffled; a sample's id has them."""
+    """[rows] int64 indices of the rows in their epoch, before it is shuffled; a sample's id has them."""
     slices: Slices
     """The slices of documents in them."""
     pair_labels: np.ndarray | None = None

@@ -51,10 +51,10 @@ def find_tokens(index: TokenIndex, documents: np.ndarray) -> np.ndarray:
 
 @compiled_loop
 def find_source_numbers(index: TokenIndex, documents: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """[documents] the number of each document's source.
+    """[documents] the index of each document's source.
 
     Args:
-        numbers: [dictionaries, names] the number of every name in `TokenStore.source_dictionaries`.
+        numbers: [dictionaries, names] the index of every name in `TokenStore.source_dictionaries`.
     """
     batches = index.batches
     found = np.empty(len(documents), dtype=numbers.dtype)

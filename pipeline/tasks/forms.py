@@ -78,7 +78,7 @@ class Choices:
     pairs: tuple[tuple[str, str], ...]
     """Per choice the two texts that are read together, such as the passage, and the question with this answer."""
     label: int
-    """The number of the right choice, from 0."""
+    """Index of the right choice."""
     group: str = ""
     """The evaluation set, or the passage, that the example belongs to, where the metrics of a task ask for it."""
     accepted: tuple[int, ...] = ()

@@ -125,7 +125,7 @@ class TextRowsConfig(RowsTaskConfig, ClassificationTaskConfig):
         return self._example(row, self.target(row, labels))
 
     def target(self, row: Row, labels: tuple[str, ...]) -> float:
-        """The number of the label of a row, or the number to predict.
+        """The index of the label of a row, or the number to predict.
 
         Raises:
             ConfigError: there is none.
@@ -201,7 +201,7 @@ class RowsRegressionConfig(TextRowsConfig):
     metrics = ("pearson", "spearman")
 
     def target(self, row: Row, labels: tuple[str, ...]) -> float:
-        """The number of the column of labels.
+        """The index of the column of labels.
 
         Raises:
             ConfigError: there is no such column, or its value is not a finite number.

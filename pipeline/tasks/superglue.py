@@ -87,7 +87,7 @@ class SuperGlueTaskConfig(TaskConfig):
         return {name: json_lines(rows) for name, rows in files.items()}
 
     def predictions(self, outputs: np.ndarray) -> np.ndarray:
-        """int64 [examples]: the number of the predicted label or choice."""
+        """int64 [examples]: the index of the predicted label or choice."""
         return outputs.argmax(-1)
 
     def submitted(self, example: Any, number: int) -> Any:
@@ -142,7 +142,7 @@ def pair_reader(first: str, second: str, labels: tuple[str, ...]) -> Callable[[P
 
 
 def label_in(path: Path, name: str, found: dict[str, Any], labels: tuple[str, ...]) -> int:
-    """The number of the label of a line: a text, or true, false, 0 or 1. UNLABELLED for every line of a test file.
+    """The index of the label of a line: a text, or true, false, 0 or 1. UNLABELLED for every line of a test file.
 
     Raises:
         ConfigError: there is no label, as in a test file, or an unknown one.

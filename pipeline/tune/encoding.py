@@ -21,7 +21,7 @@ class EncodedExamples:
     segment_ids: Ragged | None
     """Per example the segment of each token, int64; None where the network knows no segments."""
     labels: np.ndarray
-    """[examples]: int64 numbers of labels, or float32 numbers to predict."""
+    """[examples]: int64 indices of labels, or float32 numbers to predict."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -135,7 +135,7 @@ def pad_rows(
 
 
 def batches_of(numbers: Iterable[int], size: Callable[[int], int], limit: int) -> Iterator[list[int]]:
-    """Cut numbers of rows, ascending by size, into batches whose rows, padded to the longest, have at most `limit`."""
+    """Cut indices of rows, ascending by size, into batches whose rows, padded to the longest, have at most `limit`."""
     batch: list[int] = []
     for number in numbers:
         if batch and (len(batch) + 1) * size(number) > limit:

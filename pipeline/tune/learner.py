@@ -220,7 +220,7 @@ def make_learner(
 
 
 def _optimizer_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Any]]:
-    """The optimizer's state by number of the parameter, from `tensors` of a learner."""
+    """The optimizer's state by index of the parameter, from `tensors` of a learner."""
     state: dict[int, dict[str, Any]] = {}
     for key, tensor in with_prefix(tensors, "optimizer.").items():
         number, _, name = key.partition(".")

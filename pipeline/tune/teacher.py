@@ -37,7 +37,7 @@ class Teacher:
 
     pretrained: PretrainedModel
     columns: tuple[int, ...]
-    """Per label of the task its number in the teacher; empty where nothing is classified."""
+    """Per label of the task its index in the teacher; empty where nothing is classified."""
 
     @property
     def input(self) -> InputEntry:
@@ -67,7 +67,7 @@ def resolve_teacher(task: str, reference: str, runs_dir: Path, labels: Sequence[
 
 
 def _columns(task: str, reference: str, theirs: Sequence[str], labels: Sequence[str]) -> tuple[int, ...]:
-    """Per label of the task the number of the teacher's label of this name, whatever its case; in a network of
+    """Per label of the task the index of the teacher's label of this name, whatever its case; in a network of
     `transformers` whose labels have no names, the same number.
 
     Raises:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def example_order(seed: int, epoch: int, num_examples: int) -> np.ndarray:
-    """int64 [num_examples]: the numbers of the examples of an epoch, shuffled."""
+    """int64 [num_examples]: the indices of the examples of an epoch, shuffled."""
     return Noise.of("finetune-order", seed, epoch).permutation(num_examples)
 
 
 def sample_examples(num_examples: int, limit: int | None) -> np.ndarray:
-    """int64: the numbers of the used examples, ascending: all, or a fixed random sample of `limit`."""
+    """int64: the indices of the used examples, ascending: all, or a fixed random sample of `limit`."""
     if limit is None or limit >= num_examples:
         return np.arange(num_examples)
     return np.sort(Noise.of("finetune-sample").permutation(num_examples)[:limit])

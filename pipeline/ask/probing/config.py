@@ -29,7 +29,7 @@ class ProbeConfig(Config):
     probes: tuple[ProbeKind, ...] = Field(default=("linear",), min_length=1)
     """`linear`, a logistic regression; `mlp`, a network with one hidden layer."""
     layers: tuple[int, ...] | None = Field(default=None, min_length=1)
-    """Numbers of layers, 0 for the embeddings and -1 for the last; null takes all."""
+    """Indices of layers, 0 for the embeddings and -1 for the last; null takes all."""
     control: bool = True
     """Whether every probe also learns a random label for each word (Hewitt and Liang 2019), to see how much of its
     accuracy is memory."""

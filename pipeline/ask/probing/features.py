@@ -81,7 +81,7 @@ class FeatureNetwork:
         return None if isinstance(self.config, ElmoConfig) else position_limit(self.config) or 512
 
     def layer(self, number: int) -> int:
-        """The number of a layer counted from the embeddings, 0; -1 is the last.
+        """The index of a layer counted from the embeddings, 0; -1 is the last.
 
         Raises:
             MismatchError: the network has no such layer.

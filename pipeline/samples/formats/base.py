@@ -23,7 +23,7 @@ class FormatInput:
     arrays: Callable[[], TokenArrays]
     """Gives `text`, which takes six times the memory of `lengths`."""
     documents: np.ndarray
-    """[documents] int32 (int64 where numbers exceed it): ascending numbers."""
+    """[documents] int32 (int64 where indices exceed it): ascending indices."""
     length: int
     """Positions of a row."""
     order: StoreOrder

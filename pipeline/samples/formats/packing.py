@@ -126,7 +126,7 @@ class PackedRows:
     offsets: np.ndarray
     """[num_rows + 1] int64: row `i` holds the slices `dealt[offsets[i] : offsets[i + 1]]`."""
     dealt: np.ndarray
-    """[slices] int32 or int64 numbers of slices, row by row."""
+    """[slices] int32 or int64 indices of slices, row by row."""
 
     def look_up(self, places: np.ndarray) -> Rows:
         return Rows(places, _slices(self.table, self.offsets, self.dealt, places))
@@ -196,7 +196,7 @@ def _group(row_of: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 @compiled_loop
 def _fill_widest_first(widths: np.ndarray, places: np.ndarray, by_width: np.ndarray) -> None:
-    """Write the numbers of the slices by falling width; `places` says where each width begins, widest first."""
+    """Write the indices of the slices by falling width; `places` says where each width begins, widest first."""
     widest = len(places) - 1
     for i in range(len(widths)):
         group = widest - widths[i]

@@ -23,7 +23,7 @@ SPECIAL_TOKENS = 3
 """`<s> A </s> B </s>`."""
 _SHORT, _TARGET = np.uint64(0), np.uint64(1)
 _BACKWARD = np.uint64(1 << 63)
-"""Not the number of a sentence, because those draw the targets of chunks."""
+"""Not the index of a sentence, because those draw the targets of chunks."""
 
 
 class Chunks(NamedTuple):

@@ -161,7 +161,7 @@ class PairFormat:
         return PairRows(a, b, labels)
 
     def _random(self, a: Segments, b: Segments, noise: Draws) -> tuple[np.ndarray, Segments, Segments]:
-        """Numbers of the chunks that stay in order, and the segments of random pairs."""
+        """Indices of the chunks that stay in order, and the segments of random pairs."""
         candidates = Segments.join(b, self._singles)
         # Half of the pairs of single sentences are swapped in each epoch.
         one, other = self._couples

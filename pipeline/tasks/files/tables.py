@@ -40,7 +40,7 @@ class GlueFiles:
         return f"the contents of {self.archive or self.folder}.zip of the GLUE benchmark (gluebenchmark.com/tasks)"
 
     def read_labelled(self, path: Path) -> Iterator[tuple[str, list[str], float]]:
-        """(name, texts, number of the label) of every example of train.tsv or dev.tsv.
+        """(name, texts, index of the label) of every example of train.tsv or dev.tsv.
 
         Raises:
             ConfigError: a line has other columns than the first, or an unknown label.
@@ -58,7 +58,7 @@ class GlueFiles:
             yield index, texts
 
     def label_number(self, path: Path, name: str, label: str) -> float:
-        """The number of a label: its place among the labels, or the number itself, where labels are numbers.
+        """The index of a label among the labels, or the number itself, where labels are numbers.
 
         Raises:
             ConfigError: it is no label of the task; `name` is the line's.

@@ -70,7 +70,7 @@ def _correlation(function: Callable[..., Any], *sides: np.ndarray) -> float:
 
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
-"""(labels, predictions), both [examples], int64 numbers of labels or float numbers, to a number; higher is better."""
+"""(labels, predictions), both [examples], int64 indices of labels or float numbers, to a number; higher is better."""
 
 METRICS: Mapping[str, Metric] = {
     "accuracy": accuracy,

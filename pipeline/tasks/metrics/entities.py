@@ -21,7 +21,7 @@ PREFIXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 LabelledWord = tuple[str, str, str]
 """The name of a line, a word and its tag."""
 Entity = tuple[str, int, int]
-"""Type, number of the first word, and number of the word after the last."""
+"""Type, index of the first word, and index of the word after the last."""
 
 
 def prefix_of(tag: str) -> str:

@@ -29,7 +29,7 @@ class EncodedChoices:
     first: np.ndarray
     """int64 [questions + 1]: choices of question `i` are the texts from `first[i]` up to `first[i + 1]` (exclusive)."""
     labels: np.ndarray
-    """int64 [questions]: the number of the right choice."""
+    """int64 [questions]: the index of the right choice."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -100,7 +100,7 @@ class ChoicesTask(PreparedTask):
         return model(**batch.inputs).float().masked_fill(~batch.targets["present"], float("-inf"))
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
-        """JSON lines: id, numbers of the right and of the chosen choice, the score of each choice, and excerpts of the
+        """JSON lines: id, indices of the right and of the chosen choice, the score of each choice, and excerpts of the
         texts."""
         lines = [
             {

@@ -35,7 +35,7 @@ from pipeline.tune.forms.base import (
 )
 
 Read = Callable[[Any, np.ndarray], dict[str, Tensor]]
-"""(encoded rows, int64 numbers of the rows in a batch) to the arguments of a network."""
+"""(encoded rows, int64 indices of the rows in a batch) to the arguments of a network."""
 
 
 @dataclass(frozen=True, slots=True)

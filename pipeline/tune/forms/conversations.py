@@ -157,7 +157,7 @@ class PackedConversations:
         """
         ids = Ragged.of([each.ids[:length] for each in conversations])
         learned = Ragged.of([each.learned[:length] for each in conversations])
-        # Per row the numbers of its conversations.
+        # Per row the indices of its conversations.
         rows = Ragged(np.arange(len(ids)), np.arange(len(ids) + 1))
         if packed:
             packing = best_fit_decreasing(np.bincount(ids.lengths, minlength=length + 1).astype(np.int64))

@@ -67,7 +67,7 @@ class Writer:
     before_target: str
     """Written before the text of each target."""
     batch: Callable[[EncodedPairs, np.ndarray, int, int], PaddedBatch]
-    """(pairs, int64 numbers of the pairs, padding, start token) to the arguments of the network; the targets hold the
+    """(pairs, int64 indices of the pairs, padding, start token) to the arguments of the network; the targets hold the
     ids of `targets`, and `prompts` with `prompt_mask`, which generation reads."""
 
 

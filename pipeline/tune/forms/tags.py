@@ -49,7 +49,7 @@ class EncodedSentences:
     positions: Ragged
     """Per sentence and word the position of its token in the sequence, int64; ABSENT where there is none."""
     labels: Ragged
-    """Per sentence and word the number of its label, int64; -100 for a tag that is no label."""
+    """Per sentence and word the index of its label, int64; -100 for a tag that is no label."""
 
     segment_ids = None
 
@@ -77,7 +77,7 @@ Tokens = list[tuple[np.ndarray, np.ndarray]]
 """Per sentence its token ids, special tokens included, and the position of each word's token, ABSENT where there is
 none; both int64."""
 Read = Callable[[EncodedSentences, np.ndarray], dict[str, Tensor]]
-"""(sentences, int64 numbers of the sentences in a batch) to the arguments of a network."""
+"""(sentences, int64 indices of the sentences in a batch) to the arguments of a network."""
 
 
 @dataclass(frozen=True, slots=True)

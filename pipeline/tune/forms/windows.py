@@ -24,11 +24,11 @@ class Windows:
     segment_ids: Ragged | None
     """Per window the segment of each token, int64; None where the network knows no segments."""
     question: np.ndarray
-    """int64 [windows]: the number of the question."""
+    """int64 [windows]: the index of the question."""
     begin: np.ndarray
     """int64 [windows]: first position of the passage in the window."""
     first: np.ndarray
-    """int64 [windows]: the number of the passage's token at `begin`."""
+    """int64 [windows]: the index of the passage's token at `begin`."""
     size: np.ndarray
     """int64 [windows]: tokens of the passage in the window."""
     own: np.ndarray

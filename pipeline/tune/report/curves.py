@@ -23,7 +23,7 @@ class Curve:
 
     name: str
     colour: int
-    """Number of a colour of the page, from 0."""
+    """Index of a colour of the page."""
     x: Sequence[float]
     """Ascending: updates."""
     y: Sequence[float]
