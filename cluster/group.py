@@ -248,8 +248,8 @@ class _Worker:
             )
             function(argument, rank)
         except ClozeError as error:
-            # Of an error that all ranks raise the driver hears from rank 0 alone, which ends last: it sends the rest of
-            # the log.
+            # If all ranks raise an error, only rank 0 reports it to the driver: it ends last, because it sends the rest
+            # of the log.
             if not error.everywhere or rank.rank == 0:
                 raise
         except Exception as error:

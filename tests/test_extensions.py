@@ -31,6 +31,23 @@ EXTENSIONS = {
         "Notes |",
         "from data_prep.sources.notes import Notes",
     ),
+    "filter": (
+        "data_prep/filters/shout.py",
+        """
+        from typing import Literal
+        from data_prep.filters.base import FilterConfig, Passed
+
+        class Shout(FilterConfig):
+            kind: Literal["shout"] = "shout"
+
+            def build(self):
+                return lambda document: Passed.with_text(document, document.text.upper())
+        """,
+        "data_prep/filters/__init__.py",
+        "_FILTERS: tuple[type[FilterConfig], ...] = (\n",
+        "Shout,",
+        "from data_prep.filters.shout import Shout",
+    ),
     "tokenizer": (
         "data_prep/tokenizers/letters.py",
         """
@@ -140,18 +157,20 @@ EXTENSIONS = {
 }
 """By kind: the file and its text; the package that names it, the text before its line, the line, and its import."""
 USES = {
-    "source and tokenizer": """
+    "source, filter and tokenizer": """
         from data_prep.config import PreparationConfig
         from data_prep.sources import FilePart
         from data_prep.tokenizers import TRAINERS
 
-        open("note.txt", "w").write("banana")
-        open("data.yaml", "w").write(
-            "{name: n, out: out, sources: [{kind: notes, name: n, paths: [note.txt]}], tokenizer: {kind: letters}}"
+        Path("note.txt").write_text("banana")
+        Path("data.yaml").write_text(
+            "{name: n, out: out, sources: [{kind: notes, name: n, paths: [note.txt]}], filters: [{kind: shout}],"
+            " tokenizer: {kind: letters}}"
         )
         config = load_config(PreparationConfig, Path("data.yaml"))
         (document,) = config.sources[0].read(FilePart(config.sources[0].list_files()[0]))
-        assert TRAINERS[type(config.tokenizer)]([document.text], config.tokenizer) == ("abn", {})
+        text = config.filters[0].build()(document).document.text
+        assert TRAINERS[type(config.tokenizer)]([text], config.tokenizer) == ("ABN", {})
         """,
     "objective, format and optimizer": """
         import numpy as np

@@ -77,7 +77,7 @@ def inside(directory: Path, name: str, *, replaced: bool = False) -> Path:
 
 def _leads_into(path: Path, directory: Path, depth: int) -> bool:
     """Whether `path`, which lies `depth` names below `directory`, is there when links are followed."""
-    # Where none of these names is a link, as nearly always, it is: resolving both paths would look at every directory
+    # Nearly always none of these names is a link, and it is there: resolving both paths would look at every directory
     # above them, for each of a hundred thousand files.
     place = str(path)
     for _ in range(depth):

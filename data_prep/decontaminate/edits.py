@@ -1,4 +1,4 @@
-"""Places in a text from which parts were removed, and in the document that it was; cutting more of it out."""
+"""Map places between a document and its text after removing parts; cut out more of it."""
 
 from __future__ import annotations
 

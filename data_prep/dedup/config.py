@@ -40,7 +40,7 @@ class NearDedup(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     threshold: float = Field(default=0.8, gt=0.0, lt=1.0)
-    """Jaccard similarity of two documents' sets of n-grams from which they are to be found."""
+    """Least Jaccard similarity of two documents' sets of n-grams to be found."""
     recall: float = Field(default=0.95, gt=0.0, lt=1.0)
     """Share of the pairs of similarity `threshold` that are to be found, and so of more similar pairs; bands and rows
     are chosen by it."""

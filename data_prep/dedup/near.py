@@ -109,8 +109,8 @@ def write_shingles(
 def link_similar(
     path: Path, *, pairs: Path, shingles: Path, shard: int, num_shards: int, threshold: float
 ) -> ShardResult:
-    """Write the candidate pairs whose later document is in the shard and whose n-grams are as similar as is asked
-    for, each also from its other end.
+    """Write the similar ones of the candidate pairs with their later document in the shard, each also from its other
+    end.
 
     Args:
         shingles: directory of the n-grams of all candidates, a file for each document shard.

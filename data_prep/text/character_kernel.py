@@ -32,8 +32,8 @@ def mark_lines(
     least: int,
     lines: np.ndarray,
 ) -> int:
-    """Fill in the numbers of the lines in which a word of an automaton ends, a character stands that may be several, or
-    `least` counted characters do; returns how many lines there are.
+    """Fill in the indices of lines with the end of a word of an automaton, a character that may be several, or `least`
+    counted characters; returns the number of lines.
 
     Args:
         points: [characters] uint32 code points.

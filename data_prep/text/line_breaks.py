@@ -70,7 +70,7 @@ class Lines:
 class Breaks:
     """Facts about the breaks between a text's lines; one for each line but the last, about the break after it."""
 
-    goes_on: np.ndarray
+    continues: np.ndarray
     """[lines - 1] bool: it is inside a sentence."""
     pauses: np.ndarray
     """[lines - 1] bool: a punctuation mark precedes it."""
@@ -96,7 +96,7 @@ def read_lines(text: str) -> Lines:
 def breaks_of(texts: list[str]) -> Breaks:
     """The breaks between lines that follow one another."""
     pairs = list(itertools.pairwise(texts))
-    goes_on = np.array([goes_on_in(line, following) for line, following in pairs], dtype=bool)
+    continues = np.array([continues_in(line, following) for line, following in pairs], dtype=bool)
     length = np.array([len(line) for line, _ in pairs], dtype=np.int64)
     first = np.array(
         [
@@ -106,10 +106,10 @@ def breaks_of(texts: list[str]) -> Breaks:
         dtype=np.int64,
     )
     pauses = np.array([not (line[-1].isalnum() or line[-1] in _HYPHENS) for line, _ in pairs], dtype=bool)
-    return Breaks(goes_on, pauses, length, length + first)
+    return Breaks(continues, pauses, length, length + first)
 
 
-def goes_on_in(line: str, following: str) -> bool:
+def continues_in(line: str, following: str) -> bool:
     """Whether a sentence of a line continues on the next one; in scripts without small letters, whether the line ends
     with a letter."""
     first = following.lstrip(QUOTES)[:1]
@@ -125,10 +125,10 @@ def width_of(lengths: np.ndarray) -> int:
 
 def come_from_wrapping(breaks: Breaks, chosen: np.ndarray) -> bool:
     """Whether the chosen breaks, a [lines - 1] bool array, come mostly from wrapping."""
-    goes_on = chosen & breaks.goes_on
+    continues = chosen & breaks.continues
     full = chosen & (breaks.reach > _FULL * (width := width_of(breaks.length[chosen])))
-    count, num_full, num_both = (int(np.count_nonzero(each)) for each in (goes_on, full, goes_on & full))
-    paused = (int(np.count_nonzero(breaks.pauses[goes_on])) + _USUAL_PAUSES) / (count + _USUAL_WEIGHT)
+    count, num_full, num_both = (int(np.count_nonzero(each)) for each in (continues, full, continues & full))
+    paused = (int(np.count_nonzero(breaks.pauses[continues])) + _USUAL_PAUSES) / (count + _USUAL_WEIGHT)
     return (
         width >= _LEAST_WIDTH
         and num_both >= max(1, _LEAST_SHARE * (num_full + _LEAST_COUNTED), _LEAST_FULL * count)
@@ -150,15 +150,15 @@ def wrap_chances(breaks: Breaks, together: np.ndarray) -> np.ndarray:
     if not together.any():
         return chances
     lengths, reach = np.minimum(breaks.length, _LONG), np.minimum(breaks.reach, _LONG)[together]
-    length, goes_on = lengths[together], breaks.goes_on[together]
+    length, continues = lengths[together], breaks.continues[together]
     by_rule = 1 / (1 + np.exp(-np.clip(reach - (width_of(length) - UNEVEN), -30, 30)))
     full = by_rule > 0.5
-    share = (goes_on[full].sum() + _USUAL_SHARE * _USUAL_WEIGHT) / (full.sum() + _USUAL_WEIGHT)
-    by_reach = _estimate(reach, goes_on / share, by_rule, _RULE_WEIGHT, spread=2)
+    share = (continues[full].sum() + _USUAL_SHARE * _USUAL_WEIGHT) / (full.sum() + _USUAL_WEIGHT)
+    by_reach = _estimate(reach, continues / share, by_rule, _RULE_WEIGHT, spread=2)
     before = np.where(np.append(False, together[:-1]), np.append(0, lengths[:-1]), 0)[together]
     both = before // _PREVIOUS_CLASS * (1 + reach.max() // _REACH_CLASS) + reach // _REACH_CLASS
     _, both = np.unique(both, return_inverse=True)
-    chances[together] = _estimate(both, goes_on / share, by_reach, _LENGTH_WEIGHT, spread=0)
+    chances[together] = _estimate(both, continues / share, by_reach, _LENGTH_WEIGHT, spread=0)
     return chances
 
 
@@ -178,7 +178,7 @@ def are_set(texts: list[str], breaks: Breaks, chances: np.ndarray) -> np.ndarray
         [2 * ends_sentence(line) + (after[0] in _OPENING) for line, after in itertools.pairwise(texts)],
         dtype=np.int64,
     )
-    unsure = ~breaks.goes_on
+    unsure = ~breaks.continues
     wrapped = chances.copy()
     counts = {True: np.array([6.0, 1.0, 3.0, 0.5]), False: np.array([0.5, 0.3, 5.0, 4.5])}
     share = _USUAL_SHARE
@@ -190,10 +190,10 @@ def are_set(texts: list[str], breaks: Breaks, chances: np.ndarray) -> np.ndarray
         }
         likely = {side: of_kind[side] / of_kind[side].sum() for side in (True, False)}
         if wrapped.sum() > _USUAL_WEIGHT:
-            share = min(0.95, breaks.goes_on.sum() / wrapped.sum())
+            share = min(0.95, breaks.continues.sum() / wrapped.sum())
         as_wrap = chances * (1 - share) * likely[True][kind]
         as_break = (1 - chances) * likely[False][kind]
-        wrapped = np.where(breaks.goes_on, 1.0, as_wrap / (as_wrap + as_break))
+        wrapped = np.where(breaks.continues, 1.0, as_wrap / (as_wrap + as_break))
     return unsure & (wrapped < 0.5)
 
 

@@ -67,7 +67,7 @@ def paragraphs_of(text: str, line_wrap: LineWrap) -> list[str]:
     together = close.blanks[1:] == 0
     if not come_from_wrapping(breaks, together):
         return _resumed(_kept_paragraphs(lines, breaks))
-    is_ended = (wrap_chances(breaks, together) < 0.5) & ~breaks.goes_on
+    is_ended = (wrap_chances(breaks, together) < 0.5) & ~breaks.continues
 
     def is_verse(start: int, end: int) -> bool:
         """Whether most lines of a paragraph were ended on purpose, as in verse, lists and signatures."""
@@ -95,7 +95,7 @@ def _wrapped_paragraphs(lines: Lines, breaks: Breaks, is_verse: Callable[[int, i
     is_set = together & are_set(lines.texts, breaks, wrap_chances(breaks, together))
     deeper = together & (lines.indents[1:] > lines.indents[:-1])
     num_deeper = np.count_nonzero(deeper)
-    if num_deeper > num_blank and np.count_nonzero(breaks.goes_on[deeper]) < _RARE * num_deeper:
+    if num_deeper > num_blank and np.count_nonzero(breaks.continues[deeper]) < _RARE * num_deeper:
         # Indents, and not blank lines, mark where paragraphs begin: deeper ones than the least that is no exception.
         levels, counts = np.unique(lines.indents, return_counts=True)
         usual = next(iter(levels[counts > _RARE * len(lines.indents)]), levels[counts.argmax()])
@@ -168,18 +168,18 @@ def _is_narrow_prose(breaks: Breaks, start: int, end: int, most: float = math.in
     width = breaks.length[start:end].max()
     return (
         width < most
-        and breaks.goes_on[inside].mean() + (breaks.reach[inside] > width).mean() >= _LEAST_NARROW
+        and breaks.continues[inside].mean() + (breaks.reach[inside] > width).mean() >= _LEAST_NARROW
     )
 
 
 def _resumed(paragraphs: Iterable[str]) -> list[str]:
-    """Paragraphs, those joined of which one ends and the next begins within a sentence, as at the end of a page; not
-    where most do, as the entries of a list."""
+    """Join paragraphs that end within a sentence with the next one, as at the end of a page; not if most end so, as
+    the entries of a list."""
     paragraphs = list(paragraphs)
     groups: list[list[str]] = []
     size = 0
     for paragraph in paragraphs:
-        if groups and _goes_on_behind(groups[-1][-1], size, paragraph):
+        if groups and _continues_after(groups[-1][-1], size, paragraph):
             groups[-1].append(paragraph)
             size += len(paragraph)
         else:
@@ -190,7 +190,7 @@ def _resumed(paragraphs: Iterable[str]) -> list[str]:
     return [_join(group) if len(group) > 1 else group[0] for group in groups]
 
 
-def _goes_on_behind(paragraph: str, size: int, following: str) -> bool:
+def _continues_after(paragraph: str, size: int, following: str) -> bool:
     """Whether a paragraph of so many characters with this end continues in the following one."""
     first = following.lstrip(QUOTES)[:1]
     if not (first.islower() or following[0] in _CONTINUING) or "\n" in paragraph or "\n" in following:

@@ -191,8 +191,8 @@ class _Tokens:
         if token is None:
             return f"<{number}>"
         if self._prefix:
-            goes_on = token.startswith(self._prefix)
-            return token.removeprefix(self._prefix) if goes_on else f" {token}"
+            continues = token.startswith(self._prefix)
+            return token.removeprefix(self._prefix) if continues else f" {token}"
         if token.startswith("▁"):
             return token.replace("▁", " ")
         return self._tokenizer.decode([number], skip_special_tokens=False)

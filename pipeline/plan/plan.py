@@ -72,7 +72,7 @@ def make_plan(
         config: its `cluster.workers` is not looked at.
         memory_bytes: of one device, in place of the card's own.
         mfu: share of the peak to be expected; None takes the MFU of earlier runs, or a usual one.
-        vocab_size: entries that the configuration of tokens asks for which are not there yet.
+        vocab_size: entries of the vocabulary, if the tokens do not exist yet.
 
     Raises:
         ConfigError, MismatchError, ReferenceNotFoundError: objective, network and tokens do not fit.

@@ -50,7 +50,7 @@ def run_rank(directory: Path, rank: Rank) -> None:
     """Body of every worker: train the run in a directory as far as it goes."""
     torch.set_num_threads(rank.num_threads)
     run = RunDirectory(directory)
-    # Where a GPU is full already, the first exchange is what fails.
+    # On a full GPU, the first exchange fails.
     with memory_explained(run, rank.rank), ExitStack() as ending:
         if trains_on_cuda():
             # Before the first exchange, which takes the current device.

@@ -270,16 +270,16 @@ def _is_part_of_row(
     """Whether more digits follow the separators of a number: a row of a table, or a longer code."""
     text, inside = candidate.text, {separator.strip() or " " for separator in candidate.separators}
 
-    def goes_on(left: int) -> bool:
+    def continues(left: int) -> bool:
         return (text[groups[left][1] : groups[left + 1][0]].strip() or " ") in inside
 
-    if first > 0 and goes_on(first - 1):
+    if first > 0 and continues(first - 1):
         before = text[slice(*groups[first - 1])], text[groups[first - 1][1] : groups[first][0]]
         more = is_thousands((before[0], *candidate.groups), (before[1], *candidate.separators))
         uniform = len({len(before[0]), *map(len, candidate.groups)}) == 1
         if more or uniform or not trunk:
             return True
-    if last == len(groups) or not goes_on(last - 1):
+    if last == len(groups) or not continues(last - 1):
         return False
     lengths = [stop - start for start, stop in groups]
     again = lengths[last : last + last - first] == lengths[first:last]

@@ -232,8 +232,8 @@ class RunLog:
             self._seals.close_stretch()
 
     def close(self) -> None:
-        """Close the file, in which everything was written when it was logged, and have the rest of it sent, for half a
-        minute at most. Closing twice is closing once."""
+        """Close the file and have its unsent rest sent, for half a minute at most. Entries were written when they were
+        logged. Closing twice is closing once."""
         if self._descriptor >= 0:
             with suppress(StorageError):
                 self.sync()
