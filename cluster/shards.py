@@ -94,7 +94,7 @@ def map_shards(
     max_in_flight: int | None = None,
     before: Callable[[], object] | None = None,
 ) -> list[ShardRecord]:
-    """Make every shard in `directory` that is not there yet and return all records, in the order of `shards`, without
+    """Make every shard in `directory` that does not exist yet and return all records, in the order of `shards`, without
     their notes. Tiny shards, where there are many, share Ray tasks.
 
     Needs a Ray cluster whose nodes all see `directory`, unless all shards are there.

@@ -78,7 +78,7 @@ def prepare(
         inputs: the source files, where they are listed already and everything that is named is known to be there.
 
     Raises:
-        MissingInputError: a source names files that do not exist, or an evaluation set is not there.
+        MissingInputError: a source names files that do not exist, or an evaluation set does not exist.
         EmptyCorpusError: the sources hold no usable document.
         TooManyRejectsError: more than `max_rejects` inputs are unreadable; finished shards are kept.
         ConfigError: `out` holds other data and `replace` is False, or `out` holds nothing while others have published

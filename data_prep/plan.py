@@ -34,7 +34,7 @@ def plan_preparation(
 
     Raises:
         MissingInputError: a path or pattern matches nothing, or the pretrained tokenizer or an evaluation set
-            is not there.
+            does not exist.
         ConfigError: `decontaminate` names what `evaluation_texts` does not give.
     """
     if inputs is None:

@@ -47,7 +47,7 @@ class _Memory(NamedTuple):
 
 
 class TokenStore:
-    """The tokenised documents of one preparation. Pickles as its path: workers map the files anew."""
+    """The tokenised documents of one preparation. Pickles as its path: workers map the files again."""
 
     path: Path
     """Directory of the store, or of the copy of it on this machine."""

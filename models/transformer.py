@@ -293,7 +293,7 @@ def choose_backend(
     weights. Everything else is `sdpa`.
 
     Args:
-        capability: compute capability of the device; None asks it, and takes one that is not there for a new one.
+        capability: compute capability of the device; None asks it, and takes one that does not exist for a new one.
 
     Raises:
         ValueError: `varlen` is asked for where it cannot work; says why.

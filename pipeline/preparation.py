@@ -37,7 +37,7 @@ def load_preparation(path: Path, overrides: Sequence[str] = ()) -> PreparationCo
     """Read and validate a data configuration, and check that its files, tokenizer, filters and evaluation sets exist.
 
     Raises:
-        MissingInputError: the configuration or something that it names is not there.
+        MissingInputError: the configuration or something that it names does not exist.
         ConfigError: every problem at once. Where a part of the configuration is wrong, the files of the other parts
             are checked nevertheless.
     """

@@ -1,6 +1,6 @@
 """Places of artefacts, directories and fsspec URIs such as s3://bucket/corpus/tokens; and sizes as people write them.
 
-A directory is a `Path` and a URI a `str`, so that no URI is ever taken for a relative path: pathlib would make
+A directory is a `Path` and a URI a `str`, so that no URI is ever seen as a relative path: pathlib would make
 `s3:/bucket` of it.
 """
 

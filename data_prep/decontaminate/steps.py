@@ -24,7 +24,7 @@ from data_prep.text.words import split_words
 from data_prep.workspace import Workspace
 
 VERSION = 2
-"""Raised when the code changes what it makes, so that older artefacts are not taken for current."""
+"""Raised when the code changes what it makes, so that older artefacts do not count as current."""
 EVALUATION, HITS = "evaluation-ngrams", "decontamination-hits"
 _COUNTS_FILE = "document_counts.npy"
 
@@ -147,7 +147,7 @@ def check_evaluation_texts(settings: DecontaminationConfig, texts: EvaluationTex
 
     Raises:
         ConfigError: tasks are named, but there is nothing that gives their texts, or it does not know a name.
-        MissingInputError: an evaluation set is not there.
+        MissingInputError: an evaluation set does not exist.
     """
     if not settings.tasks:
         return

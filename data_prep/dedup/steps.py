@@ -24,7 +24,7 @@ from data_prep.selection import selection_file, selection_files
 from data_prep.workspace import Workspace, library_versions
 
 VERSION = 3
-"""Raised when the code changes what a step makes, so that older work is not taken for current."""
+"""Raised when the code changes what a step makes, so that older work does not count as current."""
 ID_HASHES, ID_REPEATS = "id-hashes", "id-repeats"
 DOCUMENT_HASHES, DOCUMENT_REPEATS = "document-hashes", "document-repeats"
 PARAGRAPH_HASHES, PARAGRAPH_REPEATS = "paragraph-hashes", "paragraph-repeats"

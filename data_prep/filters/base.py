@@ -39,7 +39,7 @@ class FilterConfig(BaseModel, ABC):
         """The filter; what it needs is loaded.
 
         Raises:
-            MissingInputError: a file that the settings name is not there.
+            MissingInputError: a file that the settings name does not exist.
         """
 
 
@@ -93,6 +93,6 @@ def file_identity(path: Path | None, key: str) -> str | None:
     """The hash of the file's content, which enters fingerprints in the place of its path.
 
     Raises:
-        MissingInputError: it is not there.
+        MissingInputError: it does not exist.
     """
     return None if path is None else hash_file(require_file(path, key))[0]

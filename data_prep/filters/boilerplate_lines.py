@@ -80,11 +80,11 @@ class BoilerplateLinesConfig(FilterConfig):
     notices: tuple[str, ...] = NOTICES
     """Lines of at most `max_notice_words` words that hold one, in capitals or not, are removed."""
     max_notice_words: int = Field(default=30, ge=0)
-    """Words of the longest line that is taken for a notice."""
+    """Words of the longest line that is seen as a notice."""
     commands: tuple[str, ...] = COMMANDS
     """Lines of at most `max_command_words` words that begin with one, in capitals or not, are removed."""
     max_command_words: int = Field(default=8, ge=0)
-    """Words of the longest line that is taken for a command."""
+    """Words of the longest line that is seen as a command."""
     copyright: bool = True
     """Remove lines of at most `max_notice_words` words that begin with a copyright mark and a year."""
     min_separators: int = Field(default=2, ge=0)

@@ -65,7 +65,7 @@ class C4Config(FilterConfig):
         """A filter that removes lines and drops pages; counts `lines_removed`.
 
         Raises:
-            MissingInputError: the list of bad words is not there.
+            MissingInputError: the list of bad words does not exist.
         """
         bad_words: list[str] = []
         if self.bad_words is not None:

@@ -112,7 +112,7 @@ class LanguageConfig(FilterConfig):
         """A filter that may set `lang`.
 
         Raises:
-            MissingInputError: the model is not there.
+            MissingInputError: the model does not exist.
             ConfigError: `fasttext` is not installed, or a language is not known.
         """
         classify = _load_fasttext(self, self.model) if self.model else _load_py3langid(self)

@@ -18,7 +18,7 @@ from data_prep.text import clean_text
 
 MAX_LINE_BYTES = 64 << 20
 MISSING = object()
-"""The value of a field that is not there."""
+"""The value of a field that does not exist."""
 _MAX_LANGUAGE_CHARACTERS = 35
 """The longest tag that RFC 5646 (section 4.4.1) asks programs to hold."""
 _FIRST_INEXACT_NUMBER = 2.0**53

@@ -73,7 +73,7 @@ def read_site(path: str) -> Site:
     """Read the header of a dump, which lies before its first page.
 
     So every part of a dump can be rendered by the same rules. A compressed file whose beginning is damaged is
-    taken for a dump without header.
+    seen as a dump without header.
     """
     header = b""
     for chunk in to_utf8(read_chunks(path)):

@@ -25,7 +25,7 @@ from data_prep.sources.base import FilePart, LeftOut, Skipped, SourceConfig
 from data_prep.workspace import Workspace, library_versions
 
 VERSION = 6
-"""Raised when the code changes what it makes, so that older artefacts are not taken for current."""
+"""Raised when the code changes what it makes, so that older artefacts do not count as current."""
 SHOWN_EXAMPLES = 100
 """Dropped documents that the manifest shows at most."""
 SHOWN_NAMES = 100

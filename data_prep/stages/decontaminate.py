@@ -24,7 +24,7 @@ from data_prep.selection import Selection, load_selection, selection_files, writ
 from data_prep.workspace import Workspace
 
 VERSION = 2
-"""Raised when the code changes what it makes, so that older artefacts are not taken for current."""
+"""Raised when the code changes what it makes, so that older artefacts do not count as current."""
 
 
 def decontaminate(
@@ -37,7 +37,7 @@ def decontaminate(
 
     Raises:
         ConfigError: a task is unknown, or one of its files is not what its name says.
-        MissingInputError: an evaluation set is not there.
+        MissingInputError: an evaluation set does not exist.
     """
     settings, least = job.config.decontaminate, job.config.min_characters
     digest, evaluation_files = identify(texts(settings))

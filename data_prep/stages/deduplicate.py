@@ -23,7 +23,7 @@ from data_prep.selection import Selection, selection_files, write_selection
 from data_prep.workspace import Workspace
 
 VERSION = 5
-"""Raised when the code changes what it makes, so that older artefacts are not taken for current."""
+"""Raised when the code changes what it makes, so that older artefacts do not count as current."""
 
 
 def deduplicate(job: Workspace, documents: Manifest) -> Manifest:

@@ -28,7 +28,7 @@ from data_prep.tokenizers.training import train_tokenizer
 from data_prep.workspace import Workspace
 
 VERSION = 4
-"""Raised when the code changes what it makes, so that older artefacts are not taken for current."""
+"""Raised when the code changes what it makes, so that older artefacts do not count as current."""
 SAMPLE = "tokenizer-sample"
 """The work artefact that training documents are drawn with, and its directory."""
 
@@ -37,7 +37,7 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
     """Make the `tokenizer` artefact.
 
     Raises:
-        MissingInputError: the tokenizer that is asked for is not there.
+        MissingInputError: the tokenizer that is asked for does not exist.
         ConfigError: it cannot be used.
     """
     wanted = job.config.tokenizer

@@ -21,7 +21,7 @@ from data_prep.selection import load_selection, selection_files, write_selection
 from data_prep.workspace import Workspace
 
 VERSION = 1
-"""Raised when the code changes what it makes, so that older artefacts are not taken for current."""
+"""Raised when the code changes what it makes, so that older artefacts do not count as current."""
 
 
 def take_down(job: Workspace, documents: Manifest, selection: Manifest, ids: Sequence[str]) -> Manifest:

@@ -25,7 +25,7 @@ from data_prep.tokenizers.special import find_special_tokens, tokenizer_facts
 from data_prep.workspace import Workspace, library_versions
 
 VERSION = 4
-"""Raised when the code changes what it makes, so that older artefacts are not taken for current."""
+"""Raised when the code changes what it makes, so that older artefacts do not count as current."""
 
 
 def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer: Manifest) -> Manifest:

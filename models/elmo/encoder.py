@@ -156,7 +156,7 @@ class ElmoEncoder(nn.Module):
     """A token layer shared by both directions, and `num_layers` LSTM layers in each (Peters et al. 2018, sections 3.1
     and 3.4).
 
-    From the second LSTM on, a layer adds its input to its output. LSTMs begin anew in every piece; the released code
+    From the second LSTM on, a layer adds its input to its output. LSTMs begin again in every piece; the released code
     carried their state from one batch to the next.
 
     Args:

@@ -187,7 +187,7 @@ def read_trainer_state(checkpoint: Path) -> TrainerState:
     """`trainer.json` of a checkpoint, and what its manifest says of the run.
 
     Raises:
-        CorruptCheckpointError: one of them is not there, or says something else.
+        CorruptCheckpointError: one of them does not exist, or says something else.
     """
     with contents_of(checkpoint / TRAINER_FILE, CorruptCheckpointError):
         plain = orjson.loads(read_bytes(checkpoint / TRAINER_FILE))
@@ -205,7 +205,7 @@ def read_model_config(checkpoint: Path) -> NetworkConfig:
     """`model.json` of a checkpoint.
 
     Raises:
-        CorruptCheckpointError: it is not there, or describes no network.
+        CorruptCheckpointError: it does not exist, or describes no network.
     """
     with contents_of(checkpoint / MODEL_CONFIG_FILE, CorruptCheckpointError):
         plain = orjson.loads(read_bytes(checkpoint / MODEL_CONFIG_FILE))

@@ -125,7 +125,7 @@ def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]
     """The dry run of a configuration: its figures, computed without starting anything.
 
     Args:
-        file: the configuration's; a store that is not there must then be made by a configuration that is found.
+        file: the configuration's; a store that does not exist must then be made by a configuration that is found.
 
     Raises:
         MissingInputError: no configuration makes such a store.

@@ -169,7 +169,7 @@ class StoreUse:
 
     path: str
     tokens: int | None
-    """Tokens of its documents that are trained on; None where it is not there."""
+    """Tokens of its documents that are trained on; None where it does not exist."""
     read: int | None
     """Tokens that the run reads of it, by the weights of the stores; None where the run's length is not known."""
     epochs: float | None
@@ -187,8 +187,8 @@ def store_uses(config: PretrainConfig, duration: Duration) -> list[StoreUse]:
 
 
 def _tokens_of(config: PretrainConfig, number: int) -> int | None:
-    """Tokens of the documents of a store that are trained on; None where it is not there. Of a store at a URI, sources
-    and languages are not distinguished."""
+    """Tokens of the documents of a store that are trained on; None where it does not exist. Of a store at a URI,
+    sources and languages are not distinguished."""
     wanted = config.data.stores[number]
     try:
         if isinstance(wanted.path, str):

@@ -121,7 +121,7 @@ def roll_back(run: RunDirectory, store: CheckpointStore, step: int) -> None:
     """Make the checkpoint of `step` the newest one of the run, whose lock the caller holds.
 
     Later checkpoints are renamed to `step-*.rolled-back`, and the metrics of later steps count no more: they are logged
-    anew when these steps are made again. Where there is neither, nothing is done. After a kill in the middle, the same
+    again when these steps are made again. Where there is neither, nothing is done. After a kill in the middle, the same
     call does the rest.
 
     Raises:
@@ -139,7 +139,7 @@ def roll_back(run: RunDirectory, store: CheckpointStore, step: int) -> None:
 
 
 def require_not_lost(run: RunDirectory, start: Path | None) -> None:
-    """Raise CorruptCheckpointError if a run has had checkpoints and none is left: it would begin anew."""
+    """Raise CorruptCheckpointError if a run has had checkpoints and none is left: it would begin again."""
     if start is not None or (last := last_logged(run, LogKind.CHECKPOINT)) is None:
         return
     raise CorruptCheckpointError(

@@ -225,7 +225,7 @@ def read_results(found: Finished) -> Results:
 def commit_report(road: RoadConfig, found: Finished) -> Path:
     """Write the results and the pages, and commit them; returns the page.
 
-    The artefact's hashes cover the results. The pages beside them hold times and paths, and are made anew each time.
+    The artefact's hashes cover the results. The pages beside them hold times and paths, and are made again each time.
 
     Raises:
         StorageError: the file system refuses.

@@ -17,7 +17,7 @@ runs/NAME-1a2b3c4d/
     verified.json   which files of its data were hashed, and need not be as long as they are unchanged
     owner.json      the fence: which group of workers the run belongs to
     stop.json       the request to stop (`cluster.stopping`)
-    index-cache/    which documents make the samples of this epoch and the next; made anew when it is missing
+    index-cache/    which documents make the samples of this epoch and the next; made again when it is missing
     checkpoints/    step-00000100/ ... each committed like any artefact
     heartbeats/     signs of life of every rank: rank-00000 ...
     stacks/         stacks of ranks that stood still

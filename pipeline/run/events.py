@@ -52,7 +52,7 @@ class Event(StrEnum):
     WORKERS_LOST = "workers-lost"
     """Workers died, and the group is started again where restarts are left."""
     RESTARTS_RENEWED = "restarts-renewed"
-    """The run made progress since its restarts were counted; they are counted anew."""
+    """The run made progress since its restarts were counted; they are counted again."""
     STRAGGLER = "straggler"
     """Workers are slower than the group."""
     PROFILED = "profiled"
@@ -60,7 +60,7 @@ class Event(StrEnum):
     TRACKING_BEHIND = "tracking-behind"
     """The tracking store did not take the whole log."""
     INDEX_DAMAGED = "index-damaged"
-    """A cached index of an epoch was not what was written, and is made anew."""
+    """A cached index of an epoch was not what was written, and is made again."""
     INDEX_NOT_CACHED = "index-not-cached"
     """The index of an epoch could not be cached."""
 

@@ -40,7 +40,7 @@ _SLOW_PARTS = frozenset({"saving", "loading"})
 """Parts that take as long as storage does, every time."""
 _RECORD_BYTES = 512
 _REARM_SHARE = 0.01
-"""Share of the timeout that may pass before the alarm is set anew: setting it starts a thread (70 us)."""
+"""Share of the timeout that may pass before the alarm is set again: setting it starts a thread (70 us)."""
 
 
 class Beat(BaseModel):

@@ -5,7 +5,7 @@
 
 KEY is a hash of the dataset's fingerprint and of the code that makes its indices. The first rank that needs an epoch
 makes it under a lock, and the others wait for it. A resumed run finds it. An index is verified when it is opened; one
-that is missing or damaged is made anew.
+that is missing or damaged is made again.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _answer(row: Row, context: str, text: Any, start: Any) -> Answer:
     """The answer at its place.
 
     Raises:
-        ConfigError: it is no text, is empty, or is not there.
+        ConfigError: it is no text, is empty, or does not exist.
     """
     remedy = "copy the answer from its passage letter by letter, or leave the row out"
     if not isinstance(text, str) or not text.strip():

@@ -78,7 +78,7 @@ Jobs = Mapping[tuple[str, str], int]
 
 
 class ClusterWatch:
-    """A cluster; reached anew after it did not answer. All methods raise ClusterUnreachableError."""
+    """A cluster; connected again after it did not answer. All methods raise ClusterUnreachableError."""
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -113,7 +113,7 @@ _OF_A_GPU = (
 
 
 class ClozeCollector(Collector):
-    """Reads everything anew at every scrape."""
+    """Reads everything again at every scrape."""
 
     def __init__(
         self, runs: RunsReader, data: Sequence[Path] = (), cluster: ClusterWatch | None = None

@@ -148,7 +148,7 @@ def load_ladder(path: Path, overrides: list[str]) -> Ladder:
     """Read a ladder and all configurations that it names.
 
     Raises:
-        MissingInputError: a file is not there.
+        MissingInputError: a file does not exist.
         ConfigError: every problem of every file at once.
     """
     config = load_config(LadderConfig, path, overrides)
