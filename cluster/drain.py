@@ -20,13 +20,12 @@ import psutil
 
 from cluster.artefacts.errors import ClozeError
 from cluster.connecting import host_and_port, tcp_answers
+from cluster.ray_internals import JOB_VARIABLE
 
 _POLL_S = 1.0
 _SILENCE_S = 15.0
 """Longest wait for a dashboard that does not answer."""
 _DASHBOARD = "http://127.0.0.1:8265"
-_JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Ray sets it in the processes of a job."""
 _HEAD_VARIABLE = "RAY_ADDRESS"
 """KubeRay sets it in all containers."""
 
@@ -87,7 +86,7 @@ def jobs_of(processes: Iterable[psutil.Process]) -> set[str]:
     for process in processes:
         with suppress(psutil.Error, KeyError, ValueError, TypeError):
             if _is_verb(process):
-                found.add(json.loads(process.environ()[_JOB_VARIABLE])["metadata"]["job_submission_id"])
+                found.add(json.loads(process.environ()[JOB_VARIABLE])["metadata"]["job_submission_id"])
     return found
 
 

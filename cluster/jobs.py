@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.artefacts.errors import ClozeError, ReferenceNotFoundError
 from cluster.connecting import (
+    TIMEOUT_S,
     access_refused,
     dashboard_at,
     require_dashboard,
@@ -27,10 +28,13 @@ from cluster.connecting import (
     without_address_variables,
 )
 from cluster.local_cluster import own_cluster_at
+from cluster.ray_internals import node_loads
 from cluster.start_directory import START_DIRECTORY_VARIABLE
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
+
+    from cluster.node_load import NodeLoad
 
 STOP_SIGNAL = "SIGTERM"
 _POLL_S = 0.5
@@ -202,6 +206,17 @@ def ask_to_stop(client: JobSubmissionClient, submission_id: str) -> None:
     """Signal a job to stop, without waiting for its end."""
     with answering(client.get_address()):
         within(_ANSWER_S, lambda: client.stop_job(submission_id))
+
+
+def read_nodes(client: JobSubmissionClient) -> list[NodeLoad]:
+    """The nodes of a cluster by name, then the nodes that died during its life.
+
+    Raises:
+        ClusterUnreachableError: the dashboard does not answer.
+    """
+    with answering(client.get_address()):
+        found = node_loads(client, TIMEOUT_S)
+    return sorted(found, key=lambda node: (not node.is_alive, node.name))
 
 
 @contextmanager

@@ -34,11 +34,10 @@ from cluster.artefacts.private import (
     require_private,
 )
 from cluster.connecting import named_address, require_dashboard
+from cluster.ray_internals import JOB_VARIABLE, LOOPBACK_VARIABLE
 
 STATE_VARIABLE = "CLOZE_LOCAL_CLUSTER"
 """Environment variable with the path of the state file; default: one under `~/.cache/cloze`."""
-LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""At 0, Ray listens on loopback addresses only, and accepts 127.0.0.1 as a node's address."""
 STOP_COMMAND = "cloze stop --cluster"
 _TEMP_PREFIX = "o-"
 _TOKEN_FILE = "auth_token"
@@ -50,7 +49,7 @@ _OF_ONE_JOB = ("CLOZE_", "MLFLOW_")
 _OF_ANOTHER_CLUSTER = (
     "RAY_ADDRESS",
     "RAY_API_SERVER_ADDRESS",
-    "RAY_JOB_CONFIG_JSON_ENV_VAR",
+    JOB_VARIABLE,
     "RAY_AUTH_TOKEN",
 )
 _log = logging.getLogger(__name__)

@@ -20,12 +20,10 @@ import psutil
 from cluster import logs, signals
 from cluster.artefacts.errors import ClozeError, ClusterUnreachableError, PreemptedError, WorkersLostError
 from cluster.connecting import host_and_port, tcp_answers
-from cluster.ray_internals import own_raylet_socket
+from cluster.ray_internals import NODE_PROCESS, RECONNECT_VARIABLE, own_raylet_socket
 
-_NODE_PROCESS = "raylet"
-_RECONNECT_VARIABLE = "RAY_gcs_rpc_server_reconnect_timeout_s"
-"""Seconds that Ray lets a head be away, which may come back where its state is kept in Redis."""
 _RECONNECT_S = 60.0
+"""Ray's own value of `RECONNECT_VARIABLE`."""
 _SHARE = 0.75
 """This program ends after this share of those seconds: before Ray ends it."""
 _POLL_S = 3.0
@@ -51,7 +49,7 @@ def cluster_watched() -> Iterator[None]:
     }
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error, OSError):
-            if process.info["name"] == _NODE_PROCESS and any(socket in word for word in process.cmdline()):
+            if process.info["name"] == NODE_PROCESS and any(socket in word for word in process.cmdline()):
                 watches["ray-node"] = (_watch_node, os.pidfd_open(process.pid))
                 break
     for name, (watch, subject) in watches.items():
@@ -66,7 +64,7 @@ def _watch_node(descriptor: int, over: threading.Event) -> None:
     select.select([descriptor], [], [])
     os.close(descriptor)
     message = (
-        f"Ray's node process ({_NODE_PROCESS}) on this machine died, and its tasks with it. The kernel's log says so"
+        f"Ray's node process ({NODE_PROCESS}) on this machine died, and its tasks with it. The kernel's log says so"
         " if it was out of memory (`dmesg | grep -i kill`)."
     )
     _end(WorkersLostError, message, over)
@@ -74,7 +72,7 @@ def _watch_node(descriptor: int, over: threading.Event) -> None:
 
 def _watch_head(address: str, over: threading.Event) -> None:
     host, port = host_and_port(address, 0)
-    patience_s = _SHARE * float(os.environ.get(_RECONNECT_VARIABLE, _RECONNECT_S))
+    patience_s = _SHARE * float(os.environ.get(RECONNECT_VARIABLE, _RECONNECT_S))
     answered_s = time.monotonic()
     while time.monotonic() - answered_s < patience_s:
         if over.wait(_POLL_S):

@@ -1,15 +1,27 @@
-"""All uses of Ray's private names: functions that are replaced for the length of a call, each with its reason.
+"""All uses of Ray's undocumented names: functions that are replaced for the length of a call, each with its reason.
 
 A test has the list of these names, and fails with those that an update of Ray removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster import signals
+from cluster.node_load import GpuLoad, NodeLoad
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Ray sets it in the processes of a job: JSON with the job's id in `metadata`."""
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""At 0, Ray listens on loopback addresses only, and accepts 127.0.0.1 as a node's address."""
+RECONNECT_VARIABLE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""Seconds that Ray lets a head be away, which may come back where its state is kept in Redis."""
+NODE_PROCESS = "raylet"
 
 
 @contextmanager
@@ -83,15 +95,41 @@ def automatic_address() -> str:
     return get_ray_address_from_environment("auto", None)
 
 
-def node_summaries(client: Any, timeout_s: float) -> list[dict[str, Any]]:
-    """The nodes of a cluster with their load, as the dashboard's own page gets them: no public call has the load.
-
-    Args:
-        client: a `JobSubmissionClient`, which knows address and token.
-    """
+def node_loads(client: JobSubmissionClient, timeout_s: float) -> list[NodeLoad]:
+    """Load of a cluster's nodes, as the dashboard's own page gets it: no public call has it."""
     answer = client._do_request("GET", "/nodes?view=summary", timeout=timeout_s)
     answer.raise_for_status()
-    return answer.json()["data"]["summary"]
+    return [_of_summary(summary) for summary in answer.json()["data"]["summary"]]
+
+
+def _of_summary(summary: Mapping[str, Any]) -> NodeLoad:
+    raylet = summary.get("raylet") or {}
+    # (total, available, percent, used); load averages of 1, 5 and 15 minutes, of the machine and by processor.
+    memory, load = summary.get("mem") or (), summary.get("loadAvg") or ()
+    cpu, disk = summary.get("cpu"), (summary.get("disk") or {}).get("/") or {}
+    return NodeLoad(
+        name=str(summary.get("hostname") or raylet.get("nodeManagerHostname") or raylet.get("nodeId") or "?"),
+        cpu_ratio=None if cpu is None else cpu / 100,
+        load_average=load[0][0] if load else None,
+        memory_bytes=memory[3] if memory else None,
+        memory_ratio=memory[2] / 100 if memory else None,
+        disk_free_bytes=disk.get("free"),
+        gpus=tuple(_of_gpu(gpu) for gpu in summary.get("gpus") or ()),
+        is_alive=raylet.get("state") == "ALIVE",
+    )
+
+
+def _of_gpu(gpu: Mapping[str, Any]) -> GpuLoad:
+    used, total, busy, power = (
+        gpu.get(key) for key in ("memoryUsed", "memoryTotal", "utilizationGpu", "powerMw")
+    )
+    return GpuLoad(
+        number=int(gpu.get("index", 0)),
+        ratio=None if busy is None else busy / 100,
+        memory_bytes=None if used is None else used * 2**20,
+        memory_ratio=used / total if used is not None and total else None,
+        power_watts=None if power is None else power / 1000,
+    )
 
 
 def own_raylet_socket() -> str | None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.artefacts.owner import is_in_use
 from cluster.artefacts.shard_records import LOG_NAME, ShardProgress, read_progress, read_status
-from cluster.jobs import connect, list_jobs
-from cluster.node_load import NodeLoad, read_nodes
+from cluster.jobs import connect, list_jobs, read_nodes
+from cluster.node_load import NodeLoad
 from pipeline.run.submission import VERB_KEY
 from pipeline.watch.run_status import RUNNING, Runs, RunsReader, load_of
 

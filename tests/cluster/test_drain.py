@@ -16,6 +16,7 @@ from ray.job_submission import JobStatus
 
 from cluster import drain, jobs
 from cluster.artefacts.errors import ClusterUnreachableError
+from cluster.ray_internals import JOB_VARIABLE
 
 VERB = """
 import signal, sys, time
@@ -72,7 +73,7 @@ def test_jobs_elsewhere_are_stopped_while_verbs_here_still_save_and_no_verb_is_a
 ):
     (tmp_path / "cloze").write_text(DEAF)
     config = json.dumps({"metadata": {"job_submission_id": "here"}})
-    slow = start(str(tmp_path / "cloze"), env={"RAY_JOB_CONFIG_JSON_ENV_VAR": config})
+    slow = start(str(tmp_path / "cloze"), env={JOB_VARIABLE: config})
     refusals, asked = [ClusterUnreachableError("busy")], []
     running = {"here": "RUNNING", "elsewhere": "RUNNING", "over": "SUCCEEDED"}
 
