@@ -166,7 +166,7 @@ def note(number: int) -> None:
 
 
 @contextmanager
-def goes_on_by(next_step: str, kept: str) -> Iterator[None]:
+def continued_by(next_step: str, kept: str) -> Iterator[None]:
     """Set how the work of the block continues after a signal ended it.
 
     Args:

@@ -176,7 +176,7 @@ def _report(
     """Say what was submitted, or that it runs already; with `wait`, end as the job ends."""
     from cluster.jobs import find_job, follow_logs
     from cluster.local_cluster import own_cluster_at
-    from cluster.signals import goes_on_by
+    from cluster.signals import continued_by
 
     job = find_job(client, submission_id)
     submitted = {"started": started, "address": client.get_address()}
@@ -193,7 +193,7 @@ def _report(
         typer.echo(f"\nNext: cloze logs --follow {where}   |   cloze stop {where}", err=True)
         return
     follow = f"cloze logs --follow {submission_id}"
-    with goes_on_by(follow, kept=f"the job, which continues; to end it: cloze stop {submission_id}"):
+    with continued_by(follow, kept=f"the job, which continues; to end it: cloze stop {submission_id}"):
         ended = follow_logs(client, submission_id, _write)
     if as_json:
         print_json(_as_dict(ended) | submitted)

@@ -80,7 +80,7 @@ def top(
         Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES).print(page())
         return
     with (
-        signals.goes_on_by("cloze top", kept="everything: it only looks"),
+        signals.continued_by("cloze top", kept="everything: it only looks"),
         Live(page(), console=Console(), screen=True, auto_refresh=False) as live,
     ):
         while True:

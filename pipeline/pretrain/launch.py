@@ -236,7 +236,7 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
     """
     next_step = f"cloze resume {run.typed}"
     with (
-        signals.goes_on_by(next_step, kept="the run and its committed checkpoints"),
+        signals.continued_by(next_step, kept="the run and its committed checkpoints"),
         nullcontext() if held else run.held("its training"),
     ):
         logs.bind(run=run.path.name)

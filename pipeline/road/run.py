@@ -117,7 +117,7 @@ def run_stages(
     cluster = loaded.pretrain.cluster
     num_cpus = max(os.cpu_count() or 1, cluster.workers * cluster.cpus_per_worker)
     kept = "all finished stages, and of the one in progress what it committed"
-    with signals.goes_on_by(typed, kept), ray_runtime(address or cluster.address, num_cpus=num_cpus):
+    with signals.continued_by(typed, kept), ray_runtime(address or cluster.address, num_cpus=num_cpus):
         for number, (title, do) in enumerate(stages, 1):
             with _stage(f"{number}/{len(stages)}  {title}", title, typed, found.seconds):
                 do()

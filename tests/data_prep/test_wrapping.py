@@ -248,7 +248,7 @@ def test_lists_are_no_wrapped_prose(form):
     assert paragraphs_of("\n".join(lines), "auto") == lines
 
 
-def test_a_sentence_goes_on_behind_the_blank_lines_of_a_page_break():
+def test_a_sentence_continues_after_the_blank_lines_of_a_page_break():
     lines = wrapped(LETTER).split("\n")
     text = "\n\n".join([*map(wrapped, PROSE), "\n".join(lines[:2]), "\n" + "\n".join(lines[2:])])
     assert paragraphs_of(text, "auto") == [*PROSE, LETTER]

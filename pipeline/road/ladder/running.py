@@ -40,7 +40,7 @@ def run_stages(ladder: Ladder, command: str) -> None:
         (ladder.work / "logs").mkdir(parents=True, exist_ok=True)
     with (
         exclusive(ladder.work, "a ladder", in_use="wait for it, or choose another `name`"),
-        signals.goes_on_by(command, kept="finished stages, and checkpoints of the others"),
+        signals.continued_by(command, kept="finished stages, and checkpoints of the others"),
     ):
         prepare_tracking(ladder.config.runs_dir)
         stages = stages_of(ladder)

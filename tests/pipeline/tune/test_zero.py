@@ -50,6 +50,6 @@ def test_stopped_sharded_training_is_bit_identical_to_an_uninterrupted_one(cases
 
 
 @pytest.mark.parametrize("change", ["stage 1 -> plain", "plain -> stage 1"])
-def test_stopped_training_goes_on_in_another_stage(cases, change):
+def test_stopped_training_continues_in_another_stage(cases, change):
     assert cases[change]["losses"] == pytest.approx(cases["plain"]["losses"], abs=1e-5)
     assert cases[change]["metrics"] == cases["plain"]["metrics"]
