@@ -94,7 +94,7 @@ class DistilledLanguageModel(nn.Module):
         """
         own, theirs = self.head.dense.weight, self.teacher.head.dense.weight
         if (own.device, own.dtype) != (theirs.device, theirs.dtype) and not own.is_meta:
-            self._move_teacher(own)
+            torch.compiler.disable(self.teacher.to)(device=own.device, dtype=own.dtype)
         packed = {"cu_seqlens": cu_seqlens, "segment_ids": segment_ids, "read": soft_positions}
         compared = self.encoder(input_ids, **packed)
         self.teacher.encoder.transformer.varlen = self.encoder.transformer.varlen
@@ -109,10 +109,6 @@ class DistilledLanguageModel(nn.Module):
             similarity = F.cosine_similarity(compared.float(), wanted.float(), dim=-1)
             losses["cosine"] = (1 - similarity).sum()
         return losses, {"mlm": found.correct, EACH: found.each}
-
-    @torch.compiler.disable
-    def _move_teacher(self, like: Tensor) -> None:
-        self.teacher.to(device=like.device, dtype=like.dtype)
 
     def divergence(
         self, hidden: Tensor, teacher_hidden: Tensor, *, chunk_elements: int = CHUNK_ELEMENTS
