@@ -52,11 +52,23 @@ def test_demo_ends_with_a_checkpoint_and_a_score_for_each_task(small: Path):
     done = CliRunner().invoke(app, ["demo", "--out", str(small), "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
-    assert (report["steps"], report["held_out_samples"]) == (4, 16)
-    (checkpoint,) = list_checkpoints(RunDirectory(small / "runs" / report["run"]).checkpoints)
+    assert (report["steps"], report["held_out"]["steps"]) == (4, [0, 4])
+    name = report["reference"].partition("@")[0]
+    run = RunDirectory(small / "runs" / name)
+    assert run.config().evaluation.samples == 16
+    (checkpoint,) = list_checkpoints(run.checkpoints)
     assert step_of(checkpoint) == 4
     scores = {score["task"]: score["metrics"] for score in report["scores"]}
     assert set(scores) == {"code", "word_order"}
     assert 0 <= scores["word_order"]["accuracy"] <= 1
-    assert read_manifest(Path(report["scores_directory"])).kind == "scores"
-    assert Path(report["page"].removeprefix("file://")).is_file()
+    (directory,) = (small / "scores").glob("*/*@4")
+    assert read_manifest(directory).kind == "scores"
+    assert Path(report["page"]).is_file()
+
+    again = CliRunner().invoke(app, ["demo", "--out", str(small)], catch_exceptions=False)
+    assert again.exit_code == 0, again.output
+    first, last = report["held_out"]["values"]
+    assert f"{first:.3f} first, {last:.3f} ± 0." in again.stdout
+    assert "exact duplicates dropped" in again.stdout
+    assert f"cloze resume {name} " in again.stdout
+    assert again.stdout.rstrip().endswith(Path(report["page"]).resolve().as_uri())
