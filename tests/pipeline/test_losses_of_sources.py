@@ -11,8 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from data_prep.ragged import Ragged
 from data_prep.token_store import TokenStore
@@ -26,13 +24,12 @@ from models.losses import EACH, sums_by_group
 from pipeline.objectives.base import Batch
 from pipeline.objectives.vocabulary import make_vocabulary
 from pipeline.run.inputs import Inputs
-from pipeline.samples.formats import FORMATS, SINGLE_FORMATS, Format
+from pipeline.samples.formats import FORMATS, Format
 from pipeline.samples.mixture import StoreShare
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import NO_SOURCE, TokenSources, find_sources
-from pipeline.samples.rows import slices_of_row
+from pipeline.samples.packed import NO_SOURCE
 from tests.conftest import commit_tokens
-from tests.pipeline.materials import DOCUMENTS, LENGTHS, Corpus, open_samples
+from tests.pipeline.materials import open_samples
 from tests.pipeline.test_refusals import TINY, open_objective
 from tests.published_networks import PRESETS
 
@@ -151,23 +148,6 @@ def corrupted(inputs: Inputs, samples: Any) -> Batch:
 def first_term(inputs: Inputs) -> str:
     objective = inputs.config.objective
     return next(iter(objective.terms()))
-
-
-@given(DOCUMENTS, LENGTHS, st.sampled_from(SINGLE_FORMATS), st.integers(0, 2**31))
-def test_every_position_of_a_row_is_of_its_document(sentences, length: int, format: Format, seed: int):
-    corpus = Corpus(sentences)
-    cut = FORMATS[format](corpus.material(length, seed=seed))
-    numbers = np.arange(cut.num_rows)
-    slices = cut.epoch(0).look_up(numbers).slices
-    own = np.arange(len(sentences), dtype=np.int16) % 3
-    found = TokenSources(*find_sources(slices, numbers, length, own[slices.documents])).at(
-        np.arange(length * len(numbers))
-    )
-    expected = np.full((len(numbers), length), NO_SOURCE)
-    for row in numbers:
-        for one in slices_of_row(slices, int(row)):
-            expected[row, one.row_start : one.row_stop] = own[one.document]
-    assert (found == expected.reshape(-1)).all()
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -1,7 +1,6 @@
 """Searching texts for n-grams: everything that a plain loop finds, nothing else."""
 
 import errno
-import io
 from pathlib import Path
 
 import numpy as np
@@ -97,23 +96,6 @@ def test_real_articles_hold_the_parts_of_squad_that_a_plain_loop_finds(corpora):
     found = found_in(articles, evaluation)
     assert {(number, *hit[1:]) for number, hits in enumerate(found) for hit in hits} == expected
     assert len(expected) > 20
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(1000, dtype=np.uint32),
-        np.empty(0, dtype=np.int64),
-        np.arange(12).reshape(3, 4)[:, ::2],
-        np.array([(1, 2)], dtype=[("start", "<u4"), ("end", "<u8")]),
-        np.array([True, False]),
-    ],
-)
-def test_the_bytes_of_arrays_are_those_of_numpy(tmp_path, array):
-    save_array(tmp_path / "a.npy", array)
-    expected = io.BytesIO()
-    np.save(expected, np.ascontiguousarray(array))
-    assert (tmp_path / "a.npy").read_bytes() == expected.getvalue()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
