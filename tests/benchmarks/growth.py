@@ -13,20 +13,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import orjson
+import yaml
 
 from cluster.artefacts.shard_records import LOG_NAME
 from data_prep.decontaminate.config import EvaluationText
 from data_prep.layout import WORK
 from tests.benchmarks import mixture
-from tests.benchmarks.filters import web_filters
 
 SIZES = tuple(int(own) for own in os.environ.get("CLOZE_BENCHMARK_SIZES", "64 256").split())
 """MB of text."""
 SHARD_BYTES = 16_000_000
 EVALUATION_TEXTS = 2000
 NUM_PROCESSES = 1
+WEB = Path(__file__).parents[2] / "configs" / "filters" / "web.yaml"
+SETTINGS: dict[str, dict[str, Any]] = {
+    "language": {"allowed": ["en", "fr", "ko", "ro", "zh"]},
+    "gopher_quality": {"min_mean_word_length": 0.5, "min_stop_words": 0},
+}
+"""For the languages of the mixture, so that documents reach the last filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ def _prepare(num_bytes: int) -> dict[str, Stage]:
                         "lang_field": "lang",
                     }
                 ],
-                "filters": web_filters(),
+                "filters": _web_filters(),
                 "dedup": {"documents": True, "near": {}, "paragraphs": {}},
                 "decontaminate": {"tasks": ["drawn"]},
                 "tokenizer": {"vocab_size": 16384, "train_bytes": 8_000_000},
@@ -82,6 +89,12 @@ def _prepare(num_bytes: int) -> dict[str, Stage]:
         )
         prepare(config, evaluation_texts=lambda _: _evaluation_texts())
         return dict(_stages(config.out))
+
+
+def _web_filters() -> list[dict[str, Any]]:
+    """The filters of `web.yaml` for these languages."""
+    plain = yaml.safe_load(WEB.read_text("utf-8"))["filters"]
+    return [own | SETTINGS.get(own["kind"], {}) for own in plain]
 
 
 def _write_files(folder: Path, num_bytes: int) -> None:

@@ -11,7 +11,6 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import cycle
 from pathlib import Path
 
 import orjson
@@ -74,22 +73,9 @@ def _chinese(folder: Path) -> Iterator[str]:
         yield from _pieces(path.read_text("utf-8").splitlines(), CHINESE_CHARACTERS)
 
 
-def documents(num_bytes: int) -> Iterator[tuple[str, str]]:
-    """(language, text) in turn, as many bytes of each language, until there are `num_bytes`; then from the beginning,
-    with a mark in front."""
-    by_language = {label: cycle(enumerate(own)) for label, own in texts().items()}
-    written, rounds = dict.fromkeys(by_language, 0), dict.fromkeys(by_language, -1)
-    while sum(written.values()) < num_bytes:
-        label = min(written, key=lambda own: (written[own], own))
-        number, text = next(by_language[label])
-        rounds[label] += number == 0
-        text = f"{rounds[label]}\n{text}" if rounds[label] else text
-        written[label] += len(text.encode())
-        yield label, text
-
-
 def shuffled_documents(num_bytes: int, seed: int = 1) -> Iterator[tuple[str, str]]:
-    """Like `documents`, of the languages' sentences in ever new orders: hardly any two documents or lines are alike."""
+    """(language, text) in turn, as many bytes of each language, until there are `num_bytes`: sentences in ever new orders,
+    so that hardly any two documents or lines are alike."""
     draw = random.Random(seed)
     sentences = {
         label: [sentence for text in own for sentence in _SENTENCE_ENDS.split(text) if len(sentence) > 5]

@@ -26,7 +26,6 @@ IN_README = (
 """Files of this folder whose figures README has."""
 OTHERS = (
     "packing",
-    "filters",
     "growth",
     "plan_memory",
     "control_plane",
