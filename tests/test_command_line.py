@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ import typer.main
 from cluster.artefacts.manifest import seal
 from pipeline.commands.verbs import app
 from tests.pipeline import command
+from tests.surroundings import flip_bit, plain_environment
 
 CONFIG = """
 name: tiny
@@ -31,12 +31,10 @@ optimizer: {{lr: 1e-3}}
 
 def cloze(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command line as a user does; a traceback is never an answer."""
-    removed = ("CLOZE_", "MLFLOW_", "RAY_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
     done = subprocess.run(
         [Path(sys.executable).with_name("cloze"), *arguments],
         cwd=directory,
-        env=environment,
+        env=plain_environment(),
         capture_output=True,
         text=True,
     )
@@ -103,9 +101,7 @@ def test_exit_code_is_that_of_the_failure_where_nothing_can_be_printed(tmp_path:
 def test_damaged_shard_stops_a_run_with_20_naming_file_and_runbook(tmp_path: Path, store: Path):
     damaged = shutil.copytree(store, tmp_path / "tokens")
     shard = min(damaged.glob("*.arrow"))
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    flip_bit(shard)
     done = cloze(tmp_path, "pretrain", write_config(tmp_path, damaged))
     assert done.returncode == 20
     assert shard.name in done.stderr

@@ -33,6 +33,7 @@ from pipeline.run.log.log import RunLog
 from pipeline.run.submission import environment_of, prepare
 from tests.pipeline.mlflow_server import Server
 from tests.pipeline.process_group import PATIENCE_S
+from tests.surroundings import plain_environment
 from tests.test_command_line import CONFIG, write_config
 
 USER, PASSWORD, TOKEN = "planteduser", "pl@ntedpassword", "plantedsignature"
@@ -104,11 +105,10 @@ class Watched:
     """A command, and the arguments of all processes while it ran."""
 
     def __init__(self, directory: Path, *arguments: str, **variables: str) -> None:
-        removed = ("CLOZE_", "MLFLOW_", "RAY_")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
         home = directory / "home"
         home.mkdir(exist_ok=True)
-        environment = kept | {"RAY_TMPDIR": str(directory / "ray"), "CLOZE_CACHE": str(home)} | variables
+        kept = plain_environment() | variables
+        environment = kept | {"RAY_TMPDIR": str(directory / "ray"), "CLOZE_CACHE": str(home)}
         self.arguments: set[str] = set()
         done = threading.Event()
         # To a file, not a pipe: a process that the command left behind would keep a pipe open.

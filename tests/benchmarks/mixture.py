@@ -74,8 +74,8 @@ def _chinese(folder: Path) -> Iterator[str]:
 
 
 def shuffled_documents(num_bytes: int, seed: int = 1) -> Iterator[tuple[str, str]]:
-    """(language, text) in turn, as many bytes of each language, until there are `num_bytes`: sentences in ever new orders,
-    so that hardly any two documents or lines are alike."""
+    """(language, text) in turn, as many bytes of each language, until there are `num_bytes`: sentences in ever new
+    orders, so that hardly any two documents or lines are alike."""
     draw = random.Random(seed)
     sentences = {
         label: [sentence for text in own for sentence in _SENTENCE_ENDS.split(text) if len(sentence) > 5]

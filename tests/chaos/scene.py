@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import re
 import subprocess
@@ -27,6 +26,7 @@ from tests.chaos.injected import Injected
 from tests.chaos.progress import Progress
 from tests.pipeline.process_group import PATIENCE_S, Group
 from tests.pipeline.ranks import make_config
+from tests.surroundings import plain_environment
 
 STEPS = 160
 SAVED_EVERY = 20
@@ -154,8 +154,7 @@ class Scene:
         Args:
             inside: the start of a command that runs it on another host.
         """
-        removed = ("RAY_", "CLOZE_", "MLFLOW_")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
+        environment = plain_environment()
         command = [str(Path(sys.executable).with_name("cloze")), "resume", str(self.run.path), *overrides]
         with self.driver_log.open("wb") as stream:
             self.driver = subprocess.Popen([*inside, *command], env=environment, stdout=stream, stderr=stream)

@@ -34,6 +34,7 @@ from data_prep.token_store import TokenStore
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.verify import examine, verify_preparation
 from tests.data_prep.conftest import NUM_ARTICLES, NUM_BOOKS, NUM_DUPLICATES, NUM_SHORT, small_config
+from tests.surroundings import flip_bit
 
 MADE = [stage for stage in STAGES if stage not in (DECONTAMINATION, TAKEDOWN)]
 NUM_KEPT = NUM_ARTICLES + NUM_BOOKS - NUM_SHORT - NUM_DUPLICATES
@@ -202,10 +203,8 @@ def test_dry_run_counts_files_and_shards_and_writes_nothing(tmp_path, configure,
 )
 def test_a_flipped_byte_or_a_lost_file_is_found_and_costs_one_file(copy, configure, finished, file):
     path = copy / file
-    good = path.read_bytes()
-    data = bytearray(good)
-    data[len(data) // 2] ^= 0x10
-    path.write_bytes(data)
+    good = flip_bit(path)
+    damaged = path.read_bytes()
     with pytest.raises(CorruptArtefactError, match=path.name) as raised:
         verify_preparation(copy)
     assert "cloze data prepare" in raised.value.next_step
@@ -214,7 +213,7 @@ def test_a_flipped_byte_or_a_lost_file_is_found_and_costs_one_file(copy, configu
     quarantined = path.parent / "quarantine" / path.name
     assert made_again(configure(copy), finished) - beside == {file, str(quarantined.relative_to(copy))}
     assert path.read_bytes() == good
-    assert quarantined.read_bytes() == data
+    assert quarantined.read_bytes() == damaged
     path.unlink()
     assert made_again(configure(copy), finished) - beside == {file}
 

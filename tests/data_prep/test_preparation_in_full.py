@@ -22,6 +22,7 @@ from data_prep.token_store import TokenStore
 from data_prep.verify import verify_preparation
 from tests.data_prep.conftest import sentences, write_corpus
 from tests.pipeline.command import cloze
+from tests.surroundings import flip_bit
 
 EVALUATED = "Nobody but the old keeper knew why both lamps had burned through that whole winter night"
 BLURB = "This paragraph stands under every page of the site, and nobody reads it a second time."
@@ -173,10 +174,7 @@ def test_one_damaged_file_of_every_artefact_is_named_and_made_as_it_was(two_work
         for stage in STAGES
         if stage != TAKEDOWN
     ]
-    good = [path.read_bytes() for path in damaged]
-    for path, data in zip(damaged, good, strict=True):
-        middle = len(data) // 2
-        path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+    good = [flip_bit(path) for path in damaged]
     shutil.rmtree(out / "work" / "near-buckets")
     (out / "tokens" / "manifest.json").unlink()
     with pytest.raises(CorruptArtefactError) as raised:

@@ -20,6 +20,7 @@ from data_prep.ragged import Ragged
 from data_prep.selection import Selection, selection_files, write_selection
 from data_prep.token_store import TokenStore
 from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
+from tests.surroundings import flip_bit
 
 LANGS = ["en", "de"]
 SPECIAL = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
@@ -158,9 +159,7 @@ def test_a_store_opens_by_its_preparation_and_pickled_by_its_path(path, tmp_path
 
 def test_damage_is_named_with_the_command_that_repairs_it(path):
     file = path / token_files(3)[2]
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
+    data = flip_bit(file)
     with pytest.raises(CorruptArtefactError, match=file.name) as raised:
         TokenStore.open(path)
     assert "cloze data prepare" in raised.value.next_step

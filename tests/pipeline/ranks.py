@@ -18,6 +18,7 @@ from pipeline.config.loading import load_config
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory, RunInfo
 from tests.pipeline.process_group import PATIENCE_S, Group, run_group
+from tests.surroundings import plain_environment
 
 Found = TypeVar("Found")
 CONFIG = """
@@ -101,13 +102,9 @@ class Driver:
 
     def __init__(self, run: RunDirectory, log: Path) -> None:
         self.log = log
-        removed = ("RAY_", "CLOZE_", "MLFLOW_")
         # The cluster of this process asks for a token where an earlier test has set one.
-        self.environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(removed) or name.startswith("RAY_AUTH")
-        }
+        token = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
+        self.environment = plain_environment() | token
         command = [str(Path(sys.executable).with_name("cloze")), "resume", str(run.path)]
         with log.open("wb") as stream:
             self.process = subprocess.Popen(command, env=self.environment, stdout=stream, stderr=stream)

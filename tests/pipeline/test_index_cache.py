@@ -26,6 +26,7 @@ from tests.benchmarks.start import write_short_documents
 from tests.pipeline.materials import CORPUS, Corpus, open_samples, same, write_corpus
 from tests.pipeline.one_rank import train_alone
 from tests.pipeline.ranks import make_run
+from tests.surroundings import flip_bit
 
 LANGS = [("de", "en", "en", "ro")[d % 4] for d in range(240)]
 OTHER = Corpus([[3 + (d + s) % 5 for s in range(1 + d % 4)] for d in range(90)])
@@ -107,12 +108,7 @@ def test_damage_anywhere_is_noticed_before_it_is_used_and_mended(
     def cut(path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-1])
 
-    def flip(path: Path) -> None:
-        contents = bytearray(path.read_bytes())
-        contents[len(contents) // 2] ^= 64
-        path.write_bytes(contents)
-
-    for number, (file, damage) in enumerate(itertools.product(files, (cut, flip, Path.unlink))):
+    for number, (file, damage) in enumerate(itertools.product(files, (cut, flip_bit, Path.unlink))):
         directory = tmp_path / str(number)
         shutil.copytree(tmp_path / "good", directory)
         damage(directory / file)

@@ -21,6 +21,7 @@ from pipeline.run.directory import RunDirectory
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.ranks import start_ranks
 from tests.runbooks.materials import ROOT, Corpus, copy_run
+from tests.surroundings import plain_environment
 
 RAY = """
 import ray, sys
@@ -96,11 +97,9 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[st
     token = tmp_path_factory.mktemp("ray") / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    removed = ("MLFLOW_", "CLOZE_", "RAY_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = kept | {"PATH": path, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    environment = plain_environment() | {"PATH": path, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     process = subprocess.Popen(
         [sys.executable, "-c", RAY],
         env=environment,

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.runbooks.materials import ROOT, Situation
+from tests.surroundings import plain_environment
 
 STAND_INS = Path(__file__).parent / "stand_ins"
 ENVIRONMENT = Path(sys.executable).parent.parent
@@ -107,7 +108,5 @@ def install_on_cloud_machines(tmp_path: Path) -> Situation:
 
 def _with_stand_ins() -> dict[str, str]:
     """An environment of no cluster, in which the stand-ins are found first."""
-    removed = ("MLFLOW_", "CLOZE_", "RAY_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
     path = os.pathsep.join([str(STAND_INS), str(ENVIRONMENT / "bin"), os.environ["PATH"]])
-    return kept | {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return plain_environment() | {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

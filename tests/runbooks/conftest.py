@@ -41,7 +41,6 @@ from tests.runbooks.materials import (
     Corpus,
     Situation,
     failed_run,
-    flip_bit,
     named,
     on_local_cluster,
     wait_for_beat,
@@ -58,6 +57,7 @@ from tests.runbooks.operations import resume_on_other_nodes as resume_on_other_n
 from tests.runbooks.operations import roll_back_by_hand as roll_back_by_hand
 from tests.runbooks.operations import straggler as straggler
 from tests.runbooks.operations import upgrade_during_a_run as upgrade_during_a_run
+from tests.surroundings import flip_bit
 
 
 @pytest.fixture

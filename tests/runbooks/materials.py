@@ -93,10 +93,3 @@ def on_local_cluster(
         yield Situation(directory, settings, environment, expected)
     finally:
         subprocess.run(["cloze", "stop", "--cluster"], env=environment, check=True, capture_output=True)
-
-
-def flip_bit(path: Path) -> None:
-    """Change one bit in the middle of a file, as a bad disk does."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)

@@ -16,6 +16,7 @@ from data_prep.plan import plan_preparation
 from data_prep.token_store import TokenStore
 from data_prep.verify import verify_preparation
 from tests.data_prep.conftest import small_config, write_corpus
+from tests.surroundings import flip_bit
 
 PLANTED = "Nobody but the old keeper knew why both lamps had burned through that whole winter night"
 WIKI = ["wiki:3", "wiki:20"]
@@ -111,14 +112,6 @@ def test_preparing_again_redoes_nothing_and_changed_evaluation_texts_are_noticed
         prepare(configured(planted, finished.out), evaluation_texts=texts_in(other))
 
 
-def flip_a_bit(path: Path) -> bytes:
-    """Damage a file; returns what it held."""
-    good = path.read_bytes()
-    place = len(good) // 2
-    path.write_bytes(good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :])
-    return good
-
-
 @pytest.mark.parametrize(
     ("damaged", "work"),
     [
@@ -132,11 +125,11 @@ def test_damage_is_repaired_even_when_what_led_to_it_is_damaged_or_gone(
 ):
     out = Path(shutil.copytree(finished.out, tmp_path / "out"))
     (path,) = (out / "decontamination").glob(damaged)
-    good = flip_a_bit(path)
+    good = flip_bit(path)
     if work is None:
         shutil.rmtree(out / "work")
     for pattern in work or []:
-        flip_a_bit(next((out / "work").rglob(pattern)))
+        flip_bit(next((out / "work").rglob(pattern)))
     again = prepare(configured(planted, out), evaluation_texts=texts_in(planted / "lamps.txt"))
     assert again.fingerprint == finished.fingerprint
     assert path.read_bytes() == good

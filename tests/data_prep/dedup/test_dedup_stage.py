@@ -35,6 +35,7 @@ from tests.data_prep.dedup.corpus import (
     workspace,
     write_documents,
 )
+from tests.surroundings import flip_bit
 
 SHARDS = split(TEXTS, [30, 31])
 STEPS = {
@@ -167,10 +168,7 @@ def times(directory) -> dict[str, int]:
 
 
 def flip_a_byte(directory) -> None:
-    path = min([*directory.glob("0*.arrow"), *directory.glob("*.parquet")])
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip_bit(min([*directory.glob("0*.arrow"), *directory.glob("*.parquet")]))
 
 
 def test_an_intact_artefact_needs_none_of_the_work(tmp_path, monkeypatch):
