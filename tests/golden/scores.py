@@ -21,31 +21,14 @@ from models.language_models import MaskedLanguageModel, SequenceToSequence
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.forms import FORMS
 from tests.golden.losses import DETERMINISTIC
+from tests.pipeline.tune.test_acts_as_scored import ROWS as ROWS_OF_EVERY_FORM
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "en_XX", "de_DE"]
 WORDS = ["film", "good", "bad", "plot", "the", "a", "was", "very", "one", "two", "three", "User", "Assistant"]
 SHAPE: dict[str, Any] = {"vocab_size": 24, "num_layers": 1, "hidden_size": 32, "num_heads": 2}
 SHAPE |= {"intermediate_size": 64, "max_positions": 48}
-TEXTS = [" ".join(WORDS[(7 * n + 5 * k) % 11] for k in range(1 + 3 * n % 8)) for n in range(8)]
-ROWS: list[dict[str, Any]] = [
-    {
-        "text": text,
-        "text_b": TEXTS[-1 - n],
-        "label": ("bad", "fine", "good")[n % 3],
-        "number": 4.5 - n,
-        "tokens": text.split(),
-        "tags": ["AB"[len(word) % 2] for word in text.split()],
-        "question": TEXTS[-1 - n],
-        "choices": [TEXTS[k] for k in (n, -1 - n, 3)],
-        "right": n % 3,
-        "context": text,
-        "answers": text.split()[-1],
-        "source": text,
-        "target": "good film was good",
-        "messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "good film"}],
-    }
-    for n, text in enumerate(TEXTS)
-]
+ROWS = [row | {"messages": row["messages"][-2:]} for row in ROWS_OF_EVERY_FORM]
+"""Chats without a system's message."""
 FILES = {"train": "rows.jsonl", "evaluation": "rows.jsonl"}
 LINES = {"train_source": "source", "train_target": "target", "source": "source", "target": "target"}
 BEAMS = {"max_target_length": 8, "num_beams": 3, "length_penalty": 2.0, "no_repeat_ngram_size": 2}
