@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -64,30 +62,6 @@ def test_same_seed_gives_identical_bytes_whatever_the_global_generators_and_anot
     assert one.lines("reviews-pretrained-1") != one.lines("reviews-pretrained-2")
 
 
-def test_finished_artefact_is_not_trained_again(tune, monkeypatch):
-    scores = tune().scores
-    trained = count_trainings(monkeypatch)
-    assert tune().scores == scores
-    assert trained == []
-
-
-def test_interrupted_run_continues_after_its_finished_trainings_to_the_same_artefact(
-    tune, recorder, monkeypatch, tmp_path
-):
-    changes: dict[str, Any] = {"seeds": [1, 2, 3]}
-    with monkeypatch.context() as patched:
-        count_trainings(patched, die_in=3)
-        with pytest.raises(KeyboardInterrupt):
-            tune(**changes)
-    assert [r.status for r in recorder.runs] == ["FINISHED", "FINISHED", "KILLED"]
-    assert not list((tmp_path / "finetuned").rglob("scores.json"))
-    trained = count_trainings(monkeypatch)
-    tuned = tune(**changes)
-    assert trained == [3]
-    assert [score.seed for score in tuned.scores] == [1, 2, 3]
-    assert tuned.fingerprint == tune(**changes, out=tmp_path / "whole").fingerprint
-
-
 def test_damaged_predictions_cost_only_their_own_training(tune, monkeypatch):
     directory = tune(seeds=[1, 2]).directory
     before = read_manifest(directory)
@@ -97,15 +71,6 @@ def test_damaged_predictions_cost_only_their_own_training(tune, monkeypatch):
     assert trained == [2]
     assert read_manifest(directory) == before
     assert (directory / "quarantine" / "predictions-reviews-pretrained-2.jsonl").read_bytes() == b"damaged"
-
-
-def test_scores_that_lost_their_manifest_are_committed_again_without_training(tune, monkeypatch):
-    tuned = tune()
-    before = tuned.fingerprint
-    (tuned.directory / "manifest.json").write_bytes(b"{")
-    trained = count_trainings(monkeypatch)
-    assert tune().fingerprint == before
-    assert trained == []
 
 
 def test_other_settings_are_refused_and_replacing_keeps_unchanged_trainings(tune, monkeypatch):
@@ -144,20 +109,14 @@ def test_diverging_training_is_reported_and_its_run_marked_failed(tune, recorder
     assert recorder.runs[0].status == "FAILED"
 
 
-def count_trainings(monkeypatch: pytest.MonkeyPatch, die_in: int | None = None) -> list[int]:
-    """The seeds that are trained from now on; training number `die_in` is interrupted half-way."""
+def count_trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The seeds that are trained from now on."""
     trained: list[int] = []
     original = runner.train
 
-    def train(accelerator, model, task, settings, seed, *, on_epoch, **others):
+    def train(accelerator, model, task, settings, seed, **others):
         trained.append(seed)
-
-        def interrupt(report):
-            raise KeyboardInterrupt
-
-        if len(trained) == die_in:
-            on_epoch = interrupt
-        return original(accelerator, model, task, settings, seed, on_epoch=on_epoch, **others)
+        return original(accelerator, model, task, settings, seed, **others)
 
     monkeypatch.setattr(runner, "train", train)
     return trained
