@@ -94,7 +94,7 @@ class DistilledLanguageModel(nn.Module):
         """
         own, theirs = self.head.dense.weight, self.teacher.head.dense.weight
         if (own.device, own.dtype) != (theirs.device, theirs.dtype) and not own.is_meta:
-            torch.compiler.disable(self.teacher.to)(device=own.device, dtype=own.dtype)
+            _move(self.teacher, own)
         packed = {"cu_seqlens": cu_seqlens, "segment_ids": segment_ids, "read": soft_positions}
         compared = self.encoder(input_ids, **packed)
         self.teacher.encoder.transformer.varlen = self.encoder.transformer.varlen
@@ -136,6 +136,11 @@ class DistilledLanguageModel(nn.Module):
             chunk = checkpoint(of_chunk, part, teacher_part, use_reentrant=False)
             total = total + chunk  # pyright: ignore[reportOperatorIssue]
         return total
+
+
+@torch.compiler.disable()
+def _move(network: MaskedLanguageModel, like: Tensor) -> None:
+    network.to(device=like.device, dtype=like.dtype)
 
 
 def divergence(logits: Tensor, teacher_logits: Tensor, temperature: float, reduction: str = "none") -> Tensor:
