@@ -4,66 +4,16 @@ of services whose keys have a form of their own, as the services publish it for 
 
 from __future__ import annotations
 
-from functools import cache
-
-import numpy as np
 import regex
 
 from data_prep.text.personal import Spans
-from data_prep.text.words import points_of
-
-# -- where digits stand --------------------------------------------------------------------------------------
-
-_LETTERS = 0x40000
-"""Beyond lie no digits."""
-
-
-def digit_runs(text: str, separators: str, least: int, most_between: int) -> list[tuple[int, int]]:
-    """Spans of at least `least` digits of any script with at most `most_between` separators between two of them.
-
-    Args:
-        separators: all separators.
-    """
-    from data_prep.text.character_kernel import find_runs
-
-    points = points_of(text)
-    spans = np.empty((len(points) // least + 1, 2), np.int64)
-    count = find_runs(points, _digits_and_separators(separators), least, most_between, spans)
-    return [(start, end) for start, end in spans[:count].tolist()]
-
-
-def iban_places(text: str) -> list[int]:
-    """Starts of two letters and two digits, with no letter or digit before them; all of them in ASCII."""
-    from data_prep.text.character_kernel import find_ibans
-
-    points = points_of(text)
-    places = np.empty(len(points) // 4 + 1, np.int64)
-    return places[: find_ibans(points, _ascii_classes(), places)].tolist()
-
-
-@cache
-def _digits_and_separators(separators: str) -> np.ndarray:
-    """[code points + 1] uint8: 1 for digits, 2 for separators."""
-    classes = np.zeros(_LETTERS + 1, np.uint8)
-    for match in regex.finditer(r"\d+", "".join(map(chr, range(_LETTERS)))):
-        classes[slice(*match.span())] = 1
-    classes[[ord(separator) for separator in separators]] = 2
-    return classes
-
-
-@cache
-def _ascii_classes() -> np.ndarray:
-    """[128 + 1] uint8: 1 for digits, 2 for letters."""
-    classes = np.zeros(129, np.uint8)
-    for number, first, last in ((1, "0", "9"), (2, "A", "Z"), (2, "a", "z")):
-        classes[ord(first) : ord(last) + 1] = number
-    return classes
-
 
 # -- account and card numbers --------------------------------------------------------------------------------
 
 # All patterns start where no character of their own kind precedes, so that a run is tried once and not from each of
 # its characters.
+IBAN_DIGITS = regex.compile(r"[0-9](?<=(?<![A-Za-z0-9])[A-Za-z]{2}[0-9])[0-9]")
+"""The two digits after the two letters that an account number begins with. Texts have far fewer digits than letters."""
 _IBAN = regex.compile(r"[A-Za-z]{2}[0-9]{2}(?:[ .\xa0\u2007\u2009\u202f\u2010\u2011-]?[A-Za-z0-9]){11,30}")
 _IN_FOURS = regex.compile(r"[a-z0-9]+|(?:[a-z0-9]{4}[^a-z0-9])+[a-z0-9]{1,4}", regex.IGNORECASE)
 MIN_IBAN_CHARACTERS = 15
@@ -89,7 +39,8 @@ _ISSUERS = regex.compile(
 def find_ibans(text: str) -> Spans:
     """Numbers that have their country's form and check digits, in capitals or small letters."""
     end = 0
-    for place in iban_places(text):
+    for digits in IBAN_DIGITS.finditer(text):
+        place = digits.start() - 2
         match = _IBAN.match(text, place) if place >= end else None
         if match is None:
             continue

@@ -29,7 +29,6 @@ from data_prep.text.personal.digit_contexts import (
     is_thousands,
     stands_alone,
 )
-from data_prep.text.personal.numbers import digit_runs
 
 if TYPE_CHECKING:
     from phonenumbers import PhoneNumber
@@ -53,6 +52,9 @@ MAX_SEPARATORS = 4
 """Characters between two digits of a number."""
 
 _SEPARATORS = " \t\xa0\u2007\u2009\u202f.-\u2010\u2011\u2012\u2013\u2014\u2015\u2212\uff0d/()\uff08\uff09"
+_DIGIT_RUN = regex.compile(
+    rf"\d(?:[{regex.escape(_SEPARATORS)}]{{0,{MAX_SEPARATORS}}}+\d){{{MIN_DIGITS - 1},}}+"
+)
 _GROUP = regex.compile(r"\d+")
 _PLUS_BEFORE = regex.compile(r"[+\uff0b] ?[(\uff08]? ?\Z")
 _BRACKET_BEFORE = regex.compile(r"[(\uff08] ?\Z")
@@ -90,8 +92,8 @@ class _Candidate:
 def find_phones(text: str, regions: tuple[str, ...]) -> Spans:
     """Numbers with a country code, and national numbers of `regions` (ISO 3166 codes)."""
     end = 0
-    for run in digit_runs(text, _SEPARATORS, MIN_DIGITS, MAX_SEPARATORS):
-        for start, stop in _phones_of_run(text, run, regions, end):
+    for run in _DIGIT_RUN.finditer(text):
+        for start, stop in _phones_of_run(text, run.span(), regions, end):
             extension = _EXTENSION.match(text, stop)
             end = extension.end() if extension else stop
             yield start, end
