@@ -18,7 +18,6 @@ from pydantic import Field
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed, file_identity, require_file
-from data_prep.filters.phrases import LineScreen
 from data_prep.text.words import words
 
 POLICY_PHRASES = (
@@ -74,12 +73,6 @@ class C4Config(FilterConfig):
         holds_bad_word = _finder(bad_words)
         line_phrases = tuple(phrase.lower() for phrase in self.removed_phrases)
         page_phrases = tuple(phrase.lower() for phrase in self.dropped_phrases)
-        screen = LineScreen((*line_phrases, *page_phrases))
-        is_screened = all(phrase and "\n" not in phrase for phrase in page_phrases)
-
-        def may_hold_phrase(text: str) -> bool:
-            # Removing a citation may join words.
-            return not is_screened or (self.remove_citations and "[" in text) or bool(screen.lines(text))
 
         def problem(lowered: str) -> Dropped | None:
             if any(phrase in lowered for phrase in page_phrases):
@@ -92,15 +85,13 @@ class C4Config(FilterConfig):
                 found = (without_citations(line) if "[" in line else line for line in found)
             found = [line for line in map(str.strip, found) if line]
             kept = [line for line in found if _is_prose(line, self)]
-            dropped = None
-            if bool(bad_words) or may_hold_phrase(document.text):
-                lowered = "\n".join(found).lower()
-                if phrases := [phrase for phrase in line_phrases if phrase in lowered]:
-                    kept = [line for line in kept if not any(phrase in line.lower() for phrase in phrases)]
-                dropped = problem(lowered)
-                if not dropped and len(kept) < len(found):
-                    # Check again: removing lines may have joined a phrase.
-                    dropped = problem("\n".join(kept).lower())
+            lowered = "\n".join(found).lower()
+            if phrases := [phrase for phrase in line_phrases if phrase in lowered]:
+                kept = [line for line in kept if not any(phrase in line.lower() for phrase in phrases)]
+            dropped = problem(lowered)
+            if not dropped and len(kept) < len(found):
+                # Check again: removing lines may have joined a phrase.
+                dropped = problem("\n".join(kept).lower())
             if not dropped and len(kept) < self.min_sentences:
                 # Every line is a sentence at least; in a line, end marks before white space count.
                 ends = (
