@@ -91,7 +91,6 @@ def map_shards(
     title: str,
     max_rejects: int = 0,
     num_cpus: float | None = 1.0,
-    max_in_flight: int | None = None,
     before: Callable[[], object] | None = None,
 ) -> list[ShardRecord]:
     """Make every shard in `directory` that does not exist yet and return all records, in the order of `shards`, without
@@ -102,7 +101,6 @@ def map_shards(
     Args:
         max_rejects: number of unreadable inputs that are tolerated, over all shards.
         num_cpus: CPUs of one task; None for all of the node that has the most.
-        max_in_flight: tasks submitted at a time; None takes `tasks_in_flight()`.
         before: called once in this process, before the first task, if any shard has to be made; it makes temporary
             inputs of the shards.
 
@@ -128,7 +126,7 @@ def map_shards(
             sizes = [shard.size_bytes for shard in pending]
             log = ShardLog(directory, title, sizes, done=len(finished), rejects=tally.num_rejects)
             shown = ""
-            for shard, made in _run(pending, directory, num_cpus, max_in_flight):
+            for shard, made in _run(pending, directory, num_cpus):
                 if made is None:
                     advance(0, read_status(directory, shard.file) or shown)
                     continue
@@ -158,18 +156,15 @@ def run_in_task(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _run(
-    pending: Sequence[Shard],
-    directory: Path,
-    num_cpus: float | None,
-    max_in_flight: int | None,
+    pending: Sequence[Shard], directory: Path, num_cpus: float | None
 ) -> Iterator[tuple[Shard, _Made | None]]:
-    """Run at most `max_in_flight` tasks at a time and yield their results as they finish; every STATUS_INTERVAL_S
+    """Run at most `tasks_in_flight()` tasks at a time and yield their results as they finish; every STATUS_INTERVAL_S
     without a result, yield a running shard with None."""
     import ray
 
     num_cpus = node_cpus() if num_cpus is None else num_cpus
     remote = ray.remote(num_cpus=num_cpus, max_retries=TASK_RETRIES)(_make_shards)
-    window = max_in_flight or tasks_in_flight()
+    window = tasks_in_flight()
 
     def submit(task: Sequence[Shard]) -> Any:
         return remote.remote([(shard.make(), shard.part) for shard in task], str(directory))

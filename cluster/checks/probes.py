@@ -35,7 +35,6 @@ _EXCHANGE_TIMEOUT_S = 60.0
 class NodeFacts:
     """The answers of one node."""
 
-    host: str
     versions: dict[str, str]
     """Version of Python, of packages, and of cloze's code; `missing` where there is none."""
     checks: list[Check]
@@ -49,7 +48,7 @@ class NodeProbe:
 
     def facts(self, places: Places) -> NodeFacts:
         """Versions, and all checks of the machine."""
-        return NodeFacts(platform.node(), versions(), check_machine(places))
+        return NodeFacts(versions(), check_machine(places))
 
     def now_s(self) -> float:
         """The clock, in seconds since 1970."""
@@ -146,7 +145,6 @@ def _wait_for(directory: Path, holds: Callable[[], bool], timeout_s: float) -> f
 class Exchange:
     """The result of an exchange between two ranks."""
 
-    backend: str
     correct: bool
     gib_per_s: float
     """Bytes that were summed, per second; between two ranks each sends and receives as many."""
@@ -194,4 +192,4 @@ class ExchangeRank:
                 seconds.append(time.perf_counter() - began)
         finally:
             dist.destroy_process_group()
-        return Exchange(backend, correct, _NUMBERS * 4 / min(seconds) / 1024**3)
+        return Exchange(correct, _NUMBERS * 4 / min(seconds) / 1024**3)

@@ -44,14 +44,14 @@ class Between:
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
+class Malformed:
     """A part of the stream that is no intact element."""
 
     start: int
     reason: str
 
 
-Piece = Element | Between | Flaw
+Piece = Element | Between | Malformed
 
 
 def cut_elements(
@@ -137,20 +137,20 @@ class _Cutter:
 
     def gap(self, gap: Gap) -> Iterator[Piece]:
         """Give up the open element, and forget a token that the gap tore."""
-        yield Flaw(self._start if self._state is _INSIDE else self._end, gap.reason)
+        yield Malformed(self._start if self._state is _INSIDE else self._end, gap.reason)
         self._state = _SKIPPING
         self._scan = self._end
         self._release(self._end)
 
     def finish(self) -> Iterator[Piece]:
         if self._state is _INSIDE:
-            yield Flaw(self._start, f"the file ends before {_shown(self._closing)}")
+            yield Malformed(self._start, f"the file ends before {_shown(self._closing)}")
         elif self._state is _BETWEEN:
             yield self._between(self._end, at_end=True)
 
     def _open(self, start: int) -> Iterator[Piece]:
         if self._state is _INSIDE:
-            yield Flaw(self._start, f"{_shown(self._opening)} again before {_shown(self._closing)}")
+            yield Malformed(self._start, f"{_shown(self._opening)} again before {_shown(self._closing)}")
         elif self._state is _BETWEEN:
             yield self._between(start)
         self._state, self._start = _INSIDE, start
@@ -163,15 +163,15 @@ class _Cutter:
             first, last = self._start - self._base, end - self._base
             yield Element(self._start, end, bytes(self._buffer[first:last]))
         elif self._state is _BETWEEN:
-            yield Flaw(start, f"{_shown(self._closing)} without {_shown(self._opening)}")
+            yield Malformed(start, f"{_shown(self._closing)} without {_shown(self._opening)}")
         self._state = _SKIPPING
         self._release(end)
         self._state, self._start = _BETWEEN, end
         self._head, self._tail = bytearray(), bytearray()
 
-    def _too_long(self) -> Flaw:
+    def _too_long(self) -> Malformed:
         self._state = _SKIPPING
-        return Flaw(self._start, f"longer than the limit of {self._max_bytes} bytes")
+        return Malformed(self._start, f"longer than the limit of {self._max_bytes} bytes")
 
     def _between(self, end: int, at_end: bool = False) -> Between:
         self._release(end)

@@ -116,7 +116,7 @@ class RawRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
+class DamagedRecord:
     """A place that could not be read."""
 
     offset: int
@@ -126,11 +126,13 @@ class Flaw:
     """Header and first bytes of the content, for a record that is longer than the limit."""
 
 
-def read_records(path: str, start: int, end: int | None, max_bytes: int) -> Iterator[RawRecord | Flaw]:
+def read_records(
+    path: str, start: int, end: int | None, max_bytes: int
+) -> Iterator[RawRecord | DamagedRecord]:
     """The records that begin in `start <= byte < end` of a stored file, in order, and the damage there.
 
     Args:
-        max_bytes: a longer record (decompressed, header included) comes out as a Flaw, and is never held in memory.
+        max_bytes: a longer record (decompressed, header included) is a DamagedRecord, and is never held in memory.
     """
     with open_file(path) as file:
         form = _form_of(Window(lambda: file.read(READ_BYTES)), max_bytes)
@@ -148,17 +150,17 @@ def is_record_by_record(path: str, max_bytes: int) -> bool:
         return _form_of(Window(lambda: file.read(READ_BYTES)), max_bytes) is not None
 
 
-def _read_stream(path: str, start: int, max_bytes: int) -> Iterator[RawRecord | Flaw]:
+def _read_stream(path: str, start: int, max_bytes: int) -> Iterator[RawRecord | DamagedRecord]:
     """Records of a file that was compressed as a whole, read from its first byte."""
     if start > 0:
         return
-    gaps: list[Flaw] = []
+    gaps: list[DamagedRecord] = []
 
     def plain_bytes() -> Iterator[bytes]:
         size = 0
         for chunk in read_chunks(path):
             if isinstance(chunk, Gap):
-                gaps.append(Flaw(size, chunk.reason))
+                gaps.append(DamagedRecord(size, chunk.reason))
             else:
                 size += len(chunk)
                 yield chunk
@@ -173,9 +175,9 @@ def _read_stream(path: str, start: int, max_bytes: int) -> Iterator[RawRecord | 
 
 def _read_form(
     form: _Plain | _Compressed, window: Window, start: int, end: int | None
-) -> Iterator[RawRecord | Flaw]:
+) -> Iterator[RawRecord | DamagedRecord]:
     if start == 0 and (problem := _problem_of_head(form.first_bytes(window, 0))):
-        yield Flaw(0, problem)
+        yield DamagedRecord(0, problem)
     position = form.find(window, window.base)
     while position is not None and (end is None or position < end):
         window.forget(position)
@@ -186,7 +188,7 @@ def _read_form(
         at_end = not window.get(after, 1)
         following = form.find(window, after)
         if unit.end is not None and position >= start and following != after and not at_end:
-            yield Flaw(after, "bytes that belong to no record")
+            yield DamagedRecord(after, "bytes that belong to no record")
         position = following
 
 
@@ -194,7 +196,7 @@ def _read_form(
 class _Unit:
     """The record, or the damage, that begins at one place."""
 
-    pieces: tuple[RawRecord | Flaw, ...]
+    pieces: tuple[RawRecord | DamagedRecord, ...]
     end: int | None
     """Offset of its end; None when that is not known, because it is damaged or too long."""
 
@@ -227,7 +229,7 @@ class _Plain:
         size = sum(sizes)
         if size > self._max_bytes:
             beginning = _record(head, sizes[0], position, None)
-            return _Unit((Flaw(position, _too_long(self._max_bytes), beginning),), None)
+            return _Unit((DamagedRecord(position, _too_long(self._max_bytes), beginning),), None)
         data = window.get(position, size)
         if len(data) < size:
             return _damaged(position, _TRUNCATED)
@@ -272,7 +274,7 @@ class _Compressed:
         if problem:
             sizes = _sizes(data) if problem == _too_long(self._max_bytes) else None
             beginning = _record(data[:HEADER_BYTES], sizes[0], 0, position) if sizes else None
-            return _Unit((Flaw(position, problem, beginning),), None)
+            return _Unit((DamagedRecord(position, problem, beginning),), None)
         return _Unit(tuple(_cut(data, position)), position + size)
 
     def decompress(self, window: Window, position: int) -> tuple[bytes, int, str]:
@@ -298,14 +300,14 @@ class _Compressed:
         return b"".join(output), taken - len(stream.unused_data), ""
 
 
-def _cut(data: bytes, stream_start: int) -> Iterator[RawRecord | Flaw]:
+def _cut(data: bytes, stream_start: int) -> Iterator[RawRecord | DamagedRecord]:
     """The records in one decompressed stream; usually there is one."""
     position = 0
     while position < len(data):
         sizes = _sizes(data[position : position + HEADER_BYTES])
         if sizes is None or position + sum(sizes) > len(data):
             what = _NO_HEADER if sizes is None else "Content-Length exceeds the content"
-            yield Flaw(stream_start, f"{what}, at byte {position} of the compressed stream")
+            yield DamagedRecord(stream_start, f"{what}, at byte {position} of the compressed stream")
             return
         end = position + sum(sizes)
         rest = data[end:].lstrip(_PADDING)
@@ -313,7 +315,7 @@ def _cut(data: bytes, stream_start: int) -> Iterator[RawRecord | Flaw]:
         if is_followed or data.startswith(_RECORD_END, end):
             yield _record(data[position:end], sizes[0], position, stream_start)
         if not is_followed:
-            yield Flaw(
+            yield DamagedRecord(
                 stream_start, f"bytes that belong to no record from byte {end} of the compressed stream on"
             )
             return
@@ -358,7 +360,7 @@ def _problem_of_head(head: bytes) -> str:
 
 
 def _damaged(position: int, reason: str) -> _Unit:
-    return _Unit((Flaw(position, reason),), None)
+    return _Unit((DamagedRecord(position, reason),), None)
 
 
 def _too_long(max_bytes: int) -> str:

@@ -12,7 +12,7 @@ from pydantic import Field
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, plain_parts
-from data_prep.sources.elements import Element, Flaw, cut_elements
+from data_prep.sources.elements import Element, Malformed, cut_elements
 from data_prep.sources.streams import read_chunks
 from data_prep.text import clean_text
 from data_prep.text.wikitext import strip_tags
@@ -52,7 +52,7 @@ class WikipediaExtractedConfig(SourceConfig):
         ):
             if isinstance(piece, Element):
                 yield self._article(part.file, piece)
-            elif isinstance(piece, Flaw):
+            elif isinstance(piece, Malformed):
                 yield Reject(name, piece.start, piece.reason)
             elif stray := piece.head.lstrip():
                 shown = stray[:40].decode("utf-8", "replace")

@@ -88,13 +88,18 @@ def build(directory, shards, config=None, **settings):
     return build_sharded_artefact(directory, "kind", shards=shards, **options)
 
 
+def map_one_by_one(shards, directory):
+    with ray_runtime(workers=1):
+        return map_shards(shards, directory, title="t")
+
+
 def inodes(directory) -> dict[str, int]:
     return {path.name: path.stat().st_ino for path in directory.iterdir() if path.is_file()}
 
 
 def test_records_come_in_the_order_of_the_shards_and_describe_their_files(tmp_path):
     shards = make(["a", "bbb", "cc"], _0={"notes": [{"left": "out"}]})
-    records = map_shards(shards, tmp_path, title="t", max_in_flight=2)
+    records = map_shards(shards, tmp_path, title="t")
     assert [record.entry.path for record in records] == ["shard-0", "shard-1", "shard-2"]
     assert [record.entry.rows for record in records] == [1, 3, 2]
     assert [(tmp_path / record.entry.path).read_text() for record in records] == ["a", "bbb", "cc"]
@@ -139,7 +144,7 @@ def test_a_task_that_is_killed_once_is_run_again(tmp_path):
 def test_a_task_that_always_dies_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(shards_module, "TASK_RETRIES", 0)
     with pytest.raises(WorkersLostError, match="shard-1 died"):
-        map_shards(make(["a", "b"], _1={"die": True}), tmp_path, title="t", max_in_flight=1)
+        map_one_by_one(make(["a", "b"], _1={"die": True}), tmp_path)
     assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path)] == ["shard-0"]
 
 
@@ -148,11 +153,11 @@ def test_a_task_of_tiny_shards_that_dies_keeps_those_before(tmp_path, monkeypatc
     tiny = [replace(shard, size_bytes=1) for shard in make(texts, _1={"die": True})]
     monkeypatch.setattr(shards_module, "TASK_RETRIES", 0)
     with pytest.raises(WorkersLostError, match="shard-0 to shard-1 died"):
-        map_shards(tiny, tmp_path, title="t", max_in_flight=1)
+        map_one_by_one(tiny, tmp_path)
     assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path)] == ["shard-0"]
     before = inodes(tmp_path)["shard-0"]
     mended = [replace(shard, size_bytes=1) for shard in make(texts)]
-    records = map_shards(mended, tmp_path, title="t", max_in_flight=1)
+    records = map_one_by_one(mended, tmp_path)
     assert [(tmp_path / record.entry.path).read_text() for record in records] == list(texts)
     assert inodes(tmp_path)["shard-0"] == before
     assert (progress := read_progress(tmp_path)) is not None
@@ -164,7 +169,7 @@ def test_an_error_among_tiny_shards_keeps_and_logs_those_before(tmp_path):
     fail = {"fail_while": str(tmp_path / "broken")}
     tiny = [replace(shard, size_bytes=1) for shard in make("abcdefgh", _1=fail)]
     with pytest.raises(MissingInputError, match="b is missing"):
-        map_shards(tiny, tmp_path / "o", title="t", max_in_flight=1)
+        map_one_by_one(tiny, tmp_path / "o")
     assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path / "o")] == ["shard-0"]
     assert (progress := read_progress(tmp_path / "o")) is not None
     assert (progress.done, progress.text_bytes) == (1, 1)
@@ -201,7 +206,7 @@ def test_an_error_of_a_task_arrives_as_itself(tmp_path):
     (tmp_path / "broken").touch()
     fail = {"fail_while": str(tmp_path / "broken")}
     with pytest.raises(MissingInputError, match="b is missing") as raised:
-        map_shards(make(["a", "b"], _1=fail), tmp_path / "o", title="t", max_in_flight=1)
+        map_one_by_one(make(["a", "b"], _1=fail), tmp_path / "o")
     assert type(raised.value) is MissingInputError
     assert raised.value.next_step == "find it"
     assert not list((tmp_path / "o").glob(".*"))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.sources.elements import Between, Element, Flaw, cut_elements
+from data_prep.sources.elements import Between, Element, Malformed, cut_elements
 from data_prep.sources.streams import Gap
 
 TOKENS = [b"<page>", b"</page>", b"<pa", b"ge>", b"<", b"/", b"\n", b"text", b"x" * 30]
@@ -81,7 +81,7 @@ def test_no_more_of_a_stream_is_read_than_a_range_needs():
 )
 def test_a_flaw_costs_the_element_that_it_names(chunks, start, reason, kept):
     pieces = cut(chunks)
-    (flaw,) = [piece for piece in pieces if isinstance(piece, Flaw)]
+    (flaw,) = [piece for piece in pieces if isinstance(piece, Malformed)]
     assert flaw.start == start
     assert reason in flaw.reason
     assert elements(pieces) == kept

@@ -68,7 +68,7 @@ def workspace(out: Path, num_shards: int, dedup: Any) -> Workspace:
 def without_ray() -> Iterator[None]:
     """Shard functions run one after the other in this process; all else is as ever, but for waiting for the disk."""
 
-    def run(pending, directory, options, max_in_flight):
+    def run(pending, directory, num_cpus):
         for shard in pending:
             yield shard, shards._make_shard(shard.make(), shard.part, str(directory))
 
