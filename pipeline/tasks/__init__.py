@@ -13,7 +13,8 @@ text_reading      the tokenizer of an export
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, get_args
 
 from pydantic import Field
 
@@ -42,7 +43,7 @@ from pipeline.tasks.summaries import CnnDailymailConfig, XsumConfig
 from pipeline.tasks.superglue import BoolqConfig, CbConfig, CopaConfig, SuperglueRteConfig, WicConfig
 from pipeline.tasks.superglue_passages import MultircConfig, RecordConfig
 from pipeline.tasks.tagging import ConllNerConfig, ConlluPosConfig
-from pipeline.tasks.task import by_kind
+from pipeline.tasks.task import TaskConfig
 from pipeline.tasks.translation import TranslationConfig
 
 TaskChoice = Annotated[
@@ -84,4 +85,7 @@ TaskChoice = Annotated[
     Field(discriminator="kind"),
 ]
 """Settings of any task."""
-TASKS = by_kind(TaskChoice)
+TASKS: Mapping[str, type[TaskConfig]] = {
+    task.model_fields["kind"].default: task for task in get_args(get_args(TaskChoice)[0])
+}
+"""Kinds of tasks by name."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from models.hf.heads import Head
-    from pipeline.checkpoint.references import PretrainedModel
     from pipeline.tasks.text_reading import Reading
     from pipeline.tasks.tokenizer import TextTokenizer
 
@@ -208,13 +207,6 @@ class TaskConfig(Config):
         """
         check_positions(name, "training.max_length", max_length, network)
 
-    def check_checkpoint(self, name: str, pretrained: PretrainedModel) -> None:
-        """Check that the checkpoint was not trained on the texts that the task called `name` evaluates on.
-
-        Raises:
-            MismatchError: it was.
-        """
-
     def identity(self) -> dict[str, Any]:
         """The settings that determine the examples besides the inputs: neither paths nor training settings."""
         paths = {name for name in type(self).model_fields if isinstance(getattr(self, name), Path)}
@@ -253,16 +245,6 @@ class TwoFilesTaskConfig(TaskConfig):
             ConfigError: it is not as described; the line is named.
         """
         raise NotImplementedError
-
-
-Tasks = Mapping[str, type[TaskConfig]]
-"""Kinds of tasks by name."""
-
-
-def by_kind(union: Any) -> Tasks:
-    """The members of a (discriminated) union of settings, keyed by the value of their `kind`."""
-    members = get_args(get_args(union)[0]) or get_args(union)
-    return {task.model_fields["kind"].default: task for task in members}
 
 
 def check_positions(name: str, key: str, length: int, network: NetworkConfig, further: int = 0) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from copy import copy
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Union
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, model_validator
 
 from cluster.artefacts.places import PlaceSetting, UriSetting
 from pipeline.config.loading import Config
@@ -17,7 +15,6 @@ from pipeline.config.networks import NetworkChoice
 from pipeline.run.settings import WandbConfig, ZeroConfig
 from pipeline.tasks import TaskChoice
 from pipeline.tasks.settings import Precision, Search, TrainingConfig
-from pipeline.tasks.task import Tasks
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """Names that are safe as names of files."""
@@ -122,15 +119,3 @@ class FinetuneConfig(Config):
         """The settings a task is trained with, `choice` among the searched ones."""
         own = self.tasks[task].training.applied_to(self.training)
         return TrainingConfig.model_validate(dict(own) | dict(choice))
-
-
-def with_tasks(tasks: Tasks) -> type[FinetuneConfig]:
-    """The configuration of fine-tuning runs on these kinds of tasks instead of those on published data alone."""
-    choice = Annotated[Union[tuple(tasks.values())], Field(discriminator="kind")]  # noqa: UP007
-    field = copy(FinetuneConfig.model_fields["tasks"])
-    return create_model(
-        FinetuneConfig.__name__,
-        __base__=FinetuneConfig,
-        __doc__=FinetuneConfig.__doc__,
-        tasks=(dict[str, choice], field),  # pyright: ignore[reportInvalidTypeForm]
-    )

@@ -18,7 +18,6 @@ from pipeline.export import exporting
 from pipeline.export.exporting import is_artefact, refuse_option, write_export
 from pipeline.export.formats import Export, Source
 from pipeline.tasks import TASKS
-from pipeline.tasks.task import Tasks
 from pipeline.tune.finetuned import FinetunedNetwork, finetuned_network, split_scores
 from pipeline.tune.scores import KIND, START, TOKENIZER_FILE
 
@@ -37,7 +36,6 @@ def export(
     weights: Weights = "model",
     verify: bool = True,
     peft: bool = False,
-    tasks: Tasks = TASKS,
 ) -> Export:
     """Write a network as a directory that others read.
 
@@ -46,7 +44,6 @@ def export(
         trial: `TASK-INITIAL-SEED` among the trainings of scores; None where there is only one.
         peft: write what LoRA or prefix tuning trained as the library `peft` reads it, over an export of the checkpoint;
             otherwise LoRA is added to the weights.
-        tasks: the kinds of tasks that scores may be of.
 
     Other arguments, and errors: see `pipeline.export.exporting.export`.
     """
@@ -80,10 +77,10 @@ def export(
                 f"{path} holds whole networks: they were trained without training.peft.",
                 next_step="leave out --peft",
             )
-        adapted = _adapted(found, tasks, runs_dir)
-        source = _for_others(_source(found, path, adapted.state_dict(), tasks), found, path, tasks)
+        adapted = _adapted(found, runs_dir)
+        source = _for_others(_source(found, path, adapted.state_dict()), found, path)
         return write_peft(adapted, source, directory, family=family, verify=verify)
-    source = _plain(found, path, tasks, runs_dir)
+    source = _plain(found, path, runs_dir)
     if isinstance(source.config, ElmoConfig):
         raise ExportError(
             f"{path} holds a classifier on top of an ELMo, which no library can read; the biLM below it is the"
@@ -91,17 +88,17 @@ def export(
             next_step=f"export the checkpoint (cloze lineage {path} names it), or read the classifier with"
             " pipeline.tune.export.load_finetuned",
         )
-    return write_export(_for_others(source, found, path, tasks), directory, family=family, verify=verify)
+    return write_export(_for_others(source, found, path), directory, family=family, verify=verify)
 
 
-def _for_others(source: Source, found: FinetunedNetwork, scores: Path, tasks: Tasks) -> Source:
+def _for_others(source: Source, found: FinetunedNetwork, scores: Path) -> Source:
     """The network with all that others need to read and write texts as it was scored."""
     from pipeline.tasks.text_reading import with_own_padding, with_template
     from pipeline.tasks.tokenizer import TextTokenizer
 
     assert isinstance(source.config, TransformerConfig), "ELMo is not exported"
     tokenizer = TextTokenizer(scores / TOKENIZER_FILE)
-    reading = found.task(tasks).reading(source.config, tokenizer)
+    reading = found.task().reading(source.config, tokenizer)
     written, network, tensors = (
         with_template(tokenizer, reading.around, reading.special_tokens),
         source.config,
@@ -121,9 +118,7 @@ def _for_others(source: Source, found: FinetunedNetwork, scores: Path, tasks: Ta
     )
 
 
-def load_finetuned(
-    directory: Path, trial: str | None = None, tasks: Tasks = TASKS, runs_dir: Path = Path("runs")
-) -> Source:
+def load_finetuned(directory: Path, trial: str | None = None, runs_dir: Path = Path("runs")) -> Source:
     """Read a fine-tuned network from an artefact of scores.
 
     Its weights are float32 tensors in host memory: of a SequenceClassifier, ElmoClassifier,
@@ -132,7 +127,6 @@ def load_finetuned(
     Args:
         directory: a committed scores artefact, as `OUT/NAME/CHECKPOINT`.
         trial: `TASK-INITIAL-SEED`; may be left out where there is only one.
-        tasks: the kinds of tasks that the scores may be of.
         runs_dir: where the run lies whose checkpoint LoRA was trained over.
 
     Raises:
@@ -140,10 +134,10 @@ def load_finetuned(
         ReferenceNotFoundError: its models were not kept, or there is no such training, or no such checkpoint any more.
         ExportError: its weights cannot be those of a plain network: adapters and prefixes are more than that.
     """
-    return _plain(finetuned_network(directory, trial), directory, tasks, runs_dir)
+    return _plain(finetuned_network(directory, trial), directory, runs_dir)
 
 
-def _plain(found: FinetunedNetwork, directory: Path, tasks: Tasks, runs_dir: Path) -> Source:
+def _plain(found: FinetunedNetwork, directory: Path, runs_dir: Path) -> Source:
     from safetensors.torch import load_file
 
     from models.peft.apply import merge
@@ -153,7 +147,7 @@ def _plain(found: FinetunedNetwork, directory: Path, tasks: Tasks, runs_dir: Pat
         with contents_of(found.weights_file):
             tensors = load_file(found.weights_file)
     else:
-        adapted = _adapted(found, tasks, runs_dir)
+        adapted = _adapted(found, runs_dir)
         try:
             tensors = merge(adapted).state_dict()
         except ValueError as error:
@@ -163,25 +157,25 @@ def _plain(found: FinetunedNetwork, directory: Path, tasks: Tasks, runs_dir: Pat
                 " pipeline.tune.networks.load_adapted",
             ) from None
     tensors = {name.removeprefix(WRAPPER): tensor for name, tensor in tensors.items()}
-    return _source(found, directory, tensors, tasks)
+    return _source(found, directory, tensors)
 
 
-def _source(found: FinetunedNetwork, directory: Path, tensors: Mapping[str, Tensor], tasks: Tasks) -> Source:
+def _source(found: FinetunedNetwork, directory: Path, tensors: Mapping[str, Tensor]) -> Source:
     """A network among scores with what an export needs beside its tensors."""
     with contents_of(directory / MANIFEST_NAME):
         return Source(
             state_dict=tensors,
             config=found.network,
-            head=tasks[found.settings["kind"]].head_of(found.network),
+            head=TASKS[found.settings["kind"]].head_of(found.network),
             tokenizer_json=(directory / TOKENIZER_FILE).read_text(encoding="utf-8"),
             input=InputEntry(kind=KIND, uri=place_of(directory), fingerprint=found.manifest.fingerprint),
             labels=found.labels,
             trial=found.asked,
-            chat_template=found.task(tasks).chat_template(found.network),
+            chat_template=found.task().chat_template(found.network),
         )
 
 
-def _adapted(found: FinetunedNetwork, tasks: Tasks, runs_dir: Path) -> nn.Module:
+def _adapted(found: FinetunedNetwork, runs_dir: Path) -> nn.Module:
     """The network with its method, over the checkpoint that it started from."""
     from pipeline.checkpoint.references import resolve_model
     from pipeline.tune.networks import load_adapted
@@ -198,5 +192,5 @@ def _adapted(found: FinetunedNetwork, tasks: Tasks, runs_dir: Path) -> nn.Module
             f"{base.reference} is not the checkpoint that the network was trained over any more.",
             next_step="name the runs directory that holds it: --runs-dir DIR",
         )
-    head = tasks[found.settings["kind"]].head_of(found.network)
+    head = TASKS[found.settings["kind"]].head_of(found.network)
     return load_adapted(found.weights_file, found.network, head, max(1, len(found.labels)), base.state_dict())

@@ -20,7 +20,7 @@ from models.config import NetworkConfig
 from pipeline.config.networks import NetworkChoice
 from pipeline.export.exporting import is_artefact
 from pipeline.tasks import TASKS
-from pipeline.tasks.task import TaskConfig, Tasks
+from pipeline.tasks.task import TaskConfig
 from pipeline.tune.scores import KIND, SCORES_FILE, TOKENIZER_FILE, Score, Trial
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ class FinetunedNetwork:
         """The task's part of the configuration, as the scores were made with."""
         return self.manifest.config["tasks"][self.trial.task]
 
-    def task(self, tasks: Tasks = TASKS) -> TaskConfig:
+    def task(self) -> TaskConfig:
         """The task, without its files."""
-        return tasks[self.settings["kind"]].without_files(self.settings)
+        return TASKS[self.settings["kind"]].without_files(self.settings)
 
 
 def finetuned_network(directory: Path, trial: str | None = None) -> FinetunedNetwork:

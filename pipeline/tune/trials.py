@@ -138,7 +138,7 @@ def plan_trials(config: FinetuneConfig, pretrained: PretrainedModel | None) -> T
     Raises:
         MissingInputError, ConfigError: a task cannot be read, or there is neither a checkpoint nor `scratch`; or what
             `training.peft` trains over a checkpoint would have to be kept of trainings from random weights.
-        MismatchError: tasks, tokenizer, network, lengths, teachers or held-out documents do not fit together.
+        MismatchError: tasks, tokenizer, network, lengths or teachers do not fit together.
         ReferenceNotFoundError, CorruptArtefactError: a teacher cannot be read.
     """
     if pretrained:
@@ -203,9 +203,6 @@ def _check_fit(
         )
     for name, task in config.tasks.items():
         task.check_lengths(name, config.training_of(name).max_length, network, tokenizer)
-    if pretrained:
-        for name, task in config.tasks.items():
-            task.check_checkpoint(name, pretrained)
     methods = [name for name in config.tasks if config.training_of(name).peft is not None]
     if config.save_models and methods and "random" in _initials(config, pretrained):
         raise ConfigError(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import pytest
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import validate
-from pipeline.tasks import TASKS as PUBLISHED
-from pipeline.tasks.forms import ClassificationTaskConfig
-from pipeline.tune.config import FinetuneConfig, with_tasks
+from pipeline.tune.config import FinetuneConfig
 
 TASKS = {"reviews": {"kind": "sst2", "path": "SST-2", "training": {"lr": 1e-3}}}
 
@@ -35,24 +31,6 @@ def test_task_overrides_only_the_training_settings_it_names():
 def test_unusable_values_are_refused(changes, said):
     with pytest.raises(ConfigError, match=said):
         validate(FinetuneConfig, {"tasks": TASKS} | changes, "here")
-
-
-class OwnConfig(ClassificationTaskConfig):
-    """A kind of task that is registered outside of the package."""
-
-    kind: Literal["own"] = "own"
-    metrics = ("accuracy",)
-    evaluation_sets = ()
-
-
-def test_kinds_of_tasks_can_be_added_without_touching_the_published_ones():
-    config = validate(
-        with_tasks({**PUBLISHED, "own": OwnConfig}), {"tasks": {**TASKS, "mine": {"kind": "own"}}}, "x"
-    )
-    assert [type(task) for task in config.tasks.values()] == [PUBLISHED["sst2"], OwnConfig]
-    assert isinstance(config, FinetuneConfig)
-    with pytest.raises(ConfigError, match="own"):
-        validate(FinetuneConfig, {"tasks": {"mine": {"kind": "own"}}}, "here")
 
 
 @pytest.mark.parametrize(
