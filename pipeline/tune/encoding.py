@@ -13,28 +13,34 @@ from pipeline.tasks.tokenizer import SequenceFormat, TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedExamples:
-    """Labelled sequences."""
+class EncodedRows:
+    """Encoded examples to learn from, or to score on: sequences with one prediction each, unless a form says more."""
 
     input_ids: Ragged
-    """Per example its token ids, int64, special tokens included."""
-    segment_ids: Ragged | None
-    """Per example the segment of each token, int64; None where the network knows no segments."""
-    labels: np.ndarray
-    """[examples]: int64 indices of labels, or float32 numbers to predict."""
+    """Per row its token ids, int64, special tokens included."""
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.input_ids)
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [examples]: tokens of each."""
+        """int64 [rows]: tokens of each row; rows of similar length are batched together."""
         return self.input_ids.lengths
 
     @property
     def predictions(self) -> np.ndarray:
-        """int64 [examples]: one label each."""
+        """int64 [rows]: predictions that each row's loss sums over; an update divides by their sum."""
         return np.ones(len(self), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedExamples(EncodedRows):
+    """Labelled sequences."""
+
+    segment_ids: Ragged | None
+    """Per example the segment of each token, int64; None where the network knows no segments."""
+    labels: np.ndarray
+    """[examples]: int64 indices of labels, or float32 numbers to predict."""
 
 
 def encode_examples(

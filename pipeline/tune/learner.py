@@ -1,4 +1,8 @@
-"""A network with its optimizer: whole in every process, or sharded among the processes by DeepSpeed ZeRO."""
+"""A network with its optimizer: whole in every process, or sharded among the processes by DeepSpeed ZeRO.
+
+All processes call the methods of a learner together. An update is a `micro_batch` with a `backward` for each round, and
+then `update`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -22,53 +26,7 @@ from pipeline.run.settings import ZeroConfig
 from pipeline.tasks.settings import TrainingConfig
 
 
-class Learner(Protocol):
-    """A network with its optimizer. All processes call the methods together.
-
-    An update is a `micro_batch` with a `backward` for each round, and then `update`.
-    """
-
-    @property
-    def network(self) -> nn.Module:
-        """The network as it is called in training, with dropout once `train()` was called on it."""
-        ...
-
-    @contextmanager
-    def micro_batch(self, *, last: bool) -> Iterator[None]:
-        """Around forward and backward pass of a micro-batch; gradients are exchanged in the last one."""
-        ...
-
-    def backward(self, loss: Tensor) -> None:
-        """Add the gradients of a loss; they are averaged over the processes."""
-        ...
-
-    def update(self, rate: float) -> float | None:
-        """Clip the gradients, update the weights and drop the gradients.
-
-        Returns:
-            The norm of the gradients before clipping; nothing is updated where it is not finite. None with fp16, whose
-            scaler skips such updates by itself.
-        """
-        ...
-
-    def whole(self) -> nn.Module:
-        """The network with whole weights, for evaluations and for files."""
-        ...
-
-    def tensors(self) -> dict[str, Tensor]:
-        """`model.NAME` and `optimizer.NUMBER.KEY` of every weight, complete in the first process."""
-        ...
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take what `tensors` gave, on any number of processes and sharded or not."""
-        ...
-
-    def close(self) -> None:
-        """Release memory."""
-        ...
-
-
-class PlainLearner(Learner):
+class PlainLearner:
     """Every process holds all weights and all of the optimizer's state."""
 
     def __init__(self, accelerator: Accelerator, model: nn.Module, settings: TrainingConfig) -> None:
@@ -81,10 +39,12 @@ class PlainLearner(Learner):
 
     @property
     def network(self) -> nn.Module:
+        """The network as it is called in training, with dropout once `train()` was called on it."""
         return self._network
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """Around forward and backward pass of a micro-batch; gradients are exchanged in the last one."""
         if last:
             yield
         else:
@@ -92,9 +52,16 @@ class PlainLearner(Learner):
                 yield
 
     def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a loss; they are averaged over the processes."""
         self._accelerator.backward(loss)
 
     def update(self, rate: float) -> float | None:
+        """Clip the gradients, update the weights and drop the gradients.
+
+        Returns:
+            The norm of the gradients before clipping; nothing is updated where it is not finite. None with fp16, whose
+            scaler skips such updates by itself.
+        """
         for group in self._prepared.param_groups:
             group["lr"] = rate * group["lr_scale"]
         found = self._accelerator.clip_grad_norm_(self._network.parameters(), self._clip)
@@ -105,27 +72,31 @@ class PlainLearner(Learner):
         return norm
 
     def whole(self) -> nn.Module:
+        """The network with whole weights, for evaluations and for files."""
         return self._network
 
     def tensors(self) -> dict[str, Tensor]:
+        """`model.NAME` and `optimizer.NUMBER.KEY` of every weight, complete in the first process."""
         found = {f"model.{name}": tensor for name, tensor in self._model.state_dict().items()}
         for number, entry in self._optimizer.state_dict()["state"].items():
             found |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in entry.items()}
         return found
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `tensors` gave, on any number of processes and sharded or not."""
         self._model.load_state_dict(with_prefix(tensors, "model."))
         # Copied: load_state_dict changes the groups it is given.
         groups = [dict(group) for group in self._optimizer.state_dict()["param_groups"]]
         self._optimizer.load_state_dict({"state": _optimizer_state(tensors), "param_groups": groups})
 
     def close(self) -> None:
+        """Release memory."""
         self._network, self._prepared = cast(
             tuple, self._accelerator.free_memory(self._network, self._prepared)
         )
 
 
-class ShardedLearner(Learner):
+class ShardedLearner:
     """One engine in each process; files hold whole tensors, so that a training can continue in any stage or without
     ZeRO."""
 
@@ -208,6 +179,9 @@ class ShardedLearner(Learner):
 
     def close(self) -> None:
         self._engine.close()
+
+
+Learner = PlainLearner | ShardedLearner
 
 
 def make_learner(

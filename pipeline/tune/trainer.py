@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 
 from pipeline.run.settings import ZeroConfig
 from pipeline.tasks.settings import TrainingConfig
-from pipeline.tune.forms.base import EncodedPart, PaddedBatch, PreparedTask, unwrapped
+from pipeline.tune.encoding import EncodedRows
+from pipeline.tune.forms.base import PaddedBatch, PreparedTask, unwrapped
 from pipeline.tune.learner import make_learner
 from pipeline.tune.scores import EpochScore
 from pipeline.tune.training_state import Kept, StateFile, TrainingState
@@ -171,7 +172,7 @@ def evaluate(
 
 
 def evaluation_loader(
-    accelerator: Accelerator, task: PreparedTask, part: EncodedPart | None = None
+    accelerator: Accelerator, task: PreparedTask, part: EncodedRows | None = None
 ) -> DataLoader:
     """Batches of rows of similar length, longest first, with their numbers; of `task.evaluation` unless given."""
     rows_of = task.evaluation if part is None else part

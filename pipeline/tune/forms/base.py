@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from models.config import FeatureSettings, NetworkConfig
 from pipeline.tasks.settings import TrainingConfig
 from pipeline.tasks.task import TaskData
 from pipeline.tasks.tokenizer import TextTokenizer
+from pipeline.tune.encoding import EncodedRows
 
 Metrics = dict[str, float]
 """By name, higher is better, as a share of 1."""
@@ -94,22 +95,6 @@ class Scorer:
         return loss if self.penalty is None else loss + self.penalty(unwrapped(model)) * predictions
 
 
-class EncodedPart(Protocol):
-    """Encoded examples to learn from, or to score on."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64 [rows]: tokens of each row; rows of similar length are batched together."""
-        ...
-
-    @property
-    def predictions(self) -> np.ndarray:
-        """int64 [rows]: predictions that each row's loss sums over; an update divides by their sum."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class PaddedBatch:
     """Rows as tensors, padded on the right to the longest of them."""
@@ -139,11 +124,11 @@ class PaddedBatch:
 class PreparedTask:
     """A task, encoded for a network. Each form is a class of its own, which is made from a `TaskContext`."""
 
-    train: EncodedPart
+    train: EncodedRows
     """Rows to train on."""
-    evaluation: EncodedPart
+    evaluation: EncodedRows
     """Rows to evaluate on."""
-    test: EncodedPart | None = None
+    test: EncodedRows | None = None
     """Rows without right answers, to predict after the training."""
     parts: tuple[Part, ...]
     """The parts of the network that start from a checkpoint."""

@@ -21,15 +21,12 @@ from pipeline.tune.forms.classification import CLASSIFIERS, token_reader
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedChoices:
-    """Questions with their choices."""
+class EncodedChoices(EncodedExamples):
+    """Questions with their choices: ids and segments are of all choices of all questions, in order, each with its
+    question; labels are the indices of the right choices."""
 
-    texts: EncodedExamples
-    """All choices of all questions, in order, each with its question; labels without a meaning."""
     first: np.ndarray
     """int64 [questions + 1]: choices of question `i` are the texts from `first[i]` up to `first[i + 1]` (exclusive)."""
-    labels: np.ndarray
-    """int64 [questions]: the index of the right choice."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -37,12 +34,7 @@ class EncodedChoices:
     @property
     def lengths(self) -> np.ndarray:
         """int64 [questions]: tokens of the longest choice of each."""
-        return np.maximum.reduceat(self.texts.lengths, self.first[:-1])
-
-    @property
-    def predictions(self) -> np.ndarray:
-        """int64 [questions]: one choice each."""
-        return np.ones(len(self), dtype=np.int64)
+        return np.maximum.reduceat(self.input_ids.lengths, self.first[:-1])
 
     @property
     def most_choices(self) -> int:
@@ -59,11 +51,13 @@ class ChoicesTask(PreparedTask):
 
         def encode(examples: Sequence[Choices]) -> EncodedChoices:
             texts = [Example(each.id, *pair, 0) for each in examples for pair in each.pairs]
+            # No choice gets more tokens with its question.
+            rows = encode_examples(context.tokenizer, sequences, texts, context.settings.max_length)
             return EncodedChoices(
-                # No choice gets more tokens with its question.
-                encode_examples(context.tokenizer, sequences, texts, context.settings.max_length),
-                np.cumsum([0, *(len(each.pairs) for each in examples)], dtype=np.int64),
+                rows.input_ids,
+                rows.segment_ids,
                 np.array([each.label for each in examples], dtype=np.int64),
+                np.cumsum([0, *(len(each.pairs) for each in examples)], dtype=np.int64),
             )
 
         self.train, self.evaluation = encode(data.train), encode(data.evaluation)
@@ -86,7 +80,7 @@ class ChoicesTask(PreparedTask):
         first, count = part.first[rows], np.diff(part.first)[rows]
         present = np.arange(width) < count[:, None]
         texts = first[:, None] + np.where(present, np.arange(width), 0)
-        inputs = self.read(part.texts, texts.flatten())
+        inputs = self.read(part, texts.flatten())
         shaped = {name: tensor.view(len(rows), width, -1) for name, tensor in inputs.items()}
         targets = {"labels": torch.from_numpy(part.labels[rows]), "present": torch.from_numpy(present)}
         return PaddedBatch(shaped, targets)

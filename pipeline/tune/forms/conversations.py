@@ -13,6 +13,7 @@ from data_prep.ragged import Ragged
 from pipeline.samples.formats.packing import best_fit_decreasing
 from pipeline.tasks.instructions import ChatTemplate, Conversation, Rendered
 from pipeline.tasks.tokenizer import TextTokenizer
+from pipeline.tune.encoding import EncodedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +121,15 @@ class ConversationEncoder:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedConversations:
+class PackedConversations(EncodedRows):
     """Rows of one conversation or several, which do not see each other."""
 
-    input_ids: Ragged
-    """Per row its token ids, int64."""
     learned: Ragged
     """Per row and token whether it is learned, bool; the first of a conversation never is."""
     pieces: Ragged
     """Per row the tokens of each of its conversations, int64."""
     prompts: Ragged | None = None
     """Per row the token ids before the last response, int64, where responses are written."""
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64 [rows]: tokens of each."""
-        return self.input_ids.lengths
 
     @property
     def predictions(self) -> np.ndarray:

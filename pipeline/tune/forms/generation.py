@@ -22,7 +22,7 @@ from pipeline.tasks.files.lines import json_lines
 from pipeline.tasks.forms import TextPair
 from pipeline.tasks.metrics.texts import sentences
 from pipeline.tasks.tokenizer import TextTokenizer
-from pipeline.tune.encoding import pad_rows, single_rows
+from pipeline.tune.encoding import EncodedRows, pad_rows, single_rows
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,
     Metrics,
@@ -36,21 +36,11 @@ from pipeline.tune.forms.base import (
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedPairs:
-    """Source and target texts."""
+class EncodedPairs(EncodedRows):
+    """Source and target texts: the rows are the sources; after a decoder's source, its prompt."""
 
-    sources: Ragged
-    """Per pair the token ids of the source, int64; after a decoder's source, its prompt."""
     targets: Ragged
     """Per pair the token ids of the target, int64."""
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64 [pairs]: tokens of each source."""
-        return self.sources.lengths
 
     @property
     def predictions(self) -> np.ndarray:
@@ -94,7 +84,7 @@ class PromptedGenerator(nn.Module):
 
 def _encoder_decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int) -> PaddedBatch:
     """Pairs, the target shifted by one to the right for the decoder."""
-    input_ids, present = pad_rows(part.sources, rows, pad_id)
+    input_ids, present = pad_rows(part.input_ids, rows, pad_id)
     written, predicted = pad_rows(part.targets, rows, pad_id)
     decoder_input_ids = np.roll(written, 1, axis=1)
     decoder_input_ids[:, 0] = start
@@ -110,14 +100,14 @@ def _encoder_decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, st
 
 def _decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int) -> PaddedBatch:
     """Sources and targets in one sequence, padded on the right; and the sources as prompts, padded on the left."""
-    sources, targets = part.sources.take(rows), part.targets.take(rows)
+    sources, targets = part.input_ids.take(rows), part.targets.take(rows)
     joined = Ragged.of([np.concatenate([sources[n], targets[n][:-1]]) for n in range(len(rows))])
     input_ids, _ = pad_rows(joined, np.arange(len(rows)), pad_id)
     place = np.arange(input_ids.shape[1])
     # The last token of a prompt predicts the first one of the target.
     first = sources.lengths[:, None] - 1
     predicted = (place >= first) & (place < first + targets.lengths[:, None])
-    prompts, present = pad_rows(part.sources, rows, pad_id, left=True)
+    prompts, present = pad_rows(part.input_ids, rows, pad_id, left=True)
     inputs = {"input_ids": input_ids, "predicted_positions": np.flatnonzero(predicted)}
     given = {"targets": targets.values, "prompts": prompts, "prompt_mask": present}
     return PaddedBatch.of(inputs, given)

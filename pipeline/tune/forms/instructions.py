@@ -24,10 +24,9 @@ from models.losses import EACH
 from pipeline.tasks.files.lines import json_lines
 from pipeline.tasks.instructions import Conversation
 from pipeline.tasks.tokenizer import GenerationFormat, generation_format
-from pipeline.tune.encoding import pad_rows
+from pipeline.tune.encoding import EncodedRows, pad_rows
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,
-    EncodedPart,
     Metrics,
     PaddedBatch,
     Part,
@@ -74,13 +73,13 @@ class InstructionTask(PreparedTask):
 
     def rows_to_learn(
         self, encoder: ConversationEncoder, conversations: Sequence[Conversation]
-    ) -> tuple[EncodedPart, list[str]]:
+    ) -> tuple[EncodedRows, list[str]]:
         """Rows to train on, and notes on what was cut."""
         raise NotImplementedError
 
     def rows_to_score(
         self, encoder: ConversationEncoder, conversations: Sequence[Conversation]
-    ) -> tuple[EncodedPart, np.ndarray]:
+    ) -> tuple[EncodedRows, np.ndarray]:
         """Rows to evaluate on, and `last`."""
         raise NotImplementedError
 

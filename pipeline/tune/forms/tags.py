@@ -20,6 +20,7 @@ from models.features import FeatureTagger
 from pipeline.tasks.files.lines import json_lines
 from pipeline.tasks.forms import TaggedSentence
 from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
+from pipeline.tune.encoding import EncodedRows
 from pipeline.tune.forms.base import (
     STACK_PARTS,
     Comparable,
@@ -39,11 +40,9 @@ _IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedSentences:
-    """Sentences with the place and the label of each word."""
+class EncodedSentences(EncodedRows):
+    """Sentences with the place and the label of each word; for ELMo, the ids are zeros for its words."""
 
-    input_ids: Ragged
-    """Per sentence its token ids, int64, special tokens included; for ELMo, zeros for its words."""
     words: tuple[tuple[str, ...], ...]
     """Per sentence the words that are read."""
     positions: Ragged
@@ -52,14 +51,6 @@ class EncodedSentences:
     """Per sentence and word the index of its label, int64; -100 for a tag that is no label."""
 
     segment_ids = None
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64 [sentences]: tokens of each."""
-        return self.input_ids.lengths
 
     @property
     def predictions(self) -> np.ndarray:

@@ -12,15 +12,13 @@ import numpy as np
 from data_prep.ragged import Ragged
 from pipeline.tasks.forms import Question
 from pipeline.tasks.tokenizer import SequenceFormat, TextTokenizer
-from pipeline.tune.encoding import repeated, segments_of
+from pipeline.tune.encoding import EncodedRows, repeated, segments_of
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(EncodedRows):
     """Each question followed by a part of its passage; long passages give several windows."""
 
-    input_ids: Ragged
-    """Per window its token ids, int64."""
     segment_ids: Ragged | None
     """Per window the segment of each token, int64; None where the network knows no segments."""
     question: np.ndarray
@@ -39,19 +37,6 @@ class Windows:
     where the window does not hold all of it, or there is no answer."""
     offsets: tuple[np.ndarray, ...]
     """Per question the characters of its passage's tokens, int64 [tokens, 2]."""
-
-    def __len__(self) -> int:
-        return len(self.question)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64 [windows]: tokens of each."""
-        return self.input_ids.lengths
-
-    @property
-    def predictions(self) -> np.ndarray:
-        """int64 [windows]: one answer each."""
-        return np.ones(len(self), dtype=np.int64)
 
 
 def encode_questions(

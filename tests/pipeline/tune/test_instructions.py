@@ -314,7 +314,7 @@ def test_encoder_decoder_reads_what_is_before_every_response_of_a_conversation(t
     task = task_of(tokenizer, talk, network=bart, max_response_length=20)
     assert len(task.train) == 2
     assert task.last.tolist() == [1]
-    texts = tokenizer.texts([task.train.sources[1].tolist(), task.train.targets[1].tolist()])
+    texts = tokenizer.texts([task.train.input_ids[1].tolist(), task.train.targets[1].tolist()])
     assert texts == ["User:\nSay blue.\nAssistant:\nBlue.User:\nAgain?\nAssistant:", "No."]
 
 
