@@ -21,7 +21,7 @@ from models.initialization import init_weights
 from models.peft.apply import apply_peft, load_peft, peft_state
 from models.peft.settings import PeftSettings
 from models.weights import check_tensors, with_prefix
-from pipeline.tune.forms.base import Part, PreparedTask
+from pipeline.tune.forms.base import NetworkPart, PreparedTask
 
 _KEY = "peft"
 """The one key of the file's metadata: several are written by safetensors in an order that differs between processes."""
@@ -62,7 +62,7 @@ def initial_network(
 
 
 @torch.no_grad()
-def take_parts(model: nn.Module, parts: tuple[Part, ...], checkpoint: Mapping[str, Tensor]) -> None:
+def take_parts(model: nn.Module, parts: tuple[NetworkPart, ...], checkpoint: Mapping[str, Tensor]) -> None:
     """Copy parts of a checkpoint into a network; tensors outside these parts are ignored on both sides.
 
     Raises:
@@ -91,7 +91,7 @@ def take_parts(model: nn.Module, parts: tuple[Part, ...], checkpoint: Mapping[st
 
 
 def trained_tensors(
-    model: nn.Module, parts: tuple[Part, ...], settings: PeftSettings
+    model: nn.Module, parts: tuple[NetworkPart, ...], settings: PeftSettings
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors that were trained, and the metadata that `load_adapted` needs beside them."""
     bare = [dataclasses.replace(part, own=part.own.removeprefix(WRAPPER)) for part in parts]
@@ -132,7 +132,7 @@ def load_adapted(
     with contents_of(file), safe_open(str(file), "pt") as opened:
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- no mapping
     settings: PeftSettings = TypeAdapter(PeftSettings).validate_python(stored["method"])
-    parts = TypeAdapter(tuple[Part, ...]).validate_python(stored["parts"])
+    parts = TypeAdapter(tuple[NetworkPart, ...]).validate_python(stored["parts"])
     model = build_on_meta(network, head, num_labels)
     model.to_empty(device="cpu")
     with torch.no_grad():

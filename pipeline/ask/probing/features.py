@@ -24,7 +24,7 @@ from pipeline.checkpoint.references import Weights, resolve_model
 from pipeline.tasks.forms import Example, TaggedSentence
 from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.encoding import batches_of, pad_rows
-from pipeline.tune.forms.base import STACK_PARTS, Part
+from pipeline.tune.forms.base import STACK_PARTS
 from pipeline.tune.networks import take_parts
 from pipeline.tune.updates import sample_examples
 
@@ -109,7 +109,7 @@ def load_features(reference: str, runs_dir: Path, weights: Weights = "model") ->
     with torch.device("meta"):
         extractor = FeatureExtractor(config, FeatureSettings())
     extractor.to_empty(device="cpu")
-    parts = (Part("encoder."),) if isinstance(config, ElmoConfig) else STACK_PARTS[config.network]
+    parts = STACK_PARTS[config.network]
     take_parts(extractor, parts, pretrained.state_dict())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return FeatureNetwork(

@@ -41,7 +41,7 @@ class TaskContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NetworkPart:
     """A part of a network that starts from a checkpoint."""
 
     own: str
@@ -52,12 +52,13 @@ class Part:
     """Whether a checkpoint without it is refused."""
 
 
-STACK_PARTS: Mapping[str, tuple[Part, ...]] = MappingProxyType(
+STACK_PARTS: Mapping[str, tuple[NetworkPart, ...]] = MappingProxyType(
     {
         # In a checkpoint of a whole ELECTRA, the encoder of the discriminator.
-        "encoder": (Part("encoder.", ("encoder.", "discriminator.encoder.")),),
-        "decoder": (Part("decoder."),),
-        "encoder_decoder": (Part("encoder."), Part("decoder.")),
+        "encoder": (NetworkPart("encoder.", ("encoder.", "discriminator.encoder.")),),
+        "decoder": (NetworkPart("decoder."),),
+        "encoder_decoder": (NetworkPart("encoder."), NetworkPart("decoder.")),
+        "elmo": (NetworkPart("encoder."),),
     }
 )
 """By kind of network, the parts below a head on its tokens."""
@@ -69,7 +70,7 @@ class Scorer:
 
     build: Callable[[Any, int], nn.Module]
     """(configuration, number of labels) to a network that gives logits of the labels."""
-    parts: tuple[Part, ...]
+    parts: tuple[NetworkPart, ...]
     """The parts that start from a checkpoint."""
     penalty: Callable[[Any], Tensor] | None = None
     """(network) to a penalty on its weights, a scalar that is added to the loss of an update."""
@@ -82,10 +83,10 @@ class Scorer:
         """
         if features is None:
             return self
-        parts = STACK_PARTS.get(network.network, (Part("encoder."),))
+        parts = STACK_PARTS[network.network]
         return Scorer(
             build=lambda config, num_labels: layer(config, num_labels, features),
-            parts=tuple(Part(f"features.{part.own}", part.theirs or (part.own,)) for part in parts),
+            parts=tuple(NetworkPart(f"features.{part.own}", part.theirs or (part.own,)) for part in parts),
             penalty=layer.penalty,
         )
 
@@ -130,7 +131,7 @@ class PreparedTask:
     """Rows to evaluate on."""
     test: EncodedRows | None = None
     """Rows without right answers, to predict after the training."""
-    parts: tuple[Part, ...]
+    parts: tuple[NetworkPart, ...]
     """The parts of the network that start from a checkpoint."""
     notes: tuple[str, ...] = ()
     """Sentences about the encoded examples for people, without the full stop."""

@@ -64,7 +64,7 @@ class ChoicesTask(PreparedTask):
         self.test = encode(data.test) if data.test else None
         self.read = token_reader(context.network, context.tokenizer)
         # The tensors have the names of a classifier with one label.
-        self.parts = CLASSIFIERS[context.network.network].scorer.parts
+        self.parts = CLASSIFIERS[context.network.network].parts
         scored = (self.evaluation, *([self.test] if self.test else ()))
         # Fewer rows, because each has several sequences.
         self.evaluation_batch_size = max(

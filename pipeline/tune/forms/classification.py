@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -27,8 +26,8 @@ from pipeline.tune.forms.base import (
     STACK_PARTS,
     Comparable,
     ComparableTask,
+    NetworkPart,
     PaddedBatch,
-    Part,
     Scorer,
     TaskContext,
     excerpt,
@@ -36,16 +35,6 @@ from pipeline.tune.forms.base import (
 
 Read = Callable[[Any, np.ndarray], dict[str, Tensor]]
 """(encoded rows, int64 indices of the rows in a batch) to the arguments of a network."""
-
-
-@dataclass(frozen=True, slots=True)
-class Classifier:
-    """How one kind of network classifies."""
-
-    scorer: Scorer
-    """Its networks give [batch, labels] logits."""
-    reader: Callable[[NetworkConfig, TextTokenizer], Read]
-    """Makes the function that turns examples into its arguments."""
 
 
 def token_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
@@ -87,24 +76,19 @@ def word_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
     return read
 
 
-CLASSIFIERS: Mapping[str, Classifier] = MappingProxyType(
+CLASSIFIERS: Mapping[str, Scorer] = MappingProxyType(
     {
-        "encoder": Classifier(
+        "encoder": Scorer(
+            SequenceClassifier,
             # BERT's classifier starts from the pooler of next-sentence prediction, where there was one.
-            Scorer(
-                SequenceClassifier,
-                (*STACK_PARTS["encoder"], Part("head.dense.", ("pair_head.pooler.",), required=False)),
-            ),
-            token_reader,
+            (*STACK_PARTS["encoder"], NetworkPart("head.dense.", ("pair_head.pooler.",), required=False)),
         ),
-        "decoder": Classifier(Scorer(SequenceClassifier, STACK_PARTS["decoder"]), token_reader),
-        "encoder_decoder": Classifier(
-            Scorer(SequenceClassifier, STACK_PARTS["encoder_decoder"]), token_reader
-        ),
-        "elmo": Classifier(Scorer(ElmoClassifier, (Part("encoder."),), ElmoClassifier.penalty), word_reader),
+        "decoder": Scorer(SequenceClassifier, STACK_PARTS["decoder"]),
+        "encoder_decoder": Scorer(SequenceClassifier, STACK_PARTS["encoder_decoder"]),
+        "elmo": Scorer(ElmoClassifier, STACK_PARTS["elmo"], ElmoClassifier.penalty),
     }
 )
-"""By kind of network."""
+"""By kind of network, whose [batch, labels] logits are scores of labels."""
 
 
 class ClassificationTask(ComparableTask):
@@ -113,7 +97,7 @@ class ClassificationTask(ComparableTask):
     def __init__(self, context: TaskContext) -> None:
         super().__init__(context)
         data, sequences = context.data, sequence_format(context.network, context.tokenizer)
-        classifier = CLASSIFIERS[context.network.network]
+        scorer = CLASSIFIERS[context.network.network]
         label_type, length = np.float32 if self.config.regression else np.int64, context.settings.max_length
 
         def encode(examples: Sequence[Example]) -> EncodedExamples:
@@ -121,8 +105,9 @@ class ClassificationTask(ComparableTask):
 
         self.train, self.evaluation = encode(data.train), encode(data.evaluation)
         self.test = encode(data.test) if data.test else None
-        self.read = classifier.reader(context.network, context.tokenizer)
-        self.scorer = classifier.scorer.on(FeatureClassifier, context.network, context.settings.features)
+        reader = word_reader if context.network.network == "elmo" else token_reader
+        self.read = reader(context.network, context.tokenizer)
+        self.scorer = scorer.on(FeatureClassifier, context.network, context.settings.features)
         self.parts = self.scorer.parts
         labels = self.train.labels
         if not self.config.regression and len(labels) >= 3 and len(np.unique(labels)) == len(labels):

@@ -26,8 +26,8 @@ from pipeline.tune.encoding import EncodedRows, pad_rows, single_rows
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,
     Metrics,
+    NetworkPart,
     PaddedBatch,
-    Part,
     PreparedTask,
     TaskContext,
     excerpt,
@@ -143,7 +143,7 @@ WRITERS: Mapping[str, Writer] = MappingProxyType(
 class GenerationTask(PreparedTask):
     """A task of generation with its encoded pairs."""
 
-    parts = (Part("network.", ("",)),)
+    parts = (NetworkPart("network.", ("",)),)
 
     def __init__(self, context: TaskContext) -> None:
         """

@@ -28,8 +28,8 @@ from pipeline.tune.encoding import EncodedRows, pad_rows
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,
     Metrics,
+    NetworkPart,
     PaddedBatch,
-    Part,
     PreparedTask,
     TaskContext,
     excerpt,
@@ -135,7 +135,7 @@ class InstructionTask(PreparedTask):
 class DecoderInstructions(InstructionTask):
     """Conversations as a decoder reads them."""
 
-    parts = (Part("", ("",)),)
+    parts = (NetworkPart("", ("",)),)
     begins = True
 
     def build(self) -> nn.Module:
@@ -201,7 +201,7 @@ class DecoderInstructions(InstructionTask):
 class EncoderDecoderInstructions(InstructionTask):
     """Responses as an encoder-decoder writes them; the encoder reads everything before."""
 
-    parts = (Part("network.", ("",)),)
+    parts = (NetworkPart("network.", ("",)),)
     begins = False
     pairs = WRITERS["encoder_decoder"]
 

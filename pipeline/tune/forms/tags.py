@@ -27,7 +27,6 @@ from pipeline.tune.forms.base import (
     ComparableTask,
     Metrics,
     PaddedBatch,
-    Part,
     Scorer,
     TaskContext,
 )
@@ -71,16 +70,6 @@ Read = Callable[[EncodedSentences, np.ndarray], dict[str, Tensor]]
 """(sentences, int64 indices of the sentences in a batch) to the arguments of a network."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tagger:
-    """How one kind of network tags."""
-
-    scorer: Scorer
-    """Its networks give [batch, length, labels] logits."""
-    encode: Callable[[TaskContext, Sequence[TaggedSentence]], Tokens]
-    reader: Callable[[NetworkConfig, TextTokenizer], Read]
-
-
 def _encode_tokens(context: TaskContext, sentences: Sequence[TaggedSentence]) -> Tokens:
     """Words as tokens; the label is at the first one, as in BERT, or at a decoder's last one, which has read the
     word."""
@@ -118,16 +107,14 @@ def _word_reader(network: NetworkConfig, tokenizer: TextTokenizer) -> Read:
     return read
 
 
-TAGGERS: Mapping[str, Tagger] = MappingProxyType(
+TAGGERS: Mapping[str, Scorer] = MappingProxyType(
     {
-        "encoder": Tagger(Scorer(TokenClassifier, STACK_PARTS["encoder"]), _encode_tokens, token_reader),
-        "decoder": Tagger(Scorer(TokenClassifier, STACK_PARTS["decoder"]), _encode_tokens, token_reader),
-        "elmo": Tagger(
-            Scorer(ElmoTagger, (Part("encoder."),), ElmoTagger.penalty), _encode_words, _word_reader
-        ),
+        "encoder": Scorer(TokenClassifier, STACK_PARTS["encoder"]),
+        "decoder": Scorer(TokenClassifier, STACK_PARTS["decoder"]),
+        "elmo": Scorer(ElmoTagger, STACK_PARTS["elmo"], ElmoTagger.penalty),
     }
 )
-"""By kind of network."""
+"""By kind of network, which gives [batch, length, labels] logits."""
 
 
 class TagsTask(ComparableTask):
@@ -135,11 +122,12 @@ class TagsTask(ComparableTask):
 
     def __init__(self, context: TaskContext) -> None:
         super().__init__(context)
-        data, tagger = context.data, TAGGERS[context.network.network]
+        data, is_elmo = context.data, context.network.network == "elmo"
+        tokens_of = _encode_words if is_elmo else _encode_tokens
         numbers = {label: number for number, label in enumerate(data.labels)}
 
         def encode(sentences: Sequence[TaggedSentence]) -> EncodedSentences:
-            rows, positions = zip(*tagger.encode(context, sentences), strict=True)
+            rows, positions = zip(*tokens_of(context, sentences), strict=True)
             # Tags that only the evaluation has are no labels: whatever is predicted for them is wrong.
             labels = [[numbers.get(tag, _IGNORED) for tag in each.tags] for each in sentences]
             return EncodedSentences(
@@ -150,8 +138,10 @@ class TagsTask(ComparableTask):
             )
 
         self.train, self.evaluation = encode(data.train), encode(data.evaluation)
-        self.read = tagger.reader(context.network, context.tokenizer)
-        self.scorer = tagger.scorer.on(FeatureTagger, context.network, context.settings.features)
+        reader = _word_reader if is_elmo else token_reader
+        self.read = reader(context.network, context.tokenizer)
+        scorer = TAGGERS[context.network.network]
+        self.scorer = scorer.on(FeatureTagger, context.network, context.settings.features)
         self.parts = self.scorer.parts
         if unknown := {tag for each in self.examples for tag in each.tags}.difference(self.labels):
             named = ", ".join(sorted(unknown))

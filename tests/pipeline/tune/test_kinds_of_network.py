@@ -25,7 +25,7 @@ from pipeline.tasks.glue import Sst2Config
 from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export
-from pipeline.tune.forms.base import Part
+from pipeline.tune.forms.base import NetworkPart
 from pipeline.tune.forms.classification import CLASSIFIERS, word_reader
 from pipeline.tune.networks import take_parts
 from tests.pipeline.tune.conftest import MODEL, WORDS, make_checkpoint, prepare
@@ -90,10 +90,10 @@ def test_bert_classifies_from_what_the_prediction_of_pairs_pooled():
     init_weights(pretrained, 3)
     model = SequenceClassifier(MODEL, 2)
     init_weights(model, 1)
-    take_parts(model, CLASSIFIERS["encoder"].scorer.parts, pretrained.state_dict())
+    take_parts(model, CLASSIFIERS["encoder"].parts, pretrained.state_dict())
     assert torch.equal(model.head.dense.weight, pretrained.state_dict()["pair_head.pooler.weight"])
     output = model.head.output.weight.clone()
-    take_parts(model, CLASSIFIERS["encoder"].scorer.parts, MaskedLanguageModel(MODEL).state_dict())
+    take_parts(model, CLASSIFIERS["encoder"].parts, MaskedLanguageModel(MODEL).state_dict())
     assert torch.equal(model.head.output.weight, output)
 
 
@@ -112,7 +112,7 @@ def test_classifier_starts_from_the_pooler_of_a_published_bert_whatever_its_clas
     start = resolve_model(str(tmp_path / "bert"), tmp_path)
     model = SequenceClassifier(start.model, 2)  # pyright: ignore[reportArgumentType]
     init_weights(model, 1)
-    take_parts(model, CLASSIFIERS["encoder"].scorer.parts, start.state_dict())
+    take_parts(model, CLASSIFIERS["encoder"].parts, start.state_dict())
     pooler = getattr(published, "bert", published).pooler.dense
     assert torch.equal(model.head.dense.weight, pooler.weight)
     assert torch.equal(model.head.dense.bias, pooler.bias)
@@ -137,7 +137,7 @@ def test_classifier_of_an_electra_starts_from_its_discriminator():
     electra = Electra(MODEL, dataclasses.replace(MODEL, intermediate_size=32))
     init_weights(electra, 3)
     model = SequenceClassifier(MODEL, 2)
-    take_parts(model, CLASSIFIERS["encoder"].scorer.parts, electra.state_dict())
+    take_parts(model, CLASSIFIERS["encoder"].parts, electra.state_dict())
     for name, tensor in electra.discriminator.encoder.state_dict().items():
         assert torch.equal(model.encoder.state_dict()[name], tensor)
 
@@ -145,9 +145,9 @@ def test_classifier_of_an_electra_starts_from_its_discriminator():
 def test_checkpoint_of_another_size_or_with_broken_weights_is_refused_by_tensor(checkpoint):
     model = SequenceClassifier(MODEL, 2)
     with pytest.raises(MismatchError, match=r"encoder\.embeddings"):
-        take_parts(model, (Part("encoder."),), {})
+        take_parts(model, (NetworkPart("encoder."),), {})
     state = checkpoint.state_dict()
     state["encoder.embeddings.tokens.weight"][3, 4] = float("nan")
     save_file(state, checkpoint.directory / "model.safetensors")
     with pytest.raises(MismatchError, match=r"encoder\.embeddings\.tokens\.weight"):
-        take_parts(model, (Part("encoder."),), checkpoint.state_dict())
+        take_parts(model, (NetworkPart("encoder."),), checkpoint.state_dict())
