@@ -16,9 +16,9 @@ from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationText
 from data_prep.job import prepare
 from pipeline.checkpoint.references import resolve_model
-from pipeline.export.exporting import export
 from pipeline.run.directory import RunDirectory
 from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.export import export
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import read_scores
 from tests.golden.losses import DETERMINISTIC

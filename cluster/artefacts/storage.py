@@ -61,6 +61,19 @@ def staging_directory(directory: Path, key: str) -> Path:
     return directory.with_name(f".{directory.name}.{key[:12]}.partial")
 
 
+@contextmanager
+def staged(directory: Path, key: str) -> Iterator[Path]:
+    """An empty staging directory, for an artefact that is made in one go: a failure leaves nothing of it."""
+    staging = staging_directory(directory, key)
+    try:
+        with storage_errors(staging):
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+            yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
 def find_damage(
     directory: Path,
     manifest: Manifest,

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cluster.artefacts.manifest import hash_json
-from cluster.artefacts.storage import commit
+from cluster.artefacts.storage import commit, staged
 from models.config import TransformerConfig
-from pipeline.export.exporting import KIND, explained, refuse_other, staged
+from pipeline.export.exporting import KIND, explained, refuse_other
 from pipeline.export.formats import Export, Source, write_hugging_face, write_tokenizer
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ becomes a directory with its own loader (models/elmo/README.md).
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -20,7 +19,7 @@ from cluster.artefacts.errors import (
     StorageError,
 )
 from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest
-from cluster.artefacts.storage import commit, is_committed, staging_directory, storage_errors
+from cluster.artefacts.storage import commit, is_committed, staged, storage_errors
 from data_prep.tokenizers.special import find_special_tokens
 from models.config import ElmoConfig, TransformerConfig
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
@@ -32,33 +31,20 @@ PARTS = ("discriminator", "generator")
 """Networks of an ELECTRA."""
 
 
-def export(
-    reference: str,
-    directory: Path,
-    *,
-    runs_dir: Path,
-    part: str | None = None,
-    family: str | None = None,
-    weights: Weights = "model",
-    verify: bool = True,
-) -> Export:
-    """Write the network of a checkpoint as a directory that others read.
-
-    Args:
-        reference: any reference to a model.
-        part: `generator` or `discriminator` of an ELECTRA; None takes the discriminator.
-        weights: `ema` takes the moving average of a run that keeps one.
+def source_of(reference: str, runs_dir: Path, part: str | None, weights: Weights) -> Source:
+    """The network of a checkpoint, as `network_of`, with the tokenizer as pre-training used it.
 
     Raises:
-        ReferenceNotFoundError, CorruptCheckpointError: as `resolve_model`.
-        ExportError, StorageError: as `write_export`.
+        ReferenceNotFoundError, CorruptCheckpointError, MismatchError: as `resolve_model`; and MismatchError where the
+            model has no such part.
+        ExportError: the head is not known.
     """
     with explained(reference):
         model = resolve_model(reference, runs_dir, weights)
         source = network_of(model, part)
         if model.step is not None and isinstance(source.config, TransformerConfig):
             source = replace(source, tokenizer_json=_around_pretrained(source, source.config))
-    return write_export(source, directory, family=family, verify=verify)
+    return source
 
 
 def write_export(source: Source, directory: Path, *, family: str | None, verify: bool) -> Export:
@@ -104,19 +90,6 @@ def explained(exported: str) -> Iterator[None]:
         raise
     except ValueError as error:
         raise ExportError(f"{exported} cannot be exported: {error}") from None
-
-
-@contextmanager
-def staged(directory: Path, key: str) -> Iterator[Path]:
-    """The staging directory of an export, removed if the export fails: partial work is never continued."""
-    staging = staging_directory(directory, key)
-    try:
-        with storage_errors(staging):
-            shutil.rmtree(staging, ignore_errors=True)
-            staging.mkdir(parents=True)
-            yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def network_of(model: PretrainedModel, part: str | None = None) -> Source:

@@ -4,8 +4,6 @@ one artefact with the results, one page, and the pages of the stages beside it."
 from __future__ import annotations
 
 import os
-import shutil
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +18,7 @@ import orjson
 from cluster import signals
 from cluster.artefacts.errors import ClozeError, PreemptedError
 from cluster.artefacts.manifest import InputEntry, read_manifest, write_durably
-from cluster.artefacts.storage import commit, staging_directory, storage_errors
-from cluster.artefacts.visible import render
+from cluster.artefacts.storage import commit, staged
 from cluster.runtime import ray_runtime
 from data_prep.config import PreparationConfig
 from data_prep.job import Prepared, prepare
@@ -232,18 +229,15 @@ def commit_report(road: RoadConfig, found: Finished) -> Path:
     """
     assert found.run is not None, "a road has a run"
     results, directory = read_results(found), road.out / road.name
-    staging = staging_directory(directory, "report")
-    with storage_errors(directory):
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
+    with staged(directory, "report") as staging:
         contents = orjson.dumps(asdict(results), option=orjson.OPT_INDENT_2)
         write_durably(staging / RESULTS_FILE, contents)
         pages = _write_stage_pages(staging, found)
         (staging / PAGE_FILE).write_text(_page(road, found, results, pages), encoding="utf-8")
-    files = file_entries(staging, [RESULTS_FILE])
-    config = {"checkpoint": road.checkpoint}
-    stats = {"trainings": len(results.scores), "seconds": found.seconds, "run": found.run.path.name}
-    commit(staging, directory, KIND, config=config, inputs=found.inputs, files=files, stats=stats)
+        files = file_entries(staging, [RESULTS_FILE])
+        config = {"checkpoint": road.checkpoint}
+        stats = {"trainings": len(results.scores), "seconds": found.seconds, "run": found.run.path.name}
+        commit(staging, directory, KIND, config=config, inputs=found.inputs, files=files, stats=stats)
     return directory / PAGE_FILE
 
 

@@ -14,8 +14,7 @@ from cluster.copies import place_of
 from models.config import ElmoConfig, TransformerConfig
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.references import Weights
-from pipeline.export import exporting
-from pipeline.export.exporting import is_artefact, refuse_option, write_export
+from pipeline.export.exporting import is_artefact, refuse_option, source_of, write_export
 from pipeline.export.formats import Export, Source
 from pipeline.tasks import TASKS
 from pipeline.tune.finetuned import FinetunedNetwork, finetuned_network, split_scores
@@ -41,26 +40,28 @@ def export(
 
     Args:
         reference: any reference to a model, or a directory of scores whose models were kept (`SCORES@TRIAL` names one).
+        part: `generator` or `discriminator` of an ELECTRA; None takes the discriminator.
         trial: `TASK-INITIAL-SEED` among the trainings of scores; None where there is only one.
         peft: write what LoRA or prefix tuning trained as the library `peft` reads it, over an export of the checkpoint;
             otherwise LoRA is added to the weights.
 
-    Other arguments, and errors: see `pipeline.export.exporting.export`.
+        family: architecture to write; None takes the first that can carry the network.
+        weights: `ema` takes the moving average of a run that keeps one.
+        verify: read the directory back with `transformers` and compare logits before it is committed.
+
+    Raises:
+        ReferenceNotFoundError, CorruptCheckpointError, CorruptArtefactError: the network cannot be read.
+        MismatchError: an option does not apply to it.
+        ExportError: it cannot be written, or its export computes other logits.
+        StorageError: `directory` exists and is not empty.
     """
     path, named = split_scores(reference)
     trial = trial or named
     if not is_artefact(path, KIND):
         remedy = "leave it out, or name the scores of a fine-tuning"
         refuse_option("trial", trial, f"{reference} is no directory of scores", remedy)
-        return exporting.export(
-            reference,
-            directory,
-            runs_dir=runs_dir,
-            part=part,
-            family=family,
-            weights=weights,
-            verify=verify,
-        )
+        source = source_of(reference, runs_dir, part, weights)
+        return write_export(source, directory, family=family, verify=verify)
     refuse_option("part", part, f"{path} holds scores, and their networks have no parts")
     if weights != "model":
         raise MismatchError(

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from safetensors import safe_open
 
-from pipeline.export.exporting import export
+from pipeline.tune.export import export
 from tests.golden.losses import train_each
 
 NETWORKS: dict[str, tuple[str, ...]] = {

@@ -22,7 +22,6 @@ from pipeline.ask.prompting.writing import write
 from pipeline.checkpoint.checkpoint import MODEL_FILE
 from pipeline.checkpoint.store import CheckpointStore
 from pipeline.config.loading import Config
-from pipeline.export.exporting import export
 from pipeline.inspect.lineage import trace
 from pipeline.objectives.bart_denoising import BartDenoising
 from pipeline.objectives.bilm import BidirectionalLM
@@ -31,6 +30,7 @@ from pipeline.objectives.mlm import MaskedLM
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.t5_span_corruption import SpanCorruption
+from pipeline.tune.export import export
 from tests.pipeline.small_checkpoints import state_at, write_files
 from tests.published_networks import PRESETS
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,8 +22,7 @@ from cluster.artefacts.storage import (
     contents_of,
     is_committed,
     open_artefact,
-    staging_directory,
-    storage_errors,
+    staged,
 )
 from cluster.artefacts.visible import render
 from pipeline.ask.probing.config import ProbeConfig, ProbeKind
@@ -175,12 +173,9 @@ def probe(config: ProbeConfig, network: FeatureNetwork, *, replace: bool = False
         )
     )
     result = fit_probes(config, task.kind, layers, train, evaluation, len(data.labels))
-    staging = staging_directory(directory, key)
-    with storage_errors(staging):
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
+    with staged(directory, key) as staging:
         write_durably(staging / RESULT_FILE, orjson.dumps(result.model_dump(), option=orjson.OPT_INDENT_2))
-    commit(staging, directory, KIND, config=settings, inputs=inputs, stats={"key": key})
+        commit(staging, directory, KIND, config=settings, inputs=inputs, stats={"key": key})
     return directory, result
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ from cluster.artefacts.storage import (
     commit,
     is_committed,
     open_artefact,
-    staging_directory,
-    storage_errors,
+    staged,
 )
 from pipeline.road.ladder.arms import Ladder
 from pipeline.road.ladder.comparing import ArmScore, Frozen, Pair, arm_score, compare, floors_of, sums_of_task
@@ -155,12 +153,9 @@ def commit_result(ladder: Ladder, result: LadderResult) -> Path:
         return directory
     spent = spent_on(ladder)
     stats = {"key": key, "seconds": spent.total_s, "seconds_by_arm": dict(spent.by_arm)}
-    staging = staging_directory(directory, key)
-    with storage_errors(staging):
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
+    with staged(directory, key) as staging:
         write_durably(staging / RESULT_FILE, content)
-    commit(staging, directory, KIND, config=settings, inputs=inputs, stats=stats)
+        commit(staging, directory, KIND, config=settings, inputs=inputs, stats=stats)
     return directory
 
 
