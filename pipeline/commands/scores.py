@@ -35,8 +35,8 @@ def show(
     from cluster.artefacts.visible import visible
     from cluster.copies import place_of
     from pipeline.tune.finetuned import split_scores
-    from pipeline.tune.report.lines import worst_of
     from pipeline.tune.report.page import render_page
+    from pipeline.tune.report.predictions import worst_of
     from pipeline.tune.scores import ScoresDirectory
 
     require_place(html)

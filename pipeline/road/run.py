@@ -4,6 +4,7 @@ one artefact with the results, one page, and the pages of the stages beside it."
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from cluster import signals
 from cluster.artefacts.errors import ClozeError, PreemptedError
 from cluster.artefacts.manifest import InputEntry, read_manifest, write_durably
 from cluster.artefacts.storage import commit, staged
+from cluster.artefacts.visible import render
 from cluster.runtime import ray_runtime
 from data_prep.config import PreparationConfig
 from data_prep.job import Prepared, prepare

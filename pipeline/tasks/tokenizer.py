@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError, MissingInputError
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.special import NAMES, REQUIRED_ROLES, find_special_tokens, vocabulary_size
-from models.config import NetworkConfig, TransformerConfig
+from models.config import ElmoConfig, NetworkConfig, TransformerConfig
 from pipeline.tasks.bulk_encoding import encode_rows
 
 
@@ -76,8 +76,8 @@ class TextTokenizer:
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Decode each row of ids, without white space around the text, and without special tokens: those that the file
         calls so, and those with a role, as in `transformers`."""
-        hidden = {*self.special.values()}
-        kept = [[number for number in row if number not in hidden] for row in rows]
+        special_ids = {*self.special.values()}
+        kept = [[number for number in row if number not in special_ids] for row in rows]
         return [text.strip() for text in self._tokenizer.decode_batch(kept)]
 
     def token(self, number: int) -> str:
@@ -123,50 +123,28 @@ class SequenceFormat:
 
 
 def sequence_format(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
-    """The special tokens around the texts that a network classifies, as published for its kind."""
-    return _FORMATS[network.network](network, tokenizer)
+    """The special tokens around the texts that a network classifies, as published for its kind.
 
-
-def _of_encoder(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
-    """`[CLS] a [SEP] b [SEP]` with two segments (Devlin et al. 2019, figure 2) where the network knows segments,
-    otherwise `<s> a </s></s> b </s>` (Liu et al. 2019, released code)."""
+    - Encoders: `[CLS] a [SEP] b [SEP]` with two segments (Devlin et al. 2019, figure 2) where the network knows
+      segments, otherwise `<s> a </s></s> b </s>` (Liu et al. 2019, released code).
+    - Decoders: `<s> a </s> b </s>`: the special tokens of pre-training serve as start, delimiter and extract token
+      (Radford et al. 2018, section 3.3).
+    - Encoder-decoders: as RoBERTa (Lewis et al. 2020, section 5.1); T5 begins no text with a special token, and puts
+      one between two.
+    - ELMo: words only; the network adds begin and end of a sentence itself.
+    """
+    if isinstance(network, ElmoConfig):
+        return SequenceFormat((), (), ())
     bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
-    segments = isinstance(network, TransformerConfig) and network.num_segments > 1
-    return SequenceFormat((bos,), (eos,) if segments else (eos, eos), (eos,), segments)
-
-
-def _of_decoder(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
-    """`<s> a </s> b </s>`: the special tokens of pre-training serve as start, delimiter and extract token (Radford et
-    al. 2018, section 3.3)."""
-    bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
-    return SequenceFormat((bos,), (eos,), (eos,))
-
-
-def _of_elmo(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
-    """Words only: the network adds begin and end of a sentence itself."""
-    return SequenceFormat((), (), ())
-
-
-def _of_encoder_decoder(network: NetworkConfig, tokenizer: TextTokenizer) -> SequenceFormat:
-    """`<s> a </s></s> b </s>` as in RoBERTa (Lewis et al. 2020, section 5.1); T5 begins no text with a special
-    token."""
-    bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
-    if starts_with_padding(network):
-        return SequenceFormat((), (eos,), (eos,))
-    return SequenceFormat((bos,), (eos, eos), (eos,))
+    has_segments = network.network == "encoder" and network.num_segments > 1
+    is_t5 = network.network == "encoder_decoder" and starts_with_padding(network)
+    between = (eos,) if has_segments or is_t5 or network.network == "decoder" else (eos, eos)
+    return SequenceFormat(() if is_t5 else (bos,), between, (eos,), has_segments)
 
 
 def starts_with_padding(network: NetworkConfig) -> bool:
     """Whether a decoder starts with `<pad>`, as in T5 (Raffel et al. 2020), recognised by its relative positions."""
     return isinstance(network, TransformerConfig) and network.positions == "relative_bias"
-
-
-_FORMATS: Mapping[str, Callable[[NetworkConfig, TextTokenizer], SequenceFormat]] = {
-    "encoder": _of_encoder,
-    "decoder": _of_decoder,
-    "encoder_decoder": _of_encoder_decoder,
-    "elmo": _of_elmo,
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,8 @@ def trained_tensors(
     model: nn.Module, parts: tuple[NetworkPart, ...], settings: PeftSettings
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors that were trained, and the metadata that `load_adapted` needs beside them."""
-    bare = [dataclasses.replace(part, own=part.own.removeprefix(WRAPPER)) for part in parts]
-    stored = {"method": dataclasses.asdict(settings), "parts": [dataclasses.asdict(part) for part in bare]}
+    own = [dataclasses.replace(part, own=part.own.removeprefix(WRAPPER)) for part in parts]
+    stored = {"method": dataclasses.asdict(settings), "parts": [dataclasses.asdict(part) for part in own]}
     tensors = {name.removeprefix(WRAPPER): tensor for name, tensor in peft_state(model).items()}
     return tensors, {_KEY: orjson.dumps(stored).decode()}
 

@@ -72,7 +72,7 @@ def fill(network: LanguageModel, text: str, top: int = 5) -> Filling:
 @torch.no_grad()
 def _predict(network: LanguageModel, text: str, top: int) -> Filling:
     tokenizer = network.tokenizer
-    around = sequence_format(network.config, tokenizer.plain)
+    around = sequence_format(network.config, tokenizer)
     inner = tokenizer.encode(tokenizer.with_masks(text)).ids
     ids = [*around.first, *inner, *around.last]
     require_length(len(ids), network.max_length)
@@ -81,7 +81,7 @@ def _predict(network: LanguageModel, text: str, top: int) -> Filling:
     best = scores.topk(min(top, scores.shape[1]))
     masks = tuple(
         tuple(
-            Prediction(token, tokenizer.token(token), score) for token, score in zip(tokens, row, strict=True)
+            Prediction(token, tokenizer.shown(token), score) for token, score in zip(tokens, row, strict=True)
         )
         for tokens, row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     )
@@ -105,7 +105,7 @@ def _from_left_to_right(network: LanguageModel, ids: list[int], places: list[int
     return Filled(
         _decoded(network, ids, places, tokens),
         score,
-        tuple(network.tokenizer.token(token) for token in tokens),
+        tuple(network.tokenizer.shown(token) for token in tokens),
     )
 
 
@@ -131,7 +131,7 @@ def _write(network: LanguageModel, text: str, top: int) -> Filling:
             next_step=f"--top {MOST_TEXTS} at most",
         )
     tokenizer, count = network.tokenizer, count_marks(text)
-    layout = generation_format(network.config, tokenizer.plain, None)
+    layout = generation_format(network.config, tokenizer, None)
     with_sentinels = starts_with_padding(network.config)
     masks = [f"<extra_id_{n}>" for n in range(count)] if with_sentinels else [tokenizer.mask] * count
     if with_sentinels and (missing := [name for name in masks if tokenizer.id_of(name) is None]):
@@ -166,7 +166,7 @@ def _filled_sentinels(
     parts: list[list[int]] = [[] for _ in sentinels]
     place = None
     for token in row:
-        shown = tokenizer.token(token)
+        shown = tokenizer.shown(token)
         if token in numbers or shown.startswith("<extra_id_"):
             place = numbers.get(token)
         elif place is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 import torch
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken
 from torch import nn
 
 from cluster.artefacts.errors import ClozeError, ConfigError, MismatchError
@@ -53,7 +53,7 @@ class Encoded:
     """Per token the characters of the text that it covers, from and up to (exclusive)."""
 
 
-class PromptTokenizer:
+class PromptTokenizer(TextTokenizer):
     """A `tokenizer.json` that knows masks in texts.
 
     A space before a mask is part of the hidden word in vocabularies whose tokens begin with their space, and is left
@@ -65,14 +65,7 @@ class PromptTokenizer:
         Raises:
             MissingInputError, CorruptArtefactError, MismatchError: as `TextTokenizer`.
         """
-        self.plain = TextTokenizer(path)
-        """The tokenizer of fine-tuning: special tokens by role, ids without special tokens."""
-        self.path = path
-        self._tokenizer = Tokenizer.from_file(str(path))
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self.vocab_size = self.plain.vocab_size
-        self.special = self.plain.special
+        super().__init__(path)
         self.mask_id = self.special.get("mask")
         self._mask = None if self.mask_id is None else self._tokenizer.id_to_token(self.mask_id)
         if self._mask is not None and self.mask_id not in self._tokenizer.get_added_tokens_decoder():
@@ -112,10 +105,10 @@ class PromptTokenizer:
 
     def around(self) -> tuple[list[int], list[int]]:
         """The special tokens that the file itself puts before and after a text, as `transformers` does."""
-        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
+        alone = self._tokenizer.encode("a", add_special_tokens=False).ids
         ids = self._tokenizer.encode("a", add_special_tokens=True).ids
-        first = next((n for n in range(len(ids)) if ids[n : n + len(bare)] == bare), 0)
-        return ids[:first], ids[first + len(bare) :]
+        first = next((n for n in range(len(ids)) if ids[n : n + len(alone)] == alone), 0)
+        return ids[:first], ids[first + len(alone) :]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens left out."""
@@ -127,14 +120,10 @@ class PromptTokenizer:
         both = self.decode([*before, *ids])
         return both[len(first) :] if both.startswith(first) else self.decode(ids)
 
-    def token(self, number: int) -> str:
+    def shown(self, number: int) -> str:
         """A token by itself, readable; its number where the vocabulary has none."""
         shown = self._tokenizer.decode([number], skip_special_tokens=False)
         return shown or self._tokenizer.id_to_token(number) or f"#{number}"
-
-    def id_of(self, token: str) -> int | None:
-        """The id of a token; None when the vocabulary lacks it."""
-        return self.plain.id_of(token)
 
     def before_mask(self, text: str) -> str:
         """The text before a mask, without the space that belongs to the hidden word."""

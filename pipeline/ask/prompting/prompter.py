@@ -194,7 +194,7 @@ class Prompter:
 
 def _ask_masked(prompter: Prompter, first: str, second: str | None, label: int) -> list[Question]:
     network, tokenizer = prompter.network, prompter.network.tokenizer
-    around = sequence_format(network.config, tokenizer.plain)
+    around = sequence_format(network.config, tokenizer)
     before, after = prompter.halves(first, second)
     before, targets = tokenizer.before_mask(before), prompter.answer_ids(label)
     masks = tokenizer.mask * len(targets)
@@ -229,7 +229,7 @@ def _ask_from_the_left(prompter: Prompter, first: str, second: str | None, label
 
 def _ask_encoder_decoder(prompter: Prompter, first: str, second: str | None, label: int) -> list[Question]:
     tokenizer = prompter.network.tokenizer
-    layout = generation_format(prompter.network.config, tokenizer.plain, None)
+    layout = generation_format(prompter.network.config, tokenizer, None)
     inner = tokenizer.encode(prompter.halves(first, second)[0].rstrip()).ids
     targets = prompter.answer_ids(label)
     begins = [layout.start, *layout.target.first]

@@ -135,9 +135,9 @@ def chat_prompt(network: LanguageModel, text: str, system: str | None = None) ->
     turns = [{"role": "user", "content": text}]
     if system is not None:
         turns.insert(0, {"role": "system", "content": system})
-    plain = network.tokenizer.plain
-    special = {f"{role}_token": plain.token(number) for role, number in plain.special.items()}
-    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=plain.with_special_tokens(), **special)
+    tokens = network.tokenizer
+    special = {f"{role}_token": tokens.token(number) for role, number in tokens.special.items()}
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=tokens.with_special_tokens(), **special)
     try:
         # Rendered in a sandbox: a directory may come from a stranger.
         return tokenizer.apply_chat_template(
@@ -156,7 +156,7 @@ def _prompt(
     """Ids that a decoder continues, or an encoder reads, and the special tokens of what is written."""
     tokenizer, is_own = network.tokenizer, network.directory is None
     ids = (
-        tokenizer.plain.with_special_tokens().encode(text, add_special_tokens=False).ids
+        tokenizer.with_special_tokens().encode(text, add_special_tokens=False).ids
         if is_chat
         else tokenizer.encode(text).ids
     )
@@ -165,7 +165,7 @@ def _prompt(
         first = [tokenizer.special["bos"]] if is_own else tokenizer.around()[0]
         tokens |= _stored_tokens(network)
         return ids if is_chat else [*first, *ids], {"eos_token_id": tokens["eos_token_id"]}
-    layout = generation_format(network.config, tokenizer.plain, language)
+    layout = generation_format(network.config, tokenizer, language)
     if not is_chat:
         ids = [*layout.source.first, *ids, *layout.source.last]
     forced = layout.target.first[0] if is_own and layout.target.first else None

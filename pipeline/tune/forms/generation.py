@@ -121,12 +121,12 @@ def written_after(network: nn.Module, batch: PaddedBatch, search: GenerationConf
     return F.pad(written, (0, search.max_new_tokens - written.shape[1]), value=search.pad_token_id)
 
 
-def texts_before_end(tokenizer: TextTokenizer, ids: np.ndarray, hidden: Collection[int]) -> list[str]:
-    """The texts of written ids, int64 [texts, length]: tokens before the first `eos`, decoded without `hidden` ones."""
+def texts_before_end(tokenizer: TextTokenizer, ids: np.ndarray, special_ids: Collection[int]) -> list[str]:
+    """The texts of written ids, int64 [texts, length]: before the first `eos`, decoded without special ones."""
     eos, rows = tokenizer.special["eos"], []
     for row in ids.tolist():
         end = row.index(eos) if eos in row else len(row)
-        rows.append([token for token in row[:end] if token not in hidden])
+        rows.append([token for token in row[:end] if token not in special_ids])
     return tokenizer.texts(rows)
 
 
@@ -211,8 +211,8 @@ class GenerationTask(PreparedTask):
 
     def texts(self, outputs: np.ndarray) -> list[str]:
         """The generated texts: the tokens before the first `eos`, decoded."""
-        hidden = {*self.format.target.first, self.format.start, self.tokenizer.pad_id}
-        return texts_before_end(self.tokenizer, outputs, hidden)
+        special_ids = {*self.format.target.first, self.format.start, self.tokenizer.pad_id}
+        return texts_before_end(self.tokenizer, outputs, special_ids)
 
 
 def first_sentences(texts: Sequence[str], count: int = 1) -> list[str]:

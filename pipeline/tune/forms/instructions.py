@@ -128,8 +128,8 @@ class InstructionTask(PreparedTask):
         if not self.config.write_responses:
             return None
         special = self.tokenizer.special
-        hidden = {special["pad"], special["bos"], special["eos"]}
-        return texts_before_end(self.tokenizer, outputs[self.last, 2:].astype(np.int64), hidden)
+        special_ids = {special["pad"], special["bos"], special["eos"]}
+        return texts_before_end(self.tokenizer, outputs[self.last, 2:].astype(np.int64), special_ids)
 
 
 class DecoderInstructions(InstructionTask):

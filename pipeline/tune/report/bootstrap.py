@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.samples.noise import Noise
 from pipeline.tasks.metrics.entities import entities
 from pipeline.tasks.metrics.texts import ROUGE_NAMES
-from pipeline.tune.report.lines import form_of, rouge_scores, span_scores
+from pipeline.tune.report.predictions import form_of, rouge_scores, span_scores
 from pipeline.tune.scores import Line
 
 NUM_RESAMPLES = 1000

@@ -18,7 +18,7 @@ from pipeline.inspect.lineage import Node, trace
 from pipeline.run.tracking import connect, tracking_message, tracking_uri
 from pipeline.tune.report.bootstrap import CONFIDENCE, NUM_RESAMPLES, Interval, confidence_interval
 from pipeline.tune.report.curves import Curve, plot, thinned
-from pipeline.tune.report.lines import form_of, worst_of
+from pipeline.tune.report.predictions import form_of, worst_of
 from pipeline.tune.scores import TEACHER, Line, Score, ScoresDirectory
 from pipeline.tune.summary import SummaryRow, protocol, shown, summarise
 

@@ -14,8 +14,8 @@ from cluster.artefacts.errors import ReferenceNotFoundError
 from cluster.artefacts.manifest import hash_file
 from pipeline.tasks import TASKS
 from pipeline.tune.report.curves import MOST_POINTS, Curve, plot, thinned, ticks
-from pipeline.tune.report.lines import WrongPrediction, worst_of
 from pipeline.tune.report.page import confusion, percent, published_scores, render_page
+from pipeline.tune.report.predictions import WrongPrediction, worst_of
 from pipeline.tune.scores import ScoresDirectory, read_scores
 from pipeline.tune.summary import summarise
 from tests.pipeline.tune.written_scores import label_lines, score_of, write_artefact

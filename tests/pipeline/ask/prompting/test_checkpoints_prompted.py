@@ -34,7 +34,7 @@ def loaded(directory: Path, model: Any, objective: str):
 def test_the_space_before_a_mask_is_part_of_the_hidden_word(tmp_path: Path):
     network = loaded(tmp_path, MaskedLanguageModel(CONFIG, pair="nsp"), "mlm")
     ids = network.tokenizer.encode(network.tokenizer.with_masks("the [MASK] was great")).ids
-    assert [network.tokenizer.token(token) for token in ids] == ["the", "<mask>", " was", " great"]
+    assert [network.tokenizer.shown(token) for token in ids] == ["the", "<mask>", " was", " great"]
     assert len(fill(network, "the [MASK] was great").masks[0]) == 5
 
 
