@@ -68,7 +68,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.parametrize("number", range(8))
 @given(share=st.floats(0.001, 1.2))
-@settings(max_examples=6, suppress_health_check=FIXTURE)
+@settings(max_examples=settings.default.max_examples // 4, suppress_health_check=FIXTURE)
 def test_the_parts_of_a_file_read_as_the_whole_does(archives, number, share):
     path = archives[number]
     part_bytes = max(5000, int(path.stat().st_size * share))

@@ -88,7 +88,7 @@ def test_a_file_gives_documents_that_name_it_and_their_bytes(sample: Sample):
 
 @ANY_SPLIT
 @given(data=st.data())
-@settings(suppress_health_check=FIXTURE, max_examples=30)
+@settings(suppress_health_check=FIXTURE)
 def test_parts_that_begin_at_any_byte_read_together_as_the_file_does(sample: Sample, data: st.DataObject):
     stored = bytearray(sample.data)
     # A Parquet file without a readable footer is never split.
@@ -121,7 +121,7 @@ def test_a_compressed_file_reads_alike_and_is_one_part(sample: Sample, pack: Cal
 @ANY_PACKED
 @pytest.mark.parametrize("pack", PACKINGS)
 @given(share=st.floats(0.2, 0.99))
-@settings(suppress_health_check=FIXTURE, max_examples=10)
+@settings(suppress_health_check=FIXTURE, max_examples=settings.default.max_examples // 3)
 def test_a_truncated_file_keeps_a_prefix_of_its_documents_and_is_one_reject(
     sample: Sample, pack: Callable[[bytes], bytes], share: float
 ):
@@ -134,7 +134,7 @@ def test_a_truncated_file_keeps_a_prefix_of_its_documents_and_is_one_reject(
 
 @ANY_KIND
 @given(data=st.data())
-@settings(suppress_health_check=FIXTURE, max_examples=20)
+@settings(suppress_health_check=FIXTURE)
 def test_a_file_that_is_cut_or_changed_anywhere_is_never_an_exception(sample: Sample, data: st.DataObject):
     stored = bytearray(sample.data[: data.draw(st.integers(1, len(sample.data)))])
     for place in data.draw(st.lists(st.integers(0, len(stored) - 1), max_size=3)):

@@ -181,7 +181,7 @@ PACKINGS = {
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-@settings(max_examples=15)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(data=st.data())
 def test_parts_together_read_as_the_whole_file_does(tmp_path_factory, packing, data):
     stored = bytearray(PACKINGS[packing])

@@ -106,7 +106,7 @@ def assert_close_logits(found: Tensor, expected: Tensor, seen: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("family", "architecture"), ARCHITECTURES)
-@settings(max_examples=5)
+@settings(max_examples=settings.default.max_examples // 5)
 @given(data=st.data())
 def test_imported_network_computes_what_transformers_computes(family, architecture, data):
     case = CASES[family]
@@ -120,7 +120,7 @@ def test_imported_network_computes_what_transformers_computes(family, architectu
 @pytest.mark.parametrize(
     ("family", "head"), sorted({(name, FAMILY[name].architectures[each]) for name, each in ARCHITECTURES})
 )
-@settings(max_examples=5)
+@settings(max_examples=settings.default.max_examples // 5)
 @given(data=st.data())
 def test_exported_network_computes_the_same_in_transformers_and_comes_back(family, head, data):
     case = CASES[family]

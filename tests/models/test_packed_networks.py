@@ -84,7 +84,7 @@ PACKED_PAIRS = st.lists(st.integers(1, 4), min_size=1, max_size=3).flatmap(
 SEEDS = st.integers(0, 2**31)
 
 
-@settings(max_examples=10)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(sizes=PACKED, seed=SEEDS)
 @torch.no_grad()
 def test_packed_pieces_of_an_encoder_equal_each_piece_alone(encoder, sizes, seed):
@@ -95,7 +95,7 @@ def test_packed_pieces_of_an_encoder_equal_each_piece_alone(encoder, sizes, seed
         torch.testing.assert_close(packed[start:end], alone[0], **CLOSE)
 
 
-@settings(max_examples=10)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(sizes=PACKED, seed=SEEDS, with_prefix=st.booleans())
 @torch.no_grad()
 def test_packed_pieces_of_a_decoder_equal_each_piece_alone(decoder, sizes, seed, with_prefix):
@@ -108,7 +108,7 @@ def test_packed_pieces_of_a_decoder_equal_each_piece_alone(decoder, sizes, seed,
         torch.testing.assert_close(packed[start:end], alone[0], **CLOSE)
 
 
-@settings(max_examples=10)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(sizes=PACKED_PAIRS, seed=SEEDS)
 @torch.no_grad()
 def test_packed_pairs_of_an_encoder_decoder_equal_each_pair_alone(encoder_decoder, sizes, seed):
@@ -163,7 +163,7 @@ def test_decoder_that_has_its_whole_text_as_prefix_is_an_encoder(kind):
     torch.testing.assert_close(read, encoder(tokens, cu_seqlens=boundaries), **CLOSE)
 
 
-@settings(max_examples=4)
+@settings(max_examples=settings.default.max_examples // 6)
 @given(steps=st.lists(st.integers(1, 6), min_size=2, max_size=6), lengths=st.tuples(*[st.integers(1, 6)] * 3))
 @torch.no_grad()
 def test_cached_decoding_equals_the_full_pass_and_each_text_alone(decoder, steps, lengths):

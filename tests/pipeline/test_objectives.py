@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.stats import chisquare
@@ -92,7 +92,6 @@ def cases_of(*kinds: str) -> pytest.MarkDecorator:
 
 
 @every_case
-@settings(max_examples=20)
 @given(seed=SEEDS, length=LENGTHS)
 def test_a_sample_is_corrupted_alike_in_any_batch(case: str, seed: int, length: int):
     packed = many_texts_per_row(seed, 4, length)

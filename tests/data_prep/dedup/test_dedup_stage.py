@@ -46,7 +46,7 @@ STEPS = {
 SETTINGS = {"FULL": FULL, "VERIFIED": VERIFIED}
 
 
-@settings(max_examples=12)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max_size=4))
 def test_of_equal_texts_the_first_is_kept_and_no_other(tmp_path_factory, shards):
     out = tmp_path_factory.mktemp("exact")
@@ -132,7 +132,7 @@ def undisturbed(tmp_path_factory):
     return fingerprint, [text for own in kept_texts(out, 3) for text in own]
 
 
-@settings(max_examples=4)
+@settings(max_examples=settings.default.max_examples // 6)
 @given(bounds=st.lists(st.integers(0, len(TEXTS)), max_size=4))
 def test_the_same_documents_are_kept_however_they_are_spread_over_shards(
     tmp_path_factory, undisturbed, bounds

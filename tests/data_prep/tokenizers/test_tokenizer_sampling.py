@@ -57,7 +57,10 @@ def corpus(source: str, lang: str, count: int, first: int = 0) -> list[Document]
     return [document(number, source, lang, 100) for number in range(first, first + count)]
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=settings.default.max_examples // 3,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     cuts=st.sets(st.integers(1, 79), max_size=5),
     sizes=st.lists(st.integers(20, 300), min_size=80, max_size=80),
