@@ -197,7 +197,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not any("::" in argument for argument in config.args):
         # A test that was renamed would silently move to the other half of the suite.
         files = {item.path for item in items}
-        whole = [one for one in (*SYSTEM, *CANARIES) if here / one.partition("::")[0] in files]
+        paths = {one: here / one.partition("::")[0] for one in (*SYSTEM, *CANARIES)}
+        whole = [one for one, path in paths.items() if path in files or not path.exists()]
         if stale := [one for one in whole if not any(fnmatch(name, one) for name in names.values())]:
             message = f"these patterns of tests/conftest.py match no test: {stale}"
             # A session with several processes shows nothing of the exception.
