@@ -13,8 +13,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
-from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -37,6 +35,12 @@ CONFIG = TransformerConfig(
     max_positions=LENGTH,
 )
 CPU = torch.device("cpu")
+NAMES_IN_MLFLOW = {
+    "cpu_utilization_percentage",
+    *("system_memory_usage_megabytes", "system_memory_usage_percentage"),
+    *("disk_usage_megabytes", "disk_usage_percentage", "disk_available_megabytes"),
+}
+"""Figures of a machine without GPUs in MLflow's page of system metrics."""
 aten = torch.ops.aten
 
 
@@ -185,9 +189,7 @@ def test_a_straggler_is_slower_than_the_ratio_in_most_steps(busy_s: list[list[fl
 def test_figures_are_those_of_this_machine_under_the_names_of_mlflow(tmp_path: Path):
     machine = MachineMetrics(tmp_path, CPU)
     found = machine.sample()
-    for monitor in (CPUMonitor(), DiskMonitor()):
-        monitor.collect_metrics()
-        assert monitor.metrics.keys() <= found.keys()
+    assert found.keys() >= NAMES_IN_MLFLOW
     assert describe(CPU)["device"] == "cpu"
     assert 0 <= found["cpu_utilization_percentage"] <= 100
     assert 0 < found["system_memory_usage_megabytes"] * 1e6 < psutil.virtual_memory().total

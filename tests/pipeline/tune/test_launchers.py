@@ -8,13 +8,21 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.tune.processes import check_launch
 
-LAUNCH = (sys.executable, "-m", "accelerate.commands.launch", "--num_machines", "1", "--dynamo_backend", "no")
+LAUNCH = (
+    str(Path(sys.executable).with_name("accelerate")),
+    "launch",
+    "--num_machines",
+    "1",
+    "--dynamo_backend",
+    "no",
+)
 PRINTED = """
 import json, os
 if os.environ.get("RANK", "0") == "0":
