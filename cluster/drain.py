@@ -22,7 +22,7 @@ from cluster.artefacts.errors import ClozeError
 from cluster.connecting import host_and_port, tcp_answers
 from cluster.ray_internals import JOB_VARIABLE
 
-_POLL_S = 1.0
+POLL_S = 1.0
 _SILENCE_S = 15.0
 """Longest wait for a dashboard that does not answer."""
 _DASHBOARD = "http://127.0.0.1:8265"
@@ -77,7 +77,7 @@ def stop_jobs(address: str, timeout_s: float, *, ended_here: Collection[str] = (
             answered_s = time.monotonic()
             if not left or time.monotonic() >= deadline:
                 return left
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
 
 
 def jobs_of(processes: Iterable[psutil.Process]) -> set[str]:
@@ -97,7 +97,7 @@ def outlive_head(address: str, timeout_s: float) -> bool:
     while tcp_answers(host, port):
         if time.monotonic() >= deadline:
             return False
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
     return True
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 STOP_SIGNAL = "SIGTERM"
 _POLL_S = 0.5
-_ANSWER_S = 60.0
+ANSWER_S = 60.0
 _UPLOAD_S = 600.0
 """Longest waits for the dashboard, because Ray's client has no deadlines; a submission uploads the code."""
 _SILENCE_S = 20.0
@@ -58,13 +58,13 @@ def connect(address: str) -> JobSubmissionClient:
     logging.getLogger("ray").setLevel(logging.ERROR)
     own = own_cluster_at(url)
     with without_address_variables(), answering(url):
-        return within(_ANSWER_S, lambda: JobSubmissionClient(url, headers=own.headers if own else None))
+        return within(ANSWER_S, lambda: JobSubmissionClient(url, headers=own.headers if own else None))
 
 
 def list_jobs(client: JobSubmissionClient) -> list[JobDetails]:
     """All submitted jobs that the cluster remembers, newest first."""
     with answering(client.get_address()):
-        jobs = [job for job in within(_ANSWER_S, client.list_jobs) if job.submission_id]
+        jobs = [job for job in within(ANSWER_S, client.list_jobs) if job.submission_id]
     return sorted(jobs, key=lambda job: job.start_time or 0, reverse=True)
 
 
@@ -76,10 +76,10 @@ def find_job(client: JobSubmissionClient, submission_id: str) -> JobDetails:
     """
     with answering(client.get_address()):
         try:
-            return within(_ANSWER_S, lambda: client.get_job_info(submission_id))
+            return within(ANSWER_S, lambda: client.get_job_info(submission_id))
         except RuntimeError:
             known = [
-                str(job.submission_id) for job in within(_ANSWER_S, client.list_jobs) if job.submission_id
+                str(job.submission_id) for job in within(ANSWER_S, client.list_jobs) if job.submission_id
             ]
             if submission_id in known:
                 raise
@@ -158,7 +158,7 @@ def read_logs(client: JobSubmissionClient, submission_id: str) -> str:
     job = find_job(client, submission_id)
     with answering(client.get_address()):
         try:
-            return within(_ANSWER_S, lambda: client.get_job_logs(submission_id))
+            return within(ANSWER_S, lambda: client.get_job_logs(submission_id))
         except RuntimeError as error:
             raise ReferenceNotFoundError(
                 f"The log of {submission_id} ({job.status.value}) cannot be read: {error}",
@@ -205,7 +205,7 @@ def stop(client: JobSubmissionClient, submission_id: str) -> tuple[JobDetails, b
 def ask_to_stop(client: JobSubmissionClient, submission_id: str) -> None:
     """Signal a job to stop, without waiting for its end."""
     with answering(client.get_address()):
-        within(_ANSWER_S, lambda: client.stop_job(submission_id))
+        within(ANSWER_S, lambda: client.stop_job(submission_id))
 
 
 def read_nodes(client: JobSubmissionClient) -> list[NodeLoad]:

@@ -22,7 +22,7 @@ from cluster.artefacts.errors import ClozeError, ClusterUnreachableError, Preemp
 from cluster.connecting import host_and_port, tcp_answers
 from cluster.ray_internals import NODE_PROCESS, RECONNECT_VARIABLE, own_raylet_socket
 
-_RECONNECT_S = 60.0
+RECONNECT_S = 60.0
 """Ray's own value of `RECONNECT_VARIABLE`."""
 _SHARE = 0.75
 """This program ends after this share of those seconds: before Ray ends it."""
@@ -72,7 +72,7 @@ def _watch_node(descriptor: int, over: threading.Event) -> None:
 
 def _watch_head(address: str, over: threading.Event) -> None:
     host, port = host_and_port(address, 0)
-    patience_s = _SHARE * float(os.environ.get(RECONNECT_VARIABLE, _RECONNECT_S))
+    patience_s = _SHARE * float(os.environ.get(RECONNECT_VARIABLE, RECONNECT_S))
     answered_s = time.monotonic()
     while time.monotonic() - answered_s < patience_s:
         if over.wait(_POLL_S):

@@ -45,9 +45,9 @@ from cluster.progress import transfer
 
 _NOTE = "arrived.json"
 """Beside the files in the store: the hash of every file that has arrived, by name."""
-_RECORD_BYTES = 1 << 26
+RECORD_BYTES = 1 << 26
 """Much more than any record of a shard or log of shards has; no manifest says how large they are."""
-_NOTING_S = 5.0
+NOTING_S = 5.0
 """Seconds between two notes: the work that is repeated after a kill."""
 
 
@@ -176,7 +176,7 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
         def fetch_record(name: str) -> None:
             file = inside(target, name, replaced=True)
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(file, remote.read(name, _RECORD_BYTES))
+            write_durably(file, remote.read(name, RECORD_BYTES))
 
         for_files(fetch_record, [name for name in names if _is_record(name)])
         write_durably(target / MANIFEST_NAME, data)
@@ -271,7 +271,7 @@ def _upload(
         advance(entry.size_bytes)
         with lock:
             done[entry.path] = entry.xxh3_128
-            if time.monotonic() - noted > _NOTING_S:
+            if time.monotonic() - noted > NOTING_S:
                 remote.write(_NOTE, orjson.dumps(done))
                 noted = time.monotonic()
 

@@ -31,9 +31,9 @@ STOPS = (signal.SIGTERM, signal.SIGHUP)
 EXIT_CODES = {**dict.fromkeys(STOPS, 75), signal.SIGINT: 130}
 """EX_TEMPFAIL of sysexits.h, and the code of shells for Ctrl-C."""
 RUNBOOK = "stop-and-preempt.md"
-_UNWINDING_S = 20.0
+UNWINDING_S = 20.0
 """Schedulers kill 30 s after SIGTERM, by default."""
-_SAME_S = 1.0
+SAME_S = 1.0
 """Signals within so many seconds are one request: `timeout` signals a process, and then the process's group."""
 _DEATH_S = 2.0
 """Seconds that killed children have to disappear."""
@@ -124,7 +124,7 @@ def is_again(number: int, first_s: float) -> bool:
     Args:
         first_s: when the first one came, on the monotonic clock.
     """
-    return number == signal.SIGINT or (number == signal.SIGTERM and time.monotonic() - first_s >= _SAME_S)
+    return number == signal.SIGINT or (number == signal.SIGTERM and time.monotonic() - first_s >= SAME_S)
 
 
 @contextmanager
@@ -270,7 +270,7 @@ def _watch(reading: int) -> None:
     """End a program that does not unwind in time, or receives a second signal while its main thread is blocked."""
     first_s: float | None = None
     while True:
-        left = None if first_s is None else max(0.0, first_s + _UNWINDING_S - time.monotonic())
+        left = None if first_s is None else max(0.0, first_s + UNWINDING_S - time.monotonic())
         if not select.select([reading], [], [], left)[0]:
             end()
         for number in set(os.read(reading, 64)).intersection(EXIT_CODES):

@@ -29,7 +29,7 @@ cli.main()
 READY = "print('ready', flush=True); "
 SWALLOWS = """
     from cluster import signals
-    signals._UNWINDING_S = 0.5
+    signals.UNWINDING_S = 0.5
     class Deaf:
         def __del__(self):
             print("ready", flush=True)
@@ -137,7 +137,7 @@ def test_the_second_signal_ends_a_verb_at_once():
     process.terminate()
     # The same request came twice.
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(signals._SAME_S)
+        process.wait(signals.SAME_S)
     process.terminate()
     assert process.wait() == 75
 

@@ -28,7 +28,7 @@ RAY_NAME = "r"
 _BELOW = len(f"/{RAY_NAME}/session_2026-01-01_00-00-00_000000_4194304/sockets/dash_MetricsHead")
 """Length of the longest path that Ray adds to its directory; without its dashboard's sockets it takes no jobs."""
 _LOCK_NAME = "in-use"
-_FALLBACK = Path("/tmp")
+FALLBACK = Path("/tmp")
 
 
 def cache_directory() -> Path:
@@ -74,7 +74,7 @@ def private_root() -> Path:
         StorageError: it belongs to another user, is a link, or others may enter it, so that it is not safe.
     """
     name = f"cloze-{os.getuid()}"
-    places = [Path(tempfile.gettempdir()).resolve(), _FALLBACK]
+    places = [Path(tempfile.gettempdir()).resolve(), FALLBACK]
     least = len("/o-12345678") + _BELOW
     fitting = [place for place in places if len(os.fsencode(place / name)) + least <= SOCKET_PATH_BYTES]
     if not fitting:

@@ -100,7 +100,7 @@ _ONCE_S = 0.01
 """Seconds that the first look into a directory, or anything else that happens once, may take besides."""
 _SMALL_BYTES = 1 << 14
 """Files of fewer bytes are read at once."""
-_STALE_S = (0.05, 0.5, 2.0)
+STALE_S = (0.05, 0.5, 2.0)
 """Seconds before a stale file is opened again."""
 _REFUSALS = frozenset(
     {errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENODEV}
@@ -161,7 +161,7 @@ def read_bytes(path: Path | str) -> bytes:
         OSError, StorageError: as `open_regular`.
     """
     with reading(path):
-        for pause_s in _STALE_S:
+        for pause_s in STALE_S:
             try:
                 return _read(path)
             except (OSError, StorageError) as error:

@@ -62,7 +62,7 @@ _LASTING_NAMES = frozenset(
 _BLOCK_BYTES = 1 << 24
 """Size of a read, which is repeated as a whole."""
 _READ_AHEAD_BYTES = 1 << 26
-_SMALL_BYTES = 1 << 30
+SMALL_BYTES = 1 << 30
 """More than the manifest of a million files has. A web server may send without end."""
 TRANSFERS = 8
 """Files that are transferred at a time."""
@@ -157,7 +157,7 @@ class Remote:
         """
         if self.lists and most_bytes is None:
             return self._do("read", name, self.filesystem.cat_file)
-        most = most_bytes or _SMALL_BYTES
+        most = most_bytes or SMALL_BYTES
 
         def read_blocks(_: str) -> bytes:
             found = bytearray()

@@ -17,7 +17,7 @@ from cluster.artefacts.errors import StorageError
 from cluster.artefacts.manifest import seal_signed, unseal_signed, write_durably
 from cluster.artefacts.reading import read_bytes
 
-_SETTLED_NS = 2_000_000_000
+SETTLED_NS = 2_000_000_000
 """Coarsest resolution of file times: a file that was changed just now may change again with the same times."""
 
 
@@ -55,7 +55,7 @@ class SeenFiles:
             before: status of the file before it was read.
         """
         after = _appearance(path.stat())
-        is_settled = time.time_ns() - max(before.st_mtime_ns, before.st_ctime_ns) > _SETTLED_NS
+        is_settled = time.time_ns() - max(before.st_mtime_ns, before.st_ctime_ns) > SETTLED_NS
         if is_settled and _appearance(before) == after:
             self._known[str(path.absolute())] = [*after, digest]
 

@@ -16,16 +16,16 @@ from cluster.checks import Places
 from cluster.checks.machine import Check, Status
 from cluster.checks.probes import ExchangeRank, NodeFacts, NodeProbe, versions
 
-_ANSWER_S = 120.0
+ANSWER_S = 120.0
 """Longest wait for a node to start a process and to answer."""
-_VISIBLE_S = 15.0
+VISIBLE_S = 15.0
 """Longest wait until a file of one node is seen on another; NFS caches names for some seconds."""
 _SLOW_S = 5.0
 _MAX_SKEW_S: dict[Status, float] = {"fail": 30.0, "warn": 1.0}
 _MIN_GIB_PER_S = 0.2
 """A network of 2 Gbit/s."""
 _CLOCK_READINGS = 5
-_FREE_GPU_S = 15.0
+FREE_GPU_S = 15.0
 """Longest wait for a GPU; runs may have all of them."""
 _NETWORK_REMEDY = (
     "open all TCP ports between the nodes; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the fast interface"
@@ -88,7 +88,7 @@ def check_nodes(address: str, places: Places, *, num_nodes: int | None = None) -
 
 def _missing(num_nodes: int) -> list[NodeReport]:
     """A report about nodes that do not join in time."""
-    deadline = time.monotonic() + _ANSWER_S
+    deadline = time.monotonic() + ANSWER_S
     while (found := len(_alive())) < num_nodes:
         if time.monotonic() > deadline:
             remedy = "ray status on the head; Ray's log on the missing hosts: /tmp/ray/session_latest/logs"
@@ -112,7 +112,7 @@ def _on_node(actor: type, node_id: str, *, num_gpus: int = 0) -> Any:
     return ray.remote(actor).options(num_cpus=0, num_gpus=num_gpus, scheduling_strategy=strategy).remote()
 
 
-def _get(reference: Any, timeout_s: float = _ANSWER_S) -> Any:
+def _get(reference: Any, timeout_s: float = ANSWER_S) -> Any:
     """A result of a probe; an error of Ray or of the probe becomes a ClozeError."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
@@ -215,13 +215,13 @@ def _check_shared(writer: _Node, reader: _Node, scratch: Any, name: str, directo
     file = scratch / f"{name}.txt"
     try:
         _get(writer.probe.commit.remote(scratch, name))
-        seen_s = _get(reader.probe.reads_artefact.remote(scratch / name, _VISIBLE_S))
+        seen_s = _get(reader.probe.reads_artefact.remote(scratch / name, VISIBLE_S))
         if seen_s is None:
             return _not_shared(f"what {by} commits in {directory} is not seen here", directory)
         slowest = seen_s
         for text in ("before", "after"):
             _get(writer.probe.replace.remote(file, text))
-            seen_s = _get(reader.probe.reads_text.remote(file, text, _VISIBLE_S))
+            seen_s = _get(reader.probe.reads_text.remote(file, text, VISIBLE_S))
             if seen_s is None:
                 return _not_shared(f"a file that {by} replaces keeps its old text here", directory)
             slowest = max(slowest, seen_s)
@@ -274,7 +274,7 @@ def _start_ranks(nodes: Sequence[_Node]) -> tuple[dict[str, Any], set[str]]:
 
     ranks = {node.id: _on_node(ExchangeRank, node.id, num_gpus=int(node.num_gpus > 0)) for node in nodes}
     asked = {ranks[node.id].address.remote(): node.id for node in nodes if node.num_gpus}
-    ready = ray.wait([*asked], num_returns=len(asked), timeout=_FREE_GPU_S)[0] if asked else []
+    ready = ray.wait([*asked], num_returns=len(asked), timeout=FREE_GPU_S)[0] if asked else []
     on_gpu = {asked[reference] for reference in ready}
     for node_id in {*asked.values()} - on_gpu:
         _end([ranks[node_id]])

@@ -24,10 +24,10 @@ from pipeline.run.events import Event
 from pipeline.run.state import ENDED, is_here, process_of, read_heartbeats
 
 _FENCE_POLL_S = 1.0
-_OBSERVATION_S = 12.0
+OBSERVATION_S = 12.0
 """A worker of another machine counts as gone after so many seconds without a beat."""
 _POLL_S = 0.5
-_PATIENCE_S = 10.0
+PATIENCE_S = 10.0
 """Seconds that a worker of this machine has to notice by itself."""
 
 
@@ -99,14 +99,14 @@ def end_leftovers(run: RunDirectory) -> None:
     """
     beats = [beat for beat in read_heartbeats(run) if beat.part != ENDED]
     here = {process: beat for beat in beats if (process := process_of(beat)) is not None}
-    _, alive = psutil.wait_procs(list(here), timeout=_PATIENCE_S)
+    _, alive = psutil.wait_procs(list(here), timeout=PATIENCE_S)
     for process in alive:
         beat = here[process]
         run.record_event(Event.LEFTOVER_KILLED, rank=beat.rank, host=beat.host, pid=beat.pid, step=beat.step)
         process.kill()
-    psutil.wait_procs(alive, timeout=_PATIENCE_S)
+    psutil.wait_procs(alive, timeout=PATIENCE_S)
     before = {beat.rank: beat for beat in beats if not is_here(beat)}
-    deadline = time.monotonic() + _OBSERVATION_S
+    deadline = time.monotonic() + OBSERVATION_S
     while before and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         for beat in read_heartbeats(run):

@@ -309,6 +309,6 @@ def test_web_server_is_read_without_listings_or_ranges_and_its_password_is_not_k
 
 def test_manifest_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote, "_SMALL_BYTES", 1 << 24)
+    monkeypatch.setattr(remote, "SMALL_BYTES", 1 << 24)
     with web_server(Endless) as host, pytest.raises(StorageError, match="larger than 16 MiB"):
         local_copy(f"http://{host}/tokens")

@@ -82,7 +82,7 @@ def test_jobs_elsewhere_are_stopped_while_verbs_here_still_save_and_no_verb_is_a
             raise refusals.pop()
         return [SimpleNamespace(submission_id=name, status=JobStatus(running[name])) for name in running]
 
-    monkeypatch.setattr(drain, "_POLL_S", 0.05)
+    monkeypatch.setattr(drain, "POLL_S", 0.05)
     monkeypatch.setattr(psutil, "process_iter", lambda: [psutil.Process(slow.pid)])
     monkeypatch.setattr(jobs, "connect", lambda _: None)
     monkeypatch.setattr(jobs, "list_jobs", list_jobs)

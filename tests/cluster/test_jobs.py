@@ -152,7 +152,7 @@ def test_local_cluster_refuses_access_without_its_token(cluster, monkeypatch):
 def test_the_address_auto_is_resolved_and_a_dashboard_that_says_nothing_is_given_up(cluster, monkeypatch):
     host, port = host_and_port(named_exactly("auto"), 0)
     assert tcp_answers(host, port)
-    monkeypatch.setattr(jobs, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(jobs, "ANSWER_S", 0.1)
     silent = SimpleNamespace(get_address=lambda: cluster.address, list_jobs=lambda: time.sleep(60))
     with pytest.raises(ClusterUnreachableError, match=r"no answer within"):
         jobs.list_jobs(cast(Any, silent))

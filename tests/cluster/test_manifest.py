@@ -160,7 +160,7 @@ def test_durable_write_leaves_the_old_bytes_when_it_fails(tmp_path, monkeypatch)
 
 
 def test_a_manifest_that_another_machine_replaces_is_opened_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "_STALE_S", (0.0, 0.0))
+    monkeypatch.setattr(reading, "STALE_S", (0.0, 0.0))
     path, open_file, stale = tmp_path / "file", os.open, [True, True]
     path.write_bytes(b"new")
 

@@ -29,7 +29,7 @@ def test_a_node_process_that_dies_is_exit_30_and_one_message():
 
 def test_a_head_that_stays_away_is_exit_31_and_one_message():
     # Ray itself waits for a minute.
-    program = f"from cluster import node_watch\nnode_watch._RECONNECT_S = 20.0\n{PROGRAM}"
+    program = f"from cluster import node_watch\nnode_watch.RECONNECT_S = 20.0\n{PROGRAM}"
     done = subprocess.run([sys.executable, "-c", program, "gcs_server"], capture_output=True, text=True)
     assert done.returncode == 31, done.stderr
     said = done.stderr.partition("has not answered for 15 s")

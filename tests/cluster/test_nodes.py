@@ -47,7 +47,7 @@ def by_name(report: NodeReport) -> dict[str, Check]:
 def test_every_node_is_checked_and_nothing_is_left_behind(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(node_checks, "_FREE_GPU_S", 1.0)
+    monkeypatch.setattr(node_checks, "FREE_GPU_S", 1.0)
     reports = check_nodes(address, places(tmp_path / "runs", "http://127.0.0.1:1"), num_nodes=3)
     assert len({report.node for report in reports}) == len(reports) == 3
     for report in reports:
@@ -90,8 +90,8 @@ def test_a_storage_that_is_not_shared_is_found_and_nodes_that_do_not_join_are_co
             super().remove(scratch)
 
     monkeypatch.setattr(node_checks, "NodeProbe", Apart)
-    monkeypatch.setattr(node_checks, "_VISIBLE_S", 0.5)
-    monkeypatch.setattr(node_checks, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(node_checks, "VISIBLE_S", 0.5)
+    monkeypatch.setattr(node_checks, "ANSWER_S", 0.1)
     monkeypatch.setattr(node_checks, "_check_exchanges", lambda nodes: None)
     missing, *reports = check_nodes(address, places(tmp_path), num_nodes=4)
     assert missing.checks[0].found == "3 of 4 joined"

@@ -23,7 +23,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     found = Path(tempfile.mkdtemp(prefix="p", dir="/tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(found))
     monkeypatch.setenv("TMPDIR", str(found))
-    monkeypatch.setattr(private, "_FALLBACK", found)
+    monkeypatch.setattr(private, "FALLBACK", found)
     yield found
     shutil.rmtree(found)
 
@@ -136,7 +136,7 @@ def test_a_place_taken_by_another_user_is_refused(squat, problem: str, place: Pa
 def test_a_path_too_long_for_sockets_gives_way_to_a_short_one(place: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tempfile, "tempdir", str(place / ("long" * 20)))
     assert private.private_root().parent == place
-    monkeypatch.setattr(private, "_FALLBACK", place / ("long" * 20))
+    monkeypatch.setattr(private, "FALLBACK", place / ("long" * 20))
     with pytest.raises(StorageError, match="sockets of Ray"):
         private.private_root()
 

@@ -69,7 +69,7 @@ def test_repeated_push_and_pull_copy_nothing(uri: str, tmp_path: Path, artefact:
 
 def test_push_that_was_killed_is_no_artefact_and_is_continued(uri: str, artefact: Path, proxy: Proxy):
     program = (
-        "import sys; from pathlib import Path; from cluster import publication; publication._NOTING_S = -1;"
+        "import sys; from pathlib import Path; from cluster import publication; publication.NOTING_S = -1;"
         " publication.push(Path(sys.argv[1]), sys.argv[2])"
     )
 
@@ -142,7 +142,7 @@ def test_names_in_the_store_lead_no_pull_out_of_its_directory(uri: str, tmp_path
 
 def test_pull_that_has_no_room_or_records_without_end_is_refused(uri, tmp_path, artefact, monkeypatch):
     push(artefact, uri)
-    monkeypatch.setattr(publication, "_RECORD_BYTES", 1 << 10)
+    monkeypatch.setattr(publication, "RECORD_BYTES", 1 << 10)
     Remote.open(uri).write("shard-records/long.json", bytes(1 << 11))
     with pytest.raises(StorageError):
         pull(uri, tmp_path / "back")

@@ -58,7 +58,7 @@ def test_a_second_sigterm_or_the_end_of_the_grace_time_ends_with_75_and_the_next
     if again:
         while not (tmp_path / REQUEST_NAME).exists():
             time.sleep(0.01)
-        time.sleep(signals._SAME_S)
+        time.sleep(signals.SAME_S)
         process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate()
     assert process.returncode == 75

@@ -167,7 +167,7 @@ def test_files_are_read_in_order_and_an_error_of_one_is_raised_in_one_thread_or_
 
 @pytest.fixture
 def artefact(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(seen_files, "_SETTLED_NS", 0)
+    monkeypatch.setattr(seen_files, "SETTLED_NS", 0)
     committed(directory, **{"a.bin": "a" * 1000, "sub/b.bin": "b" * 10})
     return directory
 
@@ -231,7 +231,7 @@ def test_a_file_that_was_touched_is_read_again(
 def test_a_file_that_was_changed_just_now_may_change_again_unseen(
     artefact: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(seen_files, "_SETTLED_NS", 3_600_000_000_000)
+    monkeypatch.setattr(seen_files, "SETTLED_NS", 3_600_000_000_000)
     seen = SeenFiles()
     for _ in range(2):
         open_artefact(artefact, seen=seen)

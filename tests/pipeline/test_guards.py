@@ -232,7 +232,7 @@ def test_killed_workers_are_explained_by_what_torch_ray_and_the_kernel_say(
 def test_a_worker_left_behind_is_ended_before_the_run_is_trained_again_unless_it_came_to_its_end(
     run: RunDirectory, monkeypatch
 ):
-    monkeypatch.setattr(ownership, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(ownership, "PATIENCE_S", 0.2)
     ended = start_beating(run, f"heartbeat.close(); {LIVES_ON}")
     ownership.end_leftovers(run)
     assert ended.poll() is None
@@ -254,7 +254,7 @@ def test_a_worker_of_another_machine_is_in_the_way_as_long_as_it_makes_progress(
         ownership.end_leftovers(run)
     process.kill()
     process.wait()
-    monkeypatch.setattr(ownership, "_OBSERVATION_S", 1.5)
+    monkeypatch.setattr(ownership, "OBSERVATION_S", 1.5)
     ownership.end_leftovers(run)
     assert list(run.heartbeats.iterdir()) == []
 

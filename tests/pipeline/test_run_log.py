@@ -252,7 +252,7 @@ def test_a_log_reads_the_same_in_both_directions(
     run.log.write_bytes(b"".join(lines) + torn)
     with pytest.MonkeyPatch.context() as patch:
         # Line breaks at every place of a block.
-        patch.setattr(log_lines, "_BLOCK_BYTES", block)
+        patch.setattr(log_lines, "BLOCK_BYTES", block)
         assert list(entries_backwards(run))[::-1] == read_new(run)[0]
 
 

@@ -136,7 +136,7 @@ def test_a_server_that_does_not_answer_is_told_and_stops_nothing(
 ):
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setattr("pipeline.run.log.wandb_sink._INIT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("pipeline.run.log.wandb_sink.INIT_TIMEOUT_S", 1.0)
     copy = WandbCopy(WandbConfig(), run_id="b" * 32, name="n", group="g", config={}, directory=tmp_path)
     copy.log({"loss": 1.0}, 1)
     copy.finish(failed=False)

@@ -72,7 +72,7 @@ def numbers_of(entry: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-_BLOCK_BYTES = 1 << 18
+BLOCK_BYTES = 1 << 18
 _TAKES_BACK = b'"%s"' % LogKind.ROLLED_BACK.encode()
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -149,7 +149,7 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
         end = stream.seek(0, 2)
         head, torn = b"", True
         while end:
-            start = max(0, end - _BLOCK_BYTES)
+            start = max(0, end - BLOCK_BYTES)
             stream.seek(start)
             head, *lines = (stream.read(end - start) + head).split(b"\n")
             end = start

@@ -29,7 +29,7 @@ from pipeline.run.state import made_last_step
 VARIABLES = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE")
 """Variables with the client's key, server and mode; workers on other machines also need them."""
 _OF_THE_REGISTRY = (LogKind.CHECKPOINT, LogKind.FORGET)
-_INIT_TIMEOUT_S = 20.0
+INIT_TIMEOUT_S = 20.0
 _FINISH_TIMEOUT_S = 20.0
 
 
@@ -96,7 +96,7 @@ def _begin(
         reinit="create_new",
         # The same data as MLflow has: no source, no output, no list of packages, no measurements of its own.
         settings=wandb.Settings(
-            init_timeout=_INIT_TIMEOUT_S,
+            init_timeout=INIT_TIMEOUT_S,
             finish_timeout=_FINISH_TIMEOUT_S,
             console="off",
             silent=True,

@@ -111,7 +111,7 @@ def test_second_sigterm_ends_at_once_and_leaves_nothing_that_cannot_be_read(conf
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(StateFile, "save", interrupted)
-    monkeypatch.setattr(cluster_signals, "_SAME_S", 0.0)
+    monkeypatch.setattr(cluster_signals, "SAME_S", 0.0)
     with (
         signals_in_update(5, signal.SIGTERM),
         pytest.raises(PreemptedError, match="SIGTERM came again"),
