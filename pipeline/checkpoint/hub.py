@@ -115,7 +115,7 @@ def fetch(name: HubName, otherwise: str) -> Snapshot:
 def _download(name: HubName, otherwise: str) -> Snapshot:
     import httpx2
     from huggingface_hub import HfApi, constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
 
     try:
         info = HfApi().model_info(name.repository, revision=name.revision, timeout=ANSWER_TIMEOUT_S)
@@ -135,6 +135,8 @@ def _download(name: HubName, otherwise: str) -> Snapshot:
         directory = snapshot_download(
             name.repository, revision=name.revision, allow_patterns=files, etag_timeout=ANSWER_TIMEOUT_S
         )
+    except GatedRepoError as error:  # the Hub describes such a model to everybody
+        _explain(name, error, otherwise)
     except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
         raise DownloadError(
             f"{name} cannot be downloaded from {constants.ENDPOINT}: {_first_line(error)}",

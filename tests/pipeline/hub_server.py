@@ -44,7 +44,7 @@ class Hub:
     def _of_model(self, name: str, rest: list[str]) -> Answer:
         commit, files = self.commit(name), sorted(self.models[name].iterdir())
         revision = rest[1] if len(rest) > 1 else "main"
-        if name in self.gated:
+        if name in self.gated and rest[0] == "resolve":  # anybody may read the description
             return _error(403, "GatedRepo")
         if revision not in ("main", commit):
             return _error(404, "RevisionNotFound")
