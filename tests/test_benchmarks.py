@@ -40,6 +40,7 @@ def test_the_table_has_the_range_over_all_machines_the_newest_of_each():
     (first,) = taken_over(results(comparison(3.4, 4.0, 9.0)), [ROW])
     (row,) = taken_over(results(comparison(3.4, 4.0, 5.0)), [first])
     assert row.ranges == {"q, 4 cores": (2.0, 3.0), "p, 2 cores": (3.4, 5.0)}
+    assert row.figures == "2 / 1 MB/s"
     assert figure(row.low, row.high) == "2.0 to 5.0"
     (contradicted,) = differences(results(comparison(2.1, 2.2, 2.3)), [row])
     assert "the table says 3.4 to 5.0" in contradicted

@@ -29,6 +29,8 @@ class Row(BaseModel):
     """Key of the comparison that measures it; None for a figure that is written by hand."""
     ranges: dict[str, tuple[float, float]]
     """Lowest and highest ratio of the rounds, by machine."""
+    figures: str = ""
+    """What cloze and the peer do in a second, in the newest run."""
 
     @property
     def low(self) -> float:
@@ -63,8 +65,8 @@ def _rounded(ratio: float) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown."""
-    lines = [f"| {row.what} | {row.against} | {figure(row.low, row.high)} |" for row in rows]
-    return "\n".join(["| what | against | ratio |", "|---|---|---|", *lines]) + "\n"
+    lines = [f"| {row.what} | {row.against} | {figure(row.low, row.high)} | {row.figures} |" for row in rows]
+    return "\n".join(["| what | against | ratio | cloze / peer |", "|---|---|---|---|", *lines]) + "\n"
 
 
 def differences(results: Results, rows: Sequence[Row]) -> list[str]:
@@ -85,18 +87,32 @@ def differences(results: Results, rows: Sequence[Row]) -> list[str]:
 
 
 def taken_over(results: Results, rows: Sequence[Row]) -> list[Row]:
-    """The rows with the range of these rounds for this machine, where they were measured."""
+    """The rows with the range and the figures of these rounds for this machine, where they were measured."""
     found, machine = results.ratios(), _name_of(results)
     return [
-        row.model_copy(update={"ranges": row.ranges | {machine: (min(line["rounds"]), max(line["rounds"]))}})
+        row.model_copy(
+            update={
+                "ranges": row.ranges | {machine: (min(line["rounds"]), max(line["rounds"]))},
+                "figures": f"{_short(line['ours'])} / {_short(line['theirs'])} {line['unit']}",
+            }
+        )
         if row.key and (line := found.get(row.key))
         else row
         for row in rows
     ]
 
 
+def _short(number: float) -> str:
+    """A number with three digits: 244 million, 8,866, 12, 1.7."""
+    if number >= 1e6:
+        return f"{number / 1e6:.3g} million"
+    rounded = float(f"{number:.3g}")
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
+
+
 def _name_of(results: Results) -> str:
-    return f"{results.machine['processor']}, {results.machine['cores']} cores"
+    processor = results.machine["processor"].replace("(R)", "").removesuffix(" Processor")
+    return f"{processor}, {results.machine['cores']} cores"
 
 
 def with_table(readme: str, rows: Sequence[Row]) -> str:
