@@ -121,6 +121,6 @@ def result_of(reference: Any, who: str) -> Any:
     except (WorkerCrashedError, RayActorError, OutOfMemoryError, NodeDiedError) as error:
         raise WorkersLostError(
             f"{who} died {TASK_RETRIES + 1} times: {error}",
-            kept="everything that was finished, and the last saved state of what was not",
+            kept="everything that was finished, and what trainings saved",
             next_step="run the same command again; if it dies at the same place, give it more memory",
         ) from error

@@ -155,7 +155,9 @@ def _run_tasks(inputs: Inputs, batches: Iterable[np.ndarray]) -> Iterator[tuple[
         return [inputs.paths[number] for number in batch.tolist()]
 
     def who(batch: np.ndarray) -> str:
-        return f"The task that hashes {without_credentials(paths(batch)[0])} and the files after it"
+        return (
+            f"The task that hashes {without_credentials(inputs.paths[int(batch[0])])} and the files after it"
+        )
 
     window = tasks_in_flight()
     for batch, digests in in_flight(lambda batch: remote.remote(paths(batch)), batches, window, who):

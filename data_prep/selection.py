@@ -119,13 +119,15 @@ def load_selection(path: Path) -> Selection:
     """
     with contents_of(path, next_step=REPAIR):
         table = pq.read_table(str(path), memory_map=False).combine_chunks()
-    rows = table["row"].to_numpy().astype(np.int64)
-    removed = (
-        table["removed"].chunk(0) if table["removed"].num_chunks else pa.array([], type=_SCHEMA.field(1).type)
-    )
-    spans = removed.flatten().to_numpy(zero_copy_only=False).astype(np.int64).reshape(-1, 2)
-    counts = np.diff(removed.offsets.to_numpy()).astype(np.int64) // 2
-    return Selection(rows, counts, spans, rows[table["repeats_id"].to_numpy()])
+        rows = table["row"].to_numpy().astype(np.int64)
+        removed = (
+            table["removed"].chunk(0)
+            if table["removed"].num_chunks
+            else pa.array([], type=_SCHEMA.field(1).type)
+        )
+        spans = removed.flatten().to_numpy(zero_copy_only=False).astype(np.int64).reshape(-1, 2)
+        counts = np.diff(removed.offsets.to_numpy()).astype(np.int64) // 2
+        return Selection(rows, counts, spans, rows[table["repeats_id"].to_numpy()])
 
 
 def read_selection(directory: Path, shard: int, num_shards: int) -> Selection:

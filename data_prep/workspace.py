@@ -101,9 +101,9 @@ class Workspace:
         Args:
             kind: also the name of its directory.
             files: names of its shards; the other arguments are by their number.
-            make: gives what writes a shard, once its task starts: there may be very many.
+            make: gives what writes a shard; called in this process when its task is submitted: there may be very many.
             contents: everything that determines a shard, as JSON-like data.
-            sizes: bytes that each shard is made from, for the order of the tasks; None if not known.
+            sizes: bytes that each shard is made from, for the time left, and to find tiny shards; None if not known.
             options: as in `build_sharded_artefact`.
         """
         shards = [

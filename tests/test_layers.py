@@ -1,4 +1,4 @@
-"""The tree keeps its promises: imports point downwards, and help is instant."""
+"""The tree keeps its promises: imports point downwards, help is instant, and no machine is named."""
 
 from __future__ import annotations
 
@@ -73,6 +73,8 @@ HEAVY = {
 """What only the verb that needs it may import."""
 SLOWEST = {"torch", "ray", "mlflow", "deepspeed", "pandas", "transformers", "accelerate"}
 """What no verb imports that only looks at what is there: each takes longer than all of ours."""
+HOME_PATHS = re.compile(r"(?<![\w.*}])/(home|Users|root)/\w")
+BINARY = {".png", ".gz", ".bz2", ".arrow", ".parquet"}
 
 FILES = [path for package in MAY_IMPORT for path in sorted((ROOT / package).rglob("*.py"))]
 
@@ -270,6 +272,24 @@ def test_verbs_that_only_look_import_neither_torch_nor_ray_nor_mlflow(tmp_path: 
     assert SLOWEST.isdisjoint(imported), SLOWEST & imported
 
 
+def test_architecture_names_only_what_exists():
+    named = re.findall(
+        r"`((?:cluster|data_prep|models|pipeline)/[\w./]*)`", (ROOT / "ARCHITECTURE.md").read_text()
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_text_of_the_project_names_no_place_on_somebodys_machine():
+    own = [f"{path}/" for path in {ROOT, Path.home()} if len(path.parts) > 1]
+    found = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in project_files()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if HOME_PATHS.search(line) or any(place in line for place in own)
+    ]
+    assert found == []
+
+
 def modules_after(program: str) -> set[str]:
     """Top-level names of all modules that a fresh interpreter holds after running a program."""
     program += "\nimport json, sys\nprint(json.dumps([name.partition('.')[0] for name in sys.modules]))"
@@ -347,6 +367,16 @@ def modules_of(path: Path) -> set[str]:
 
 def module_name(path: Path) -> str:
     return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def project_files() -> list[Path]:
+    """What belongs to the project: what git tracks or would track; outside a clone, our packages."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, text=True)
+    if listed.returncode != 0:
+        return FILES
+    paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file() and path.suffix not in BINARY]
 
 
 NAMES = {module_name(path) for path in FILES}

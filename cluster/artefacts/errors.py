@@ -40,15 +40,17 @@ class ClozeError(Exception):
         *,
         exit_code: int | None = None,
         runbook: str | None = None,
-        may_pass: bool = False,
-        everywhere: bool = False,
+        may_pass: bool | None = None,
+        everywhere: bool | None = None,
     ) -> None:
         super().__init_subclass__()
         # Ray makes subclasses without arguments for errors that it carries: these stay what their parents are.
         if exit_code is not None:
-            cls.exit_code, cls.may_pass, cls.everywhere = exit_code, may_pass, everywhere
+            cls.exit_code, cls.may_pass, cls.everywhere = exit_code, False, False
             _CODES[exit_code] = cls
         cls.runbook = runbook or cls.runbook
+        cls.may_pass = cls.may_pass if may_pass is None else may_pass
+        cls.everywhere = cls.everywhere if everywhere is None else everywhere
 
     def __init__(self, problem: str, *, kept: str = "", next_step: str = "") -> None:
         problem = _shown(problem)

@@ -350,7 +350,7 @@ def contents_of(
     """
     try:
         yield
-    except ClozeError:
+    except (ClozeError, MemoryError):
         raise
     except Exception as error:
         if (refused := refusal(error, file)) is not None:

@@ -93,6 +93,10 @@ class TrainerState(Counters):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # A file without one of these is damaged.
+    step: int
+    samples: int
+    predicted_tokens: int
     world_size: int
     zero_stage: int
     data_fingerprint: str

@@ -143,7 +143,7 @@ def _download(name: HubName, otherwise: str) -> Snapshot:
             kept=f"the files that are complete, in {constants.HF_HUB_CACHE}",
             next_step="type the same command again; a token for a model with terms of use: HF_TOKEN",
         ) from None
-    return Snapshot(HubName(name.repository, info.sha), Path(directory))
+    return Snapshot(HubName(name.repository, Path(directory).name), Path(directory))
 
 
 def _refuse_weights(name: HubName, there: list[str], architecture: str) -> NoReturn:

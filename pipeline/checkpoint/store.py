@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,20 +115,21 @@ def apply_retention(
     store: CheckpointStore,
     keep_last: int,
     keep_every_steps: int | None = None,
-    pinned: Collection[int] = (),
+    pinned: Callable[[], Collection[int]] = tuple,
 ) -> list[int]:
     """Delete all checkpoints but the best one and those that are to be kept; returns the deleted steps.
 
     Args:
         keep_last: so many of the newest are kept.
         keep_every_steps: all whose step is a multiple of this are kept.
-        pinned: steps that others use.
+        pinned: gives the steps that others use; it is asked last, right before the deletion.
 
     Raises:
         StorageError: some could not be deleted; all others were. The next call tries again.
     """
     steps = store.steps()
-    kept = {*steps[-keep_last:], best_step(store), *pinned}
+    kept = {*steps[-keep_last:], best_step(store)}
+    kept |= set(pinned())
     if keep_every_steps:
         kept |= {step for step in steps if step % keep_every_steps == 0}
     deleted = [step for step in steps if step not in kept]

@@ -172,7 +172,7 @@ def _show_preview(found: Preview, as_json: bool) -> None:
             "from": found.reference,
             "parameters": found.parameters,
             "scores go to": str(found.directory),
-            "time, one training after another": duration(found.seconds),
+            "time, one training after another": duration(found.seconds, 0),
         },
     )
     rows = [
@@ -187,7 +187,7 @@ def _show_preview(found: Preview, as_json: bool) -> None:
             "trained": task.trained_parameters,
             "trainings": task.trainings,
             "updates": task.updates,
-            "time": duration(task.seconds),
+            "time": duration(task.seconds, 0),
         }
         for task in found.tasks
     ]

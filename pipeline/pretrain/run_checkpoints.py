@@ -107,7 +107,7 @@ class RunCheckpoints:
             inputs=inputs.entries,
             ema=config.ema is not None,
             retain=lambda: apply_retention(
-                store, settings.keep_last, settings.keep_every_steps, published_steps(run)
+                store, settings.keep_last, settings.keep_every_steps, lambda: published_steps(run)
             ),
             asynchronous=settings.asynchronous,
             while_waiting=lambda: heartbeat.beat(heartbeat.step, "saving"),

@@ -32,6 +32,8 @@ def run_demo(out: Path, *, kill_a_worker: bool) -> tuple[Finished, Path, str]:
         raise MissingInputError(
             f"The demo's configurations are not at {CONFIGS}.", next_step="run it from a clone: make demo"
         )
+    # What is printed to be typed next holds in every directory.
+    out = out.resolve()
     road = demo_road(out)
     loaded = load_stages(road, made=[out / "tasks"])
     found, killed = Finished(), ""
@@ -99,5 +101,5 @@ def _train_and_kill(settings: PretrainConfig) -> tuple[RunDirectory, str]:
         return run, "nothing was killed: the run ended first"
     return run, (
         f"worker {killed['rank']} (process {killed['pid']}) got SIGKILL after step {killed['step']};"
-        f" all workers went on from the checkpoint at step {starts[-1]['step']}"
+        f" all workers continued from the checkpoint at step {starts[-1]['step']}"
     )

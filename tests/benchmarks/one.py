@@ -26,6 +26,8 @@ IN_README = (
 """Files of this folder whose figures README has."""
 OTHERS = (
     "packing",
+    "pii",
+    "language",
     "growth",
     "plan_memory",
     "control_plane",

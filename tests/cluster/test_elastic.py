@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -77,7 +78,8 @@ def test_a_group_of_a_fixed_size_is_left_to_ray(monkeypatch):
 
 def test_start_waits_for_room_that_no_longer_changes(monkeypatch, capsys):
     free = [0.0, 0.0, 2.0, 4.0, 6.0, 6.0, 64.0]
-    monkeypatch.setattr(time, "sleep", lambda seconds: free.pop(0))
+    clock = SimpleNamespace(sleep=lambda seconds: free.pop(0), monotonic=time.monotonic)
+    monkeypatch.setattr(elastic, "time", clock)
     monkeypatch.setattr(elastic, "free_resources_by_node", lambda: {"a": {"CPU": free[0]}})
     monkeypatch.setattr(elastic, "draining_nodes", dict)
     assert choose_workers(ELASTIC) == 2

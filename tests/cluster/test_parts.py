@@ -85,6 +85,13 @@ def test_a_killed_run_continues_after_its_finished_parts(tmp_path: Path):
     assert manifest.fingerprint == build(tmp_path / "b", {"x": "1", "y": "2"})[0].fingerprint
 
 
+def test_one_damaged_file_costs_its_part_and_is_kept_in_quarantine(tmp_path: Path):
+    first, _ = build(tmp_path / "a", {"x": "1", "y": "2"})
+    (tmp_path / "a" / "x.b").write_text("damaged")
+    assert build(tmp_path / "a", {"x": "1", "y": "2"}) == (first, ["x"])
+    assert (tmp_path / "a" / "quarantine" / "x.b").read_text() == "damaged"
+
+
 def test_a_lost_record_costs_its_part_only_where_records_are_content(tmp_path: Path):
     build(tmp_path / "a", {"x": "1", "y": "2"})
     RECORDS.path(tmp_path / "a", "y").unlink()

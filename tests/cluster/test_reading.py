@@ -57,6 +57,9 @@ def test_a_file_that_may_not_be_read_is_not_told_as_damaged(tmp_path: Path, monk
             read()
     with pytest.raises(StorageError), contents_of(artefact):
         refuse(artefact)
+    # Too little memory is no damage of the file.
+    with pytest.raises(MemoryError), contents_of(artefact):
+        raise MemoryError
 
 
 @pytest.mark.parametrize("place", ["file/out", "file", "/proc/out"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError
 from cluster.artefacts.shard_records import Reject
 from cluster.artefacts.storage import commit
 from data_prep import documents
@@ -60,6 +60,15 @@ def test_removed_spans_are_missing_from_the_text_that_is_read(tmp_path):
     spans = np.array([[4, 9]])
     selection = Selection(np.array([0, 2]), np.array([1, 0]), spans)
     assert [document.text for document in store.read_selected(0, selection)] == ["one\nthree", "whole"]
+
+
+def test_selection_without_a_column_is_a_damaged_file(tmp_path):
+    path = tmp_path / "selection"
+    write_selection(path, Selection.whole(np.arange(3)))
+    for column in ("row", "removed", "repeats_id"):
+        pq.write_table(pq.read_table(path).drop_columns(column), tmp_path / "other")
+        with pytest.raises(CorruptArtefactError):
+            load_selection(tmp_path / "other")
 
 
 def test_row_groups_are_closed_by_size_so_that_memory_stays_bounded(tmp_path, monkeypatch):

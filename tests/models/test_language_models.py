@@ -298,8 +298,8 @@ def test_teacher_follows_its_student_and_is_neither_trained_nor_stored():
     assert not any(module.training for module in guide.modules())
     torch.testing.assert_close(guide.state_dict(), before, rtol=0, atol=0)
     student.bfloat16()
-    assert {parameter.dtype for parameter in guide.parameters()} == {torch.bfloat16}
     assert {loss.dtype for loss in student(**SOFT)[0].values()} == {torch.float32}
+    assert {parameter.dtype for parameter in guide.parameters()} == {torch.bfloat16}
     student.to("meta")
     assert not any(parameter.is_meta for parameter in guide.parameters())
 

@@ -78,7 +78,7 @@ def test_an_alias_leads_to_the_checkpoint_that_was_published_last_and_moves_back
     assert [(row["reference"], row["aliases"]) for row in listed] == [("own@8", ["champion"]), ("own@12", [])]
     assert list_published(None, runs_dir) == listed
     # Retention keeps what was published.
-    assert apply_retention(store_of(run), 1, pinned=published_steps(run)) == [4]
+    assert apply_retention(store_of(run), 1, pinned=lambda: published_steps(run)) == [4]
 
 
 def test_a_published_export_is_loaded_by_mlflow_alone(

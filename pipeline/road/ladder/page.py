@@ -103,7 +103,7 @@ def method(result: LadderResult) -> str:
 
 
 def render_markdown(result: LadderResult, spent: Spent) -> str:
-    """The whole document; the same result and costs give the same text."""
+    """The whole document; the same result and times give the same text."""
     parts = [
         f"# Does pre-training help? The ladder `{result.name}`",
         time_sentence(spent),
@@ -138,7 +138,7 @@ NEAR = 0.05
 
 
 def render_page(result: LadderResult, spent: Spent) -> str:
-    """HTML of one page without scripts, images or links to other files. The same result and costs give the same
+    """HTML of one page without scripts, images or links to other files. The same result and times give the same
     page."""
     return render(
         TEMPLATE.read_text(encoding="utf-8"),

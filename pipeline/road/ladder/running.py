@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cluster import signals
-from cluster.artefacts.errors import StagesFailedError
+from cluster.artefacts.errors import ClozeError, StagesFailedError
 from cluster.artefacts.owner import exclusive
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import announce
@@ -95,7 +95,11 @@ def _run(ladder: Ladder, stages: Mapping[str, Stage], finished: set[str]) -> dic
                 else:
                     failed[name] = code
                 left = [stage for name, stage in stages.items() if name not in finished]
-                seconds = estimated_seconds(ladder, left)
+                try:
+                    seconds = estimated_seconds(ladder, left)
+                except ClozeError:
+                    # An estimate ends no training.
+                    seconds = None
                 announce(
                     f"{f'exit {code} ' if name in failed else 'finished'}  {name};"
                     f" {len(left)} of {len(stages)} stages left"

@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from cluster.artefacts.manifest import hash_file, read_manifest, write_durably
+from cluster.artefacts.manifest import Manifest, hash_file, read_manifest, write_durably
 from cluster.artefacts.storage import is_committed, storage_errors
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
-from pipeline.checkpoint.checkpoint import read_trainer_state
 from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_yaml
 from pipeline.config.shipped import find_beside
@@ -129,12 +128,13 @@ def _is_wanted(ladder: Ladder, arm: str, seed: int, path: Path) -> bool:
             and hash_file(tokenizer)[0] in files
         )
     run = place_of(ladder, pretraining(ladder, arm, seed))
-    return run is not None and started_from == {read_manifest(_last_checkpoint(run)).fingerprint}
+    return run is not None and started_from == {_last_checkpoint(run).fingerprint}
 
 
-def _last_checkpoint(run: Path) -> Path:
+def _last_checkpoint(run: Path) -> Manifest:
+    """The manifest, which is read where the checkpoint is: that may be another machine."""
     store = store_of(RunDirectory(run))
-    return store.local(store.steps()[-1])
+    return store.manifest(store.steps()[-1])
 
 
 def place_of(ladder: Ladder, stage: Stage) -> Path | None:
@@ -150,8 +150,8 @@ def seconds_of(ladder: Ladder, stage: Stage) -> float | None:
     if place is None or stage.kind == "data":
         return None
     if stage.kind == "pretrain":
-        return read_trainer_state(_last_checkpoint(place)).elapsed_s
-    return sum(read_manifest(place).stats["seconds"].values())
+        return _last_checkpoint(place).stats["run"]["elapsed_s"]
+    return sum(read_manifest(place).stats.get("seconds", {}).values())
 
 
 def stages_of(ladder: Ladder) -> dict[str, Stage]:

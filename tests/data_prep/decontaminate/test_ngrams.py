@@ -66,8 +66,9 @@ def test_equal_hashes_of_different_words_are_no_hit(monkeypatch):
     assert found_in(documents, ["a b c d"], 4, 2) == [set(), {(0, 0, 7, "a b c d")}, set()]
 
 
-def test_a_saved_index_is_the_same_and_has_the_same_bytes(tmp_path):
-    index = NgramIndex.build([TWENTY, "a b c d e f g h i"], 13, 8)
+@pytest.mark.parametrize("texts", [[TWENTY, "a b c d e f g h i"], []])
+def test_a_saved_index_is_the_same_and_has_the_same_bytes(tmp_path, texts):
+    index = NgramIndex.build(texts, 13, 8)
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         index.save(tmp_path / name)

@@ -132,7 +132,7 @@ def test_ids_and_sentence_starts_are_those_of_the_reference_on_any_text(encoders
     assert_equal(encoders, *case)
 
 
-def test_real_text_is_equal(encoders):
+def test_files_of_every_source_are_equal(encoders):
     texts = [*INPUTS, *LETTERS.values()]
     cuts = cut_sentences(pa.array(texts), pa.array(["en"] * len(texts)), "blingfire")
     assert_equal(encoders, texts, cuts)

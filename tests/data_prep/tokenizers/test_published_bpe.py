@@ -74,7 +74,7 @@ def test_ids_are_those_of_tiktoken_on_any_text(encoders, oracle, text):
         assert encode(encoder, text).tolist() == expected, encoder.name
 
 
-def test_ids_are_those_of_tiktoken_on_every_character(encoders, oracle):
+def test_ids_are_those_of_tiktoken_on_characters_of_all_planes(encoders, oracle):
     characters = [chr(number) for number in range(0x110000) if not 0xD800 <= number < 0xE000]
     for start in range(0, len(characters), 1 << 16):
         # Between a letter, a space and a figure, each character shows which class it belongs to.

@@ -62,6 +62,13 @@ def test_same_seed_gives_identical_bytes_whatever_the_global_generators_and_anot
     assert one.lines("reviews-pretrained-1") != one.lines("reviews-pretrained-2")
 
 
+def test_finished_artefact_is_not_trained_again(tune, monkeypatch):
+    scores = tune().scores
+    trained = count_trainings(monkeypatch)
+    assert tune().scores == scores
+    assert trained == []
+
+
 def test_damaged_predictions_cost_only_their_own_training(tune, monkeypatch):
     directory = tune(seeds=[1, 2]).directory
     before = read_manifest(directory)
@@ -71,6 +78,15 @@ def test_damaged_predictions_cost_only_their_own_training(tune, monkeypatch):
     assert trained == [2]
     assert read_manifest(directory) == before
     assert (directory / "quarantine" / "predictions-reviews-pretrained-2.jsonl").read_bytes() == b"damaged"
+
+
+def test_scores_that_lost_their_manifest_are_committed_again_without_training(tune, monkeypatch):
+    tuned = tune()
+    before = tuned.fingerprint
+    (tuned.directory / "manifest.json").write_bytes(b"{")
+    trained = count_trainings(monkeypatch)
+    assert tune().fingerprint == before
+    assert trained == []
 
 
 def test_other_settings_are_refused_and_replacing_keeps_unchanged_trainings(tune, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.artefacts.errors import StagesFailedError
+from cluster.artefacts.errors import CorruptArtefactError, StagesFailedError
 from pipeline.config.loading import validate
 from pipeline.road.ladder import running
 from pipeline.road.ladder.arms import Ladder
@@ -60,13 +60,19 @@ def ladder(tmp_path: Path) -> Ladder:
     return Ladder(validate(LadderConfig, plain, "test"), tmp_path / "ladder.yaml", {}, {})
 
 
+def seconds_of(ladder: Ladder, stage: Stage) -> None:
+    """No stage has recorded its time; that of "unreadable" cannot be read."""
+    if stage.name == "unreadable" and stage.place() is not None:
+        raise CorruptArtefactError("a checkpoint is missing")
+
+
 @pytest.fixture
 def order_of(ladder: Ladder, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Run stages, and tell the order in which they began (+) and ended (-)."""
 
     def ran(*stages: Stage) -> list[str]:
         monkeypatch.setattr(running, "stages_of", lambda _: {stage.name: stage for stage in stages})
-        monkeypatch.setattr(running, "seconds_of", lambda *_: None)
+        monkeypatch.setattr(running, "seconds_of", seconds_of)
         monkeypatch.setattr(running, "prepare_tracking", lambda _: None)
         run_stages(ladder, "cloze ladder ladder.yaml")
         return (ladder.config.out / "order").read_text().split()
@@ -95,6 +101,11 @@ def test_two_run_at_once_and_none_before_those_that_it_needs(ladder: Ladder, ord
     assert order.index("-one") < order.index("+tuned-one")
     assert order[order.index("+more-data") + 1] == "-more-data"
     assert len(order) == 2 * len(stages)
+
+
+def test_an_estimate_that_cannot_be_made_ends_no_stage(ladder: Ladder, order_of):
+    order = order_of(noted(ladder, "unreadable"), noted(ladder, "next", ("unreadable",)))
+    assert order == ["+unreadable", "-unreadable", "+next", "-next"]
 
 
 def test_finished_data_keeps_no_stage_waiting(ladder: Ladder, order_of):
