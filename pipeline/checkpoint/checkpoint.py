@@ -54,14 +54,14 @@ class Counters(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    step: int = 0
+    step: int
     """Updates made."""
-    samples: int = 0
+    samples: int
     """Samples consumed."""
+    predicted_tokens: int
+    """Tokens predicted so far."""
     tokens: int = 0
     """Tokens of text read so far, before noise; a resumption may have changed the batch."""
-    predicted_tokens: int = 0
-    """Tokens predicted so far."""
     elapsed_s: float = 0.0
     """Seconds of training so far, over all resumptions, without start-up; seconds that a failure undid and that were
     repeated count once."""
@@ -73,6 +73,11 @@ class Counters(BaseModel):
     """Evaluations since the metric was last better."""
     skipped_updates: int = 0
     """Updates in a row, up to this step, that were skipped because the loss or a gradient was not finite."""
+
+    @classmethod
+    def at_start(cls) -> Counters:
+        """The counters before the first update."""
+        return cls(step=0, samples=0, predicted_tokens=0)
 
     def add_evaluation(self, metrics: Mapping[str, float], metric: str, min_improvement: float) -> None:
         """Count an evaluation.
@@ -93,10 +98,6 @@ class TrainerState(Counters):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # A file without one of these is damaged.
-    step: int
-    samples: int
-    predicted_tokens: int
     world_size: int
     zero_stage: int
     data_fingerprint: str

@@ -79,7 +79,7 @@ class Trainer:
     checkpoints: RunCheckpoints
     measurements: Measurements
     profiler: StepProfiler
-    counters: Counters = field(default_factory=Counters)
+    counters: Counters = field(default_factory=Counters.at_start)
 
     def __post_init__(self) -> None:
         self._schedule = Schedule(self.config)

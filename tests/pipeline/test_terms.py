@@ -94,7 +94,7 @@ def restored(counters: Counters, metric: str) -> Counters:
 def test_evaluations_without_numbers_are_never_best_and_a_resumed_run_counts_them_alike(
     values: list[float], killed: int, metric: str
 ):
-    whole, resumed = Counters(), Counters()
+    whole, resumed = Counters.at_start(), Counters.at_start()
     for number, value in enumerate(values):
         if number == killed:
             resumed = restored(resumed, metric)
