@@ -29,7 +29,7 @@ SPACE = "▁"
 """SentencePiece's mark for a space."""
 _SPACES = "".join(character for number in range(0x3001) if (character := chr(number)).isspace())
 _TRIED, _DIFFERS = 1, 2
-_CONTEXTS = ("{}", "a{}", "{}a", "x {}'re 1{}2 {} y")
+_CONTEXTS = ("{}", "a{}", "{}a", "x {}'re 1{}2 {} y", "  {}", "a  {}  {}{}")
 """Texts that try a character: where tokens begin and end, and beside letters, digits and spaces."""
 _PROBE = "The naïve café, 12½ €: “quoted”… it's 3.5 km.\tTabs  and   spaces. Straße 日本語。한국어 नमस्ते <s> [MASK] 👍"
 _LOCAL = frozenset(
