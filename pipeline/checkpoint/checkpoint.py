@@ -31,7 +31,7 @@ from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import Damage, contents_of, is_committed
 from models.config import NetworkConfig
 from pipeline.config.networks import NetworkChoice
-from pipeline.objectives.base import TOTAL, is_better
+from pipeline.terms import TOTAL, is_better
 
 KIND = "checkpoint"
 TRAINER_FILE = "trainer.json"

@@ -20,9 +20,9 @@ from cluster.artefacts.remote import Remote
 from pipeline.checkpoint.checkpoint import DESCRIPTION_FILES, TrainerState, read_trainer_state
 from pipeline.checkpoint.disk_store import CheckpointStore
 from pipeline.checkpoint.object_store import ObjectStore
-from pipeline.objectives.base import higher_is_better
 from pipeline.run.directory import RunDirectory
 from pipeline.run.history import StoredSettings
+from pipeline.terms import higher_is_better
 
 if TYPE_CHECKING:
     from pipeline.run.config import PretrainConfig

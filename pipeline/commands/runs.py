@@ -159,10 +159,10 @@ def _cell(value: Any) -> str:
 
 def _summary(run: Any) -> dict[str, Any]:
     from cluster.artefacts.errors import ClozeError
-    from pipeline.objectives.base import TOTAL
     from pipeline.run.history import StoredSettings, last_logged
     from pipeline.run.log.lines import LogKind
     from pipeline.run.state import state_of
+    from pipeline.terms import TOTAL
 
     step, data = last_logged(run) or (0, {})
     _, held_out = last_logged(run, LogKind.HELD_OUT) or (0, {})

@@ -17,13 +17,13 @@ from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.places import as_place
 from cluster.copies import manifest_at
 from pipeline.checkpoint.store import newest_state
-from pipeline.objectives.base import higher_is_better
 from pipeline.run.directory import RunDirectory, RunInfo
 from pipeline.run.history import StoredSettings, list_attempts, tokens_by_step
 from pipeline.run.log.lines import LogKind, read_metrics
 from pipeline.run.skipped_data import SkipLedger
 from pipeline.run.state import state_of
 from pipeline.run.tracking import runs_page
+from pipeline.terms import higher_is_better
 
 Axis = Literal["step", "tokens"]
 

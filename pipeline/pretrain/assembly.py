@@ -107,7 +107,6 @@ def assemble(
         config=config,
         rank=rank,
         fence=fence,
-        store=store,
         source_names=inputs.source_names,
         loader=loader,
         evaluation=evaluation,

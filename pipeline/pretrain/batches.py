@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from models.losses import EACH, sums_by_group
-from pipeline.objectives.base import TOTAL, Batch
-from pipeline.samples.packed import Packed
+from pipeline.terms import TOTAL
+
+if TYPE_CHECKING:
+    from pipeline.objectives.base import Batch
+    from pipeline.samples.packed import Packed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ import torch
 from cluster.collectives import summed
 from cluster.group import Rank
 from pipeline.engine.deepspeed.engine import Engine
-from pipeline.objectives.base import Term, with_perplexities
 from pipeline.pretrain.batches import HostBatch, Totals
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.loader import Lengths, sorted_by_length
 from pipeline.samples.packed import Packed
+from pipeline.terms import Term, with_perplexities
 
 
 class Evaluation:

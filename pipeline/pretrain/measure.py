@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from statistics import median_low
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -17,17 +17,19 @@ import torch
 from torch import nn
 
 from cluster.collectives import gathered
-from cluster.group import Rank
 from pipeline.engine.gpus import peak_flops
 from pipeline.plan.flops import count_flops
-from pipeline.pretrain.batches import HostBatch
 from pipeline.pretrain.machine import MachineMetrics, by_host
-from pipeline.run.config import PretrainConfig
-from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind
-from pipeline.run.log.log import RunLog
-from pipeline.samples.loader import Step
+
+if TYPE_CHECKING:
+    from cluster.group import Rank
+    from pipeline.pretrain.batches import HostBatch
+    from pipeline.run.config import PretrainConfig
+    from pipeline.run.directory import RunDirectory
+    from pipeline.run.log.log import RunLog
+    from pipeline.samples.loader import Step
 
 
 class StepClock:

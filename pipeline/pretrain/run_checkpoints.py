@@ -124,6 +124,10 @@ class RunCheckpoints:
         steps = self._store.steps()
         return self._store.place(steps[-1]) if steps else None
 
+    def find_start(self) -> Start | None:
+        """The newest good checkpoint, to go back to; see `find_start`."""
+        return find_start(self._run, self._rank, self._store)
+
     def save(self, engine: Engine, counters: Counters, spikes: SpikeGuard) -> None:
         """Copy the state, and have it written during training."""
         # The log up to the checkpoint's step must also survive a power failure.

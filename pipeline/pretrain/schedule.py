@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from pipeline.run.config import PretrainConfig
-from pipeline.run.settings import ScheduleConfig
+if TYPE_CHECKING:
+    from pipeline.run.config import PretrainConfig
+    from pipeline.run.settings import ScheduleConfig
 
-Shape = Callable[[float, ScheduleConfig], float]
+    Shape = Callable[[float, ScheduleConfig], float]
 
 
 SHAPES: Mapping[str, Shape] = {

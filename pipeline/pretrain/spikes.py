@@ -12,16 +12,19 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, median
+from typing import TYPE_CHECKING
 
 from cluster.artefacts.errors import LossSpikeError, NonFiniteError
 from cluster.collectives import from_rank_zero, gathered
-from pipeline.pretrain.batches import HostBatch
-from pipeline.run.config import PretrainConfig
-from pipeline.run.directory import RunDirectory
 from pipeline.run.log.lines import LogKind
-from pipeline.run.log.log import RunLog
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
-from pipeline.samples.loader import Step
+
+if TYPE_CHECKING:
+    from pipeline.pretrain.batches import HostBatch
+    from pipeline.run.config import PretrainConfig
+    from pipeline.run.directory import RunDirectory
+    from pipeline.run.log.log import RunLog
+    from pipeline.samples.loader import Step
 
 _MAD_TO_SIGMA = 1.4826
 """Standard deviations in a median absolute deviation of normal values (Rousseeuw and Croux 1993, section 1)."""

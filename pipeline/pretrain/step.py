@@ -11,35 +11,41 @@ import math
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from cluster import logs
 from cluster.artefacts.errors import PreemptedError
 from cluster.collectives import from_rank_zero, summed
-from cluster.group import Rank
-from cluster.stopping import StopFile
 from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, Counters
-from pipeline.checkpoint.store import CheckpointStore
-from pipeline.engine.deepspeed.engine import Engine
-from pipeline.engine.interface import Update
-from pipeline.pretrain.batches import HostBatch, Totals
-from pipeline.pretrain.evaluation import Evaluation
-from pipeline.pretrain.measure import Measurements, StepClock
-from pipeline.pretrain.ownership import Fence, taken_over
-from pipeline.pretrain.profiling import StepProfiler
-from pipeline.pretrain.run_checkpoints import RunCheckpoints, Start, find_start
+from pipeline.pretrain.batches import Totals
+from pipeline.pretrain.measure import StepClock
+from pipeline.pretrain.ownership import taken_over
 from pipeline.pretrain.schedule import Schedule
-from pipeline.pretrain.spikes import SpikeGuard, not_finite, report_skipped_update
-from pipeline.run.config import PretrainConfig
-from pipeline.run.directory import RunDirectory
+from pipeline.pretrain.spikes import not_finite, report_skipped_update
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind
-from pipeline.run.log.log import RunLog
-from pipeline.run.state import Heartbeat
-from pipeline.samples.loader import Step, StepLoader
 from pipeline.samples.noise import Noise
+
+if TYPE_CHECKING:
+    # The parts that a trainer is made of; `assembly.py` makes them.
+    from cluster.group import Rank
+    from cluster.stopping import StopFile
+    from pipeline.engine.deepspeed.engine import Engine
+    from pipeline.engine.interface import Update
+    from pipeline.pretrain.batches import HostBatch
+    from pipeline.pretrain.evaluation import Evaluation
+    from pipeline.pretrain.measure import Measurements
+    from pipeline.pretrain.ownership import Fence
+    from pipeline.pretrain.profiling import StepProfiler
+    from pipeline.pretrain.run_checkpoints import RunCheckpoints, Start
+    from pipeline.pretrain.spikes import SpikeGuard
+    from pipeline.run.config import PretrainConfig
+    from pipeline.run.directory import RunDirectory
+    from pipeline.run.log.log import RunLog
+    from pipeline.run.state import Heartbeat
+    from pipeline.samples.loader import Step, StepLoader
 
 
 class Exchange(NamedTuple):
@@ -66,7 +72,6 @@ class Trainer:
     rank: Rank
     fence: Fence | None
     """On rank 0: the ownership token of this group; earlier groups write nothing any more."""
-    store: CheckpointStore
     source_names: list[str]
     """Sources whose losses are reported apart."""
     loader: StepLoader[HostBatch]
@@ -204,7 +209,7 @@ class Trainer:
         if spike is None:
             return False
         self.checkpoints.wait()
-        start = find_start(self.run, self.rank, self.store)
+        start = self.checkpoints.find_start()
         self.spikes.leave_out(spike, None if start is None else start.directory)
         assert start is not None
         details = spike.model_dump(mode="json")

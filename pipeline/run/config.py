@@ -15,7 +15,6 @@ from pipeline.config.loading import Config
 from pipeline.config.networks import NetworkChoice
 from pipeline.config.problems import SettingsMisfit, nearest
 from pipeline.objectives import OBJECTIVES, ObjectiveChoice
-from pipeline.objectives.base import deciding_metric, metric_names
 from pipeline.optimizers import OptimizerChoice
 from pipeline.run.settings import (
     BatchConfig,
@@ -38,6 +37,7 @@ from pipeline.run.token_plan import UNBOUNDED_STEPS, TokenPlan
 from pipeline.samples.batch_plan import BatchPlan
 from pipeline.samples.formats import Format
 from pipeline.samples.packed import Reading
+from pipeline.terms import deciding_metric, metric_names
 
 
 class PretrainConfig(Config):

@@ -17,9 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from cluster.artefacts.credentials import has_credentials, without_credentials
 from cluster.artefacts.manifest import created_by
@@ -28,10 +29,7 @@ from pipeline.run.directory import CONFIG_FILE, RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind, entries_backwards
 from pipeline.run.token_plan import UNBOUNDED_STEPS, TokenPlan
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
+from pipeline.terms import TOTAL, deciding_metric
 
 _PACKAGES = ("torch", "deepspeed", "ray", "mlflow", "numpy", "numba", "tokenizers", "triton", "flash-attn")
 _STEERING_VARIABLES = ("CUDA_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "DS_")
@@ -137,10 +135,6 @@ class StoredSettings:
         """The metric that decides which of two evaluations is better; `loss` for an objective of another version."""
         if chosen := (self.plain.get("evaluation") or {}).get("metric"):
             return chosen
-        from pydantic import ValidationError
-
-        from pipeline.objectives.base import TOTAL, deciding_metric
-
         try:
             objective = _objectives().validate_python(self.plain.get("objective"))
         except ValidationError:
@@ -150,8 +144,6 @@ class StoredSettings:
 
 @cache
 def _objectives() -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
     from pipeline.objectives import ObjectiveChoice
 
     return TypeAdapter(ObjectiveChoice)

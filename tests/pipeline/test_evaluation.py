@@ -11,13 +11,13 @@ from torch import Tensor
 from cluster.group import Rank
 from data_prep.token_store import TokenStore
 from models.losses import EACH
-from pipeline.objectives.base import Term
 from pipeline.pretrain import evaluation
 from pipeline.pretrain.batches import HostBatch, Totals
 from pipeline.pretrain.evaluation import Evaluation, standard_error
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.mixture import Sampling, StoreShare
 from pipeline.samples.packed import Packed
+from pipeline.terms import Term
 
 SAMPLES = 64
 NAMES = ["books", "common_crawl", "wikipedia"]

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from cluster.artefacts.errors import ConfigError
 from pipeline.checkpoint.checkpoint import Counters, TrainerState
 from pipeline.objectives import ObjectiveChoice
-from pipeline.objectives.base import Term, deciding_metric, metric_names, with_perplexities
+from pipeline.terms import Term, deciding_metric, metric_names, with_perplexities
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at
 
