@@ -1,24 +1,36 @@
-"""Checks of this machine: Python and packages, CPUs, memory, GPUs, open files, disks with durable writes."""
+"""Checks of this machine and of the services that it reaches: Python and packages, CPUs, memory, GPUs, disks with
+durable writes, Ray, the tracking store. Each has a finding, and a remedy where it fails.
+
+Kept fast: no heavy library is imported unless the machine has a GPU.
+"""
 
 from __future__ import annotations
 
 import os
 import resource
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import tomllib
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
+import psutil
 from packaging.requirements import Requirement
 
-from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.credentials import without_credentials
+from cluster.artefacts.errors import ClozeError, ClusterUnreachableError
 from cluster.artefacts.storage import commit, open_artefact
+from cluster.connecting import host_and_port, http_get, require_dashboard, tcp_answers
+from cluster.local_cluster import STOP_COMMAND, find_local_cluster
 from cluster.node_load import memory
 
 Status = Literal["ok", "warn", "fail"]
@@ -29,6 +41,7 @@ _MIN_SHARED_MEMORY_GIB = 0.6
 """The object store of a local Ray cluster takes 0.5 GiB of /dev/shm."""
 _MIN_OPEN_FILES = 4096
 _GPU_TIMEOUT_S = 15
+_TRACKING_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,52 @@ class Check:
     found: str
     remedy: str = ""
     """The command to type or the change to make; empty if the check passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Directories and addresses that a run would use."""
+
+    runs_dir: Path
+    data_dir: Path | None
+    ray_address: str | None
+    """None: verbs start their own Ray."""
+    tracking_uri: str | None
+    """None: SQLite in `runs_dir`."""
+
+
+def run_checks(places: Places) -> list[Check]:
+    """All checks, in the order of applying their remedies; none leaves anything on disk."""
+    return [
+        *check_machine(places),
+        _guarded("ray", partial(check_ray, places.ray_address)),
+    ]
+
+
+def check_machine(places: Places) -> list[Check]:
+    """The checks of this machine, and of the tracking store as it is seen from here."""
+    disks = {"data disk": places.data_dir, "runs disk": places.runs_dir}
+    checks: list[tuple[str, Callable[[], Check]]] = [
+        ("python", check_python),
+        ("packages", check_packages),
+        ("cpus", check_cpus),
+        ("memory", check_memory),
+        ("gpus", check_gpus),
+        ("shared memory", check_shared_memory),
+        ("open files", check_open_files),
+        *((name, partial(check_disk, name, place)) for name, place in disks.items() if place),
+        ("durable writes", partial(check_durable_writes, places.runs_dir)),
+        ("tracking", partial(check_tracking, places.tracking_uri)),
+    ]
+    return [_guarded(name, check) for name, check in checks]
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    """Run a check; one that raises becomes a warning, so that the others still run."""
+    try:
+        return check()
+    except (OSError, ValueError, psutil.Error, ClozeError) as error:
+        return Check(name, "warn", f"could not be checked: {type(error).__name__}: {error}")
 
 
 def check_python() -> Check:
@@ -183,6 +242,77 @@ def check_durable_writes(directory: Path) -> Check:
             "choose a runs directory that is writable: --runs-dir DIR",
         )
     return Check("durable writes", "ok", f"fsync and atomic rename work at {place}")
+
+
+def check_ray(address: str | None) -> Check:
+    """Whether the cluster that would be used answers."""
+    if address is None:
+        try:
+            local = find_local_cluster()
+        except ClusterUnreachableError as error:
+            return Check("ray", "fail", error.problem, STOP_COMMAND)
+        where = f"local cluster at {local.address}" if local else "no address: verbs start their own Ray"
+        return Check("ray", "ok", where)
+    if address.startswith(("http://", "https://")):
+        try:
+            require_dashboard(address)
+        except ClusterUnreachableError as error:
+            return Check("ray", "fail", error.problem, error.next_step)
+        return Check("ray", "ok", f"the dashboard at {address} answers")
+    if address == "auto":
+        return Check("ray", "ok", "auto: Ray looks for a cluster of this machine")
+    host, port = host_and_port(address, 6379)
+    if tcp_answers(host, port):
+        return Check("ray", "ok", f"{address} accepts connections")
+    return Check("ray", "fail", f"{address} accepts no connection", "correct or unset RAY_ADDRESS")
+
+
+def check_tracking(uri: str | None) -> Check:
+    """Whether the MLflow tracking store answers."""
+    if not uri:
+        return Check("tracking", "ok", "SQLite in the runs directory")
+    shown = without_credentials(uri)
+    problem = _tracking_problem(uri)
+    if problem is None:
+        return Check("tracking", "ok", f"{shown} answers")
+    return Check(
+        "tracking",
+        "fail",
+        f"{shown}: {problem}",
+        "start the server, or unset MLFLOW_TRACKING_URI to use SQLite",
+    )
+
+
+def _tracking_problem(uri: str) -> str | None:
+    """Why a tracking store cannot be used; None when it answers."""
+    parts = urlsplit(uri)
+    kind = parts.scheme.partition("+")[0]
+    if kind in ("http", "https"):
+        try:
+            status, _ = http_get(f"{uri.rstrip('/')}/health")
+        except OSError as error:
+            return str(getattr(error, "reason", None) or error)
+        return None if status in (200, 401, 403) else f"its /health says HTTP status {status}"
+    if kind == "sqlite":
+        return _sqlite_problem(Path(unquote(uri.partition(":///")[2])))
+    if kind in _TRACKING_PORTS:
+        host, port = host_and_port(uri, _TRACKING_PORTS[kind])
+        return None if tcp_answers(host, port) else f"{host}:{port} accepts no connection"
+    return None
+
+
+def _sqlite_problem(path: Path) -> str | None:
+    if not path.exists():
+        place = existing_place(path.parent)
+        return None if os.access(place, os.W_OK) else f"{place} is not writable"
+    try:
+        with closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=2)
+        ) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        return str(error)
+    return None
 
 
 def existing_place(directory: Path) -> Path:

@@ -12,8 +12,7 @@ from typing import Any
 
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ClozeError
-from cluster.checks import Places
-from cluster.checks.machine import Check, Status
+from cluster.checks.machine import Check, Places, Status
 from cluster.checks.probes import ExchangeRank, NodeFacts, NodeProbe, versions
 
 ANSWER_S = 120.0

@@ -19,8 +19,7 @@ from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.file_locks import lock
 from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import commit, open_artefact
-from cluster.checks import Places, check_machine
-from cluster.checks.machine import Check, existing_place
+from cluster.checks.machine import Check, Places, check_machine, existing_place
 
 _PACKAGES = ("ray", "torch", "deepspeed", "mlflow")
 _CODE = ("cluster", "data_prep", "models", "pipeline")

@@ -10,8 +10,7 @@ import typer
 from pipeline.commands.output import Json, RunsDir, print_json, print_table
 
 if TYPE_CHECKING:
-    from cluster.checks import Places
-    from cluster.checks.machine import Check
+    from cluster.checks.machine import Check, Places
     from cluster.checks.nodes import NodeReport
 
 
@@ -39,7 +38,7 @@ def doctor(
     import os
     from dataclasses import asdict
 
-    from cluster.checks import Places, run_checks
+    from cluster.checks.machine import Places, run_checks
     from cluster.connecting import await_head, named_address
 
     places = Places(

@@ -83,7 +83,7 @@ def parts_of_machine(runs_dir: Path) -> list[Part]:
         return _json(environment() | {"installed": by_name})
 
     def doctor() -> str:
-        from cluster.checks import Places, run_checks
+        from cluster.checks.machine import Places, run_checks
         from cluster.connecting import named_address
 
         uri = os.environ.get("MLFLOW_TRACKING_URI")

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.checks import Places
 from cluster.checks import nodes as node_checks
-from cluster.checks.machine import Check
+from cluster.checks.machine import Check, Places
 from cluster.checks.nodes import NodeReport, check_nodes
 from cluster.checks.probes import NodeProbe
 from cluster.runtime import ray_runtime

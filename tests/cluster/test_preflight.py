@@ -9,7 +9,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from cluster import node_load
-from cluster.checks import Places, machine, run_checks, services
+from cluster.checks import machine
+from cluster.checks.machine import Places, run_checks
 from cluster.local_cluster import STATE_VARIABLE
 
 
@@ -103,18 +104,18 @@ def test_tracking_stores_that_answer_and_that_do_not(tmp_path, http_server):
         f"sqlite:///{tmp_path}/bad.db": "fail",
         f"sqlite:///{tmp_path}/new/mlflow.db": "ok",
     }.items():
-        check = services.check_tracking(uri)
+        check = machine.check_tracking(uri)
         assert check.status == status, uri
         assert "secret" not in check.found
 
 
 def test_ray_is_checked_if_there_is_an_address(http_server):
-    assert services.check_ray(None).status == "ok"
-    check = services.check_ray(http_server)
+    assert machine.check_ray(None).status == "ok"
+    check = machine.check_ray(http_server)
     assert check.status == "fail"
     assert "no Ray dashboard" in check.found
-    assert services.check_ray(http_server.removeprefix("http://")).status == "ok"
-    assert services.check_ray("127.0.0.1:1").status == "fail"
+    assert machine.check_ray(http_server.removeprefix("http://")).status == "ok"
+    assert machine.check_ray("127.0.0.1:1").status == "fail"
 
 
 def test_memory_counts_the_limit_of_the_container(monkeypatch):
