@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.artefacts.errors import ClozeError, ReferenceNotFoundError
 from cluster.connecting import (
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
 
     from cluster.node_load import NodeLoad
+
+Answer = TypeVar("Answer")
 
 STOP_SIGNAL = "SIGTERM"
 _POLL_S = 0.5
@@ -63,8 +65,7 @@ def connect(address: str) -> JobSubmissionClient:
 
 def list_jobs(client: JobSubmissionClient) -> list[JobDetails]:
     """All submitted jobs that the cluster remembers, newest first."""
-    with answering(client.get_address()):
-        jobs = [job for job in within(ANSWER_S, client.list_jobs) if job.submission_id]
+    jobs = [job for job in _ask(client, client.list_jobs) if job.submission_id]
     return sorted(jobs, key=lambda job: job.start_time or 0, reverse=True)
 
 
@@ -74,15 +75,12 @@ def find_job(client: JobSubmissionClient, submission_id: str) -> JobDetails:
     Raises:
         ReferenceNotFoundError: there is none; names the nearest.
     """
-    with answering(client.get_address()):
-        try:
-            return within(ANSWER_S, lambda: client.get_job_info(submission_id))
-        except RuntimeError:
-            known = [
-                str(job.submission_id) for job in within(ANSWER_S, client.list_jobs) if job.submission_id
-            ]
-            if submission_id in known:
-                raise
+    try:
+        return _ask(client, lambda: client.get_job_info(submission_id))
+    except RuntimeError:
+        known = [str(job.submission_id) for job in list_jobs(client)]
+        if submission_id in known:
+            raise
     near = difflib.get_close_matches(submission_id, known, n=3, cutoff=0.4)
     hint = f" The nearest: {', '.join(near)}." if near else ""
     raise ReferenceNotFoundError(
@@ -115,37 +113,36 @@ def submit(
             is memory and no share of a CPU, because that would leave too few CPUs for workers that take all of them.
         num_gpus: GPUs of the command itself, besides the GPUs of the workers it starts.
     """
-    with answering(client.get_address()):
-        try:
-            submission = partial(
-                client.submit_job,
-                entrypoint=shlex.join(command),
-                submission_id=submission_id,
-                runtime_env={
-                    "working_dir": str(root),
-                    # As in a .gitignore: all but the code, then hidden files in it; the root itself stays.
-                    "excludes": ["/*", *(f"!/{name}" for name in code), "__pycache__", "*.pyc", ".*", "!."],
-                    "worker_process_setup_hook": "cluster.start_directory.enter_start_directory",
-                    "env_vars": {
-                        **environment,
-                        START_DIRECTORY_VARIABLE: os.getcwd(),
-                        # The shipped code runs, also where the working directory holds packages of the same names.
-                        "PYTHONSAFEPATH": "1",
-                        "RAY_JOB_STOP_SIGNAL": STOP_SIGNAL,
-                        "RAY_JOB_STOP_WAIT_TIME_S": str(stop_grace_s),
-                    },
-                },
-                metadata=dict(metadata),
-                entrypoint_memory=memory_bytes,
-                entrypoint_num_gpus=num_gpus or None,
-            )
-            within(_UPLOAD_S, submission)
-        except RuntimeError as error:
-            if "already exists" in str(error):
-                return False
-            raise ClozeError(
-                f"The cluster at {client.get_address()} refused the job: {error}", next_step="cloze doctor"
-            ) from error
+    submission = partial(
+        client.submit_job,
+        entrypoint=shlex.join(command),
+        submission_id=submission_id,
+        runtime_env={
+            "working_dir": str(root),
+            # As in a .gitignore: all but the code, then hidden files in it; the root itself stays.
+            "excludes": ["/*", *(f"!/{name}" for name in code), "__pycache__", "*.pyc", ".*", "!."],
+            "worker_process_setup_hook": "cluster.start_directory.enter_start_directory",
+            "env_vars": {
+                **environment,
+                START_DIRECTORY_VARIABLE: os.getcwd(),
+                # The shipped code runs, also where the working directory holds packages of the same names.
+                "PYTHONSAFEPATH": "1",
+                "RAY_JOB_STOP_SIGNAL": STOP_SIGNAL,
+                "RAY_JOB_STOP_WAIT_TIME_S": str(stop_grace_s),
+            },
+        },
+        metadata=dict(metadata),
+        entrypoint_memory=memory_bytes,
+        entrypoint_num_gpus=num_gpus or None,
+    )
+    try:
+        _ask(client, submission, _UPLOAD_S)
+    except RuntimeError as error:
+        if "already exists" in str(error):
+            return False
+        raise ClozeError(
+            f"The cluster at {client.get_address()} refused the job: {error}", next_step="cloze doctor"
+        ) from error
     return True
 
 
@@ -156,14 +153,13 @@ def read_logs(client: JobSubmissionClient, submission_id: str) -> str:
         ReferenceNotFoundError: no such job, or its log was lost with its machine.
     """
     job = find_job(client, submission_id)
-    with answering(client.get_address()):
-        try:
-            return within(ANSWER_S, lambda: client.get_job_logs(submission_id))
-        except RuntimeError as error:
-            raise ReferenceNotFoundError(
-                f"The log of {submission_id} ({job.status.value}) cannot be read: {error}",
-                next_step="cloze jobs",
-            ) from error
+    try:
+        return _ask(client, lambda: client.get_job_logs(submission_id))
+    except RuntimeError as error:
+        raise ReferenceNotFoundError(
+            f"The log of {submission_id} ({job.status.value}) cannot be read: {error}",
+            next_step="cloze jobs",
+        ) from error
 
 
 def follow_logs(client: JobSubmissionClient, submission_id: str, write: Callable[[str], Any]) -> JobDetails:
@@ -204,8 +200,7 @@ def stop(client: JobSubmissionClient, submission_id: str) -> tuple[JobDetails, b
 
 def ask_to_stop(client: JobSubmissionClient, submission_id: str) -> None:
     """Signal a job to stop, without waiting for its end."""
-    with answering(client.get_address()):
-        within(ANSWER_S, lambda: client.stop_job(submission_id))
+    _ask(client, lambda: client.stop_job(submission_id))
 
 
 def read_nodes(client: JobSubmissionClient) -> list[NodeLoad]:
@@ -232,6 +227,13 @@ def answering(address: str) -> Iterator[None]:
         raise access_refused(address, error) from error
     except (RequestException, ClientError, ConnectionError) as error:
         raise unreachable(address, error) from error
+
+
+def _ask(client: JobSubmissionClient, call: Callable[[], Answer], timeout_s: float | None = None) -> Answer:
+    """What a call of the client returns; raises ClusterUnreachableError if it takes longer than ANSWER_S, or than
+    `timeout_s`, or the connection breaks."""
+    with answering(client.get_address()):
+        return within(timeout_s or ANSWER_S, call)
 
 
 async def _follow_once(

@@ -131,10 +131,6 @@ class JsonStream(io.TextIOBase):
         """The other stream's file descriptor: processes that are started write to it."""
         return self._to.fileno()
 
-    def isatty(self) -> bool:
-        """False: no bars, no colours."""
-        return False
-
     def writable(self) -> bool:
         """True."""
         return True
