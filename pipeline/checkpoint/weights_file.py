@@ -10,21 +10,15 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import numpy as np
 import orjson
 
+from pipeline.checkpoint.disk_store import HashingWriter
+
 _ITEM_BYTES = 4
 _ALIGNMENT = 8
-
-
-class Writable(Protocol):
-    """A target for bytes."""
-
-    def write(self, data: bytes | memoryview, /) -> int:
-        """Write all of `data`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +39,7 @@ class IncompleteWeightsError(Exception):
 
 
 def write_weights(
-    stream: Writable, shapes: Mapping[str, Sequence[int]], slices: Iterable[StoredSlice]
+    stream: HashingWriter, shapes: Mapping[str, Sequence[int]], slices: Iterable[StoredSlice]
 ) -> None:
     """Write float32 tensors of these names and shapes, put together from slices.
 
@@ -71,7 +65,7 @@ def write_weights(
             raise IncompleteWeightsError(f"{name}: {position} of {math.prod(shape)} elements are there")
 
 
-def write_slices(stream: Writable, slices: Sequence[StoredSlice]) -> None:
+def write_slices(stream: HashingWriter, slices: Sequence[StoredSlice]) -> None:
     """Write slices to a file for `read_slices`."""
     stream.write(_header({f"{one.name}:{one.start}": (one.count,) for one in slices}))
     for one in slices:

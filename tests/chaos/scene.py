@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from cluster.artefacts.storage import open_artefact
 from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints, step_of
@@ -84,19 +84,6 @@ class Reference:
     seconds: float
 
 
-class Ranks(Protocol):
-    """The processes of a training group."""
-
-    @property
-    def output(self) -> str: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self) -> int: ...
-
-    def kill(self) -> None: ...
-
-
 class Scene:
     """One run, the faults that it suffers, and what is found at its end."""
 
@@ -127,7 +114,8 @@ class Scene:
         self._strikes: list[float] = []
         self._ends: dict[int, float] = {}
         """By row, when its fault was over, where that was before the next one."""
-        self.group: Ranks | None = None
+        self.group: Any = None
+        """The processes of the training group, or None: a `Group`, or one that imitates it on several hosts."""
         self.driver: subprocess.Popen[bytes] | None = None
         self.driver_log = directory / "driver.log"
 

@@ -71,18 +71,10 @@ def _loss(engine: Engine, generator: torch.Generator) -> torch.Tensor:
     return torch.stack(list(losses.values())).sum() / len(positions)
 
 
-def make_saver(store: CheckpointStore, rank: Rank, **options: Any) -> CheckpointSaver:
-    """A saver that keeps two checkpoints."""
-    return CheckpointSaver(
-        store,
-        rank,
-        model=SHAPE,
-        tokenizer_json="{}",
-        inputs=[],
-        ema=True,
-        retain=lambda: apply_retention(store, 2),
-        **options,
-    )
+def make_saver(store: CheckpointStore, rank: Rank, keep: int = 2, **options: Any) -> CheckpointSaver:
+    """A saver that keeps so many checkpoints."""
+    usual = {"model": SHAPE, "tokenizer_json": "{}", "inputs": [], "ema": True}
+    return CheckpointSaver(store, rank, retain=lambda: apply_retention(store, keep), **(usual | options))
 
 
 def copies(engine: Engine) -> dict[str, torch.Tensor]:

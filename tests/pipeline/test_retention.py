@@ -16,28 +16,12 @@ from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import MODEL_FILE, checkpoint_name
 from pipeline.checkpoint.rank_save import RankSave, write_rank_files
 from pipeline.checkpoint.saver import CheckpointSaver, Committed
-from pipeline.checkpoint.store import (
-    CheckpointStore,
-    apply_retention,
-    open_store,
-)
+from pipeline.checkpoint.store import CheckpointStore, apply_retention, open_store
 from pipeline.checkpoint.weights_file import from_array
-from tests.pipeline.small_checkpoints import NETWORK, state_at, write_files
+from tests.pipeline.saver_ranks import make_saver
+from tests.pipeline.small_checkpoints import state_at, write_files
 
 ALONE = Rank(0, 1, 0, 1)
-
-
-def make_saver(store: CheckpointStore) -> CheckpointSaver:
-    """A saver that keeps one checkpoint."""
-    return CheckpointSaver(
-        store,
-        ALONE,
-        model=NETWORK,
-        tokenizer_json="{}",
-        inputs=[],
-        ema=False,
-        retain=lambda: apply_retention(store, 1),
-    )
 
 
 def save(saver: CheckpointSaver, store: CheckpointStore, step: int) -> Committed:
@@ -57,7 +41,7 @@ def test_a_directory_that_is_still_in_use_elsewhere_is_deleted_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(tmp_path / "checkpoints")
-    saver = make_saver(store)
+    saver = make_saver(store, ALONE, 1)
     save(saver, store, 10)
     remove = os.rmdir
 
@@ -78,7 +62,7 @@ def test_a_directory_that_is_still_in_use_elsewhere_is_deleted_later(
 
 def test_a_link_is_deleted_as_a_link_and_what_was_moved_away_is_no_failure(tmp_path: Path) -> None:
     store, elsewhere = CheckpointStore(tmp_path / "checkpoints"), tmp_path / "elsewhere"
-    saver = make_saver(store)
+    saver = make_saver(store, ALONE, 1)
     save(saver, store, 10)
     shutil.move(store.local(10), elsewhere)
     store.local(10).symlink_to(elsewhere)
@@ -103,7 +87,7 @@ def test_a_remote_store_that_refuses_to_delete_keeps_what_was_just_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store: Any = open_store(f"memory://{tmp_path.name}", "run")
-    saver = make_saver(store)
+    saver = make_saver(store, ALONE, 1)
     save(saver, store, 10)
     kind = type(store.remote.filesystem)
     remove = kind.rm_file
@@ -128,7 +112,7 @@ def test_an_answer_that_is_lost_behind_the_manifest_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store: Any = open_store(f"memory://{tmp_path.name}", "run")
-    saver = make_saver(store)
+    saver = make_saver(store, ALONE, 1)
     kind = type(store.remote.filesystem)
     pipe = kind.pipe_file
 

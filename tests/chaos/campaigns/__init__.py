@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tests.chaos.campaigns import (
     clocks,
@@ -21,15 +21,10 @@ from tests.chaos.campaigns import (
     storage,
     tracking,
 )
-from tests.chaos.scene import Row, Scene
+from tests.chaos.scene import Scene
 
-
-class AnyScene(Protocol):
-    """Work that suffers faults."""
-
-    rows: list[Row]
-
-    def close(self) -> None: ...
+AnyScene = Scene | preparation.Preparation
+"""Work that suffers faults."""
 
 
 @dataclass(frozen=True, slots=True)
