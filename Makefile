@@ -25,7 +25,9 @@ $(INSTALLED): requirements.lock pyproject.toml
 demo: $(INSTALLED)
 	$(BIN)/cloze demo $(ARGS)
 
-PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Every process would compile what it imports anew where PYTHONDONTWRITEBYTECODE is set.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile \
+	--no-loadscope-reorder --max-worker-restart 0
 
 test: $(INSTALLED)
 	$(PYTEST) -m "not system" $(ARGS)
