@@ -1,7 +1,6 @@
 """Failures of what a driver runs in other processes: their classes, and what follows from each.
 
     class       after                                           what follows
-    moved       a group saved, to move                          started again, any number of times
     preempted   a node was taken away                           started again, any number of times
     lost        a process, a machine or a service failed        started again, `Retries.lost` times
     raised      an exception of the program                     started again, `Retries.raised` times: it most likely
@@ -37,7 +36,6 @@ _FINAL = (ImportError, NotImplementedError)
 class Failure(StrEnum):
     """Class of a failure, as in the table above."""
 
-    MOVED = "moved"
     PREEMPTED = "preempted"
     LOST = "lost"
     RAISED = "raised"

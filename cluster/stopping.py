@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -152,17 +153,18 @@ def stop_on_sigterm(
             ending.disarm()
 
 
+@dataclass
 class _Ending:
     """The handler of SIGTERM and SIGHUP: first it requests the stop, then it interrupts the main thread."""
 
-    def __init__(self, request: StopFile, grace_s: float, nothing_to_save: Callable[[], bool]) -> None:
-        self._request, self._grace_s = request, grace_s
-        self._nothing_to_save = nothing_to_save
-        self.why: str | None = None
-        """Why the block ends at once; None until then."""
-        self._alarm: threading.Timer | None = None
-        self._first_s = 0.0
-        self._time_is_over = False
+    request: StopFile
+    grace_s: float
+    nothing_to_save: Callable[[], bool]
+    why: str | None = None
+    """Why the block ends at once; None until then."""
+    _alarm: threading.Timer | None = None
+    _first_s: float = 0.0
+    _time_is_over: bool = False
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
@@ -170,13 +172,13 @@ class _Ending:
         if self._alarm is not None:
             if not (self._time_is_over or signals.is_again(number, self._first_s)):
                 return
-            again = f"{self._grace_s:g} s were not enough" if self._time_is_over else "SIGTERM came again"
+            again = f"{self.grace_s:g} s were not enough" if self._time_is_over else "SIGTERM came again"
             self.why = self.why or again
             # The one exception that all libraries let through; Ray's waiting swallows others.
             raise KeyboardInterrupt
         self._first_s = time.monotonic()
-        at_once = self._nothing_to_save()
-        grace_s = min(self._grace_s, _UNHEARD_S) if at_once else self._grace_s
+        at_once = self.nothing_to_save()
+        grace_s = min(self.grace_s, _UNHEARD_S) if at_once else self.grace_s
         self._alarm = threading.Timer(grace_s, self._end)
         self._alarm.daemon = True
         self._alarm.start()
@@ -184,12 +186,15 @@ class _Ending:
             self.why = "everything is saved"
             raise KeyboardInterrupt
         name = signal.Signals(number).name
-        _say(
-            f"{name}: saving, then ending; at the latest in {self._grace_s:g} s. Another SIGTERM ends at once."
+        text = (
+            f"{name}: saving, then ending; at the latest in {self.grace_s:g} s. Another SIGTERM ends at once."
         )
+        # Written past Python's buffers: a handler may interrupt code that holds their lock.
+        with suppress(OSError):
+            os.write(sys.stderr.fileno(), logs.as_written(text, "warning").encode())
         try:
             # It outlasts a request to move, which the group would start again after.
-            self._request.request(f"{name} to process {os.getpid()} on {platform.node()}", instead=True)
+            self.request.request(f"{name} to process {os.getpid()} on {platform.node()}", instead=True)
         except OSError as error:
             self.why = f"the request to save could not be written ({error})"
             raise KeyboardInterrupt from error
@@ -202,9 +207,3 @@ class _Ending:
         self._time_is_over = True
         # Only a signal interrupts the main thread while it waits.
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _say(text: str) -> None:
-    # Written past Python's buffers: a handler may interrupt code that holds their lock.
-    with suppress(OSError):
-        os.write(sys.stderr.fileno(), logs.as_written(text, "warning").encode())

@@ -80,38 +80,31 @@ class Failed:
     error: StorageError
 
 
+@dataclass
 class CheckpointSaver:
-    """Saves the checkpoints of one attempt. All ranks make one, and call `save` and `wait` at the same steps."""
+    """Saves the checkpoints of one attempt. All ranks make one, and call `save` and `wait` at the same steps.
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        rank: Rank,
-        *,
-        model: NetworkConfig,
-        tokenizer_json: str,
-        inputs: Sequence[InputEntry],
-        ema: bool,
-        retain: Callable[[], object],
-        asynchronous: bool = True,
-        while_waiting: Callable[[], None] = lambda: None,
-        before_publishing: Callable[[], None] = lambda: None,
-    ) -> None:
-        """
-        Args:
-            inputs: what the checkpoints are made from, for their manifests.
-            ema: whether the run keeps an average of its weights.
-            retain: called on rank 0 after every commit, to delete older checkpoints.
-            while_waiting: called again and again while `save` or `wait` waits, for a heartbeat.
-            before_publishing: called on rank 0 just before a checkpoint appears; raises where it must not.
+    Raises:
+        StorageError: the store cannot be read.
+    """
 
-        Raises:
-            StorageError: the store cannot be read.
-        """
-        self._store, self._rank, self._retain = store, rank, retain
-        self._model, self._tokenizer_json, self._inputs, self._ema = model, tokenizer_json, inputs, ema
-        self._asynchronous, self._while_waiting = asynchronous, while_waiting
-        self._before_publishing = before_publishing
+    store: CheckpointStore
+    rank: Rank
+    model: NetworkConfig
+    tokenizer_json: str
+    inputs: Sequence[InputEntry]
+    """What the checkpoints are made from, for their manifests."""
+    ema: bool
+    """Whether the run keeps an average of its weights."""
+    retain: Callable[[], object]
+    """Called on rank 0 after every commit, to delete older checkpoints."""
+    asynchronous: bool = True
+    while_waiting: Callable[[], object] = lambda: None
+    """Called again and again while `save` or `wait` waits, for a heartbeat."""
+    before_publishing: Callable[[], object] = lambda: None
+    """Called on rank 0 just before a checkpoint appears; raises where it must not."""
+
+    def __post_init__(self) -> None:
         self._snapshot = Snapshot()
         self._save: RankSave | None = None
         self._thread: threading.Thread | None = None
@@ -119,15 +112,15 @@ class CheckpointSaver:
         self._count = 0
         # Marks of earlier attempts never count.
         attempt = [uuid.uuid4().hex[:8]]
-        if rank.world_size > 1:
+        if self.rank.world_size > 1:
             dist.broadcast_object_list(attempt, src=0)
         self.attempt: str = attempt[0]
         self._known: set[int] = set()
         self._untidy = False
         """Whether something that was to be deleted may still be there."""
-        if rank.rank == 0:
-            store.clean()
-            self._known = set(store.steps())
+        if self.rank.rank == 0:
+            self.store.clean()
+            self._known = set(self.store.steps())
 
     def save(self, engine: Engine, state: TrainerState) -> None:
         """Copy the state of training and have it written. All ranks must call it, between two updates.
@@ -141,16 +134,16 @@ class CheckpointSaver:
         save = self._collect(engine, state, began)
         self._save = save
         save.waited_s = time.perf_counter() - began
-        if self._asynchronous:
+        if self.asynchronous:
 
             def write() -> None:
-                write_rank_files(save, self._rank.rank)
+                write_rank_files(save, self.rank.rank)
                 self._conclude(save)
 
             self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
             self._thread.start()
         else:
-            write_rank_files(save, self._rank.rank)
+            write_rank_files(save, self.rank.rank)
             self._settle(save)
             self._conclude(save)
             self._save = None
@@ -182,19 +175,19 @@ class CheckpointSaver:
         self._count += 1
         step, snapshot = state.step, self._snapshot
         snapshot.reset()
-        staging = self._store.staging(step, f"{self.attempt}-{self._count:04d}")
+        staging = self.store.staging(step, f"{self.attempt}-{self._count:04d}")
         save = RankSave(state, staging, began)
         if step in self._known:
             # Before the collective below, because the other ranks begin to write after it.
             try:
-                self._store.make_room(step)
+                self.store.make_room(step)
             except ClozeError as error:
                 save.error = error
         captured = engine.capture(snapshot.tree)
         save.files = {f"{DEEPSPEED_DIRECTORY}/{name}": contents for name, contents in captured.files.items()}
         try:
             save.weights[MODEL_FILE] = own_slices(engine, "weights", snapshot)
-            if self._ema:
+            if self.ema:
                 save.weights[EMA_FILE] = own_slices(engine, "average", snapshot)
             save.shapes = engine.shapes()
         except Exception as error:
@@ -205,7 +198,7 @@ class CheckpointSaver:
 
     def _settle(self, save: RankSave) -> None:
         """Tell rank 0 whether a rank failed that could not even write that down. All ranks are here."""
-        if self._rank.world_size > 1:
+        if self.rank.world_size > 1:
             device = torch.device("cpu")
             if dist.get_backend() == "nccl":
                 device = torch.device("cuda", torch.cuda.current_device())
@@ -216,10 +209,10 @@ class CheckpointSaver:
 
     def _conclude(self, save: RankSave) -> None:
         """Rank 0: wait for the others, then publish or give up."""
-        if self._rank.rank != 0:
+        if self.rank.rank != 0:
             return
         try:
-            entries = files_of_all(save, self._rank.world_size, self._store.place(save.state.step))
+            entries = files_of_all(save, self.rank.world_size, self.store.place(save.state.step))
             if save.error is not None:
                 raise save.error
             self._outcomes.append(self._publish(save, entries))
@@ -230,32 +223,32 @@ class CheckpointSaver:
 
     def _publish(self, save: RankSave, entries: list[FileEntry]) -> Committed:
         step, staging, state = save.state.step, save.staging, save.state
-        for name, data in description(state, self._model, self._tokenizer_json).items():
+        for name, data in description(state, self.model, self.tokenizer_json).items():
             with staging.create(name) as stream:
                 stream.write(data)
             entries.append(stream.entry(name))
         for file in save.weights:
-            entries.append(assemble(save, file, self._rank.world_size))
-        self._before_publishing()
-        manifest = staging.publish(entries, manifest_config(state), self._inputs, manifest_stats(state))
+            entries.append(assemble(save, file, self.rank.world_size))
+        self.before_publishing()
+        manifest = staging.publish(entries, manifest_config(state), self.inputs, manifest_stats(state))
         seconds = time.perf_counter() - save.began
         self._known.add(step)
         best, warning = False, ""
         # The checkpoint is there, whatever becomes of older ones.
         try:
             if self._untidy:
-                self._store.clean()
+                self.store.clean()
             self._untidy = True
-            self._retain()
+            self.retain()
             self._untidy = False
         except Exception as error:
             warning = explained(error, step).problem
         with suppress(Exception):
-            self._known = set(self._store.steps()) | {step}
-            best = best_step(self._store) == step
+            self._known = set(self.store.steps()) | {step}
+            best = best_step(self.store) == step
         return Committed(
             step=step,
-            place=self._store.place(step),
+            place=self.store.place(step),
             fingerprint=manifest.fingerprint,
             held_out=state.held_out,
             best=best,
@@ -269,4 +262,4 @@ class CheckpointSaver:
     def _await(self, condition: Callable[[float], bool]) -> None:
         """Wait for something that can be waited for so many seconds at a time."""
         while not condition(0.1):
-            self._while_waiting()
+            self.while_waiting()

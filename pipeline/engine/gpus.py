@@ -26,8 +26,6 @@ class Gpu:
     flops: Mapping[str, float]
     """Peak floating-point operations per second by precision (`fp32`, `bf16`, `fp16`), without the formats that the
     card has no units for."""
-    source: str
-    """Source of the figures."""
     pattern: str
     """Regular expression that matches the name reported by the driver, in lower case."""
 
@@ -37,43 +35,40 @@ class Gpu:
         return (8, 0) if "bf16" in self.flops else (7, 0)
 
 
-_HOPPER = "NVIDIA H100 Tensor Core GPU data sheet (dense: half of the figures with sparsity)"
-_AMPERE = "NVIDIA A100 Tensor Core GPU data sheet"
-_ADA = "NVIDIA Ada GPU architecture white paper, appendix A (float32 accumulation)"
-_GA102 = "NVIDIA Ampere GA102 white paper, appendix A (float32 accumulation)"
-
 _ROWS = (
-    # name, GiB, TFLOP/s in fp32 and in half precision, whether it has bf16, pattern, source
-    # The first pattern that matches decides: special cards come before general ones.
-    ("b200", 178.0, 75.0, 2250.0, True, r"\bb200\b", "NVIDIA HGX B200 data sheet (dense)"),
-    ("h200", 139.8, 66.9, 989.4, True, r"\bh200\b", "NVIDIA H200 data sheet (dense)"),
-    ("h100-pcie", 79.1, 51.2, 756.5, True, r"\bh100.*pcie|\bh100 80gb$", _HOPPER),
-    ("h100", 79.1, 66.9, 989.4, True, r"\bh100\b", _HOPPER),
-    ("a100-40gb", 39.4, 19.5, 312.0, True, r"\ba100.*40gb", _AMPERE),
-    ("a100", 79.1, 19.5, 312.0, True, r"\ba100\b", _AMPERE),
-    ("a10", 22.0, 31.2, 125.0, True, r"\ba10\b", "NVIDIA A10 data sheet"),
-    ("a10g", 22.0, 35.0, 70.0, True, r"\ba10g\b", "NVIDIA A10G data sheet"),
-    ("a6000", 47.4, 38.7, 154.8, True, r"\ba6000\b", "NVIDIA RTX A6000 data sheet (dense)"),
-    ("l40s", 44.4, 91.6, 362.0, True, r"\bl40s\b", "NVIDIA L40S data sheet (dense)"),
-    ("l4", 22.0, 30.3, 121.0, True, r"\bl4\b", "NVIDIA L4 data sheet (dense)"),
-    ("rtx4090", 23.6, 82.6, 165.2, True, r"\b(rtx )?4090\b", _ADA),
-    ("rtx3090", 23.6, 35.6, 71.0, True, r"\b(rtx )?3090\b", _GA102),
-    ("t4", 14.6, 8.1, 65.0, False, r"\bt4\b", "NVIDIA T4 data sheet"),
-    ("v100", 31.7, 15.7, 125.0, False, r"\bv100.*32gb", "NVIDIA V100 data sheet"),
-    ("v100-16gb", 15.8, 15.7, 125.0, False, r"\bv100\b", "NVIDIA V100 data sheet"),
+    # name, GiB, TFLOP/s in fp32 and in half precision, whether it has bf16, pattern
+    # The first pattern that matches decides: special cards come before general ones. Figures are from NVIDIA's data
+    # sheets, dense (half of those with sparsity); of rtx4090 and rtx3090 from appendix A of the white papers on the
+    # architectures Ada and Ampere GA102.
+    ("b200", 178.0, 75.0, 2250.0, True, r"\bb200\b"),
+    ("h200", 139.8, 66.9, 989.4, True, r"\bh200\b"),
+    ("h100-pcie", 79.1, 51.2, 756.5, True, r"\bh100.*pcie|\bh100 80gb$"),
+    ("h100", 79.1, 66.9, 989.4, True, r"\bh100\b"),
+    ("a100-40gb", 39.4, 19.5, 312.0, True, r"\ba100.*40gb"),
+    ("a100", 79.1, 19.5, 312.0, True, r"\ba100\b"),
+    ("a10", 22.0, 31.2, 125.0, True, r"\ba10\b"),
+    ("a10g", 22.0, 35.0, 70.0, True, r"\ba10g\b"),
+    ("a6000", 47.4, 38.7, 154.8, True, r"\ba6000\b"),
+    ("l40s", 44.4, 91.6, 362.0, True, r"\bl40s\b"),
+    ("l4", 22.0, 30.3, 121.0, True, r"\bl4\b"),
+    ("rtx4090", 23.6, 82.6, 165.2, True, r"\b(rtx )?4090\b"),
+    ("rtx3090", 23.6, 35.6, 71.0, True, r"\b(rtx )?3090\b"),
+    ("t4", 14.6, 8.1, 65.0, False, r"\bt4\b"),
+    ("v100", 31.7, 15.7, 125.0, False, r"\bv100.*32gb"),
+    ("v100-16gb", 15.8, 15.7, 125.0, False, r"\bv100\b"),
 )
 
 
-def _gpu(name: str, gib: float, fp32: float, half: float, has_bf16: bool, pattern: str, source: str) -> Gpu:
+def _gpu(name: str, gib: float, fp32: float, half: float, has_bf16: bool, pattern: str) -> Gpu:
     flops = {"fp32": fp32 * 1e12, "fp16": half * 1e12} | ({"bf16": half * 1e12} if has_bf16 else {})
-    return Gpu(name, int(gib * _GIB), flops, source, pattern)
+    return Gpu(name, int(gib * _GIB), flops, pattern)
 
 
 GPUS: Mapping[str, Gpu] = {row[0]: _gpu(*row) for row in _ROWS}
 """By the name that users type."""
 
-CPU = Gpu("cpu", 0, {}, "a CPU's peak depends on its cores, clock and vector units", r"^cpu$")
-"""Training on CPUs; its peak is unknown."""
+CPU = Gpu("cpu", 0, {}, r"^cpu$")
+"""Training on CPUs; its peak is unknown: it depends on cores, clock and vector units."""
 
 
 def find_gpu(name: str) -> Gpu | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,42 +19,31 @@ from pipeline.samples.packed import Packed
 from pipeline.terms import Term, with_perplexities
 
 
+@dataclass
 class Evaluation:
     """The held-out samples of a run, together and by source."""
 
-    def __init__(
-        self,
-        held_out: Mapping[str, TokenDataset],
-        prepare: Callable[[Packed], HostBatch],
-        terms: Mapping[str, Term],
-        sources: Sequence[str],
-        *,
-        samples: int,
-        micro_batch_size: int,
-        lengths: Lengths | None,
-        before_batch: Callable[[int], None],
-    ) -> None:
-        """
-        Args:
-            held_out: the samples of everything under the name "", and of each source under its own.
-            prepare: makes a micro-batch of samples.
-            terms: of the loss, by name.
-            sources: names of the sources that are distinguished among the samples of everything.
-            samples: read from each dataset, over all ranks: its first ones.
-            micro_batch_size: samples in a forward pass; the last one of a dataset may have fewer.
-            lengths: the samples are sorted by them; None leaves them in their order.
-            before_batch: called with the index of every micro-batch.
-        """
-        self._held_out = held_out
-        self._prepare = prepare
-        self._terms = terms
-        self.weights = {name: term.weight for name, term in terms.items()}
+    held_out: Mapping[str, TokenDataset]
+    """The samples of everything under the name "", and of each source under its own."""
+    prepare: Callable[[Packed], HostBatch]
+    """Makes a micro-batch of samples."""
+    terms: Mapping[str, Term]
+    """The terms of the loss by name."""
+    sources: Sequence[str]
+    """Names of the sources that are distinguished among the samples of everything."""
+    samples: int
+    """Samples read from each dataset, over all ranks: its first ones."""
+    micro_batch_size: int
+    """Samples in a forward pass; the last one of a dataset may have fewer."""
+    lengths: Lengths | None
+    """The samples are sorted by them; None leaves them in their order."""
+    before_batch: Callable[[int], None]
+    """Called with the index of every micro-batch."""
+
+    @property
+    def weights(self) -> dict[str, float]:
         """By loss term, its weight in the loss."""
-        self._sources = sources
-        self._samples = np.arange(samples)
-        self._cuts = range(micro_batch_size, samples, micro_batch_size)
-        self._lengths = lengths
-        self._before_batch = before_batch
+        return {name: term.weight for name, term in self.terms.items()}
 
     @torch.no_grad()
     def measure(self, engine: Engine, rank: Rank, beat: Callable[[], None]) -> dict[str, float]:
@@ -67,11 +57,11 @@ class Evaluation:
         """
         engine.eval()
         found = {}
-        for source, dataset in self._held_out.items():
-            names = () if source else self._sources
+        for source, dataset in self.held_out.items():
+            names = () if source else self.sources
             totals = Totals(self.weights, names, engine.device)
             metrics = self._mean(engine, dataset, totals, rank, beat)
-            metrics = with_perplexities(metrics, self._terms)
+            metrics = with_perplexities(metrics, self.terms)
             found |= {f"{name}/{source}": value for name, value in metrics.items()} if source else metrics
         engine.train()
         return found
@@ -84,10 +74,10 @@ class Evaluation:
         rank: Rank,
         beat: Callable[[], None],
     ) -> dict[str, float]:
-        samples = self._samples
-        if self._lengths is not None:
-            samples = sorted_by_length(dataset, samples, self._lengths)
-        batches = np.split(samples, self._cuts)
+        samples = np.arange(self.samples)
+        if self.lengths is not None:
+            samples = sorted_by_length(dataset, samples, self.lengths)
+        batches = np.split(samples, range(self.micro_batch_size, self.samples, self.micro_batch_size))
         counts = dict.fromkeys(self.weights, 0.0)
         # [terms, 3]: the products l l, l n and n n, added up over micro-batches.
         squares = torch.zeros((len(self.weights), 3), dtype=torch.float64, device=engine.device)
@@ -96,8 +86,8 @@ class Evaluation:
             number = turn * rank.world_size + rank.rank
             # All ranks run equally many passes (ZeRO-3 gathers weights in each); surplus ones are not counted.
             read = min(number, len(batches) - 1)
-            batch = self._prepare(dataset.batch(batches[read]))
-            self._before_batch(read)
+            batch = self.prepare(dataset.batch(batches[read]))
+            self.before_batch(read)
             losses, correct = engine(**batch.on(engine.device))
             if number == read:
                 totals.add(losses, correct, batch.sources_on(engine.device))

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
@@ -87,37 +88,36 @@ class StepClock:
         return passed
 
 
+@dataclass
 class Measurements:
     """Measures a run; all ranks make one, and call `report` for every step."""
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        config: PretrainConfig,
-        rank: Rank,
-        device: torch.device,
-        build: Callable[[], nn.Module],
-        workers: Sequence[dict[str, Any]],
-        log: RunLog,
-    ) -> None:
-        """`build` makes the network that is trained; `workers` has, by rank, where it runs."""
-        self._config, self._rank, self._workers, self._log = config, rank, workers, log
-        self._device = device
+    run: RunDirectory
+    config: PretrainConfig
+    rank: Rank
+    device: torch.device
+    build: Callable[[], nn.Module]
+    """Makes the network that is trained."""
+    workers: Sequence[dict[str, Any]]
+    """By rank, where it runs."""
+    log: RunLog
+
+    def __post_init__(self) -> None:
         self._busy_s: list[float] = []
         """`StepClock.busy_s` by step since the last comparison."""
-        self._flops = SampleFlops(build)
-        self._peak_flops = device_peak(device, config.precision)
+        self._flops = SampleFlops(self.build)
+        self._peak_flops = device_peak(self.device, self.config.precision)
         self._is_first = True
-        self._machine = MachineMetrics(run.path, device) if rank.local_rank == 0 else None
+        self._machine = MachineMetrics(self.run.path, self.device) if self.rank.local_rank == 0 else None
 
     def prepare(self, step: Step[HostBatch]) -> None:
         """Count the operations of a step like this one, before its time is taken. The first step of an attempt is not
         made to wait for that."""
-        if self._rank.rank == 0 and not self._is_first:
+        if self.rank.rank == 0 and not self._is_first:
             # Micro-batches may be sorted by length: measure the one in the middle.
             middle = step.micro_batches[len(step.micro_batches) // 2].data
-            length = self._config.sequence_length_at(step.data_step)
-            self._flops.count(length, self._config.batch.micro_batch_size, middle.arrays)
+            length = self.config.sequence_length_at(step.data_step)
+            self._flops.count(length, self.config.batch.micro_batch_size, middle.arrays)
         self._is_first = False
 
     def report(
@@ -125,36 +125,36 @@ class Measurements:
     ) -> None:
         """Log step `number` (1 is the first) with the values that it computed."""
         self._busy_s.append(spent.busy_s)
-        if self._rank.rank == 0:
-            samples = self._config.batch_plan.samples_at(step.data_step)
+        if self.rank.rank == 0:
+            samples = self.config.batch_plan.samples_at(step.data_step)
             found = speeds(
-                samples * self._config.sequence_length_at(step.data_step),
+                samples * self.config.sequence_length_at(step.data_step),
                 samples,
                 spent.whole_s,
                 spent.waiting_s,
-                self._flops.per_sample / self._rank.world_size,
+                self._flops.per_sample / self.rank.world_size,
                 self._peak_flops,
             )
-            self._log.write(LogKind.STEP, number, {**values, **found, **memory(self._device)})
-        if number % self._config.guards.straggler_every_steps == 0:
+            self.log.write(LogKind.STEP, number, {**values, **found, **memory(self.device)})
+        if number % self.config.guards.straggler_every_steps == 0:
             self._compare_ranks(number)
 
     def _compare_ranks(self, number: int) -> None:
         """Times and memory of all ranks since the last comparison, and what their machines do; who is slow is named in
         the run's history."""
         machine = None if self._machine is None else (self._machine.host, self._machine.sample())
-        mine = {"busy_s": self._busy_s, "memory": memory(self._device), "machine": machine}
+        mine = {"busy_s": self._busy_s, "memory": memory(self.device), "machine": machine}
         self._busy_s = []
         everyone = gathered(mine)
         metrics, stragglers = compare_ranks(
-            [one["busy_s"] for one in everyone], self._config.guards.straggler_ratio, self._workers
+            [one["busy_s"] for one in everyone], self.config.guards.straggler_ratio, self.workers
         )
         most = {f"max_{name}": max(one["memory"][name] for one in everyone) for name in everyone[0]["memory"]}
-        self._log.write(LogKind.RANKS, number, {**metrics, **most})
-        self._log.write(LogKind.SYSTEM, number, by_host(one["machine"] for one in everyone))
+        self.log.write(LogKind.RANKS, number, {**metrics, **most})
+        self.log.write(LogKind.SYSTEM, number, by_host(one["machine"] for one in everyone))
         if stragglers:
             group_s = round(metrics["rank_busy_p50_s"], 6)
-            self._log.history(Event.STRAGGLER, step=number, group_p50_s=group_s, ranks=stragglers)
+            self.log.history(Event.STRAGGLER, step=number, group_p50_s=group_s, ranks=stragglers)
 
 
 class SampleFlops:

@@ -4,6 +4,7 @@ history."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,78 +68,73 @@ def find_start(run: RunDirectory, rank: Rank, store: CheckpointStore) -> Start |
     return Start(store.local(step), read_trainer_state(store.local(step)))
 
 
+@dataclass
 class RunCheckpoints:
-    """Saves the checkpoints of one attempt. All ranks make one, and call its methods at the same steps."""
+    """Saves the checkpoints of one attempt. All ranks make one, and call its methods at the same steps; rank 0 begins
+    by logging the changes to checkpoints that the attempt before could not log any more."""
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        config: PretrainConfig,
-        rank: Rank,
-        store: CheckpointStore,
-        inputs: Inputs,
-        log: RunLog,
-        heartbeat: Heartbeat,
-        fence: Fence | None,
-    ) -> None:
-        """Get ready to save; rank 0 logs the changes to checkpoints that the attempt before could not log any more.
+    run: RunDirectory
+    config: PretrainConfig
+    rank: Rank
+    store: CheckpointStore
+    inputs: Inputs
+    log: RunLog
+    heartbeat: Heartbeat
+    """Beats while a save is waited for."""
+    fence: Fence | None
+    """The fence of this group, on rank 0; no checkpoint is published once another group owns the run."""
 
-        Args:
-            heartbeat: beats while a save is waited for.
-            fence: the fence of this group, on rank 0; no checkpoint is published once another group owns the run.
-        """
-        self._run, self._config, self._rank = run, config, rank
-        self._store, self._inputs, self._log, self._fence = store, inputs, log, fence
+    def __post_init__(self) -> None:
         self._allowed_changes = [
             {"step": event["step"], "differences": event["differences"]}
-            for event in run.events(Event.CHANGED)
+            for event in self.run.events(Event.CHANGED)
         ]
         self._failed: list[StorageError] = []
         self._committed = -1
         """Step of the newest checkpoint that this attempt saved."""
         self._logged: set[int] = set()
         """Steps of the checkpoints that the log lists as existing; rank 0 knows."""
-        settings = config.checkpoint
+        settings = self.config.checkpoint
         self._saver = CheckpointSaver(
-            store,
-            rank,
-            model=inputs.model,
-            tokenizer_json=inputs.vocabulary.tokenizer_json,
-            inputs=inputs.entries,
-            ema=config.ema is not None,
+            self.store,
+            self.rank,
+            model=self.inputs.model,
+            tokenizer_json=self.inputs.vocabulary.tokenizer_json,
+            inputs=self.inputs.entries,
+            ema=self.config.ema is not None,
             retain=lambda: apply_retention(
-                store, settings.keep_last, settings.keep_every_steps, lambda: published_steps(run)
+                self.store, settings.keep_last, settings.keep_every_steps, lambda: published_steps(self.run)
             ),
             asynchronous=settings.asynchronous,
-            while_waiting=lambda: heartbeat.beat(heartbeat.step, "saving"),
-            before_publishing=fence.require if fence is not None else lambda: None,
+            while_waiting=lambda: self.heartbeat.beat(self.heartbeat.step, "saving"),
+            before_publishing=lambda: self.fence and self.fence.require(),
         )
         self.attempt = self._saver.attempt
         """Names this start of the run's processes."""
-        if rank.rank == 0:
+        if self.rank.rank == 0:
             self._catch_up()
 
     @property
     def newest_place(self) -> str | None:
         """Path or URI of the newest checkpoint; None before the first."""
-        steps = self._store.steps()
-        return self._store.place(steps[-1]) if steps else None
+        steps = self.store.steps()
+        return self.store.place(steps[-1]) if steps else None
 
     def find_start(self) -> Start | None:
         """The newest good checkpoint, to go back to; see `find_start`."""
-        return find_start(self._run, self._rank, self._store)
+        return find_start(self.run, self.rank, self.store)
 
     def save(self, engine: Engine, counters: Counters, spikes: SpikeGuard) -> None:
         """Copy the state, and have it written during training."""
         # The log up to the checkpoint's step must also survive a power failure.
-        self._log.sync()
-        config, info = self._config, self._run.info
+        self.log.sync()
+        config, info = self.config, self.run.info
         state = TrainerState(
             **counters.model_dump(),
-            world_size=self._rank.world_size,
+            world_size=self.rank.world_size,
             zero_stage=config.zero.stage,
-            data_fingerprint=self._inputs.data_fingerprint,
-            store_fingerprints=[store.fingerprint for store in self._inputs.stores],
+            data_fingerprint=self.inputs.data_fingerprint,
+            store_fingerprints=[store.fingerprint for store in self.inputs.stores],
             identity=identity_of(config),
             metric=config.metric,
             run_id=info.run_id,
@@ -161,7 +157,7 @@ class RunCheckpoints:
             if not isinstance(outcome, Committed):
                 self._failed.append(outcome.error)
                 message = outcome.error.problem[:2000]
-                self._log.history(Event.CHECKPOINT_FAILED, step=outcome.step, message=message)
+                self.log.history(Event.CHECKPOINT_FAILED, step=outcome.step, message=message)
                 continue
             self._failed.clear()
             self._committed = outcome.step
@@ -170,10 +166,10 @@ class RunCheckpoints:
                 outcome.step, outcome.place, outcome.fingerprint, outcome.held_out, outcome.best
             )
             if outcome.warning:
-                self._log.history(Event.RETENTION_FAILED, step=outcome.step, message=outcome.warning)
+                self.log.history(Event.RETENTION_FAILED, step=outcome.step, message=outcome.warning)
             times = {"checkpoint_waited_s": outcome.waited_s, "checkpoint_s": outcome.seconds}
             size = {"checkpoint_bytes": outcome.size_bytes}
-            self._log.write(LogKind.SAVING, outcome.step, times | size)
+            self.log.write(LogKind.SAVING, outcome.step, times | size)
         return len(self._failed) >= MAX_FAILED_SAVES
 
     def require_saved(self, step: int) -> None:
@@ -186,11 +182,11 @@ class RunCheckpoints:
         self.wait()
         error: StorageError | TakenOverError | None = None
         # A checkpoint that was committed and moved away since also counts.
-        if self._rank.rank == 0 and step != self._committed and step not in self._store.steps():
+        if self.rank.rank == 0 and step != self._committed and step not in self.store.steps():
             error = self.failure()
             try:
-                if self._fence is not None:
-                    self._fence.require()
+                if self.fence is not None:
+                    self.fence.require()
             except TakenOverError as lost:
                 error = lost
         if (error := from_rank_zero(error)) is not None:
@@ -200,28 +196,28 @@ class RunCheckpoints:
         """The error of a run whose checkpoints cannot be saved."""
         why = self._failed[-1].problem if self._failed else "see its history (events.jsonl)"
         return StorageError(
-            f"The last checkpoints of {self._run.path.name} could not be saved: {why}",
+            f"The last checkpoints of {self.run.path.name} could not be saved: {why}",
             kept="the checkpoints before them",
-            next_step=f"make room, or give permission, then: cloze resume {self._run.typed}",
+            next_step=f"make room, or give permission, then: cloze resume {self.run.typed}",
         )
 
     def _catch_up(self) -> None:
         """Log the checkpoints that were committed or deleted by a process that was killed before it could log them."""
-        last, self._logged = logged_checkpoints(self._run)
-        steps = self._store.steps()
+        last, self._logged = logged_checkpoints(self.run)
+        steps = self.store.steps()
         if steps:
             self._forget_all_but(steps, steps[-1])
         for step in (step for step in steps if step > last):
-            manifest = self._store.manifest(step)
+            manifest = self.store.manifest(step)
             _, held_out = evaluated(manifest.stats)
-            is_best = best_step(self._store) == step
-            self._log_checkpoint(step, self._store.place(step), manifest.fingerprint, held_out, is_best)
+            is_best = best_step(self.store) == step
+            self._log_checkpoint(step, self.store.place(step), manifest.fingerprint, held_out, is_best)
 
     def _forget_all_but(self, steps: Collection[int], newest: int) -> None:
         """Log that checkpoints were deleted, so that tracking deletes them too. Those newer than `newest` were set
         aside, and will be made again."""
         gone = [step for step in sorted(self._logged) if step < newest and step not in steps]
-        if gone and self._log.write(LogKind.FORGET, newest, {"steps": gone}):
+        if gone and self.log.write(LogKind.FORGET, newest, {"steps": gone}):
             self._logged.difference_update(gone)
 
     def _log_checkpoint(
@@ -230,7 +226,7 @@ class RunCheckpoints:
         local = Path(place)
         self._logged.add(step)
         # Metrics of an evaluation at an earlier step are not metrics of these weights.
-        evaluated_ms = self._log.evaluated_ms(step)
+        evaluated_ms = self.log.evaluated_ms(step)
         entry = {
             "directory": str(local.resolve()) if local.is_dir() else place,
             "fingerprint": fingerprint,
@@ -241,4 +237,4 @@ class RunCheckpoints:
             "best": best,
             "kept": sorted(self._logged),
         }
-        self._log.write(LogKind.CHECKPOINT, step, entry)
+        self.log.write(LogKind.CHECKPOINT, step, entry)
