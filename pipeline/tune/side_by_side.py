@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -100,6 +101,7 @@ def _train(
     idle = list(workers)
     working: dict[Trial, Any] = {}
     records: dict[str, TrialRecord] = {}
+    counted: Counter[str] = Counter()
 
     def submit(trial: Trial) -> Any:
         working[trial] = worker = idle.pop()
@@ -108,14 +110,18 @@ def _train(
     try:
         for trial, record in in_flight(submit, missing, len(workers), lambda trial: f"The worker of {trial}"):
             if record is None:
-                shown = ""
+                updates, shown = 0, ""
                 with suppress(RayError):  # still starting, or being started again
-                    shown = str(ray.get(working[trial].progress.remote(), timeout=STATUS_INTERVAL_S))
-                advance(0, shown)
+                    name, *answer = ray.get(working[trial].progress.remote(), timeout=STATUS_INTERVAL_S)
+                    updates, shown = answer if name == trial.name else (0, "")
+                # A training that was started again repeats what it had not saved.
+                new = max(0, updates - counted[trial.name])
+                counted[trial.name] += new
+                advance(new, shown)
             else:
                 idle.append(working.pop(trial))
                 records[trial.name] = record
-                advance(num_updates[trial.name], f"{trial.name} done")
+                advance(num_updates[trial.name] - counted[trial.name], f"{trial.name} done")
     finally:
         for worker in workers:
             ray.kill(worker)
@@ -127,7 +133,7 @@ class TrialWorker:
 
     def __init__(self) -> None:
         self._runner: TrialRunner | None = None
-        self._shown = ""
+        self._progress = ("", 0, "")
 
     def work(self, shared: Sequence[Any], trial: Trial) -> TrialRecord:
         """Run one training. It is begun again after a crash."""
@@ -135,7 +141,9 @@ class TrialWorker:
         import torch
 
         def show(updates: int, shown: str) -> None:
-            self._shown = shown
+            self._progress = (trial.name, self._progress[1] + updates, shown)
+
+        self._progress = (trial.name, 0, "")
 
         trials, workspace, track, num_threads = ray.get(shared[0])
         if self._runner is None:
@@ -145,6 +153,6 @@ class TrialWorker:
         torch.set_num_threads(num_threads)
         return self._runner.run(trial, show, StopFile(workspace / IN_PROGRESS))
 
-    def progress(self) -> str:
-        """The training's last line; another thread asks for it."""
-        return self._shown
+    def progress(self) -> tuple[str, int, str]:
+        """Name of the trial, its updates so far and its last line; another thread asks for them."""
+        return self._progress

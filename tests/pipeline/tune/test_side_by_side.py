@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cluster import progress
 from cluster.artefacts.errors import ClozeError, PreemptedError
 from cluster.artefacts.manifest import read_manifest
 from cluster.runtime import ray_runtime
@@ -55,7 +57,8 @@ def test_trainings_side_by_side_are_those_of_one_after_another(ray, folder):
     assert manifests[0].fingerprint == manifests[1].fingerprint
 
 
-def test_worker_killed_in_the_middle_of_a_training_costs_only_updates(ray, folder):
+def test_worker_killed_in_the_middle_of_a_training_costs_only_updates(ray, folder, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "PLAIN_INTERVAL_S", 0)
     long = TRAINING | {"epochs": 40}
     config = make_config(folder, "killed", side_by_side=2, training=long)
     with ThreadPoolExecutor(1) as pool:
@@ -63,6 +66,11 @@ def test_worker_killed_in_the_middle_of_a_training_costs_only_updates(ray, folde
         scores = finetune(config, None)
         assert killed.result() > 0
     assert len(scores) == 4
+    shown = [(int(done), int(total)) for done, total in re.findall(r"(\d+)/(\d+)", capsys.readouterr().err)]
+    [total] = {total for _, total in shown}
+    assert [done for done, _ in shown] == sorted(done for done, _ in shown)
+    assert shown[-1][0] == total
+    assert any(done % (total // 4) for done, _ in shown), "progress is shown within a training"
     assert finetune(make_config(folder, "whole", training=long), None) == scores
 
 
