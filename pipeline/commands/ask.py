@@ -8,21 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.commands.output import (
-    Average,
-    ConfigPath,
-    Html,
-    Json,
-    LogFormat,
-    Overrides,
-    Reference,
-    RunsDir,
-    RunsDirOfConfig,
-    print_json,
-    print_table,
-    require_place,
-    write_page,
-)
+from pipeline.commands import output
 
 if TYPE_CHECKING:
     from pipeline.ask.prompting.config import PromptConfig
@@ -36,11 +22,11 @@ def fill(
             help="A text with \\[MASK], <mask> or \\[z] where words are missing.", show_default=False
         ),
     ],
-    reference: Reference,
+    reference: output.Reference,
     top: Annotated[int, typer.Option(min=1, help="Predictions for each mask.")] = 5,
-    ema: Average = False,
-    runs_dir: RunsDir = Path("runs"),
-    as_json: Json = False,
+    ema: output.Average = False,
+    runs_dir: output.RunsDir = Path("runs"),
+    as_json: output.Json = False,
 ) -> None:
     """Fill the masks of a text with a masked language model or an encoder-decoder."""
 
@@ -50,18 +36,18 @@ def fill(
     network = load_language_model(reference, runs_dir, "ema" if ema else "model")
     found = fill_masks(network, text, top)
     if as_json:
-        print_json({"from": network.reference, "text": text, **asdict(found)})
+        output.print_json({"from": network.reference, "text": text, **asdict(found)})
         return
     for number, predictions in enumerate(found.masks, 1):
         title = "the mask" if len(found.masks) == 1 else f"mask {number}"
-        print_table(title, ("token", "probability"), [[each.text, each.score] for each in predictions])
+        output.print_table(title, ("token", "probability"), [[each.text, each.score] for each in predictions])
     kind = "probability" if found.masks else "log-probability of a token"
-    print_table("filled in", ("text", kind), [[each.text, each.score] for each in found.texts])
+    output.print_table("filled in", ("text", kind), [[each.text, each.score] for each in found.texts])
 
 
 def generate(
     text: Annotated[str, typer.Argument(help="The text; quote it.", show_default=False)],
-    reference: Reference,
+    reference: output.Reference,
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens to write at most; else 50.", show_default=False)
     ] = None,
@@ -90,9 +76,9 @@ def generate(
     system: Annotated[
         str | None, typer.Option(help="With --chat: a system turn before it.", show_default=False)
     ] = None,
-    ema: Average = False,
-    runs_dir: RunsDir = Path("runs"),
-    as_json: Json = False,
+    ema: output.Average = False,
+    runs_dir: output.RunsDir = Path("runs"),
+    as_json: output.Json = False,
 ) -> None:
     """Continue a text with a decoder, or answer it with an encoder-decoder; --chat asks a network that learned
     conversations."""
@@ -118,7 +104,9 @@ def generate(
     prompt = chat_prompt(network, text, system) if chat else text
     found = write(network, prompt, settings, language=language, is_chat=chat)
     if as_json:
-        print_json({"from": network.reference, "prompt": text, "texts": [asdict(each) for each in found]})
+        output.print_json(
+            {"from": network.reference, "prompt": text, "texts": [asdict(each) for each in found]}
+        )
         return
     begins = text if network.kind == "left_to_right" and not chat else ""
     for each in found:
@@ -132,8 +120,8 @@ def prompt(
             help="YAML file or a name of `cloze configs list`, such as prompt/sst2; or a kind of task, such as sst2."
         ),
     ],
-    reference: Reference,
-    overrides: Overrides = None,
+    reference: output.Reference,
+    overrides: output.Overrides = None,
     template: Annotated[
         list[str] | None,
         typer.Option(
@@ -153,9 +141,9 @@ def prompt(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Correct for what answers are worth without a text.")
     ] = False,
-    runs_dir: RunsDirOfConfig = None,
-    ema: Average = False,
-    as_json: Json = False,
+    runs_dir: output.RunsDirOfConfig = None,
+    ema: output.Average = False,
+    as_json: output.Json = False,
 ) -> None:
     """Score a network on a task by prompts, without training it."""
 
@@ -173,7 +161,7 @@ def prompt(
     network = load_language_model(reference, runs_dir or config.runs_dir, "ema" if ema else "model")
     found = prompt_task(config, network)
     if as_json:
-        print_json({**asdict(found), "overall": asdict(found.overall)})
+        output.print_json({**asdict(found), "overall": asdict(found.overall)})
         return
     _show_prompts(found)
 
@@ -231,7 +219,7 @@ def _show_prompts(found: PromptResult) -> None:
         f"{found.task}: {found.main_metric} in percent of {found.num_examples} examples, {found.shots} shots,"
         f" {found.reference}"
     )
-    print_table(title, ("template", *columns, "mean ± deviation (lowest to highest)"), rows)
+    output.print_table(title, ("template", *columns, "mean ± deviation (lowest to highest)"), rows)
 
 
 def _spread(spread: Spread) -> str:
@@ -244,13 +232,13 @@ def _spread(spread: Spread) -> str:
 def neighbors(
     word: Annotated[str, typer.Option(help="The word; upper and lower case are the same.")],
     text: Annotated[Path, typer.Option(help="Text file with a sentence or a paragraph in each line.")],
-    reference: Reference,
+    reference: output.Reference,
     layer: Annotated[int, typer.Option(help="Number of a layer; 0 are the embeddings, -1 is the last.")] = -1,
     top: Annotated[int, typer.Option(min=1, help="Neighbors to print.")] = 10,
     occurrence: Annotated[int, typer.Option(help="The occurrence to compare with, from 1.")] = 1,
-    ema: Average = False,
-    runs_dir: RunsDir = Path("runs"),
-    as_json: Json = False,
+    ema: output.Average = False,
+    runs_dir: output.RunsDir = Path("runs"),
+    as_json: output.Json = False,
 ) -> None:
     """Print the occurrences of a word that a network sees as most alike, by the cosine of their hidden states."""
 
@@ -262,26 +250,26 @@ def neighbors(
         load_features(reference, runs_dir, "ema" if ema else "model"), occurrences, occurrence, layer, top
     )
     if as_json:
-        print_json({"word": word, "text": str(text), **asdict(found)})
+        output.print_json({"word": word, "text": str(text), **asdict(found)})
         return
     typer.echo(f"occurrence {found.chosen.number} of {found.num_occurrences}: {found.chosen.marked}\n")
     rows = [
         [round(each.cosine, 4), each.occurrence.number, each.occurrence.place, each.occurrence.marked]
         for each in found.nearest
     ]
-    print_table(f"nearest at layer {found.layer}", ("cosine", "occurrence", "line", "sentence"), rows)
+    output.print_table(f"nearest at layer {found.layer}", ("cosine", "occurrence", "line", "sentence"), rows)
 
 
 def probe(
-    config: ConfigPath,
-    reference: Reference,
-    overrides: Overrides = None,
+    config: output.ConfigPath,
+    reference: output.Reference,
+    overrides: output.Overrides = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the result of other settings.")] = False,
-    html: Html = None,
-    runs_dir: RunsDirOfConfig = None,
-    ema: Average = False,
-    as_json: Json = False,
-    log_format: LogFormat = None,
+    html: output.Html = None,
+    runs_dir: output.RunsDirOfConfig = None,
+    ema: output.Average = False,
+    as_json: output.Json = False,
+    log_format: output.LogFormat = None,
 ) -> None:
     """Fit linear or small non-linear classifiers on every layer of a network, and on a control task."""
     from pipeline.ask.probing.config import ProbeConfig
@@ -291,14 +279,16 @@ def probe(
     from pipeline.config.loading import load_config
 
     settings = load_config(ProbeConfig, config, overrides or ())
-    require_place(html)
+    output.require_place(html)
     network = load_features(reference, runs_dir or settings.runs_dir, "ema" if ema else "model")
     directory, found = probe_layers(settings, network, replace=replace)
     if as_json:
-        print_json({"directory": str(directory), "from": network.reference, **found.model_dump(mode="json")})
+        output.print_json(
+            {"directory": str(directory), "from": network.reference, **found.model_dump(mode="json")}
+        )
     else:
-        print_table(f"{found.task} in {network.reference}, in percent", COLUMNS, rows(found))
+        output.print_table(f"{found.task} in {network.reference}, in percent", COLUMNS, rows(found))
         typer.echo(f"{facts(found)}\nresult: {directory}\nNext: cloze lineage {directory}")
     # The result is finished and shown: a page that cannot be written costs nothing but itself.
     if html is not None:
-        write_page(html, page(network.reference, found))
+        output.write_page(html, page(network.reference, found))

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from pipeline.commands import output
-from pipeline.commands.output import Json
 
 configs_app = typer.Typer(
     help="The configurations that come with cloze: list, show, copy.", no_args_is_help=True
@@ -19,7 +18,7 @@ Name = Annotated[str, typer.Argument(help="Such as pretrain/gpt-tiny, or gpt-tin
 @configs_app.command("list")
 def list_configs(
     folder: Annotated[str | None, typer.Argument(help="One folder only, such as pretrain.")] = None,
-    as_json: Json = False,
+    as_json: output.Json = False,
 ) -> None:
     """Name them, with a line about each."""
     from cluster.artefacts.errors import MissingInputError

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.commands.data_tables import print_plan, print_stats
+from pipeline.commands import output
 from pipeline.commands.inspect import inspect
-from pipeline.commands.output import (
-    Address,
-    ConfigPath,
-    DryRun,
-    Html,
-    Json,
-    LogFormat,
-    Overrides,
-    Replace,
-    RunsDir,
-    Workers,
-    print_json,
-    print_mapping,
-    print_table,
-    require_place,
-    show,
-    shown,
-    warn_of_damage,
-    write_page,
-)
 
 if TYPE_CHECKING:
     from pipeline.inspect.exposure import RunExposure
@@ -46,14 +27,14 @@ Store = Annotated[
 
 
 def prepare(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    replace: Replace = False,
-    address: Address = None,
-    workers: Workers = None,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-    log_format: LogFormat = None,
+    config: output.ConfigPath,
+    overrides: output.Overrides = None,
+    replace: output.Replace = False,
+    address: output.Address = None,
+    workers: output.Workers = None,
+    dry_run: output.DryRun = False,
+    as_json: output.Json = False,
+    log_format: output.LogFormat = None,
 ) -> None:
     """Turn raw text into a token store. The same command continues, repairs, or confirms an existing one."""
     from pipeline.preparation import evaluation_texts, load_with_inputs
@@ -64,7 +45,7 @@ def prepare(
 
         plan = plan_preparation(settings, evaluation_texts, inputs)
         if as_json:
-            print_json(plan)
+            output.print_json(plan)
         else:
             print_plan(plan)
         return
@@ -90,11 +71,11 @@ def prepare(
     if settings.decontaminate.tasks:
         found = prepared.selection.stats
         summary |= {key: found[key] for key in ("overlaps", "documents_dropped", "documents_cut")}
-    if show(summary, f"prepared {settings.name}", as_json=as_json):
+    if output.show(summary, f"prepared {settings.name}", as_json=as_json):
         typer.echo(f"\nNext: cloze data stats {settings.out}   |   cloze data inspect {prepared.token_store}")
 
 
-def verify(store: Store, as_json: Json = False) -> None:
+def verify(store: Store, as_json: output.Json = False) -> None:
     """Hash every file of a preparation (of `work/` and the shards' records too) or of one artefact; exit code 20
     when one is damaged. Logs of speeds carry no hash."""
     from cluster.artefacts.places import as_place
@@ -102,14 +83,14 @@ def verify(store: Store, as_json: Json = False) -> None:
 
     verified = verify_preparation(as_place(store))
     columns = {"name": "artefact", "files": "files", "size_bytes": "bytes", "fingerprint": "fingerprint"}
-    show(verified, f"{store}: every file verifies", as_json=as_json, columns=columns)
+    output.show(verified, f"{store}: every file verifies", as_json=as_json, columns=columns)
 
 
 def rejects(
     store: Annotated[
         Path, typer.Argument(help="Directory of a preparation (its `out`).", show_default=False)
     ],
-    as_json: Json = False,
+    as_json: output.Json = False,
 ) -> None:
     """List what could not be read: source, file, byte and reason. Also of a preparation that is not finished."""
     from data_prep.verify import list_rejects
@@ -117,31 +98,31 @@ def rejects(
     found = list_rejects(store)
     columns = {"source": "source", "uri": "file", "byte_offset": "byte", "reason": "reason"}
     if found or as_json:
-        show(found, f"{len(found)} rejects", as_json=as_json, columns=columns)
+        output.show(found, f"{len(found)} rejects", as_json=as_json, columns=columns)
     else:
         typer.echo("nothing was rejected")
 
 
 def stats(
     store: Store,
-    html: Html = None,
-    as_json: Json = False,
+    html: output.Html = None,
+    as_json: output.Json = False,
 ) -> None:
     """Documents, tokens, sentences and lengths of a token store: as a whole, per source and per language."""
     from cluster.artefacts.places import as_place
     from data_prep.stats import describe_store
     from data_prep.token_store import TokenStore
 
-    require_place(html)
+    output.require_place(html)
     opened = TokenStore.open(as_place(store), verify=False)
-    warn_of_damage([opened])
+    output.warn_of_damage([opened])
     found = describe_store(opened)
     if html is not None:
         from data_prep.report import render_report
 
-        write_page(html, render_report(opened, found))
+        output.write_page(html, render_report(opened, found))
     if as_json:
-        print_json(found)
+        output.print_json(found)
     else:
         print_stats(found)
 
@@ -180,9 +161,9 @@ def download(
     connections: Annotated[int, typer.Option(min=1, max=8, help="Files fetched at the same time.")] = 2,
     attempts: Annotated[int, typer.Option(min=1, help="Attempts that may fail, for each file.")] = 20,
     verify: Annotated[bool, typer.Option("--verify", help="Hash the files that are there already.")] = False,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-    log_format: LogFormat = None,
+    dry_run: output.DryRun = False,
+    as_json: output.Json = False,
+    log_format: output.LogFormat = None,
 ) -> None:
     """Fetch a corpus from its publisher. The same command continues, or confirms the files that are there."""
     from data_prep.download.directory import download as fetch_all
@@ -194,11 +175,11 @@ def download(
     files = choose(listed, match, limit)
     if dry_run:
         if as_json:
-            print_json([asdict(file) for file in files])
+            output.print_json([asdict(file) for file in files])
             return
         rows = [[file.name, file.size_bytes, file.algorithm] for file in files[:_SHOWN_FILES]]
         title = f"{publisher.value} {what}: what would be fetched"
-        print_table(title, ("file", "bytes", "checksum"), rows)
+        output.print_table(title, ("file", "bytes", "checksum"), rows)
         if len(files) > _SHOWN_FILES:
             typer.echo(f"... and {len(files) - _SHOWN_FILES:,} more")
         known = [file.size_bytes for file in files if file.size_bytes is not None]
@@ -207,7 +188,7 @@ def download(
         return
     found = fetch_all(http, files, out, verify=verify)
     if as_json:
-        print_json(asdict(found))
+        output.print_json(asdict(found))
         return
     summary = {
         "files": len(found.files),
@@ -216,7 +197,7 @@ def download(
     }
     if found.missing:
         summary["listed but not there"] = len(found.missing)
-    print_mapping(f"{publisher.value} {what} in {out}", summary)
+    output.print_mapping(f"{publisher.value} {what} in {out}", summary)
 
 
 def find(
@@ -235,9 +216,9 @@ def find(
             "--add-to", dir_okay=False, help="Add their ids to this list, for the setting `takedown`."
         ),
     ] = None,
-    runs_dir: RunsDir = Path("runs"),
+    runs_dir: output.RunsDir = Path("runs"),
     scores_dir: Annotated[Path, typer.Option(help="Directory that holds scores.")] = Path("finetuned"),
-    as_json: Json = False,
+    as_json: output.Json = False,
 ) -> None:
     """Find documents by id, source file or text; and the runs that read them, with steps and results.
 
@@ -255,7 +236,7 @@ def find(
     if wanted == Wanted():
         raise typer.BadParameter("name documents by --id, --uri or --text")
     opened = [TokenStore.open(as_place(place), verify=False) for place in stores]
-    warn_of_damage(opened)
+    output.warn_of_damage(opened)
     found = [(store, *find_numbers(store, wanted)) for store in opened]
     documents = [
         asdict(place)
@@ -278,16 +259,16 @@ def find(
     runs = [exposure_of(run, by_store, scores_dir) for run in (list_runs(runs_dir) if by_store else ())]
     runs = [run for run in runs if run.documents or run.problem]
     if as_json:
-        print_json({"documents": documents, "copies": copies, "runs": [asdict(run) for run in runs]})
+        output.print_json({"documents": documents, "copies": copies, "runs": [asdict(run) for run in runs]})
         return
     columns = ("doc_id", "title", "uri", "tokens", "store", "number")
-    show(documents, f"{len(documents)} documents", as_json=False, columns=columns)
+    output.show(documents, f"{len(documents)} documents", as_json=False, columns=columns)
     if copies:
         title, columns = (
             "read from the sources, and not among the tokens",
             ("doc_id", "title", "uri", "store"),
         )
-        show(copies, title, as_json=False, columns=columns)
+        output.show(copies, title, as_json=False, columns=columns)
     if not runs:
         typer.echo("no run has read any of them")
         return
@@ -300,7 +281,7 @@ def _show_exposure(runs: list[RunExposure], ids: dict[tuple[str, int], str]) -> 
         for run in runs
         for one in run.documents
     ]
-    print_table(
+    output.print_table(
         "updates that read them", ("run", "doc_id", "first step", "last step", "updates", "of steps"), rows
     )
     for run in runs:
@@ -311,9 +292,125 @@ def _show_exposure(runs: list[RunExposure], ids: dict[tuple[str, int], str]) -> 
             typer.echo(f"{run.run}: newest checkpoint from before: {clean}")
             for what in ("checkpoints", "models", "scores"):
                 typer.echo(
-                    f"  {what} that depend on them: {shown(', '.join(map(str, getattr(run, what))) or 'none')}"
+                    f"  {what} that depend on them: {output.shown(', '.join(map(str, getattr(run, what))) or 'none')}"
                 )
 
 
 for verb in (download, inspect, find, prepare, verify, rejects, stats):
     data_app.command()(verb)
+
+
+_HELD = ("documents", "tokens", "sentences", "kept_bytes", "bytes_per_token")
+_QUANTILES = {"p5": "5%", "p50": "half", "p95": "95%", "p100": "longest"}
+"""Quantiles of tokens per document, and their columns."""
+_FILTER_COUNTS = ("kept", "changed", "dropped")
+_LEFT_OUT_SHOWN = 10
+"""Most names shown of markup that a source left out of its texts, the frequent ones first."""
+Table = tuple[str, Sequence[str], Sequence[Sequence[Any]]]
+"""Title, columns and rows; sources, languages and filters are rows, however many there are."""
+
+
+def _print_tables(*tables: Table) -> None:
+    """Print those that have rows."""
+    for title, columns, rows in tables:
+        if rows:
+            output.print_table(title, columns, rows)
+
+
+def print_plan(plan: Mapping[str, Any]) -> None:
+    """Show what `plan_preparation` found."""
+    totals = {name: plan[name] for name in ("out", "files", "size_bytes", "shards")}
+    output.print_mapping(f"{plan['name']}: what would be prepared", totals | plan["settings"])
+    keys = ("kind", "files", "size_bytes", "shards", "largest_shard_bytes")
+    rows = [[name, *(own[key] for key in keys)] for name, own in plan["sources"].items()]
+    output.print_table("sources", ("source", "kind", "files", "bytes", "shards", "largest shard"), rows)
+    output.print_table("finished stages", ("stage", ""), list(plan["stages"].items()))
+    _print_tables(_near_duplicates(plan.get("near_duplicates")))
+
+
+def print_stats(found: Mapping[str, Any]) -> None:
+    """Show what `describe_store` found."""
+    store = ("path", "fingerprint", "vocab_size", "dtype", "size_bytes")
+    output.print_mapping("token store", {name: found[name] for name in store})
+    sources, languages = found["sources"], found["languages"]
+    whole = {"(all)": found["total"]} if len(sources) > 1 else {}
+    early = {*_HELD, "tokens_per_document", "text_bytes", "unknown_rate", "exact_lines"}
+    speeds = ("shards", "bytes", "seconds", "mb_per_s", "rows_per_s", "peak_rss_bytes")
+    _print_tables(
+        _holdings("source", sources | whole),
+        _holdings("language", languages if len(languages) > 1 else {}),
+        (
+            "on the way to the tokens",
+            ("source", "what", "count"),
+            [
+                [name, key.replace("_", " ").replace(".", ": "), count]
+                for name, own in sources.items()
+                for key, count in own.items()
+                if count and key not in early
+            ],
+        ),
+        (
+            "how the tokenizer fits",
+            ("source", "unknown tokens", "lines that decode as they were"),
+            [
+                [name, f"{own['unknown_rate']:.3%}", f"{own['exact_lines']:.1%}"]
+                for name, own in sources.items()
+                if "exact_lines" in own
+            ],
+        ),
+        _near_duplicates(found.get("near_duplicates")),
+        (
+            "filters",
+            ("source", "filter", *_FILTER_COUNTS, "why and what"),
+            [
+                [source, name, *(counts.get(key, 0) for key in _FILTER_COUNTS), _reasons(counts)]
+                for source, own in found["filters"].items()
+                for name, counts in own.items()
+            ],
+        ),
+        (
+            "left out of sentences, most often",
+            ("source", "what", "name", "times"),
+            [
+                [source, what, name, count]
+                for source, kinds in found["left_out"].items()
+                for what, counts in kinds.items()
+                for name, count in list(counts.items())[:_LEFT_OUT_SHOWN]
+            ],
+        ),
+        (
+            "how fast it was made (per worker)",
+            ("stage", "shards", "bytes", "seconds", "MB/s", "rows/s", "peak memory, bytes"),
+            [[name, *(own[key] for key in speeds)] for name, own in found["stages"].items()],
+        ),
+    )
+
+
+def _near_duplicates(near: Mapping[str, Any] | None) -> Table:
+    """The S-curve that `describe_bands` gives; no rows without one."""
+    if near is None:
+        return "", (), ()
+    wrong = "pairs below the threshold are taken out by comparing their n-grams"
+    if not near["verified"]:
+        wrong = (
+            f"{near['false_positives']:.0%} of found pairs below {near['threshold']:g}, if all similarities were"
+            " equally frequent"
+        )
+    shape = f"{near['bands']} bands of {near['rows']} values"
+    rows = [["found", *(f"{share:.1%}" for share in near["found"].values())]]
+    return f"near-duplicates found, by similarity ({shape}; {wrong})", ("", *near["found"]), rows
+
+
+def _holdings(what: str, parts: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows = []
+    for name, own in parts.items():
+        lengths = own["tokens_per_document"]
+        rows.append([name, *(own[key] for key in _HELD), *(lengths.get(key) for key in _QUANTILES)])
+    columns = (what, "documents", "tokens", "sentences", "bytes", "bytes/token", *_QUANTILES.values())
+    return f"by {what}; the last {len(_QUANTILES)} columns: tokens per document", columns, rows
+
+
+def _reasons(counts: Mapping[str, int]) -> str:
+    """Why a filter dropped documents, and what it changed."""
+    others = {key.removeprefix("dropped."): n for key, n in counts.items() if key not in _FILTER_COUNTS}
+    return output.shown(others) if others else ""

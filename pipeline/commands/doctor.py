@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.output import Json, RunsDir, print_json, print_table
+from pipeline.commands import output
 
 if TYPE_CHECKING:
     from cluster.checks.machine import Check, Places
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    runs_dir: RunsDir = Path("runs"),
+    runs_dir: output.RunsDir = Path("runs"),
     data_dir: Annotated[
         Path | None, typer.Option(envvar="CLOZE_DATA", help="Directory of the corpora.")
     ] = None,
@@ -28,7 +28,7 @@ def doctor(
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Nodes that the cluster must have; waits for them two minutes.")
     ] = None,
-    as_json: Json = False,
+    as_json: output.Json = False,
 ) -> None:
     """Check this machine and, with a cluster, every node of it; exit code 1 when something fails.
 
@@ -56,12 +56,16 @@ def doctor(
     counts = {status: sum(check.status == status for check in found) for status in ("ok", "warn", "fail")}
     if as_json:
         found = [{"status": report.status, **asdict(report)} for report in reports]
-        print_json({"ok": not counts["fail"], "checks": [asdict(check) for check in checks], "nodes": found})
+        output.print_json(
+            {"ok": not counts["fail"], "checks": [asdict(check) for check in checks], "nodes": found}
+        )
     else:
         rows = [(check.name, check.status, check.found, check.remedy) for check in checks]
-        print_table("this machine", ("check", "", "found", "what to do"), rows)
+        output.print_table("this machine", ("check", "", "found", "what to do"), rows)
         if reports:
-            print_table("nodes of the cluster", ("node", "", "found", "what to do"), _node_rows(reports))
+            output.print_table(
+                "nodes of the cluster", ("node", "", "found", "what to do"), _node_rows(reports)
+            )
         typer.echo(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed")
     if counts["fail"]:
         raise typer.Exit(1)

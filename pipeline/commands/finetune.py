@@ -1,36 +1,24 @@
-"""`cloze finetune`: from a checkpoint to scores."""
+"""`cloze finetune`: from a checkpoint to scores; `show`, `list` and `submission` of finished ones."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from pipeline.commands.output import (
-    REFERENCE_HELP,
-    DryRun,
-    Html,
-    Json,
-    LogFormat,
-    Overrides,
-    RunsDirOfConfig,
-    duration,
-    print_json,
-    print_mapping,
-    require_place,
-    show,
-    write_page,
-)
-from pipeline.commands.scores import show_scores, show_teachers
+from pipeline.commands import output
 
 if TYPE_CHECKING:
     from pipeline.tune.config import FinetuneConfig
     from pipeline.tune.preview import Preview
+    from pipeline.tune.scores import Score
 
 
 class _TrainsByDefault(TyperGroup):
@@ -62,9 +50,9 @@ def run(
     config: Annotated[
         Path | None, typer.Argument(help="YAML file, such as those in configs/finetune/.", show_default=False)
     ] = None,
-    overrides: Overrides = None,
+    overrides: output.Overrides = None,
     *,
-    reference: Annotated[str, typer.Option("--from", help=f"{REFERENCE_HELP}, or `random`.")],
+    reference: Annotated[str, typer.Option("--from", help=f"{output.REFERENCE_HELP}, or `random`.")],
     task: Annotated[
         str | None,
         typer.Option(
@@ -79,17 +67,17 @@ def run(
     columns: Annotated[
         str | None, typer.Option(help="Of rows: text=premise,text_b=hypothesis,label=gold")
     ] = None,
-    runs_dir: RunsDirOfConfig = None,
+    runs_dir: output.RunsDirOfConfig = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace scores of other settings.")] = False,
-    dry_run: DryRun = False,
-    html: Html = None,
-    as_json: Json = False,
-    log_format: LogFormat = None,
+    dry_run: output.DryRun = False,
+    html: output.Html = None,
+    as_json: output.Json = False,
+    log_format: output.LogFormat = None,
 ) -> None:
     """Fine-tune a checkpoint on tasks, score it, and log each score with the checkpoint it came from."""
     from pipeline.tune.finetuned import resolve_start
 
-    require_place(html)
+    output.require_place(html)
     given = {"kind": task, "path": path, "train": train, "evaluation": evaluation, "columns": columns}
     settings = _settings(config, list(overrides or ()), given, runs_dir)
     pretrained = resolve_start(reference, settings.runs_dir)
@@ -102,13 +90,13 @@ def run(
     from pipeline.tune.trials import scores_directory
 
     prints = os.environ.get("RANK", "0") == "0"
-    on_page = partial(write_page, html) if html is not None and prints else None
+    on_page = partial(output.write_page, html) if html is not None and prints else None
     scores = finetune(settings, pretrained, replace=replace, on_page=on_page)
     directory = scores_directory(settings, pretrained)
     if not prints:
         return
     if as_json:
-        print_json(
+        output.print_json(
             {"directory": str(directory), "scores": [score.model_dump(mode="json") for score in scores]}
         )
         return
@@ -164,15 +152,15 @@ def _settings(
 
 def _show_preview(found: Preview, as_json: bool) -> None:
     if as_json:
-        print_json(asdict(found) | {"seconds": found.seconds})
+        output.print_json(asdict(found) | {"seconds": found.seconds})
         return
-    print_mapping(
+    output.print_mapping(
         "what would be trained",
         {
             "from": found.reference,
             "parameters": found.parameters,
             "scores go to": str(found.directory),
-            "time, one training after another": duration(found.seconds, 0),
+            "time, one training after another": output.duration(found.seconds, 0),
         },
     )
     rows = [
@@ -187,7 +175,7 @@ def _show_preview(found: Preview, as_json: bool) -> None:
             "trained": task.trained_parameters,
             "trainings": task.trainings,
             "updates": task.updates,
-            "time": duration(task.seconds, 0),
+            "time": output.duration(task.seconds, 0),
         }
         for task in found.tasks
     ]
@@ -198,8 +186,188 @@ def _show_preview(found: Preview, as_json: bool) -> None:
     }
     # Columns with nothing to say are left out, so that the table fits into a narrow terminal.
     columns = [heading for heading in rows[0] if informative.get(heading, True)]
-    show(rows, "tasks", as_json=False, columns=columns)
+    output.show(rows, "tasks", as_json=False, columns=columns)
     for task in found.tasks:
         for note in task.notes:
             typer.echo(f"{task.task}: {note}.")
     typer.echo("Time: training on one device of this machine, from a few updates; evaluation comes to it.")
+
+
+@finetune_app.command()
+def show(
+    scores: Annotated[
+        str,
+        typer.Argument(help="Scores, in a directory or at a URI, or SCORES@TRAINING.", show_default=False),
+    ],
+    trial: Annotated[
+        str | None, typer.Option(help="The training whose errors are shown; else the first one.")
+    ] = None,
+    errors: Annotated[int, typer.Option(min=0, help="Errors to show, the worst first.")] = 20,
+    runs_dir: output.RunsDir = Path("runs"),
+    html: output.Html = None,
+    as_json: output.Json = False,
+) -> None:
+    """Show scores, and the worst errors of a training with their texts."""
+    from cluster.artefacts.errors import MissingInputError
+    from cluster.artefacts.places import folded_uri
+    from cluster.artefacts.visible import visible
+    from cluster.copies import place_of
+    from pipeline.tune.finetuned import split_scores
+    from pipeline.tune.report.page import render_page
+    from pipeline.tune.report.predictions import worst_of
+    from pipeline.tune.scores import ScoresDirectory
+
+    output.require_place(html)
+    directory, named = split_scores(scores)
+    if uri := folded_uri(directory):
+        raise MissingInputError(f"There are no scores at {uri}.", next_step="cloze finetune list URI")
+    opened = ScoresDirectory.open(directory)
+    shown = opened.score(trial or named).trial
+    found = worst_of(opened.lines(shown), errors)
+    if html is not None:
+        output.write_page(html, render_page(directory, runs_dir, errors))
+    if as_json:
+        output.print_json(
+            {
+                "directory": place_of(directory),
+                "scores": [score.model_dump(mode="json") for score in opened.scores],
+                "trial": shown.name,
+                "errors": [asdict(error) for error in found],
+            }
+        )
+        return
+    show_scores(opened.scores, {score.task: opened.kind(score.task) for score in opened.scores})
+    show_teachers(directory)
+    if found:
+        typer.echo(f"\nworst errors of {shown.name}")
+    for error in found:
+        typer.echo(f"\n{visible(error.id)}, {error.remark}")
+        for name, text in {**error.texts, "right": error.right, "predicted": error.predicted}.items():
+            typer.echo(f"  {name:<10}{visible(text)}")
+
+
+@finetune_app.command("list")
+def list_(
+    directory: Annotated[
+        str, typer.Argument(help="Directory or URI with scores, such as a configuration's `out`.")
+    ] = "finetuned",
+    as_json: output.Json = False,
+) -> None:
+    """List all scores below a directory, the newest first; damaged ones are named."""
+    from cluster.artefacts.places import as_place
+    from pipeline.tune.report.listing import list_scores
+
+    found = list_scores(as_place(directory))
+    if as_json:
+        output.print_json(
+            [asdict(each) | {"directory": str(each.directory), "tasks": each.tasks} for each in found]
+        )
+        return
+    if not found:
+        typer.echo(f"There are no scores below {directory}.")
+        return
+    rows = []
+    for each in found:
+        # The main metric of every task and start.
+        scores = [
+            f"{row.task}{'' if row.initial == 'pretrained' else ', random weights'}: {row.main_metric}"
+            f" {_percent(row.mean[row.main_metric], row.std[row.main_metric])}"
+            for row in each.rows
+            if row.initial is not None
+        ]
+        # To the second, in UTC, as manifests have it.
+        made_at = each.time[:19].replace("T", " ")
+        shown = "damaged" if each.problem else "\n".join(scores)
+        rows.append([each.name, each.reference or "", shown, made_at])
+    output.print_table(
+        "scores, in percent", ("name", "from", "scores", "made at"), rows, copied=("name", "from")
+    )
+    for each in found:
+        if each.problem:
+            typer.echo(f"{each.directory} is damaged: {each.problem}", err=True)
+
+
+def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Print mean and standard deviation over seeds, of a search the best choice, and how the numbers came about.
+
+    Args:
+        kinds: of the tasks, by their names; where all of GLUE is among them, its average is printed.
+    """
+    from pipeline.tune.summary import glue_averages, protocol, shown, summarise
+
+    rows = summarise(scores)
+    searched = any(row.choice for row in rows)
+    cells = []
+    for row in rows:
+        measured = []
+        for name, mean in row.mean.items():
+            std = row.std[name]
+            spread = "" if std is None else f" ± {shown(name, std)}"
+            measured.append(f"{name} {shown(name, mean)}{spread}")
+        choice = [", ".join(f"{name} {value:g}" for name, value in row.choice.items())] if searched else []
+        start = row.reference or "random weights"
+        cells.append([row.task, start, *choice, row.num_seeds or "", ", ".join(measured)])
+    headings = ["task", "from", *(["settings"] if searched else []), "seeds", "mean ± standard deviation"]
+    output.print_table("scores, shares in percent", headings, cells)
+    typer.echo(protocol(scores))
+    for start, average in glue_averages(rows, kinds).items():
+        typer.echo(f"GLUE's average from {start}, on the development sets: {_percent(average, None)}")
+
+
+def show_teachers(directory: Path) -> None:
+    """Print teachers beside their students, where trainings had teachers."""
+    from pipeline.tune.report.page import distilled_rows
+    from pipeline.tune.scores import ScoresDirectory
+    from pipeline.tune.summary import shown
+
+    rows = [
+        (
+            row.training,
+            row.role,
+            row.parameters,
+            f"{row.size_bytes / 2**20:.1f} MiB",
+            "" if row.examples_per_second is None else f"{row.examples_per_second:,.0f}",
+            f"{row.metric} {shown(row.metric, row.score)}",
+            "" if row.kept is None else f"{row.kept:.1%}",
+        )
+        for row in distilled_rows(ScoresDirectory.open(directory))
+    ]
+    if rows:
+        headings = ("training", "network", "parameters", "weights", "examples/s", "score", "of the teacher's")
+        output.print_table("teachers and students", headings, rows)
+
+
+def _percent(mean: float, std: float | None) -> str:
+    """Mean and standard deviation in percent, such as `56.3 ± 1.2`."""
+    return f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
+
+
+@finetune_app.command()
+def submission(
+    scores: Annotated[
+        list[str], typer.Argument(help="Scores, in directories or at URIs.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The zip file to write.")] = Path("submission.zip"),
+    seed: Annotated[
+        int | None, typer.Option(help="Of trainings with this seed; else of each task's best.")
+    ] = None,
+    as_json: output.Json = False,
+) -> None:
+    """Write the archive that GLUE's or SuperGLUE's leaderboard takes, of trainings with `submit: true`."""
+    from cluster.artefacts.manifest import write_durably
+    from cluster.artefacts.storage import storage_errors
+    from pipeline.tune.finetuned import split_scores
+    from pipeline.tune.report.leaderboard import make_archive
+
+    output.require_place(out)
+    archive = make_archive([split_scores(one)[0] for one in scores], seed)
+    with storage_errors(out):
+        write_durably(out, archive.content)
+    if as_json:
+        output.print_json({"archive": str(out), "files": archive.files, "missing": list(archive.missing)})
+        return
+    for name, trial in archive.files.items():
+        typer.echo(f"{name}  {trial}")
+    typer.echo(f"{archive.leaderboard}'s archive: {out}")
+    if archive.missing:
+        typer.echo(f"The leaderboard wants more: {', '.join(archive.missing)}", err=True)

@@ -1,29 +1,24 @@
-"""`cloze data inspect`: a sample, a document, or the whole global batch of one update of a run."""
+"""What training reads, and where things came from: `cloze data inspect`, `cloze lineage`."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cluster.artefacts.visible import visible
-from pipeline.commands.output import (
-    Json,
-    Overrides,
-    RunsDir,
-    print_json,
-    print_mapping,
-    print_table,
-    print_text,
-    shown,
-    warn_of_damage,
-)
+from pipeline.commands import output
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.tree import Tree
 
+    from pipeline.inspect.lineage import Node
     from pipeline.inspect.sample import InspectedPiece
 
 _MAX_SHOWN_DOCUMENTS = 60
@@ -38,7 +33,7 @@ def inspect(
             show_default=False,
         ),
     ] = None,
-    overrides: Overrides = None,
+    overrides: output.Overrides = None,
     sample: Annotated[int, typer.Option(help="Number of the training sample; 0 is the first.")] = 0,
     document: Annotated[int | None, typer.Option(help="Show this document instead of a sample.")] = None,
     objective: Annotated[
@@ -65,8 +60,8 @@ def inspect(
     texts: Annotated[
         bool, typer.Option("--texts", help="Also every text of the update, with its prediction targets.")
     ] = False,
-    runs_dir: RunsDir = Path("runs"),
-    as_json: Json = False,
+    runs_dir: output.RunsDir = Path("runs"),
+    as_json: output.Json = False,
 ) -> None:
     """Show what training reads: a sample, a document, or with --run and --step the global batch of an update.
 
@@ -94,10 +89,10 @@ def inspect(
 
     config = _pretrain_config(store, tuple(overrides or ()), objective)
     inputs = open_inputs(config, verify=False, resolve=resolve_model)
-    warn_of_damage(inputs.stores)
+    output.warn_of_damage(inputs.stores)
     pieces = inspect_sample(inputs, sample)
     if as_json:
-        print_json([piece.as_dict() for piece in pieces])
+        output.print_json([piece.as_dict() for piece in pieces])
         return
     console = _console()
     count = "1 piece" if len(pieces) == 1 else f"{len(pieces)} pieces"
@@ -128,25 +123,29 @@ def _show_step(
     else:
         assert data_step is not None
         rebuilt = rebuild_data_step(run, data_step, overrides)
-    warn_of_damage(rebuilt.inputs.stores)
+    output.warn_of_damage(rebuilt.inputs.stores)
     found = inspect_step(rebuilt, micro_batch)
     facts = found.facts()
     if as_json:
-        print_json(facts | found.contents(texts=texts))
+        output.print_json(facts | found.contents(texts=texts))
         return
     spike = rebuilt.spike
-    fate = "" if spike is None else f": its loss of {shown(spike.loss)} was a spike, and its data is left out"
+    fate = (
+        ""
+        if spike is None
+        else f": its loss of {output.shown(spike.loss)} was a spike, and its data is left out"
+    )
     typer.echo(f"{rebuilt.run.path.name}, step {rebuilt.step}{fate}")
     for line in described(facts):
         typer.echo(f"  {line}")
     rows = []
     for use in found.documents[:_MAX_SHOWN_DOCUMENTS]:
         own = use.document
-        place = f"{shown(own.byte_start)}-{shown(own.byte_end)}" if own.uri else "-"
+        place = f"{output.shown(own.byte_start)}-{output.shown(own.byte_end)}" if own.uri else "-"
         samples = ", ".join(map(str, use.samples[:4])) + (", ..." if len(use.samples) > 4 else "")
         rows.append([own.doc_id, own.title or "-", own.source, own.uri or "-", place, use.tokens, samples])
     chosen = "" if micro_batch is None else f" of micro-batch {micro_batch}"
-    print_table(
+    output.print_table(
         f"{len(found.documents)} documents{chosen}, the ones with the most tokens first",
         ("document", "title", "source", "uri", "bytes", "tokens", "samples"),
         rows,
@@ -175,15 +174,15 @@ def _print_pieces(console: Console, pieces: list[InspectedPiece]) -> None:
     for piece in pieces:
         for one in piece.slices:
             console.rule(Text(visible(f"{one.title or one.doc_id}  ({one.source})")), align="left")
-            place = f"{one.uri} bytes {shown(one.byte_start)}-{shown(one.byte_end)}"
+            place = f"{one.uri} bytes {output.shown(one.byte_start)}-{output.shown(one.byte_end)}"
             known = place if one.uri else "(its document is not beside the tokens)"
             first, last = one.tokens
-            print_text(console, f"{one.doc_id}  {known}  tokens {first}-{last}")
-        print_text(console, piece.plain())
-        print_text(console, f"reads:   {piece.read}")
-        print_text(console, f"target:  {piece.target}")
+            output.print_text(console, f"{one.doc_id}  {known}  tokens {first}-{last}")
+        output.print_text(console, piece.plain())
+        output.print_text(console, f"reads:   {piece.read}")
+        output.print_text(console, f"target:  {piece.target}")
         if piece.relation:
-            print_text(console, f"pair:    {piece.relation}")
+            output.print_text(console, f"pair:    {piece.relation}")
 
 
 def _pretrain_config(name: str, overrides: tuple[str, ...], objective: str | None) -> Any:
@@ -217,7 +216,7 @@ def _show_document(name: str, number: int, as_json: bool) -> None:
     from data_prep.token_store import TokenStore
 
     store = TokenStore.open(as_place(name), verify=False)
-    warn_of_damage([store])
+    output.warn_of_damage([store])
     if not 0 <= number < store.num_documents:
         raise ReferenceNotFoundError(
             f"{name} has documents 0 to {store.num_documents - 1}; there is no document {number}."
@@ -228,12 +227,14 @@ def _show_document(name: str, number: int, as_json: bool) -> None:
     if as_json:
         # Its tokens would be longer than its text.
         traced = ("source_path", "source_text", "removed")
-        print_json(asdict(document) | facts | {key: getattr(found, key) for key in traced})
+        output.print_json(asdict(document) | facts | {key: getattr(found, key) for key in traced})
         return
     place = {"bytes": f"{document.meta.get('byte_start')}-{document.meta.get('byte_end')}"}
     names = ("doc_id", "title", "source", "uri", "lang")
     facts |= {"source file": found.source_path or "not known"}
-    print_mapping(f"document {number}", {name: getattr(document, name) for name in names} | place | facts)
+    output.print_mapping(
+        f"document {number}", {name: getattr(document, name) for name in names} | place | facts
+    )
     parts = [
         ("in the source file", found.source_text or "(the source file cannot be read any more)"),
         ("text", document.text),
@@ -243,4 +244,137 @@ def _show_document(name: str, number: int, as_json: bool) -> None:
     console = _console()
     for title, text in parts:
         console.rule(title, align="left")
-        print_text(console, text)
+        output.print_text(console, text)
+
+
+_FIRST_FILES = 3
+"""Files of an artefact that are named without --files."""
+_BATCH = 1000
+"""Inputs that are turned into JSON at a time."""
+_WIDTH_OF_FILES = 10_000
+
+
+def lineage(
+    reference: Annotated[
+        str, typer.Argument(help="A run, RUN@STEP, model URI, or any artefact's directory.")
+    ],
+    files: Annotated[bool, typer.Option("--files", help="List every source file with its hash.")] = False,
+    follow: Annotated[
+        list[str] | None,
+        typer.Option(help="Also look for inputs at addresses below this URI; repeatable."),
+    ] = None,
+    runs_dir: output.RunsDir = Path("runs"),
+    as_json: output.Json = False,
+) -> None:
+    """Print what something was made from, down to the sources and their files."""
+    from pipeline.inspect.lineage import trace
+
+    tree = trace(reference, runs_dir, follow or ())
+    if as_json:
+        sys.stdout.writelines(_json_pieces(tree))
+        sys.stdout.write("\n")
+        return
+    _print_tree(tree, listed=files)
+    if files:
+        sys.stdout.writelines(map(visible, _file_lines(tree)))
+
+
+def _json_pieces(node: Node, line: str = "\n") -> Iterator[str]:
+    """The tree as `print_json` prints its `as_dict`, in pieces: it may have millions of files.
+
+    Args:
+        line: a line break with the indentation of the node.
+    """
+    yield output.json_text(node.own)[:-2].replace("\n", line) + f',{line}  "inputs": ['
+    comma = ""
+    children = iter(node.inputs)
+    while batch := list(islice(children, _BATCH)):
+        for is_leaf, group in groupby(batch, lambda child: not child.inputs):
+            if is_leaf:
+                leaves = output.json_text([child.as_dict() for child in group])
+                yield comma + leaves[1:-2].replace("\n", f"{line}  ")
+                comma = ","
+                continue
+            for child in group:
+                yield f"{comma}{line}    "
+                yield from _json_pieces(child, f"{line}    ")
+                comma = ","
+    yield f"{f'{line}  ' if comma else ''}]{line}}}"
+
+
+def _file_lines(root: Node) -> Iterator[str]:
+    """All files of the ancestry, by the artefacts that were made of them."""
+    seen = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        waiting += reversed(node.artefacts)
+        if node.num_files:
+            yield f"\nfiles of {node.kind} {node.uri}:\n"
+            yield from (f"{file.fingerprint}  {file.kind} {file.uri}\n" for file in node.files)
+
+
+def _print_tree(root: Node, *, listed: bool) -> None:
+    """Print the ancestry as a tree, and whatever several artefacts were made from in full where it first comes.
+
+    Args:
+        listed: files are listed elsewhere, and the tree says only how many there are.
+    """
+    from rich.console import Console
+    from rich.text import Text
+    from rich.tree import Tree
+
+    seen: set[int] = set()
+
+    def add(node: Node, parent: Tree | None) -> Tree:
+        text = Text.assemble((node.kind, "bold"), visible(f" {node.uri}\n  {node.fingerprint}  {node.note}"))
+        if parent is not None and id(node) in seen:
+            return parent.add(text.append(", as above"))
+        seen.add(id(node))
+        for line in _facts(node):
+            text.append(visible(f"\n  {line}"), "dim")
+        if node.problem:
+            text.append(visible(f"\n  {node.problem}"), "red")
+        tree = Tree(text) if parent is None else parent.add(text)
+        for child in node.artefacts:
+            add(child, tree)
+        if node.num_files:
+            tree.add(Text(visible("\n".join(_files_in_short(node, listed=listed)))))
+        return tree
+
+    # Rich cuts lines of trees; what a program or a file gets must be whole.
+    Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES, highlight=False).print(add(root, None))
+
+
+def _files_in_short(node: Node, *, listed: bool) -> Iterator[str]:
+    """The number of a node's files by kind, the size of their texts, and the names of the first."""
+    counts = (
+        f"{count:,} {kind.replace('-', ' ')}{'s' if count > 1 else ''}"
+        for kind, count in node.kinds_of_files.items()
+    )
+    text_bytes = sum(stats.get("text_bytes", 0) for stats in node.facts.get("sources", {}).values())
+    size = f", {text_bytes:,} bytes of text" if text_bytes else ""
+    yield (
+        ", ".join(counts) + size + (", listed below" if listed else " (--files lists them with their hashes)")
+    )
+    if not listed:
+        yield from (f"  {file.uri}" for file in islice(node.files, _FIRST_FILES))
+        if node.num_files > _FIRST_FILES:
+            yield "  ..."
+
+
+def _facts(node: Node) -> Iterator[str]:
+    """The facts that people read of a node: the course of a run or up to a checkpoint; documents by source."""
+    from pipeline.checkpoint.checkpoint import KIND
+    from pipeline.inspect.lineage import MODEL_KIND, RUN_KIND
+    from pipeline.inspect.run_lineage import described
+
+    if node.kind in (RUN_KIND, KIND, MODEL_KIND):
+        yield from described(node.facts)
+        return
+    for name, stats in node.facts.get("sources", {}).items():
+        if "rows" in stats:
+            yield f"{name}: {stats['rows']:,} documents"

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.output import (
-    ConfigPath,
-    Json,
-    Overrides,
-    duration,
-    print_json,
-    print_mapping,
-    print_table,
-)
+from pipeline.commands import output
 
 if TYPE_CHECKING:
     from pipeline.plan.plan import Plan
@@ -28,8 +20,8 @@ _GIB = 1 << 30
 
 
 def plan(
-    config: ConfigPath,
-    overrides: Overrides = None,
+    config: output.ConfigPath,
+    overrides: output.Overrides = None,
     nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
     gpus_per_node: Annotated[
         int | None,
@@ -60,7 +52,7 @@ def plan(
             help="Of a preparation: stored size of all sources, such as 85TB, where they are not here."
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: output.Json = False,
 ) -> None:
     """Work out memory, disk and hours of a pre-training run or of a preparation, before anything is started."""
     from pipeline.config.loading import load_config, load_plain
@@ -87,7 +79,7 @@ def plan(
         settings, card, nodes, gpus_per_node or 1, memory_bytes=memory, mfu=mfu, vocab_size=vocab_size
     )
     if as_json:
-        print_json(to_json(found))
+        output.print_json(to_json(found))
     else:
         _show(found)
 
@@ -106,7 +98,7 @@ def _refuse(options: Mapping[str, object], kind: str, others: str) -> None:
 def _show(plan: Plan) -> None:
     machines = plan.machines
     workers = f"{machines.nodes} x {machines.devices_per_node} {plan.gpu}"
-    print_mapping(
+    output.print_mapping(
         f"{plan.name} on {workers}",
         {
             "network": f"{plan.network}, {plan.objective}",
@@ -122,7 +114,7 @@ def _show(plan: Plan) -> None:
     title = f"memory of a device, at its peak ({memory.moment}), {plan.chosen.name}"
     for heading, parts in ((title, memory.parts | {"in all": memory.total}), ("memory of a node", host)):
         sizes = [(name.replace("_", " "), _gib(size)) for name, size in parts.items() if size]
-        print_table(heading, (), sizes)
+        output.print_table(heading, (), sizes)
     options = [
         (
             option.name,
@@ -135,7 +127,7 @@ def _show(plan: Plan) -> None:
         for option in plan.options
     ]
     columns = ["spread", "GiB per device", "fits", "largest micro-batch", "traffic", "host GiB per node"]
-    print_table("ways to spread the state", columns, options)
+    output.print_table("ways to spread the state", columns, options)
     _show_needs(plan)
     for warning in plan.warnings:
         typer.echo(f"! {warning}")
@@ -146,7 +138,7 @@ def _show(plan: Plan) -> None:
 def _show_needs(plan: Plan) -> None:
     duration, disk = plan.duration, plan.disk
     speed = "unknown" if duration.speed is None else f"{duration.speed.mfu:.0%} ({duration.speed.source})"
-    print_mapping(
+    output.print_mapping(
         "the whole run",
         {
             "steps": duration.steps,
@@ -162,7 +154,7 @@ def _show_needs(plan: Plan) -> None:
         },
     )
     rows = [(store.path, store.tokens, store.read, store.epochs) for store in plan.stores]
-    print_table("text", ["store", "tokens", "tokens read", "epochs"], rows)
+    output.print_table("text", ["store", "tokens", "tokens read", "epochs"], rows)
 
 
 def _gib(size: int) -> str:
@@ -204,24 +196,24 @@ def _plan_preparation(
     found = forecast(config, measured, nodes=nodes, cpus_per_node=cpus_per_node, source_bytes=source_bytes)
     if as_json:
         own = ("hours", "node_hours", "disk_bytes", "node_memory_bytes")
-        print_json(asdict(found) | {name: getattr(found, name) for name in own})
+        output.print_json(asdict(found) | {name: getattr(found, name) for name in own})
         return
     rows = [
         (
             step.name,
             f"{step.tasks:,}",
-            duration(step.cpu_s),
-            duration(step.seconds),
+            output.duration(step.cpu_s),
+            output.duration(step.seconds),
             f"{step.disk_bytes / _GIB:,.2f}",
             f"{step.task_bytes / _GIB:.2f}",
         )
         for step in found.steps
     ]
     title = f"{found.name} on {found.nodes} x {found.cpus_per_node} processors"
-    print_table(
+    output.print_table(
         title, ("stage or step", "tasks", "processor", "by the clock", "GiB on disk", "GiB a task"), rows
     )
-    print_mapping(
+    output.print_mapping(
         "the whole preparation",
         {
             "sources": f"{found.source_bytes / _GIB:,.2f} GiB",

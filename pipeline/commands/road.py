@@ -10,23 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.commands.output import (
-    Address,
-    ConfigPath,
-    DryRun,
-    Html,
-    Json,
-    LogFormat,
-    Overrides,
-    Replace,
-    print_json,
-    print_mapping,
-    print_table,
-    require_place,
-    show,
-    write_page,
-)
-from pipeline.commands.scores import show_scores
+from pipeline.commands import output
+from pipeline.commands.finetune import show_scores
 
 if TYPE_CHECKING:
     from pipeline.road.ladder.arms import Ladder
@@ -34,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def road(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    replace: Replace = False,
-    address: Address = None,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-    log_format: LogFormat = None,
+    config: output.ConfigPath,
+    overrides: output.Overrides = None,
+    replace: output.Replace = False,
+    address: output.Address = None,
+    dry_run: output.DryRun = False,
+    as_json: output.Json = False,
+    log_format: output.LogFormat = None,
 ) -> None:
     """Prepare, pre-train and fine-tune in one go. The same command continues after the finished stages."""
     from pipeline.config.loading import load_config
@@ -50,7 +35,7 @@ def road(
     stages = load_stages(settings)
     if dry_run:
         title, columns = f"{settings.name}: what would be done", ("stage", "name", "state", "what")
-        if show(plan_road(settings, stages), title, as_json=as_json, columns=columns):
+        if output.show(plan_road(settings, stages), title, as_json=as_json, columns=columns):
             typer.echo(
                 "Checked: all configurations, source files, files of tasks, and that the network can do the tasks."
             )
@@ -73,9 +58,9 @@ def _show_road(title: str, found: Finished, page: Path, as_json: bool, **more: s
 
     results = read_results(found)
     if as_json:
-        print_json(asdict(results) | {"reference": found.reference, "page": str(page)} | more)
+        output.print_json(asdict(results) | {"reference": found.reference, "page": str(page)} | more)
         return False
-    print_mapping(title, facts(found, results) | more)
+    output.print_mapping(title, facts(found, results) | more)
     if found.all_scores:
         show_scores(found.all_scores, found.kinds)
     return True
@@ -86,8 +71,8 @@ def demo(
     kill_a_worker: Annotated[
         bool, typer.Option("--kill-a-worker", help="SIGKILL one trainer process half-way; the run recovers.")
     ] = False,
-    as_json: Json = False,
-    log_format: LogFormat = None,
+    as_json: output.Json = False,
+    log_format: output.LogFormat = None,
 ) -> None:
     """Text to scores on two cores: documents, tokens, pre-training, fine-tuning."""
     from pipeline.road.demo import run_demo
@@ -111,15 +96,15 @@ def demo(
 
 
 def ladder(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
+    config: output.ConfigPath,
+    overrides: output.Overrides = None,
+    dry_run: output.DryRun = False,
     markdown: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Also write the tables as Markdown to this file.")
     ] = None,
-    html: Html = None,
-    as_json: Json = False,
-    log_format: LogFormat = None,
+    html: output.Html = None,
+    as_json: output.Json = False,
+    log_format: output.LogFormat = None,
 ) -> None:
     """Pre-train and fine-tune the arms of a ladder, and compare them with the findings of papers.
 
@@ -139,8 +124,8 @@ def ladder(
     from pipeline.road.ladder.results import collect, commit_result, spent_on
     from pipeline.road.ladder.running import run_stages
 
-    require_place(html)
-    require_place(markdown)
+    output.require_place(html)
+    output.require_place(markdown)
     found = load_ladder(find_beside(Path(), config), list(overrides or ()))
     if dry_run:
         _show_stages(found, as_json)
@@ -150,18 +135,20 @@ def ladder(
     directory = commit_result(found, result)
     spent = spent_on(found)
     if as_json:
-        print_json({"directory": str(directory), **result.model_dump(mode="json"), "spent": asdict(spent)})
+        output.print_json(
+            {"directory": str(directory), **result.model_dump(mode="json"), "spent": asdict(spent)}
+        )
     else:
-        print_table("tasks, in percent", FLOOR_COLUMNS, floor_rows(result))
+        output.print_table("tasks, in percent", FLOOR_COLUMNS, floor_rows(result))
         for comparison in result.comparisons:
             title = f"{comparison.title}. {comparison.source}: {comparison.finding}; so {comparison.order}"
-            print_table(title, COMPARISON_COLUMNS, comparison_rows(comparison))
+            output.print_table(title, COMPARISON_COLUMNS, comparison_rows(comparison))
         typer.echo(f"{time_sentence(spent)}\nresult: {directory}\nNext: cloze lineage {directory}")
     # The result is finished and shown: a page that cannot be written costs nothing but itself.
     if markdown is not None:
-        write_page(markdown, render_markdown(result, spent))
+        output.write_page(markdown, render_markdown(result, spent))
     if html is not None:
-        write_page(html, render_page(result, spent))
+        output.write_page(html, render_page(result, spent))
 
 
 def _show_stages(found: Ladder, as_json: bool) -> None:
@@ -186,7 +173,7 @@ def _show_stages(found: Ladder, as_json: bool) -> None:
         left += [stage] if place is None else []
     seconds = estimated_seconds(found, left)
     if as_json:
-        print_json({"stages": rows, "left": len(left), "estimated_s": seconds})
+        output.print_json({"stages": rows, "left": len(left), "estimated_s": seconds})
         return
     cells = [
         [
@@ -198,9 +185,9 @@ def _show_stages(found: Ladder, as_json: bool) -> None:
         ]
         for row in rows
     ]
-    print_table(f"stages of {found.config.name}", ("stage", "tokens", "FLOPs", "", "seconds"), cells)
+    output.print_table(f"stages of {found.config.name}", ("stage", "tokens", "FLOPs", "", "seconds"), cells)
     time_left = "known once a stage of each kind is finished"
-    print_mapping(
+    output.print_mapping(
         "left",
         {"stages": len(left), "time": time_left if seconds is None else f"about {seconds / 60:,.0f} min"},
     )

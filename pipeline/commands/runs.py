@@ -1,16 +1,18 @@
-"""`cloze runs`: list, compare and replay runs."""
+"""Runs, their checkpoints, and how others get them: `cloze runs`, `checkpoints`, `publish`, `models`, `export`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipeline.commands.output import Json, RunsDir, RunsDirOfGroup, print_json, print_table, show, shown
+from pipeline.commands import output
 
 if TYPE_CHECKING:
+    from pipeline.checkpoint.store import CheckpointStore
     from pipeline.inspect.comparison import RunComparison
 
 Axis = Literal["step", "tokens"]
@@ -20,7 +22,9 @@ runs_app = typer.Typer(invoke_without_command=True)
 
 
 @runs_app.callback()
-def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
+def runs(
+    context: typer.Context, runs_dir: output.RunsDir = Path("runs"), as_json: output.Json = False
+) -> None:
     """List the pre-training runs with their progress; or compare two of them."""
     if context.invoked_subcommand is not None:
         context.obj = runs_dir
@@ -42,7 +46,7 @@ def runs(context: typer.Context, runs_dir: RunsDir = Path("runs"), as_json: Json
                 silent.add(uri)
     rows = [_summary(run) for run in found]
     columns = ("run", "state", "step", "steps", "loss", "metric", "held_out", "mlflow_run")
-    if not show(rows, f"runs in {runs_dir}", as_json=as_json, columns=columns):
+    if not output.show(rows, f"runs in {runs_dir}", as_json=as_json, columns=columns):
         return
     for row in rows:
         if row["state"] not in ("created", "finished") and row["detail"]:
@@ -79,8 +83,8 @@ def compare(
             help="Where losses are compared: a step may read more tokens in one run than in the other."
         ),
     ] = "step",
-    runs_dir: RunsDirOfGroup = None,
-    as_json: Json = False,
+    runs_dir: output.RunsDirOfGroup = None,
+    as_json: output.Json = False,
 ) -> None:
     """Compare two runs, in whatever state they are: settings, data, speeds, losses where both have been."""
     from pipeline.inspect.comparison import compare as compare_runs
@@ -91,12 +95,12 @@ def compare(
     one, other = find_run(left, place), find_run(right, place)
     comparison = compare_runs(one, other, by)
     if as_json:
-        print_json(asdict(comparison))
+        output.print_json(asdict(comparison))
         return
     names = [facts.name for facts in comparison.runs]
     for title, rows in _tables(comparison):
         if rows:
-            print_table(title, ("", *names), rows)
+            output.print_table(title, ("", *names), rows)
         else:
             typer.echo(f"{title}: none\n")
     typer.echo(f"curves: {curves_in_mlflow(one.info, other.info)}")
@@ -109,7 +113,7 @@ def replay(
     move: Annotated[
         bool, typer.Option("--move", help="Track them from now on in the store that is in force here.")
     ] = False,
-    runs_dir: RunsDirOfGroup = None,
+    runs_dir: output.RunsDirOfGroup = None,
 ) -> None:
     """Send the whole log of runs, their checkpoints and published models to MLflow again, after it lost them.
 
@@ -154,7 +158,7 @@ def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
 
 
 def _cell(value: Any) -> str:
-    return shown(value) if not isinstance(value, float) or abs(value) >= 10 else f"{value:.5g}"
+    return output.shown(value) if not isinstance(value, float) or abs(value) >= 10 else f"{value:.5g}"
 
 
 def _summary(run: Any) -> dict[str, Any]:
@@ -186,3 +190,163 @@ def _summary(run: Any) -> dict[str, Any]:
         "metric": metric,
         "held_out": held_out.get(metric),
     }
+
+
+def checkpoints(
+    reference: Annotated[str, typer.Argument(help="The run: its name, directory or MLflow run id.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Hash every file, and the log.")] = False,
+    runs_dir: output.RunsDir = Path("runs"),
+    as_json: output.Json = False,
+) -> None:
+    """List a run's checkpoints; exit code 21 when one is damaged (with --verify)."""
+    from cluster.artefacts.errors import CorruptCheckpointError
+    from pipeline.checkpoint.store import best_step, store_of
+    from pipeline.run.directory import find_run
+    from pipeline.run.lifecycle import reconcile
+    from pipeline.run.log.log import damage_of_log
+
+    run = find_run(reference, runs_dir)
+    reconcile(run)
+    store = store_of(run)
+    steps, best = store.steps(), best_step(store)
+    rows, damaged, typed = [], [], run.typed
+    if verify and (damage := damage_of_log(run)):
+        damaged.append(f"  {run.log}: {damage}")
+    chosen = {"latest": max(steps, default=None), "best": best}
+    for step in sorted({*steps, *store.lost()}):
+        row, damages = _row(store, step, verify)
+        alias = " ".join(alias for alias, it in chosen.items() if it == step)
+        rows.append({"reference": f"{typed}@{step}", "alias": alias} | row)
+        damaged += damages
+    columns = ("reference", "metric", "held_out", "alias", "size_bytes", "state", "directory")
+    output.show(rows, f"checkpoints of {run.path.name}", as_json=as_json, columns=columns)
+    if damaged:
+        raise CorruptCheckpointError(
+            "Damaged files:\n" + "\n".join(damaged),
+            kept=f"{sum(row['state'] != 'damaged' for row in rows)} of {len(rows)} checkpoints",
+            next_step=f"cloze resume {run.typed}  (sets damaged ones aside and takes the newest good one)",
+        )
+
+
+def _row(store: CheckpointStore, step: int, verify: bool) -> tuple[dict[str, Any], list[str]]:
+    """The listing's row of a checkpoint, and a line for each damaged file."""
+    from cluster.artefacts.errors import CorruptArtefactError, CorruptCheckpointError
+    from pipeline.checkpoint.checkpoint import evaluated
+
+    place = store.place(step)
+    row: dict[str, Any] = {"directory": place}
+    try:
+        manifest = store.manifest(step)
+    except (CorruptArtefactError, CorruptCheckpointError) as error:
+        unknown = dict.fromkeys(("metric", "held_out", "size_bytes"))
+        return row | unknown | {"state": "damaged"}, [f"  {error.problem}"]
+    metric, held_out = evaluated(manifest.stats)
+    damages = [f"  {place}/{damage}" for damage in store.damage(step, manifest, deep=verify)]
+    return row | {
+        "metric": metric,
+        "held_out": held_out.get(metric),
+        "size_bytes": sum(entry.size_bytes for entry in manifest.files),
+        "state": "damaged" if damages else ("verified" if verify else "committed"),
+    }, damages
+
+
+def publish(
+    reference: Annotated[
+        str, typer.Argument(help="RUN@STEP, RUN@best, models:/NAME/VERSION or a checkpoint.")
+    ],
+    name: Annotated[str, typer.Argument(help="Name of the model.")],
+    alias: Annotated[
+        str | None,
+        typer.Option(help="Move this alias of the model to it, such as champion.", show_default=False),
+    ] = None,
+    export: Annotated[
+        bool,
+        typer.Option("--export", help="Upload it in transformers' form, for mlflow.transformers.load_model."),
+    ] = False,
+    runs_dir: output.RunsDir = Path("runs"),
+    as_json: output.Json = False,
+) -> None:
+    """Verify a checkpoint and register it in MLflow under a model's name; retention keeps it from then on.
+
+    The same command with another reference moves the alias, also back.
+    """
+    from pipeline.checkpoint.publishing import publish as publish_checkpoint
+
+    if export:
+        import mlflow.transformers  # noqa: F401  Before any client, which does without pandas.
+
+        from pipeline.export.formats import save_flavour
+        from pipeline.tune.export import export as write_export
+
+        with TemporaryDirectory() as work:
+            exported = write_export(reference, Path(work) / "export", runs_dir=runs_dir)
+            save_flavour(exported, flavour := Path(work) / "flavour")
+            published = publish_checkpoint(reference, name, alias, runs_dir, flavour=flavour)
+    else:
+        published = publish_checkpoint(reference, name, alias, runs_dir)
+    if not output.show(published, "published", as_json=as_json):
+        return
+    named = f"models:/{name}@{alias}" if alias else f"models:/{name}/{published.version}"
+    typer.echo(f"\nNext: cloze finetune CONFIG --from {named}   |   cloze lineage {named}")
+
+
+def models(
+    name: Annotated[str | None, typer.Argument(help="Only this model.", show_default=False)] = None,
+    runs_dir: output.RunsDir = Path("runs"),
+    as_json: output.Json = False,
+) -> None:
+    """List the published versions of models, with their aliases and checkpoints."""
+    from pipeline.checkpoint.publishing import list_published
+
+    rows = list_published(name, runs_dir)
+    columns = ("model", "version", "aliases", "reference", "directory", "fingerprint")
+    output.show(rows, "published models", as_json=as_json, columns=columns)
+
+
+def export(
+    reference: Annotated[
+        str, typer.Argument(help=f"{output.REFERENCE_HELP}, or a directory of scores with models.")
+    ],
+    directory: Annotated[Path, typer.Argument(help="The directory to make.")],
+    part: Annotated[
+        str | None, typer.Option(help="Of an ELECTRA: discriminator (unless said) or generator.")
+    ] = None,
+    trial: Annotated[
+        str | None, typer.Option(help="Of scores: which training's network, as TASK-INITIAL-SEED.")
+    ] = None,
+    family: Annotated[
+        str | None, typer.Option(help="Architecture to write, such as BERT; the first that fits unless said.")
+    ] = None,
+    ema: output.Average = False,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Compare logits with transformers before committing.")
+    ] = True,
+    peft: Annotated[
+        bool, typer.Option("--peft", help="Of scores: what LoRA or a prefix trained, for the library peft.")
+    ] = False,
+    runs_dir: output.RunsDir = Path("runs"),
+    as_json: output.Json = False,
+) -> None:
+    """Write a network as a Hugging Face directory, and make sure that transformers computes the same from it."""
+    from pipeline.tune.export import export as write_export
+
+    made = write_export(
+        reference,
+        directory,
+        runs_dir=runs_dir,
+        part=part,
+        trial=trial,
+        family=family,
+        weights="ema" if ema else "model",
+        verify=verify,
+        peft=peft,
+    )
+    values = made.as_dict()
+    if as_json:
+        output.print_json(values)
+        return
+    notes = values.pop("notes")
+    output.print_mapping("exported", values)
+    for note in notes:
+        typer.echo(f"Note: {note}.")
+    typer.echo(f"\nRead it with {made.auto_class}" + ("" if made.family == "ELMo" else ".from_pretrained"))

@@ -8,18 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.output import (
-    Address,
-    ConfigPath,
-    Json,
-    LogFormat,
-    Overrides,
-    Replace,
-    Workers,
-    print_json,
-    print_table,
-    show,
-)
+from pipeline.commands import output
 
 tokenizer_app = typer.Typer(help="Train, try and compare tokenizers.", no_args_is_help=True)
 
@@ -31,13 +20,13 @@ _ACCEPTED = (
 
 @tokenizer_app.command()
 def train(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    replace: Replace = False,
-    address: Address = None,
-    workers: Workers = None,
-    as_json: Json = False,
-    log_format: LogFormat = None,
+    config: output.ConfigPath,
+    overrides: output.Overrides = None,
+    replace: output.Replace = False,
+    address: output.Address = None,
+    workers: output.Workers = None,
+    as_json: output.Json = False,
+    log_format: output.LogFormat = None,
 ) -> None:
     """Train the tokenizer of a data configuration: its documents are prepared, its tokens are not."""
     from cluster.runtime import ray_on_demand
@@ -54,14 +43,14 @@ def train(
         "vocab_size": manifest.stats["vocab_size"],
         "fingerprint": manifest.fingerprint,
     }
-    show(summary, "trained", as_json=as_json)
+    output.show(summary, "trained", as_json=as_json)
 
 
 @tokenizer_app.command()
 def encode(
     tokenizer: Annotated[str, typer.Argument(help=f"What to encode with: {_ACCEPTED}.")],
     text: Annotated[str, typer.Argument(help="The text to encode.")],
-    as_json: Json = False,
+    as_json: output.Json = False,
 ) -> None:
     """Show how a tokenizer cuts a text."""
     from tokenizers import Tokenizer
@@ -72,20 +61,20 @@ def encode(
     loaded = Tokenizer.from_str(read_tokenizer(find_tokenizer(as_place(tokenizer))))
     encoded = loaded.encode(text, add_special_tokens=False)
     if as_json:
-        print_json({"ids": encoded.ids, "tokens": encoded.tokens, "offsets": encoded.offsets})
+        output.print_json({"ids": encoded.ids, "tokens": encoded.tokens, "offsets": encoded.offsets})
         return
     rows = [
         [number, token, text[start:end]]
         for number, token, (start, end) in zip(encoded.ids, encoded.tokens, encoded.offsets, strict=True)
     ]
-    print_table(f"{len(rows)} tokens", ("id", "token", "text"), rows)
+    output.print_table(f"{len(rows)} tokens", ("id", "token", "text"), rows)
 
 
 @tokenizer_app.command()
 def compare(
     text: Annotated[Path, typer.Argument(help="A text file in UTF-8; its lines are encoded one by one.")],
     tokenizers: Annotated[list[str], typer.Argument(help=f"What to compare; each is {_ACCEPTED}.")],
-    as_json: Json = False,
+    as_json: output.Json = False,
 ) -> None:
     """Measure tokenizers side by side on a text: lengths, unknown tokens, round trips, speed on one core."""
     # Read by the thread pools of the libraries when they start.
@@ -100,11 +89,11 @@ def compare(
     lines = _read_lines(text)
     fits = {name: asdict(fit(data, lines)) for name, data in loaded.items()}
     if as_json:
-        print_json(fits)
+        output.print_json(fits)
         return
     measures = list(next(iter(fits.values())))
     rows = [[measure.replace("_", " "), *(own[measure] for own in fits.values())] for measure in measures]
-    print_table(f"{len(lines):,} lines of {text}", ("", *fits), rows)
+    output.print_table(f"{len(lines):,} lines of {text}", ("", *fits), rows)
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.commands.output import Json, LogFormat, duration, print_json, shown
+from pipeline.commands import output
 
 if TYPE_CHECKING:
     from cluster.node_load import NodeLoad
@@ -55,7 +55,7 @@ def top(
     most: Most = 30,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
-    as_json: Json = False,
+    as_json: output.Json = False,
 ) -> None:
     """Watch runs, data jobs and machines; Ctrl-C ends it. It reads files only, and disturbs no run."""
     from rich.console import Console, Group
@@ -74,7 +74,7 @@ def top(
         return Group(*(Text(part) if isinstance(part, str) else part for part in parts))
 
     if as_json:
-        print_json(look(reader, data_dirs or [], cluster).as_dict())
+        output.print_json(look(reader, data_dirs or [], cluster).as_dict())
         return
     if once or not sys.stdout.isatty():
         Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES).print(page())
@@ -160,7 +160,7 @@ def _data_row(own: DataStatus, now: float) -> Sequence[Any]:
         f"{progress.done:,}/{progress.total:,}",
         progress.bytes_per_s / 1e6,
         progress.rejects,
-        None if left is None else duration(left, 0),
+        None if left is None else output.duration(left, 0),
         _age(progress.last_s, now),
         own.status or None,
     )
@@ -176,7 +176,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) ->
         left = number < 2 or column in ("", "status")
         table.add_column(column, justify="left" if left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(shown(cell), _COLORS.get(str(cell), "")) for cell in row))
+        table.add_row(*(Text(output.shown(cell), _COLORS.get(str(cell), "")) for cell in row))
     return table
 
 
@@ -186,7 +186,7 @@ def _percent(value: float | None) -> str | None:
 
 def _age(time_s: float | None, now: float) -> str | None:
     """How long ago; clocks of machines differ, so never less than nothing."""
-    return None if time_s is None else duration(max(0.0, now - time_s), 0)
+    return None if time_s is None else output.duration(max(0.0, now - time_s), 0)
 
 
 metrics_app = typer.Typer(invoke_without_command=True)
@@ -205,7 +205,7 @@ def metrics(
         str, typer.Option(help="Address to listen on. Readers see names of runs and machines.")
     ] = "127.0.0.1",
     once: Annotated[bool, typer.Option("--once", help="Print the metrics and end.")] = False,
-    log_format: LogFormat = None,
+    log_format: output.LogFormat = None,
 ) -> None:
     """Serve metrics for Prometheus until it is stopped. It reads files only, and disturbs no run."""
     if context.invoked_subcommand is not None:

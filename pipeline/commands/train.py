@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.commands.output import (
-    ConfigPath,
-    DryRun,
-    Json,
-    LogFormat,
-    Overrides,
-    RunsDir,
-    print_json,
-    print_mapping,
-    show,
-)
+from pipeline.commands import output
 
 if TYPE_CHECKING:
     from pipeline.run.config import PretrainConfig
@@ -27,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def pretrain(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-    log_format: LogFormat = None,
+    config: output.ConfigPath,
+    overrides: output.Overrides = None,
+    dry_run: output.DryRun = False,
+    as_json: output.Json = False,
+    log_format: output.LogFormat = None,
 ) -> None:
     """Train a network on token stores, from random weights. A job that is tried again continues its run."""
     from pipeline.config.loading import load_config
@@ -39,7 +29,7 @@ def pretrain(
 
     settings = load_config(PretrainConfig, config, overrides or ())
     if dry_run:
-        show(describe(settings, config), "what would be trained", as_json=as_json)
+        output.show(describe(settings, config), "what would be trained", as_json=as_json)
         return
     from pipeline.pretrain.launch import begin
     from pipeline.run.directory import find_run_of_job
@@ -66,17 +56,17 @@ def resume(
             " checkpoint, and later ones are set aside."
         ),
     ],
-    overrides: Overrides = None,
-    runs_dir: RunsDir = Path("runs"),
+    overrides: output.Overrides = None,
+    runs_dir: output.RunsDir = Path("runs"),
     allow_changed: Annotated[
         list[str] | None,
         typer.Option(
             help="A key that may differ from the checkpoint's, such as `steps` or `data`; repeatable."
         ),
     ] = None,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-    log_format: LogFormat = None,
+    dry_run: output.DryRun = False,
+    as_json: output.Json = False,
+    log_format: output.LogFormat = None,
 ) -> None:
     """Continue a run from its newest good checkpoint, on as many workers as `cluster.workers=N` says."""
     from pipeline.checkpoint.references import find_checkpoint
@@ -118,7 +108,7 @@ def _show_resumption(
         "updates left": left,
     }
     nothing = f"finished at step {step}: nothing would be trained, unless `steps` or the budget is raised"
-    show(plan, "what would be resumed" if left > 0 else nothing, as_json=as_json)
+    output.show(plan, "what would be resumed" if left > 0 else nothing, as_json=as_json)
 
 
 def describe(config: PretrainConfig, file: Path | None = None) -> dict[str, Any]:
@@ -211,7 +201,7 @@ def _show_end(run: RunDirectory, as_json: bool) -> None:
         "checkpoints": [store.place(step) for step in store.steps()],
     }
     if as_json:
-        print_json(summary)
+        output.print_json(summary)
         return
-    print_mapping("trained", summary | {"checkpoints": "\n".join(summary["checkpoints"])})
+    output.print_mapping("trained", summary | {"checkpoints": "\n".join(summary["checkpoints"])})
     typer.echo(f"\nNext: cloze checkpoints {run.typed}   |   cloze lineage {run.typed}@latest")

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import typer
 
-from pipeline.commands import configs, data, places, runs, tokenizer
-from pipeline.commands.ask import fill, generate, neighbors, probe, prompt
-from pipeline.commands.describe import describe, support_bundle
-from pipeline.commands.doctor import doctor
-from pipeline.commands.finetune import finetune_app
-from pipeline.commands.jobs import jobs, logs, stop, submit
-from pipeline.commands.lineage import lineage
-from pipeline.commands.models import checkpoints, export, models, publish
-from pipeline.commands.plan import plan
-from pipeline.commands.road import demo, ladder, road
-from pipeline.commands.scores import list_, show, submission
-from pipeline.commands.top import metrics_app, top
-from pipeline.commands.train import pretrain, resume
+from pipeline.commands import (
+    ask,
+    configs,
+    data,
+    doctor,
+    finetune,
+    inspect,
+    jobs,
+    places,
+    plan,
+    road,
+    runs,
+    tokenizer,
+    top,
+    train,
+)  # fmt: skip
 
 app = typer.Typer(
     name="cloze",
@@ -31,19 +34,18 @@ for name, group in {
     "configs": configs.configs_app,
     "cluster": configs.cluster_app,
     "tokenizer": tokenizer.tokenizer_app,
-    "metrics": metrics_app,
-    "finetune": finetune_app,
+    "metrics": top.metrics_app,
+    "finetune": finetune.finetune_app,
     "runs": runs.runs_app,
 }.items():
     app.add_typer(group, name=name)
-for name, verb in {"show": show, "list": list_, "submission": submission}.items():
-    finetune_app.command(name)(verb)
 for verb in (
-    *(demo, road, plan, pretrain, resume, ladder),
-    *(fill, generate, prompt, neighbors, probe, export),
-    *(lineage, top, checkpoints, publish, models, places.push, places.pull),
-    *(jobs, logs, stop, describe, support_bundle, doctor, configs.schema, places.keys, places.sign),
+    *(road.demo, road.road, plan.plan, train.pretrain, train.resume, road.ladder),
+    *(ask.fill, ask.generate, ask.prompt, ask.neighbors, ask.probe, runs.export),
+    *(inspect.lineage, top.top, runs.checkpoints, runs.publish, runs.models, places.push, places.pull),
+    *(jobs.jobs, jobs.logs, jobs.stop, jobs.describe, jobs.support_bundle, doctor.doctor),
+    *(configs.schema, places.keys, places.sign),
 ):
     app.command()(verb)
 # It submits any other verb of the app.
-app.command(context_settings={"ignore_unknown_options": True, "obj": app})(submit)
+app.command(context_settings={"ignore_unknown_options": True, "obj": app})(jobs.submit)

@@ -95,7 +95,7 @@ def _verify(folder: Path) -> None:
 def _lineage(folder: Path) -> None:
     from contextlib import redirect_stdout
 
-    from pipeline.commands.lineage import lineage
+    from pipeline.commands.inspect import lineage
 
     with (folder / "lineage").open("w") as printed, redirect_stdout(printed):
         lineage(str(folder / "out" / "tokens"), files=False, runs_dir=folder, as_json=False)

@@ -22,7 +22,7 @@ from data_prep.stages.collect import collect_documents
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from data_prep.verify import list_rejects
-from pipeline.commands.data_tables import print_stats
+from pipeline.commands.data import print_stats
 from tests.conftest import write_store
 from tests.pipeline.command import cloze
 
