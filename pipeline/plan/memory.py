@@ -15,7 +15,6 @@ from typing import Literal
 from cluster.artefacts.places import is_uri
 from pipeline.engine.interface import SUB_GROUP_ELEMENTS
 from pipeline.optimizers.base import FLOAT_BYTES
-from pipeline.plan.activations import Activations
 from pipeline.plan.network import ITEM_BYTES, Network
 from pipeline.run.config import PretrainConfig
 from pipeline.run.token_plan import UNBOUNDED_STEPS
@@ -39,6 +38,22 @@ _STAGE_0_BUCKET = 500_000_000
 """Gradient elements that are flattened and reduced at a time without ZeRO."""
 
 Moment = Literal["forward and backward", "reduction", "update", "start"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The hardware that a run is planned for."""
+
+    nodes: int
+    devices_per_node: int
+    """GPUs, or workers on a CPU."""
+    device_bytes: int
+    """Memory of one device, or of its machine for each worker on a CPU."""
+    on_cuda: bool
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.devices_per_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +127,33 @@ class State:
         return sum(asdict(self).values()) - self.host
 
 
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Bytes of checkpoints."""
+
+    checkpoint: int
+    """One of them: DeepSpeed's files of all ranks, and the weights, and their average, as safetensors."""
+    kept: int | None
+    """Number that lies there at the end; None where the run's length is not known and some are kept for good."""
+    total: int | None
+    """All that are kept, and one that is being written."""
+    free: int | None
+    """Free where they will lie; None for other places than local directories."""
+
+
 class Sharding:
     """A run's state spread over ranks, and the memory of gradients beside it."""
 
-    def __init__(self, config: PretrainConfig, network: Network, world_size: int, *, on_cuda: bool) -> None:
-        self.config, self.network, self.world_size, self.on_cuda = config, network, world_size, on_cuda
+    def __init__(self, config: PretrainConfig, network: Network, machines: Machines) -> None:
+        self.config, self.network, self.machines = config, network, machines
+        self.world_size, self.on_cuda = machines.world_size, machines.on_cuda
         self.item = ITEM_BYTES[config.precision]
         """Bytes of a weight."""
         self._half = self.item < FLOAT_BYTES
         self._stage = config.zero.stage
         self._offloads = config.zero.offload_optimizer is not None
         self._whole = network.num_parameters
-        self.shard = self._whole if self._stage == 0 else -(-self._whole // world_size)
+        self.shard = self._whole if self._stage == 0 else -(-self._whole // self.world_size)
         """Elements of a rank's shard of master weights."""
         self._touched = min(self._whole, self.shard + network.largest)
         """Elements of all parameters that a rank of stage 1 or 2 has a share of."""
@@ -241,81 +271,69 @@ class Sharding:
         """Bytes in host memory: torch's allocator hands out pinned memory in powers of two."""
         return 1 << (size - 1).bit_length() if self.on_cuda and size > 0 else size
 
+    def device(self) -> DeviceMemory:
+        """Peak memory of a rank's device in a step of the phase with the longest samples."""
+        config, state, size = self.config, self.state(), self.config.batch.micro_batch_size
+        activations, inputs_bytes = self.network.activations(
+            size,
+            max(config.length_of(phase) for phase in config.phases),
+            recomputes=config.compute.gradient_checkpointing,
+        )
+        accumulated, gathered = self.accumulated(), self.gathered()
+        before = accumulated if config.batch.samples // (size * self.world_size) > 1 else 0
+        # Most activations are there before the first gradient is, and most gradients when they are gone.
+        begins = (activations.peak, before, gathered)
+        ends = (activations.working // 2, accumulated + self.backward(), gathered)
+        moments: dict[Moment, tuple[int, int, int]] = {
+            "forward and backward": max(begins, ends, key=sum),
+            "reduction": (0, self.reduction(), 0),
+            "update": (0, self.update(), 0),
+            "start": (0, 0, max(0, self.start() - state.device)),
+        }
+        moment = max(moments, key=lambda name: sum(moments[name]))
+        used, gradients, weights = moments[moment]
+        inputs = (PREFETCHED_BATCHES if self.on_cuda else 1) * inputs_bytes
+        teacher = self.item * self.network.teacher_elements
+        allocated = state.device + teacher + inputs + used + gradients + weights
+        several = COLLECTIVES_BYTES if self.world_size > 1 else 0
+        return DeviceMemory(
+            moment=moment,
+            weights=state.weights + teacher + weights,
+            master_weights=state.master_weights,
+            optimizer_state=state.optimizer_state,
+            average=state.average,
+            gradients=gradients + state.gradients,
+            activations=used,
+            inputs=inputs,
+            context=CONTEXT_BYTES + several if self.on_cuda else PROCESS_BYTES,
+            fragmentation=int(FRAGMENTATION * allocated) if self.on_cuda else 0,
+        )
 
-def device_memory(sharding: Sharding, activations: Activations, inputs_bytes: int) -> DeviceMemory:
-    """Peak memory of a rank's device in a step."""
-    config, state = sharding.config, sharding.state()
-    num_micro_batches = config.batch.samples // (config.batch.micro_batch_size * sharding.world_size)
-    accumulated, gathered = sharding.accumulated(), sharding.gathered()
-    before = accumulated if num_micro_batches > 1 else 0
-    # Most activations are there before the first gradient is, and most gradients when they are gone.
-    begins = (activations.peak, before, gathered)
-    ends = (activations.working // 2, accumulated + sharding.backward(), gathered)
-    moments: dict[Moment, tuple[int, int, int]] = {
-        "forward and backward": max(begins, ends, key=sum),
-        "reduction": (0, sharding.reduction(), 0),
-        "update": (0, sharding.update(), 0),
-        "start": (0, 0, max(0, sharding.start() - state.device)),
-    }
-    moment = max(moments, key=lambda name: sum(moments[name]))
-    used, gradients, weights = moments[moment]
-    inputs = (PREFETCHED_BATCHES if sharding.on_cuda else 1) * inputs_bytes
-    teacher = sharding.item * sharding.network.teacher_elements
-    allocated = state.device + teacher + inputs + used + gradients + weights
-    several = COLLECTIVES_BYTES if sharding.world_size > 1 else 0
-    return DeviceMemory(
-        moment=moment,
-        weights=state.weights + teacher + weights,
-        master_weights=state.master_weights,
-        optimizer_state=state.optimizer_state,
-        average=state.average,
-        gradients=gradients + state.gradients,
-        activations=used,
-        inputs=inputs,
-        context=CONTEXT_BYTES + several if sharding.on_cuda else PROCESS_BYTES,
-        fragmentation=int(FRAGMENTATION * allocated) if sharding.on_cuda else 0,
-    )
+    def host(self) -> HostMemory:
+        """Memory of one machine that its ranks take, besides what a CPU rank has as its device."""
+        ranks = self.machines.devices_per_node
+        copies = self.saved_bytes if self.config.checkpoint.asynchronous else 0
+        return HostMemory(
+            processes=ranks * (CUDA_PROCESS_BYTES if self.on_cuda else PROCESS_BYTES),
+            offloaded=ranks * self.state().host,
+            checkpoint_copies=ranks * copies,
+            start=ranks * FLOAT_BYTES * self._whole,
+        )
 
-
-def host_memory(sharding: Sharding, ranks_per_node: int) -> HostMemory:
-    """Memory of one machine that its ranks take, besides what a CPU rank has as its device."""
-    copies = sharding.saved_bytes if sharding.config.checkpoint.asynchronous else 0
-    return HostMemory(
-        processes=ranks_per_node * (CUDA_PROCESS_BYTES if sharding.on_cuda else PROCESS_BYTES),
-        offloaded=ranks_per_node * sharding.state().host,
-        checkpoint_copies=ranks_per_node * copies,
-        start=ranks_per_node * FLOAT_BYTES * sharding.network.num_parameters,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """Bytes of checkpoints."""
-
-    checkpoint: int
-    """One of them: DeepSpeed's files of all ranks, and the weights, and their average, as safetensors."""
-    kept: int | None
-    """Number that lies there at the end; None where the run's length is not known and some are kept for good."""
-    total: int | None
-    """All that are kept, and one that is being written."""
-    free: int | None
-    """Free where they will lie; None for other places than local directories."""
-
-
-def disk_of(config: PretrainConfig, sharding: Sharding) -> Disk:
-    """The disk that a run needs."""
-    whole = 4 * sharding.network.num_parameters
-    ranks = 1 if config.zero.stage == 0 else sharding.world_size
-    checkpoint = ranks * sharding.saved_bytes + whole + (whole if config.ema else 0)
-    kept = kept_checkpoints(config)
-    total = None if kept is None else (kept + 1) * checkpoint
-    place, free = config.checkpoint.directory or str(config.runs_dir), None
-    if not is_uri(place):
-        path = Path(place).absolute()
-        while not path.exists():
-            path = path.parent
-        free = shutil.disk_usage(path).free
-    return Disk(checkpoint, kept, total, free)
+    def disk(self) -> Disk:
+        """The disk that a run needs."""
+        config, whole = self.config, FLOAT_BYTES * self._whole
+        ranks = 1 if self._stage == 0 else self.world_size
+        checkpoint = ranks * self.saved_bytes + whole + (whole if config.ema else 0)
+        kept = kept_checkpoints(config)
+        total = None if kept is None else (kept + 1) * checkpoint
+        place, free = config.checkpoint.directory or str(config.runs_dir), None
+        if not is_uri(place):
+            path = Path(place).absolute()
+            while not path.exists():
+                path = path.parent
+            free = shutil.disk_usage(path).free
+        return Disk(checkpoint, kept, total, free)
 
 
 def kept_checkpoints(config: PretrainConfig) -> int | None:

@@ -1,33 +1,45 @@
-"""A plan: everything that `cloze plan` says of a run, and its advice for one that ran out of memory."""
+"""A plan: everything that `cloze plan` says of a run, alternatives to its configuration (ZeRO stages, offload, the
+largest micro-batch), and advice for a run that ran out of memory."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from cluster.node_load import memory
 from pipeline.engine.gpus import CPU, Gpu, find_gpu
-from pipeline.plan.choices import (
-    Machines,
-    Option,
-    cheapest,
-    chosen_option,
-    memory_findings,
-    options,
-    sharding_of,
-)
 from pipeline.plan.duration import Duration, StoreUse, duration_of, store_uses
-from pipeline.plan.memory import Disk, disk_of
-from pipeline.plan.network import make_network
+from pipeline.plan.memory import DeviceMemory, Disk, HostMemory, Machines, Sharding
+from pipeline.plan.network import Network, make_network
 from pipeline.run.config import PretrainConfig
-from pipeline.run.settings import must_be_multiple
+from pipeline.run.settings import OffloadConfig, ZeroConfig, must_be_multiple
 from pipeline.run.token_plan import UNBOUNDED_STEPS
 
 _GIB = 1 << 30
 _WORTHWHILE_EPOCHS, _USELESS_EPOCHS = 4, 40
 """Repeating text up to 4 times is about as good as new text, beyond 40 times it teaches nothing (Muennighoff et al.
 2023, section 6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A way to spread the state of training."""
+
+    name: str
+    """As people say it: `stage 2`, `stage 3, optimizer on the host`."""
+    settings: tuple[str, ...]
+    """The overrides to type for it."""
+    zero: ZeroConfig
+    memory: DeviceMemory
+    host: HostMemory
+    fits: bool
+    traffic: float
+    """Network bytes per rank, step and byte of weights, beside the bytes of plain data parallelism (Rajbhandari
+    et al. 2020, section 7)."""
+    micro_batch_size: int | None
+    """Largest that fits and divides a rank's samples; None where none fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +101,9 @@ def make_plan(
     chosen = chosen_option(config, network, machines)
     others = options(config, network, machines)
     duration = duration_of(config, network, gpu, machines.world_size, mfu)
-    disk = disk_of(config, sharding_of(config, network, machines))
+    disk = Sharding(config, network, machines).disk()
     stores = store_uses(config, duration)
-    best = cheapest(others)
+    best = next((each for each in others if each.fits), None)
     return Plan(
         name=config.name,
         objective=config.objective.kind,
@@ -167,6 +179,114 @@ def _advice(config: PretrainConfig, device_bytes: int | None) -> str:
     else:
         lines += memory_findings(config, machines, chosen, options(config, network, machines))
     return "\n".join(lines)
+
+
+def chosen_option(config: PretrainConfig, network: Network, machines: Machines) -> Option:
+    """The choice of the configuration itself."""
+    places = {"optimizer": config.zero.offload_optimizer, "weights": config.zero.offload_parameters}
+    offloaded = " and ".join(name for name, place in places.items() if place is not None)
+    name = f"stage {config.zero.stage}" + (f", {offloaded} on the host" if offloaded else "")
+    return _option(name, (), config, network, machines)
+
+
+def options(config: PretrainConfig, network: Network, machines: Machines) -> list[Option]:
+    """All ways to spread the state that the optimizer allows, from the least communication to the most."""
+    needs_whole, before = config.optimizer.NEEDS_WHOLE, config.zero
+    nothing = {"offload_optimizer": None, "offload_parameters": None}
+    undone = [f"zero.{name}=null" for name in nothing if getattr(before, name)]
+    ways: list[tuple[str, tuple[str, ...], dict[str, object]]] = [
+        (f"stage {stage}", (f"zero.stage={stage}", *undone), {"stage": stage})
+        for stage in ((0,) if needs_whole else (0, 1, 2, 3) if machines.world_size == 1 else (1, 0, 2, 3))
+    ]
+    if machines.on_cuda and not needs_whole:
+        on_host = OffloadConfig(device="cpu")
+        for stage in (1, 2, 3):
+            settings = (f"zero.stage={stage}", "zero.offload_optimizer.device=cpu")
+            offload = {"stage": stage, "offload_optimizer": on_host}
+            ways.append((f"stage {stage}, optimizer on the host", settings, offload))
+        settings = ("zero.stage=3", "zero.offload_optimizer.device=cpu", "zero.offload_parameters.device=cpu")
+        offload = {"stage": 3, "offload_optimizer": on_host, "offload_parameters": on_host}
+        ways.append(("stage 3, optimizer and weights on the host", settings, offload))
+    found = []
+    for name, settings, chosen in ways:
+        zero = before.model_copy(update=nothing | chosen)
+        found.append(_option(name, settings, config.model_copy(update={"zero": zero}), network, machines))
+    return found
+
+
+def _option(
+    name: str, settings: tuple[str, ...], way: PretrainConfig, network: Network, machines: Machines
+) -> Option:
+    sharding = Sharding(way, network, machines)
+    memory = sharding.device()
+    return Option(
+        name=name,
+        settings=settings,
+        zero=way.zero,
+        memory=memory,
+        host=sharding.host(),
+        fits=memory.total <= machines.device_bytes,
+        traffic=1.5 if way.zero.stage == 3 else 1.0,
+        micro_batch_size=largest_micro_batch(way, network, machines),
+    )
+
+
+def largest_micro_batch(config: PretrainConfig, network: Network, machines: Machines) -> int | None:
+    """The largest micro-batch that fits and divides what every rank gets of all global batches."""
+    sizes = [config.batch.samples, *(stage.samples for stage in config.batch.warmup)]
+    if any(size % machines.world_size for size in sizes):
+        return None
+    shares = [size // machines.world_size for size in sizes]
+    able = [size for size in range(1, min(shares) + 1) if not any(share % size for share in shares)]
+
+    def fits(rows: int) -> bool:
+        batch = config.batch.model_copy(update={"micro_batch_size": rows})
+        memory = Sharding(config.model_copy(update={"batch": batch}), network, machines).device()
+        return memory.total <= machines.device_bytes
+
+    # Memory grows with the samples.
+    count = bisect_left(able, True, key=lambda rows: not fits(rows))
+    return able[count - 1] if count else None
+
+
+def memory_findings(
+    config: PretrainConfig, machines: Machines, chosen: Option, others: Sequence[Option]
+) -> Iterator[str]:
+    """The sentences about memory."""
+    best = next((each for each in others if each.fits), None)
+    size = config.batch.micro_batch_size
+    if not chosen.fits:
+        needed, there = chosen.memory.total / _GIB, machines.device_bytes / _GIB
+        text = f"{needed:.1f} GiB do not fit into the {there:.1f} GiB of a device"
+        ways = []
+        if chosen.micro_batch_size is not None:
+            ways.append(f"batch.micro_batch_size={chosen.micro_batch_size}")
+        if best is not None:
+            ways.append(" ".join(best.settings))
+        state = chosen.memory.total - chosen.memory.activations
+        if not config.compute.gradient_checkpointing and state < machines.device_bytes:
+            ways.append("compute.gradient_checkpointing=true")
+        yield (
+            f"{text}; {'; or '.join(ways)} would help"
+            if ways
+            else f"{text}, whatever is sharded or offloaded"
+        )
+    elif chosen.fits and chosen.zero.offload_optimizer is not None:
+        without = next((each for each in others if each.fits and each.zero.offload_optimizer is None), None)
+        if without is not None:
+            yield f"offload is not needed and slows every update: {without.name} fits ({' '.join(without.settings)})"
+    elif chosen.fits and chosen.zero.stage == 3 and best is not None and best.zero.stage in (1, 2):
+        yield (
+            f"stage 3 is not needed and communicates half as much again: {best.name} fits"
+            f" ({' '.join(best.settings)})"
+        )
+    if chosen.fits and chosen.micro_batch_size is not None and chosen.micro_batch_size >= 2 * size:
+        yield (
+            f"a micro-batch of {chosen.micro_batch_size} samples fits, and {size} is set: larger ones are faster"
+            f" (batch.micro_batch_size={chosen.micro_batch_size})"
+        )
+    if config.compute.compile:
+        yield "torch.compile is not modelled: the figures here are an upper bound, it mostly needs less"
 
 
 def _batch_findings(config: PretrainConfig, machines: Machines) -> Iterator[str]:

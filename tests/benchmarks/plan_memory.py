@@ -148,14 +148,13 @@ def predict(case: Case) -> int:
     """Bytes that a plan expects PyTorch's allocator to hand out at most; on a CPU those of the host too."""
     import torch
 
-    from pipeline.plan.choices import Machines, memory_of, sharding_of
+    from pipeline.plan.memory import Machines, Sharding
     from pipeline.plan.network import make_network
 
     config, on_cuda = case.config(), torch.cuda.is_available()
     network = make_network(config, on_cuda=on_cuda)
-    machines = Machines(1, case.workers, 0, on_cuda)
-    host = 0 if on_cuda else sharding_of(config, network, machines).state().host
-    return memory_of(config, network, machines).allocated + host
+    sharding = Sharding(config, network, Machines(1, case.workers, 0, on_cuda))
+    return sharding.device().allocated + (0 if on_cuda else sharding.state().host)
 
 
 def measure(case: Case) -> int:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.plan.choices import Machines, chosen_option, memory_of, options
-from pipeline.plan.memory import Sharding, State
+from pipeline.plan.memory import Machines, Sharding, State
 from pipeline.plan.network import Network, make_network
+from pipeline.plan.plan import chosen_option, options
 from pipeline.run.config import PretrainConfig
 from tests.benchmarks.plan_memory import CASES, TOLERANCE, Case, measure, measure_known, predict
 
@@ -38,7 +38,7 @@ def network() -> Network:
 
 
 def state_of(network: Network, *overrides: str, ranks: int = 8) -> State:
-    return Sharding(planned(*overrides), network, ranks, on_cuda=True).state()
+    return Sharding(planned(*overrides), network, replace(GPUS, devices_per_node=ranks)).state()
 
 
 def test_each_higher_zero_stage_takes_less_state_on_eight_gpus(network: Network) -> None:
@@ -55,7 +55,8 @@ def test_each_higher_zero_stage_takes_less_state_on_eight_gpus(network: Network)
 
 def test_one_rank_gathers_no_weights_unless_they_are_on_the_host(network: Network) -> None:
     def gathered(*overrides: str, ranks: int) -> int:
-        return Sharding(planned("zero.stage=3", *overrides), network, ranks, on_cuda=True).gathered()
+        machines = replace(GPUS, devices_per_node=ranks)
+        return Sharding(planned("zero.stage=3", *overrides), network, machines).gathered()
 
     whole = 4 * network.num_parameters
     assert gathered(ranks=1) == 0
@@ -87,7 +88,7 @@ def test_largest_micro_batch_fits_and_the_next_one_does_not(network: Network) ->
 
     def needed(rows: int) -> int:
         batch = config.batch.model_copy(update={"micro_batch_size": rows})
-        return memory_of(config.model_copy(update={"batch": batch}), network, GPUS).total
+        return Sharding(config.model_copy(update={"batch": batch}), network, GPUS).device().total
 
     tight = replace(GPUS, device_bytes=needed(4) + (1 << 20))
     assert chosen_option(config, network, tight).micro_batch_size == 4
