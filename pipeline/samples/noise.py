@@ -21,14 +21,17 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def _mix(values: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser over a uint64 array, in place where possible."""
-    values = values ^ (values >> np.uint64(30))
-    values *= _MIX_1
-    values ^= values >> np.uint64(27)
-    values *= _MIX_2
-    values ^= values >> np.uint64(31)
-    return values
+_S30, _S27, _S31, _S11, _S32 = (np.uint64(shift) for shift in (30, 27, 31, 11, 32))
+
+
+@compiled_loop
+def mix(value: Any) -> Any:
+    """SplitMix64's finaliser of a uint64; its Python is that of an array, which is not changed."""
+    value = value ^ (value >> _S30)
+    value *= _MIX_1
+    value ^= value >> _S27
+    value *= _MIX_2
+    return value ^ (value >> _S31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Noise:
             else:
                 number = np.asarray(key).astype(np.uint64)
             with np.errstate(over="ignore"):
-                state = _mix((state ^ _mix(number + _GAMMA)) + _GAMMA)
+                state = mix.py_func((state ^ mix.py_func(number + _GAMMA)) + _GAMMA)
         return Noise(state)
 
     def bits(self) -> np.ndarray:
@@ -75,19 +78,6 @@ class Noise:
     def seed(self) -> int:
         """An integer in [0, 2**63), to seed a generator. Only for scalar noise."""
         return int(self.state >> np.uint64(1))
-
-
-_S30, _S27, _S31, _S11, _S32 = (np.uint64(shift) for shift in (30, 27, 31, 11, 32))
-
-
-@compiled_loop
-def mix(value: Any) -> Any:
-    """SplitMix64's finaliser."""
-    value ^= value >> _S30
-    value *= _MIX_1
-    value ^= value >> _S27
-    value *= _MIX_2
-    return value ^ (value >> _S31)
 
 
 @compiled_loop

@@ -75,7 +75,7 @@ class Packed:
     def sources_at(self, positions: np.ndarray, *, ahead: int = 0) -> np.ndarray | None:
         """[positions] int16 index of the source `ahead` places after each of some ascending positions in the flattened
         batch; None if sources were not asked for."""
-        return None if self.sources is None else self.sources.at(positions, ahead)
+        return None if self.sources is None else _look_up(*self.sources, positions, ahead)
 
 
 NO_SOURCE = -1
@@ -90,11 +90,6 @@ class TokenSources(NamedTuple):
     and of padding."""
     numbers: np.ndarray
     """[slices] int16 index of each slice's source, or `NO_SOURCE`."""
-
-    def at(self, positions: np.ndarray, ahead: int = 0) -> np.ndarray:
-        """The int16 indices of the sources `ahead` places ahead of positions of the flattened batch, which must be
-        ascending."""
-        return _look_up(self.begins, self.numbers, positions, ahead)
 
     @classmethod
     def merge(cls, parts: Sequence[TokenSources]) -> TokenSources:
@@ -150,7 +145,7 @@ def find_sources(
 
 @compiled_loop
 def _look_up(begins: np.ndarray, numbers: np.ndarray, positions: np.ndarray, ahead: int) -> np.ndarray:
-    """`TokenSources.at`: the positions of each slice are found by binary search, and filled in together."""
+    """`Packed.sources_at`: the positions of each slice are found by binary search, and filled in together."""
     found = np.empty(len(positions), dtype=np.int16)
     start = 0
     for k in range(len(begins)):
