@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from itertools import zip_longest
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -42,7 +42,7 @@ def _described(schema: JsonSchemaValue, cls: type) -> JsonSchemaValue:
     # Settings that may also be written in a short form have their properties in one of the alternatives.
     for each in (schema, *schema.get("anyOf", ())):
         for name, value in each.get("properties", {}).items():
-            if found.get(name):
+            if name in found:
                 value.setdefault("description", found[name])
     return schema
 
@@ -57,12 +57,10 @@ def _docstrings(module: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def _below_names(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, below in zip_longest(node.body, node.body[1:]):
+    for field, below in pairwise(node.body):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 yield name, inspect.cleandoc(text)
-            case ast.AnnAssign(target=ast.Name(id=name)), _:
-                yield name, ""
 
 
 KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(

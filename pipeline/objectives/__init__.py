@@ -1,6 +1,6 @@
 """Training objectives, one file each, by the `kind` of their settings; `base.Objective` says what an objective offers.
 
-`nsp` is a second term of those that read pairs. The loops that several share are in `kernels`.
+The loops that several share are in `kernels`.
 """
 
 from __future__ import annotations

@@ -138,6 +138,7 @@ class Objective(Config):
 
     NETWORKS: ClassVar[tuple[str, ...]]
     """Kinds of network (`model.network`) that can carry the objective."""
+    kind: str
 
     def reading(self, sequence_length: int) -> Reading:
         """The samples that it asks for; here any text, contiguous by default."""

@@ -13,9 +13,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from pipeline.objectives.bart_denoising import corrupt_texts
+from pipeline.objectives.bart_denoising import Infilling
 from pipeline.objectives.base import Batch
-from pipeline.objectives.encoder_decoder import Denoising
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed, Reading
@@ -29,21 +28,12 @@ _COUNTRIES = {
 _TAG = re.compile(r"[A-Za-z-]+_[A-Z]{2}")
 
 
-class MBartDenoising(Denoising):
+class MBartDenoising(Infilling):
     """mBART's objective."""
 
     kind: Literal["mbart_denoising"] = "mbart_denoising"
-    permute_sentences: float = Field(default=1.0, ge=0, le=1)
-    """Share of the sentences of a text that change places at random."""
     infilling_rate: float = Field(default=0.35, ge=0, le=1)
-    """Share of the words that are covered by spans, each replaced by one mask."""
     infilling_mean: float = Field(default=3.5, ge=0.1, le=100)
-    """Mean of the Poisson distribution of span lengths, in words; spans of length 0 are masks put between words."""
-    overlapping_spans: bool = False
-    """Whether spans may lie over each other, as in the released code (fairseq's denoising_dataset.py), which so covers
-    31% of the words in place of 35%."""
-    whole_words: bool = True
-    """Whether spans are measured in words; False measures them in tokens."""
 
     def reading(self, sequence_length: int) -> Reading:
         """Sentences up to the end of the document or of the sample, in one language."""
@@ -71,7 +61,7 @@ class MBartDenoising(Denoising):
             )
         of_rows = np.asarray([vocabulary[tag] for tag in tags], dtype=np.int64)[packed.langs]
         states = noise.at("mbart_denoising", packed.epochs, packed.sample_ids).bits()
-        return corrupt_texts(packed, states, self, vocabulary, tags=of_rows)
+        return self.corrupt_texts(packed, states, vocabulary, tags=of_rows)
 
 
 def language_tag(language: str) -> str:

@@ -11,13 +11,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from cluster.compiled_loop import compiled_loop
-from pipeline.objectives import nsp
 from pipeline.objectives.base import Batch, Objective, OutsideModels, Term, boundaries
 from pipeline.objectives.kernels.masking import (
     Masking,
@@ -29,6 +28,7 @@ from pipeline.objectives.kernels.masking import (
     write_positions,
 )
 from pipeline.objectives.vocabulary import Vocabulary
+from pipeline.samples.formats import PAIR_FORMATS, SINGLE_FORMATS
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed, Reading, Relation
 
@@ -49,7 +49,54 @@ class EncoderObjective(Objective):
         return ("<mask>",)
 
 
-class MaskedLM(EncoderObjective):
+class MaskingObjective(EncoderObjective):
+    """Hides tokens, and may also predict how the segments of a pair `<s> A </s> B </s>` belong together.
+
+    The first token of the pair predicts:
+
+    - `nsp`: does B follow A in the text, or is it random? (Devlin et al. 2019, section 3.1, task 2)
+    - `sop`: are A and B in the order of the text, or swapped? (Lan et al. 2020, section 3.1)
+
+    The relation is also the name of the loss term. Pairs are drawn in `pipeline/samples/formats/pairs.py`; the head is
+    `models.heads.PairHead`.
+    """
+
+    mask_share: float
+    random_share: float
+    pairs: Relation | None = None
+    """Also predict how the two segments of a pair belong together: next or random (`nsp`), in order or swapped
+    (`sop`). null reads plain text."""
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if self.mask_share + self.random_share > 1:
+            raise ValueError("mask_share + random_share must not exceed 1")
+        return self
+
+    def reading(self, sequence_length: int) -> Reading:
+        """Any text, contiguous by default; pairs of the wanted relation, where it is predicted."""
+        formats = SINGLE_FORMATS if self.pairs is None else PAIR_FORMATS
+        return Reading(formats, sequence_length, relation=self.pairs)
+
+    def pair_term(self) -> Mapping[str, Term]:
+        """The term of the relation, if it is predicted."""
+        return {} if self.pairs is None else {self.pairs: Term()}
+
+    def with_pairs(self, batch: Batch, packed: Packed) -> Batch:
+        """A batch with `segment_ids` [batch, length] and `pair_labels` [batch], int64, and a prediction for each row;
+        as it is where no relation is predicted."""
+        if self.pairs is None:
+            return batch
+        if packed.pair_labels is None or packed.segment_ids is None:
+            raise ValueError(
+                f"objective.pairs {self.pairs} cannot be predicted: the samples were read without pairs"
+            )
+        more = {"segment_ids": packed.segment_ids.astype(np.int64), "pair_labels": packed.pair_labels}
+        counts = {**batch.counts, self.pairs: len(packed.input_ids)}
+        return Batch({**batch.inputs, **more}, counts, batch.sources)
+
+
+class MaskedLM(MaskingObjective):
     """Masked language modelling."""
 
     kind: Literal["mlm"] = "mlm"
@@ -66,19 +113,6 @@ class MaskedLM(EncoderObjective):
     exceed the rate, and fall short of it if no word fits into the rest."""
     max_ngram: int = Field(default=3, ge=1, le=20)
     """Words of the longest n-gram."""
-    pairs: Relation | None = None
-    """Also predict how the two segments of a pair belong together: next or random (`nsp`), in order or swapped
-    (`sop`). null reads plain text."""
-
-    @model_validator(mode="after")
-    def _shares_fit(self) -> MaskedLM:
-        if self.mask_share + self.random_share > 1:
-            raise ValueError("mask_share + random_share must not exceed 1")
-        return self
-
-    def reading(self, sequence_length: int) -> Reading:
-        """Any text; contiguous by default. Pairs, where they are predicted."""
-        return nsp.reading(self.pairs, sequence_length)
 
     def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
         """Hide tokens: of the predicted positions 80% become `<mask>`, 10% a random token, 10% stay (by default).
@@ -90,22 +124,16 @@ class MaskedLM(EncoderObjective):
         epochs = packed.epochs if self.dynamic else np.zeros_like(packed.epochs)
         states = noise.at("mlm", epochs, packed.sample_ids).bits()
         masking = masking_of(vocabulary, self.rate, self.mask_share, self.random_share)
-        if self.units == "token":
-            hidden = mask_tokens(packed.input_ids, states, masking)
-        else:
+        spans = None
+        if self.units != "token":
             longest = self.max_ngram if self.units == "ngram" else 1
             lengths = cumulative(1.0 / np.arange(1, longest + 1))
             spans = Spans(lengths, max_tokens=packed.input_ids.shape[1], enclosed=False)
-            hidden = mask_spans(packed.input_ids, states, masking, spans)
-        input_ids, predicted_positions, targets = hidden
-        inputs = {"input_ids": input_ids, "predicted_positions": predicted_positions, "targets": targets}
-        inputs |= boundaries(packed) | nsp.inputs(self.pairs, packed)
-        counts = {"mlm": len(targets), **nsp.counts(self.pairs, packed)}
-        return Batch(inputs, counts, packed.sources_at(predicted_positions))
+        return self.with_pairs(masked_batch(packed, states, masking, spans), packed)
 
     def terms(self) -> Mapping[str, Term]:
         """Both terms have weight 1 (Devlin et al. 2019, appendix A.2: their losses are added)."""
-        return {"mlm": Term(is_likelihood=True, decides=True), **nsp.terms(self.pairs)}
+        return {"mlm": Term(is_likelihood=True, decides=True), **self.pair_term()}
 
     def build_model(self, config: TransformerConfig, outside: OutsideModels) -> MaskedLanguageModel:
         """An encoder with the masked-LM head, and the head for pairs where they are predicted."""
@@ -134,15 +162,24 @@ def cumulative(weights: np.ndarray) -> np.ndarray:
     return sums
 
 
+def masked_batch(packed: Packed, states: np.ndarray, masking: Masking, spans: Spans | None = None) -> Batch:
+    """The batch of the term `mlm`, whose first three arguments are those that `mask_rows` gives."""
+    input_ids, predicted_positions, targets = mask_rows(packed.input_ids, states, masking, spans)
+    inputs = {"input_ids": input_ids, "predicted_positions": predicted_positions, "targets": targets}
+    sources = packed.sources_at(predicted_positions)
+    return Batch({**inputs, **boundaries(packed)}, {"mlm": len(targets)}, sources)
+
+
 @compiled_loop
-def mask_tokens(
-    input_ids: np.ndarray, states: np.ndarray, masking: Masking
+def mask_rows(
+    input_ids: np.ndarray, states: np.ndarray, masking: Masking, spans: Spans | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hide single tokens.
+    """Hide single tokens, or words or n-grams.
 
     Args:
         input_ids: [batch, length] uint32.
         states: [batch] uint64 noise of each row.
+        spans: lengths of words or n-grams; None for single tokens. numba compiles each way by itself.
 
     Returns:
         The ids that the network reads [batch, length], the ascending predicted positions in the flattened batch
@@ -150,26 +187,13 @@ def mask_tokens(
     """
     length = input_ids.shape[1]
     positions = empty_positions(input_ids, masking)
-    found = 0
-    for row in range(len(input_ids)):
-        chosen = choose_tokens(input_ids[row], states[row], masking)
-        found = write_positions(chosen, row * length, positions, found)
-    positions = positions[:found]
-    corrupted, targets = hide_tokens(input_ids, positions, positions, states, masking)
-    return corrupted, positions, targets
-
-
-@compiled_loop
-def mask_spans(
-    input_ids: np.ndarray, states: np.ndarray, masking: Masking, spans: Spans
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hide words or n-grams; arguments and results as in `mask_tokens`."""
-    length = input_ids.shape[1]
-    positions = empty_positions(input_ids, masking)
     anywhere = np.zeros(length + 1, dtype=np.bool_)
     found = 0
     for row in range(len(input_ids)):
-        chosen = choose_spans(input_ids[row], anywhere, states[row], masking, spans)
+        if spans is None:
+            chosen = choose_tokens(input_ids[row], states[row], masking)
+        else:
+            chosen = choose_spans(input_ids[row], anywhere, states[row], masking, spans)
         found = write_positions(chosen, row * length, positions, found)
     positions = positions[:found]
     corrupted, targets = hide_tokens(input_ids, positions, positions, states, masking)

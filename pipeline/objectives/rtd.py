@@ -15,9 +15,8 @@ from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import Config
-from pipeline.objectives import nsp
-from pipeline.objectives.base import Batch, OutsideModels, Term, boundaries
-from pipeline.objectives.mlm import EncoderObjective, mask_tokens, masking_of
+from pipeline.objectives.base import Batch, OutsideModels, Term
+from pipeline.objectives.mlm import EncoderObjective, masked_batch, masking_of
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
@@ -57,17 +56,10 @@ class ReplacedTokenDetection(EncoderObjective):
         """Put masks on round(rate * maskable) tokens of each row; all tokens but padding are judged."""
         states = noise.at("rtd", packed.epochs, packed.sample_ids).bits()
         masking = masking_of(vocabulary, self.rate, self.mask_share, random_share=0.0)
-        input_ids, predicted_positions, targets = mask_tokens(packed.input_ids, states, masking)
+        batch = masked_batch(packed, states, masking)
         token_positions = np.flatnonzero(packed.input_ids != vocabulary["pad"])
-        inputs = {
-            "input_ids": input_ids,
-            "predicted_positions": predicted_positions,
-            "targets": targets,
-            "token_positions": token_positions,
-        }
-        inputs |= boundaries(packed) | nsp.inputs(None, packed)
-        counts = {"mlm": len(targets), "rtd": len(token_positions)}
-        return Batch(inputs, counts, packed.sources_at(predicted_positions))
+        counts = {**batch.counts, "rtd": len(token_positions)}
+        return Batch({**batch.inputs, "token_positions": token_positions}, counts, batch.sources)
 
     def terms(self) -> Mapping[str, Term]:
         """The generator's loss, and the discriminator's, which decides: the generator is thrown away."""

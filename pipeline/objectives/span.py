@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from cluster.compiled_loop import compiled_loop
-from pipeline.objectives import nsp
 from pipeline.objectives.base import Batch, OutsideModels, Term, boundaries
 from pipeline.objectives.kernels.masking import (
     Masking,
@@ -28,17 +27,17 @@ from pipeline.objectives.kernels.masking import (
     hide_tokens,
     write_positions,
 )
-from pipeline.objectives.mlm import EncoderObjective, cumulative, masking_of
+from pipeline.objectives.mlm import MaskingObjective, cumulative, masking_of
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import Packed, Reading, Relation
+from pipeline.samples.packed import Packed
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig
     from models.span_boundary import SpanBoundaryLanguageModel
 
 
-class SpanMasking(EncoderObjective):
+class SpanMasking(MaskingObjective):
     """SpanBERT's objective."""
 
     kind: Literal["span"] = "span"
@@ -59,19 +58,6 @@ class SpanMasking(EncoderObjective):
     """Share of the spans that become random tokens; the rest stay as they are."""
     boundary: bool = True
     """Whether there is the span boundary objective; False is the paper's comparison with masking alone."""
-    pairs: Relation | None = None
-    """Also predict how the two segments of a pair belong together, as in the paper's comparison with two sequences;
-    null reads plain text."""
-
-    @model_validator(mode="after")
-    def _shares_fit(self) -> SpanMasking:
-        if self.mask_share + self.random_share > 1:
-            raise ValueError("mask_share + random_share must not exceed 1")
-        return self
-
-    def reading(self, sequence_length: int) -> Reading:
-        """Plain text; contiguous by default."""
-        return nsp.reading(self.pairs, sequence_length)
 
     def corrupt(self, packed: Packed, noise: Noise, vocabulary: Vocabulary) -> Batch:
         """Hide spans of whole words. Where a piece is cut, its last word stays: nothing after it could enclose a
@@ -95,14 +81,13 @@ class SpanMasking(EncoderObjective):
         for name in (name for name in inputs if name.endswith("_positions")):
             is_read.reshape(-1)[inputs[name]] = True
         inputs["read_positions"] = np.flatnonzero(is_read)
-        inputs |= boundaries(packed) | nsp.inputs(self.pairs, packed)
         sources = packed.sources_at(hidden.predicted_positions)
-        return Batch(inputs, counts | nsp.counts(self.pairs, packed), sources)
+        return self.with_pairs(Batch(inputs | boundaries(packed), counts, sources), packed)
 
     def terms(self) -> Mapping[str, Term]:
         """The sum of both losses (Joshi et al. 2020, equation 1)."""
         boundary = {"sbo": Term(is_likelihood=True)} if self.boundary else {}
-        return {"mlm": Term(is_likelihood=True, decides=True), **boundary, **nsp.terms(self.pairs)}
+        return {"mlm": Term(is_likelihood=True, decides=True), **boundary, **self.pair_term()}
 
     def build_model(self, config: TransformerConfig, outside: OutsideModels) -> SpanBoundaryLanguageModel:
         """An encoder with the masked-LM head and the span boundary head."""

@@ -54,11 +54,7 @@ class SpanCorruption(Denoising):
         Raises:
             ConfigError: a text could have more spans than there are sentinels.
         """
-        denoisers = self._denoisers()
-        raw = raw_length(denoisers, sequence_length)
-        require_sentinels(denoisers, raw, self.num_sentinels - self.final_sentinel)
-        positions = longest_text(denoisers, raw) + self.final_sentinel
-        return Reading(SINGLE_FORMATS, raw + 1, positions=positions)
+        return reading_of(self._denoisers(), sequence_length, self.num_sentinels, self.final_sentinel)
 
     def extra_tokens(self, languages: Sequence[str]) -> tuple[str, ...]:
         """The sentinels; `<extra_id_0>` is the last id, as in T5's vocabulary."""
@@ -142,44 +138,37 @@ def longest(denoisers: Denoisers, number: int, raw: int) -> tuple[int, int]:
     return raw - hidden + spans + 1 + mode, hidden + spans + 1
 
 
-def raw_length(denoisers: Denoisers, sequence_length: int) -> int:
-    """The most raw tokens that give the encoder at most `sequence_length`, whichever the denoiser (as T5's
-    `random_spans_helper`); at least 3."""
+def reading_of(
+    denoisers: Denoisers, sequence_length: int, num_sentinels: int, final_sentinel: bool = False
+) -> Reading:
+    """Rows of the most raw tokens that give the encoder at most `sequence_length`, whichever the denoiser (as T5's
+    `random_spans_helper`), and one more column; at least 3 raw tokens.
+
+    Raises:
+        ConfigError: a text could have more spans than there are sentinels.
+    """
+
+    def lengths(raw: int) -> list[tuple[int, int]]:
+        return [longest(denoisers, number, raw) for number in range(len(denoisers.rates))]
 
     def fits(raw: int) -> bool:
-        return all(
-            longest(denoisers, number, raw)[0] <= sequence_length for number in range(len(denoisers.rates))
-        )
+        return all(source <= sequence_length for source, _ in lengths(raw))
 
-    fitting, above = 3, 4
+    raw, above = 3, 4
     while fits(above):
-        fitting, above = above, 2 * above
-    while above - fitting > 1:
-        middle = (fitting + above) // 2
-        fitting, above = (middle, above) if fits(middle) else (fitting, middle)
-    return fitting
-
-
-def longest_text(denoisers: Denoisers, raw: int) -> int:
-    """Most tokens that the encoder reads or the decoder writes of a text of `raw` tokens."""
-    return max(max(longest(denoisers, number, raw)) for number in range(len(denoisers.rates)))
-
-
-def require_sentinels(denoisers: Denoisers, raw: int, num_sentinels: int) -> None:
-    """Raises:
-    ConfigError: a text of `raw` tokens has more spans than there are sentinels.
-    """
-    needed = max(
-        1 if suffix else span_counts.py_func(raw, rate, mean)[1]
-        for rate, mean, suffix in zip(
-            denoisers.rates, denoisers.mean_lengths, denoisers.is_suffix, strict=True
-        )
-    )
-    if needed > num_sentinels:
+        raw, above = above, 2 * above
+    while above - raw > 1:
+        middle = (raw + above) // 2
+        raw, above = (middle, above) if fits(middle) else (raw, middle)
+    counts = zip(denoisers.rates, denoisers.mean_lengths, denoisers.is_suffix, strict=True)
+    spans = max(1 if suffix else span_counts.py_func(raw, rate, mean)[1] for rate, mean, suffix in counts)
+    if (missing := spans + final_sentinel - num_sentinels) > 0:
         raise ConfigError(
-            f"Samples of {raw} tokens have {needed} spans, but there are sentinels for {num_sentinels}.",
-            next_step=f"raise objective.num_sentinels by {needed - num_sentinels}, or lower batch.sequence_length",
+            f"Samples of {raw} tokens have {spans} spans, but there are sentinels for"
+            f" {num_sentinels - final_sentinel}.",
+            next_step=f"raise objective.num_sentinels by {missing}, or lower batch.sequence_length",
         )
+    return Reading(SINGLE_FORMATS, raw + 1, positions=max(map(max, lengths(raw))) + final_sentinel)
 
 
 def sentinel_texts(count: int) -> tuple[str, ...]:

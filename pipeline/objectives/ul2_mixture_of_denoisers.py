@@ -18,14 +18,11 @@ from pipeline.objectives.encoder_decoder import Denoising
 from pipeline.objectives.kernels.span_noise import Denoisers, target_lengths
 from pipeline.objectives.t5_span_corruption import (
     corrupt_spans,
-    longest_text,
-    raw_length,
-    require_sentinels,
+    reading_of,
     sentinel_texts,
     span_tokens,
 )
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.samples.formats import SINGLE_FORMATS
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed, Reading
 
@@ -79,9 +76,7 @@ class MixtureOfDenoisers(Denoising):
             ConfigError: a text could have more spans than there are sentinels.
         """
         denoisers = self._denoisers(dict.fromkeys(MODE_TOKENS.values(), 0))
-        raw = raw_length(denoisers, sequence_length)
-        require_sentinels(denoisers, raw, self.num_sentinels)
-        return Reading(SINGLE_FORMATS, raw + 1, positions=longest_text(denoisers, raw))
+        return reading_of(denoisers, sequence_length, self.num_sentinels)
 
     def extra_tokens(self, languages: Sequence[str]) -> tuple[str, ...]:
         """Mode tokens, then the sentinels; `<extra_id_0>` is the last id, as in T5's vocabulary."""
