@@ -311,10 +311,10 @@ def _file_lines(root: Node) -> Iterator[str]:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        waiting += reversed(node.artefacts)
+        waiting += reversed(node.inputs.artefacts.values())
         if node.num_files:
             yield f"\nfiles of {node.kind} {node.uri}:\n"
-            yield from (f"{file.fingerprint}  {file.kind} {file.uri}\n" for file in node.files)
+            yield from (f"{file.fingerprint}  {file.kind} {file.uri}\n" for file in node.inputs.files())
 
 
 def _print_tree(root: Node, *, listed: bool) -> None:
@@ -339,7 +339,7 @@ def _print_tree(root: Node, *, listed: bool) -> None:
         if node.problem:
             text.append(visible(f"\n  {node.problem}"), "red")
         tree = Tree(text) if parent is None else parent.add(text)
-        for child in node.artefacts:
+        for child in node.inputs.artefacts.values():
             add(child, tree)
         if node.num_files:
             tree.add(Text(visible("\n".join(_files_in_short(node, listed=listed)))))
@@ -353,7 +353,7 @@ def _files_in_short(node: Node, *, listed: bool) -> Iterator[str]:
     """The number of a node's files by kind, the size of their texts, and the names of the first."""
     counts = (
         f"{count:,} {kind.replace('-', ' ')}{'s' if count > 1 else ''}"
-        for kind, count in node.kinds_of_files.items()
+        for kind, count in node.inputs.kinds_of_files().items()
     )
     text_bytes = sum(stats.get("text_bytes", 0) for stats in node.facts.get("sources", {}).values())
     size = f", {text_bytes:,} bytes of text" if text_bytes else ""
@@ -361,7 +361,7 @@ def _files_in_short(node: Node, *, listed: bool) -> Iterator[str]:
         ", ".join(counts) + size + (", listed below" if listed else " (--files lists them with their hashes)")
     )
     if not listed:
-        yield from (f"  {file.uri}" for file in islice(node.files, _FIRST_FILES))
+        yield from (f"  {file.uri}" for file in islice(node.inputs.files(), _FIRST_FILES))
         if node.num_files > _FIRST_FILES:
             yield "  ..."
 

@@ -43,6 +43,47 @@ RUN_KIND = "run"
 MODEL_KIND = "hugging-face-directory"
 
 
+class InputNodes(Columns["Node"]):
+    """The inputs of an artefact, maybe a million files: a file's node is made when it is asked for."""
+
+    __slots__ = ("_entries", "artefacts")
+
+    def __init__(self, entries: InputEntries, artefacts: Mapping[int, Node]) -> None:
+        self._entries = entries
+        self.artefacts = artefacts
+        """The inputs that are no files, by the place of their entries."""
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> InputNodes:
+        """Artefacts alone."""
+        entries = [InputEntry(kind=one.kind, uri=one.uri, fingerprint=one.fingerprint) for one in nodes]
+        return cls(InputEntries.of(entries), dict(enumerate(nodes)))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def item(self, place: int) -> Node:
+        """The input at a place."""
+        if (found := self.artefacts.get(place)) is not None:
+            return found
+        entry = self._entries[place]
+        return Node(entry.kind, entry.uri, entry.fingerprint)
+
+    def kinds_of_files(self) -> Counter[str]:
+        """How many are files, which have no ancestry, by their kind."""
+        return Counter(filter(_is_file, self._entries.kinds()))
+
+    def files(self) -> Iterator[Node]:
+        """The files, one after the other."""
+        entries = self._entries
+        for kind, uri, fingerprint in zip(entries.kinds(), entries.uris, entries.fingerprints, strict=True):
+            if _is_file(kind):
+                yield Node(kind, uri, fingerprint)
+
+
+NO_INPUTS = InputNodes(InputEntries.of([]), {})
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One thing in the ancestry."""
@@ -56,8 +97,7 @@ class Node:
     """The damage, or why the ancestry cannot be followed further."""
     facts: dict[str, Any] = field(default_factory=dict)
     """How it was made: of a checkpoint and a run, how training went; of others, their settings and who made them."""
-    inputs: Sequence[Node] = ()
-    """Nodes that it was made of; `InputNodes` for an artefact."""
+    inputs: InputNodes = NO_INPUTS
 
     @property
     def own(self) -> dict[str, Any]:
@@ -70,61 +110,9 @@ class Node:
         return self.own | {"inputs": [node.as_dict() for node in self.inputs]}
 
     @property
-    def artefacts(self) -> list[Node]:
-        """The inputs that are no files."""
-        if isinstance(self.inputs, InputNodes):
-            return [*self.inputs.artefacts.values()]
-        return [node for node in self.inputs if not _is_file(node.kind)]
-
-    @property
     def num_files(self) -> int:
-        """How many of the inputs are files, which have no ancestry."""
-        return len(self.inputs) - len(self.artefacts)
-
-    @property
-    def kinds_of_files(self) -> Counter[str]:
-        """How many of the inputs are files, by their kind."""
-        kinds = self.inputs.kinds() if isinstance(self.inputs, InputNodes) else (x.kind for x in self.inputs)
-        return Counter({kind: count for kind, count in Counter(kinds).items() if _is_file(kind)})
-
-    @property
-    def files(self) -> Iterator[Node]:
-        """The inputs that are files."""
-        if isinstance(self.inputs, InputNodes):
-            return self.inputs.files()
-        return (node for node in self.inputs if _is_file(node.kind))
-
-
-class InputNodes(Columns[Node]):
-    """The inputs of an artefact, maybe a million files: a file's node is made when it is asked for."""
-
-    __slots__ = ("_entries", "artefacts")
-
-    def __init__(self, entries: InputEntries, artefacts: Mapping[int, Node]) -> None:
-        self._entries = entries
-        self.artefacts = artefacts
-        """By the place of their entries."""
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def item(self, place: int) -> Node:
-        """The input at a place."""
-        if (found := self.artefacts.get(place)) is not None:
-            return found
-        entry = self._entries[place]
-        return Node(entry.kind, entry.uri, entry.fingerprint)
-
-    def kinds(self) -> Iterator[str]:
-        """The kind of every input."""
-        return self._entries.kinds()
-
-    def files(self) -> Iterator[Node]:
-        """The files, one after the other."""
-        entries = self._entries
-        for kind, uri, fingerprint in zip(entries.kinds(), entries.uris, entries.fingerprints, strict=True):
-            if _is_file(kind):
-                yield Node(kind, uri, fingerprint)
+        """How many of the inputs are files."""
+        return len(self.inputs) - len(self.inputs.artefacts)
 
 
 def _is_file(kind: str) -> bool:
@@ -206,7 +194,9 @@ def _run_node(run: RunDirectory, search: _Search) -> Node:
     except (ReferenceNotFoundError, CorruptArtefactError):
         inputs = [_store_node(as_place(store["path"]), search) for store in StoredSettings.of(run).stores]
     note = f"step {facts['step']:,}" + (f", {facts['state']}" if "state" in facts else "")
-    return Node(RUN_KIND, str(run.path), run.info.run_id, note=note, facts=facts, inputs=inputs)
+    return Node(
+        RUN_KIND, str(run.path), run.info.run_id, note=note, facts=facts, inputs=InputNodes.of(inputs)
+    )
 
 
 def _store_node(place: Place, search: _Search) -> Node:

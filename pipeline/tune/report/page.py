@@ -200,7 +200,8 @@ def confusion(lines: Sequence[Line], labels: Sequence[str]) -> Confusion:
 
 def split_files(node: Node) -> tuple[list[Node], list[Node], int]:
     """Artefacts among a node's inputs, its first files, and the number of its files."""
-    return node.artefacts, list(islice(node.files, MOST_FILES)), node.num_files
+    inputs = node.inputs
+    return list(inputs.artefacts.values()), list(islice(inputs.files(), MOST_FILES)), node.num_files
 
 
 def _result(opened: ScoresDirectory, row: SummaryRow) -> Result:
