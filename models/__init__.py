@@ -1,6 +1,6 @@
 """Networks in plain PyTorch, and their Hugging Face directories.
 
-    config               the shape of a network
+    config, fields       the shape of a network; what the fields of all configurations allow
     transformer          one layer, the stack of layers, and the choice of the attention kernel
     attention, embeddings, functional    parts of a layer, with the cache of keys and values; positions; norms, dropout
     layout               places of the tokens of a batch: packed, padded, cached

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from models.elmo.config import ElmoConfig
+from models.fields import at_least, field_problems
 
 Network = Literal["encoder", "decoder", "encoder_decoder"]
 Norm = Literal["post", "pre"]
@@ -122,8 +123,7 @@ class TransformerConfig:
     normalisation (ModernBERT), or with ReLU (DistilBERT)."""
 
     def __post_init__(self) -> None:
-        problems = [*self._integer_problems(), *self._number_problems(), *self._choice_problems()]
-        problems = problems or [*self._fit_problems()]
+        problems = field_problems(self, {"num_segments": at_least(0)}) or self._fit_problems()
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -177,69 +177,6 @@ class TransformerConfig:
             )
         return self.vocab_size
 
-    def _integer_problems(self) -> list[str]:
-        required = ("num_layers", "hidden_size", "num_heads", "intermediate_size", "max_positions")
-        optional = (
-            "vocab_size",
-            "num_decoder_layers",
-            "num_key_value_heads",
-            "attention_head_size",
-            "embedding_size",
-            "local_window",
-        )
-        names = [*required, "relative_buckets", "relative_max_distance", "global_every"]
-        names += [name for name in optional if getattr(self, name) is not None]
-        problems = [
-            f"{name} must be a whole number of at least 1, not {value!r}"
-            for name in names
-            if not _is_whole(value := getattr(self, name)) or value < 1
-        ]
-        if not _is_whole(self.num_segments) or self.num_segments < 0:
-            problems.append(f"num_segments must be a whole number of at least 0, not {self.num_segments!r}")
-        return problems
-
-    def _number_problems(self) -> list[str]:
-        problems = []
-        probabilities = ["dropout", "attention_dropout", "activation_dropout", "output_dropout"]
-        probabilities += ["attention_output_dropout"] if self.attention_output_dropout is not None else []
-        for name in probabilities:
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 <= value < 1:
-                problems.append(f"{name} must be a probability in [0, 1), not {value!r}")
-        names = ["norm_eps", "initializer_std", "rotary_base"]
-        names += [
-            name
-            for name in ("local_rotary_base", "position_std", "initializer_cut")
-            if getattr(self, name) is not None
-        ]
-        for name in names:
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 < value < float("inf"):
-                problems.append(f"{name} must be a number above 0, not {value!r}")
-        return problems
-
-    def _choice_problems(self) -> list[str]:
-        switches = (
-            *("embedding_norm", "first_norm", "biases", "gated", "scale_attention", "scale_embeddings"),
-            *("scale_logits", "tie_embeddings"),
-        )
-        choices: dict[str, tuple[Any, ...]] = {
-            "network": get_args(Network),
-            "positions": get_args(Positions),
-            "norm": get_args(Norm),
-            "norm_kind": get_args(NormKind),
-            "activation": get_args(Activation),
-            "initializer": get_args(Initializer),
-            "prediction_activation": get_args(Activation),
-            "classification_head": get_args(ClassificationStyle),
-            **dict.fromkeys(switches, (True, False)),
-        }
-        return [
-            f"{name} must be one of {', '.join(map(str, allowed))}, not {getattr(self, name)!r}"
-            for name, allowed in choices.items()
-            if getattr(self, name) not in allowed
-        ]
-
     def _fit_problems(self) -> list[str]:
         """Values that are allowed alone and not together."""
         problems = []
@@ -275,10 +212,6 @@ class TransformerConfig:
 
 NetworkConfig: TypeAlias = TransformerConfig | ElmoConfig
 """The shape of any network."""
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 Combination = Literal["last", "layer", "sum_last_four", "concat_last_four", "sum_all", "scalar_mix"]

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from models.fields import at_least, field_problems, is_whole
+
 SHIFT = 1
 """Id of byte 0; id 0 is kept for places without a word."""
 SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, PADDING = (SHIFT + 256 + number for number in range(5))
@@ -85,36 +87,20 @@ class ElmoConfig:
     """Probability, in [0, 1), of dropping the inputs of each LSTM layer and of the softmax."""
 
     def __post_init__(self) -> None:
-        least = {
-            **dict.fromkeys(("character_size", "projection_size", "num_layers", "cell_size"), 1),
-            "num_highway_layers": 0,
-            "max_characters": 3,
-        }
-        least |= {} if self.vocab_size is None else {"vocab_size": 1}
-        problems = [
-            f"{name} must be a whole number of at least {limit}, not {value!r}"
-            for name, limit in least.items()
-            if not _is_whole(value := getattr(self, name)) or value < limit
-        ]
+        problems = field_problems(self, {"num_highway_layers": at_least(0), "max_characters": at_least(3)})
         if not self.filters or not all(
-            len(each) == 2 and all(_is_whole(number) and number > 0 for number in each)
+            len(each) == 2 and all(is_whole(number) and number > 0 for number in each)
             for each in self.filters
         ):
             problems.append(
                 f"filters must be pairs of whole numbers above 0, [width, number], not {self.filters!r}"
             )
-        elif _is_whole(self.max_characters):
+        elif is_whole(self.max_characters):
             widest = max(width for width, _ in self.filters)
             if widest > self.max_characters:
                 problems.append(
                     f"filters has width {widest}, but max_characters is {self.max_characters}; raise max_characters"
                 )
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            problems.append(f"dropout must be a probability in [0, 1), not {self.dropout!r}")
-        for name in ("cell_clip", "projection_clip"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int | float) or not value > 0):
-                problems.append(f"{name} must be a number above 0 or null, not {value!r}")
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -140,7 +126,3 @@ class ElmoConfig:
                 "dataclasses.replace(config, vocab_size=...)"
             )
         return self.vocab_size
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from models.fields import POSITIVE, Rule, at_least, field_problems, is_number, is_whole
+
 
 @dataclass(frozen=True)
 class GenerationConfig:
@@ -66,8 +68,7 @@ class GenerationConfig:
     """Tokens that are never written."""
 
     def __post_init__(self) -> None:
-        problems = self._single_problems()
-        problems = problems or [*self._fit_problems()]
+        problems = self._single_problems() or self._fit_problems()
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -92,32 +93,18 @@ class GenerationConfig:
 
     def _single_problems(self) -> list[str]:
         """Values that are not allowed whatever the others are."""
-        least = {"num_beams": 1, "num_return_sequences": 1, "min_new_tokens": 0, "min_length": 0}
-        least["no_repeat_ngram_size"] = 0
-        optional = ("max_new_tokens", "max_length", "top_k")
-        least |= {name: 1 for name in optional if getattr(self, name) is not None}
-        problems = [
-            f"{name} must be a whole number of at least {low}, not {value!r}"
-            for name, low in least.items()
-            if not _is_whole(value := getattr(self, name)) or value < low
-        ]
-        if not _is_whole(self.seed):
-            problems.append(f"seed must be a whole number, not {self.seed!r}")
-        for name in ("temperature", "repetition_penalty"):
-            if not _is_number(value := getattr(self, name)) or value <= 0:
-                instead = self.do_sample and name == "temperature"
-                remedy = "; for the most probable token set do_sample: false" if instead else ""
-                problems.append(f"{name} must be a number above 0, not {value!r}{remedy}")
-        if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
-            problems.append(f"top_p must be a probability in (0, 1], not {self.top_p!r}")
-        if not _is_number(self.length_penalty):
-            problems.append(f"length_penalty must be a finite number, not {self.length_penalty!r}")
-        if self.early_stopping not in (True, False, "never"):
-            problems.append(f"early_stopping must be true, false or never, not {self.early_stopping!r}")
-        return problems + [
-            f"{name} must be a token id of at least 0, not {token!r}"
-            for name, token in self.token_ids.items()
-            if not _is_whole(token) or token < 0
+        from_zero = ("min_new_tokens", "min_length", "no_repeat_ngram_size", *self.token_ids)
+        remedy = " (for the most probable token set do_sample: false)" if self.do_sample else ""
+        rules = dict.fromkeys(from_zero, at_least(0)) | {
+            "seed": Rule(is_whole, "a whole number"),
+            "length_penalty": Rule(is_number, "a finite number"),
+            "temperature": POSITIVE._replace(said=f"{POSITIVE.said}{remedy}"),
+            "top_p": Rule(lambda value: is_number(value) and 0 < value <= 1, "a probability in (0, 1]"),
+        }
+        return field_problems(self, rules) + [
+            f"suppress_tokens must hold whole numbers of at least 0, not {token!r}"
+            for token in self.suppress_tokens
+            if not at_least(0).allows(token)
         ]
 
     def _fit_problems(self) -> list[str]:
@@ -141,11 +128,3 @@ class GenerationConfig:
                 f"suppress_tokens holds {both}, which a forced token needs; leave one of them out"
             )
         return problems
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")

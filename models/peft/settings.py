@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from models.config import Activation
+from models.fields import field_problems
 
 Target = Literal["query", "key", "value", "output", "gate", "up", "down"]
 Placement = Literal["houlsby", "pfeiffer", "parallel"]
@@ -34,14 +35,11 @@ class LoraSettings:
     `up`, `down` and, in a gated feed-forward block, `gate`."""
 
     def __post_init__(self) -> None:
-        _require(self.rank >= 1, f"rank must be at least 1, not {self.rank}")
-        _require(self.alpha > 0, f"alpha must be above 0, not {self.alpha}")
-        _require(0 <= self.dropout < 1, f"dropout must be a probability in [0, 1), not {self.dropout}")
-        wrong = [name for name in self.targets if name not in get_args(Target)]
-        _require(
-            not wrong and len(self.targets) > 0,
-            f"targets must be some of {', '.join(get_args(Target))}, not {list(self.targets)}",
-        )
+        _check(self)
+        if not self.targets or not set(self.targets) <= set(get_args(Target)):
+            raise ValueError(
+                f"targets must be some of {', '.join(get_args(Target))}, not {list(self.targets)}"
+            )
 
     @property
     def scale(self) -> float:
@@ -77,9 +75,7 @@ class AdapterSettings:
     """Whether the normalisations of the layers are also trained, as in the paper; with `houlsby`."""
 
     def __post_init__(self) -> None:
-        _require(self.size >= 1, f"size must be at least 1, not {self.size}")
-        _require(self.scale > 0, f"scale must be above 0, not {self.scale}")
-        _require(0 <= self.dropout < 1, f"dropout must be a probability in [0, 1), not {self.dropout}")
+        _check(self)
 
 
 @dataclass(frozen=True)
@@ -102,11 +98,7 @@ class PrefixSettings:
     keys and values themselves."""
 
     def __post_init__(self) -> None:
-        _require(self.length >= 1, f"length must be at least 1, not {self.length}")
-        _require(
-            self.bottleneck is None or self.bottleneck >= 1,
-            f"bottleneck must be at least 1 or None, not {self.bottleneck}",
-        )
+        _check(self)
 
 
 @dataclass(frozen=True)
@@ -165,6 +157,6 @@ class MamSettings:
 PeftSettings: TypeAlias = LoraSettings | AdapterSettings | PrefixSettings | BitFitSettings | MamSettings
 
 
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise ValueError(message)
+def _check(settings: PeftSettings) -> None:
+    if problems := field_problems(settings):
+        raise ValueError("; ".join(problems))

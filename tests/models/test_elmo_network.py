@@ -271,7 +271,7 @@ def test_initial_weights_follow_the_released_code_and_the_seed():
     [
         ({"filters": ((1, 0),)}, "filters must be pairs"),
         ({"filters": ((17, 4),)}, "filters has width 17"),
-        ({"cell_clip": 0.0, "dropout": 1.0}, "dropout must be .*; cell_clip must be"),
+        ({"cell_clip": 0.0, "dropout": 1.0}, "cell_clip must be .*; dropout must be"),
         ({"num_layers": 0, "cell_size": True}, "num_layers must be .*; cell_size must be"),
     ],
 )
