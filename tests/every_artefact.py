@@ -144,12 +144,12 @@ def train(place: Path) -> None:
 
 def use(place: Path) -> None:
     """Fine-tune a checkpoint, and export it, its average and a fine-tuned network."""
-    runs, recorder = place / "runs", Recorder()
+    runs = place / "runs"
     checkpoint = str(runs / "whole" / "checkpoints" / f"step-{STEPS:08}")
     tasks = {"moods": {"kind": "sst2", "path": place / "texts" / "moods"}}
     plain = {**FINETUNING, "out": place / "scores", "runs_dir": runs, "tasks": tasks, "save_models": True}
-    track: Any = recorder
-    finetune(FinetuneConfig.model_validate(plain), resolve_model(checkpoint, runs), track=track)
+    with Recorder():
+        finetune(FinetuneConfig.model_validate(plain), resolve_model(checkpoint, runs))
     (scores,) = (place / "scores").glob("*/*")
     assert len(read_scores(scores)) == len(FINETUNING["seeds"])
     export(checkpoint, place / "exported" / "model", runs_dir=runs)

@@ -69,14 +69,13 @@ def preview(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Previ
         MissingInputError, ConfigError, MismatchError: as the run itself, before its first training.
     """
     from models.weights import count_parameters
-    from pipeline.run.tracking import start_run
     from pipeline.tune.networks import initial_network
     from pipeline.tune.processes import make_accelerator
     from pipeline.tune.runner import TrialRunner
 
     trials = plan_trials(config, pretrained)
     accelerator = make_accelerator(config)
-    runner = TrialRunner(accelerator, trials, Path(), start_run)
+    runner = TrialRunner(accelerator, trials, Path())
     weights = pretrained.state_dict() if pretrained else None
     found, parameters = [], 0
     for name, data in trials.tasks.items():

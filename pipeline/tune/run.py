@@ -18,7 +18,6 @@ from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
 from cluster.publication import push
 from pipeline.run.log.wandb_sink import require_client
-from pipeline.run.tracking import start_run
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.scores import (
     IN_PROGRESS,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from pipeline.checkpoint.references import PretrainedModel
-    from pipeline.tune.runner import StartRun
 
 
 def finetune(
@@ -46,7 +44,6 @@ def finetune(
     pretrained: PretrainedModel | None,
     *,
     replace: bool = False,
-    track: StartRun = start_run,
     on_page: Callable[[str], object] | None = None,
 ) -> list[Score]:
     """Train every task from the checkpoint (and from random weights, if asked), once per seed.
@@ -85,7 +82,7 @@ def finetune(
         place_setting="name",
     )
     condition = artefact.inspect(replace=replace)
-    tracked_runs = [] if condition.is_intact else _make(trials, artefact, condition, track)
+    tracked_runs = [] if condition.is_intact else _make(trials, artefact, condition)
     if config.publish is not None and os.environ.get("RANK", "0") == "0":
         place = artefact.directory.relative_to(config.out).as_posix()
         push(artefact.directory, f"{config.publish}/{place}", replace=replace)
@@ -97,19 +94,17 @@ def finetune(
     return scores
 
 
-def _make(
-    trials: Trials, artefact: PartedArtefact[TrialRecord], condition: Condition, track: StartRun
-) -> list[str]:
+def _make(trials: Trials, artefact: PartedArtefact[TrialRecord], condition: Condition) -> list[str]:
     """Run the missing trainings and commit the artefact, or repair a committed one in place.
 
     Returns:
-        The MLflow runs of all trainings, in the process that tracks them.
+        The MLflow runs of all trainings, in the first process.
     """
     # Everything from here on needs torch; a finished artefact is confirmed without it.
     from pipeline.checkpoint.references import with_logged_model
     from pipeline.tune.processes import make_accelerator, on_first
 
-    if trials.pretrained and track is start_run:
+    if trials.pretrained:
         pretrained = with_logged_model(trials.pretrained, trials.config.runs_dir)
         trials = dataclasses.replace(trials, pretrained=pretrained)
 
@@ -139,25 +134,20 @@ def _make(
     accelerator = make_accelerator(trials.config)
     workspace, finished = on_first(accelerator, prepare)
     with _noticing_removal(workspace):
-        records = _train_missing(accelerator, trials, workspace, finished, track)
+        records = _train_missing(accelerator, trials, workspace, finished)
     on_first(accelerator, conclude)
-    is_tracked = accelerator.is_main_process and track is start_run
-    return [record.tracked_run for record in records] if is_tracked else []
+    return [record.tracked_run for record in records] if accelerator.is_main_process else []
 
 
 def _train_missing(
-    accelerator: Accelerator,
-    trials: Trials,
-    workspace: Path,
-    finished: dict[str, TrialRecord],
-    track: StartRun,
+    accelerator: Accelerator, trials: Trials, workspace: Path, finished: dict[str, TrialRecord]
 ) -> list[TrialRecord]:
     """The records of all trials, in order; trains those that `finished` does not have, one after another or side by
     side."""
     from pipeline.tune.runner import TrialRunner, stopping
     from pipeline.tune.side_by_side import train_side_by_side
 
-    runner = TrialRunner(accelerator, trials, workspace, track)
+    runner = TrialRunner(accelerator, trials, workspace)
     sizes = {trial.name: runner.num_updates(trial) for trial in trials.all}
     missing = [trial for trial in trials.all if trial.name not in finished]
     is_first = accelerator.is_main_process
@@ -174,7 +164,7 @@ def _train_missing(
             with stopping(workspace, clears=is_first) as request:
                 finished |= {trial.name: runner.run(trial, advance, request) for trial in missing}
         else:
-            finished |= train_side_by_side(accelerator, trials, workspace, missing, track, sizes, advance)
+            finished |= train_side_by_side(accelerator, trials, workspace, missing, sizes, advance)
     return [finished[trial.name] for trial in trials.all]
 
 

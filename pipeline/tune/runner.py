@@ -23,7 +23,7 @@ from cluster.artefacts.storage import storage_errors
 from cluster.stopping import StopFile, stop_on_sigterm
 from models.peft.apply import trained_share
 from pipeline.run.log.wandb_sink import WandbCopy
-from pipeline.run.tracking import TrackedRun, end_run, tracking_uri
+from pipeline.run.tracking import TrackedRun, end_run, start_run, tracking_uri
 from pipeline.tasks.settings import TrainingConfig
 from pipeline.tune.distillation import DistilledTask, compare
 from pipeline.tune.forms import FORMS
@@ -48,8 +48,6 @@ from pipeline.tune.updates import plan_updates, sample_examples
 
 OnProgress = Callable[[int, str], None]
 """Takes the updates that were done since the last call, and the state of the training."""
-StartRun = Callable[..., TrackedRun]
-"""Starts a tracked run or continues one, as `pipeline.run.tracking.start_run` does."""
 GRACE_S = 25.0
 """Seconds that a training has for saving after SIGTERM; `torchrun` and Kubernetes kill after 30."""
 
@@ -57,11 +55,10 @@ GRACE_S = 25.0
 class TrialRunner:
     """Runs trials, in all processes together. Tasks are encoded and weights read once."""
 
-    def __init__(self, accelerator: Accelerator, trials: Trials, workspace: Path, track: StartRun) -> None:
+    def __init__(self, accelerator: Accelerator, trials: Trials, workspace: Path) -> None:
         self._accelerator = accelerator
         self._trials = trials
         self._workspace = workspace
-        self._track = track
         self._prepared: dict[str, PreparedTask] = {}
 
     def num_updates(self, trial: Trial) -> int:
@@ -268,7 +265,7 @@ class TrialRunner:
 
     def _start_tracking(self, trial: Trial, resume: str | None) -> TrackedRun:
         trials, config = self._trials, self._trials.config
-        return self._track(
+        return start_run(
             config.experiment,
             self._tracked_name(trial),
             config=self._tracked_settings(trial),

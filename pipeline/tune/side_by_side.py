@@ -15,9 +15,8 @@ from cluster.failures import TASK_RETRIES
 from cluster.progress import Advance
 from cluster.runtime import STATUS_INTERVAL_S, in_flight, ray_runtime
 from cluster.stopping import StopFile
-from pipeline.run.tracking import start_run
 from pipeline.tune.processes import make_accelerator
-from pipeline.tune.runner import StartRun, TrialRunner, end_tracked_runs, ended_as, stopping
+from pipeline.tune.runner import TrialRunner, end_tracked_runs, ended_as, stopping
 from pipeline.tune.scores import IN_PROGRESS, Trial, TrialRecord
 from pipeline.tune.trials import Trials
 
@@ -27,7 +26,6 @@ def train_side_by_side(
     trials: Trials,
     workspace: Path,
     missing: Sequence[Trial],
-    track: StartRun,
     num_updates: Mapping[str, int],
     advance: Advance,
 ) -> dict[str, TrialRecord]:
@@ -67,12 +65,11 @@ def train_side_by_side(
                     num_gpus=1 if gpus else 0,
                 )
                 # By reference, and not for the constructor: Ray would warn that it cannot start an actor again.
-                shared = [ray.put((trials, workspace.resolve(), track, cpus_of_each))]
+                shared = [ray.put((trials, workspace.resolve(), cpus_of_each))]
                 return _train(workers, shared, missing, num_updates, advance)
         except BaseException as error:
             # Workers that were killed could not end their MLflow runs.
-            if track is start_run:
-                end_tracked_runs(trials, workspace, missing, ended_as(error))
+            end_tracked_runs(trials, workspace, missing, ended_as(error))
             raise
 
 
@@ -145,10 +142,10 @@ class TrialWorker:
 
         self._progress = (trial.name, 0, "")
 
-        trials, workspace, track, num_threads = ray.get(shared[0])
+        trials, workspace, num_threads = ray.get(shared[0])
         if self._runner is None:
             config = trials.config.model_copy(update={"num_threads": num_threads})
-            self._runner = TrialRunner(make_accelerator(config), trials, workspace, track)
+            self._runner = TrialRunner(make_accelerator(config), trials, workspace)
         # OpenMP counts its threads for each calling thread, and Ray calls from more than one.
         torch.set_num_threads(num_threads)
         return self._runner.run(trial, show, StopFile(workspace / IN_PROGRESS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,19 @@ TRAINING = {"epochs": 3, "batch_size": 8, "lr": 5e-3, "max_length": 16}
 
 @dataclass
 class Recorder:
-    """Takes the place of MLflow; remembers what it was told."""
+    """Takes the place of MLflow inside of a `with` block; remembers what it was told."""
 
     runs: list[RecordedRun] = field(default_factory=list)
+    patch: pytest.MonkeyPatch = field(default_factory=pytest.MonkeyPatch)
+
+    def __enter__(self) -> Recorder:
+        self.patch.setattr("pipeline.tune.runner.start_run", self)
+        self.patch.setattr("pipeline.tune.report.page.publish_page", lambda *arguments: None)
+        self.patch.setattr("pipeline.checkpoint.references.with_logged_model", lambda start, runs_dir: start)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.patch.undo()
 
     def __call__(self, experiment, name, *, config, tags, runs_dir, resume=None):
         if resume is not None:
@@ -70,8 +80,9 @@ class RecordedRun:
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
+def recorder() -> Iterator[Recorder]:
+    with Recorder() as found:
+        yield found
 
 
 @pytest.fixture
@@ -214,7 +225,7 @@ def tune(make_config: Callable[..., FinetuneConfig], checkpoint: PretrainedModel
 
     def run(start: PretrainedModel | None = checkpoint, *, replace: bool = False, **changes: Any) -> Tuned:
         config = make_config(**({"seeds": [1]} | changes))
-        scores = finetune(config, start, replace=replace, track=recorder)
+        scores = finetune(config, start, replace=replace)
         return Tuned(config, scores, scores_directory(config, start))
 
     return run

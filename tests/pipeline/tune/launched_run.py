@@ -86,7 +86,8 @@ def main(folder: Path) -> None:
     accelerator = make_accelerator(encoder)
     on_first(accelerator, lambda: make_inputs(folder))
     # 93 training examples: the last update has 5, which two processes share as pieces of 2, 2 and 1.
-    scores = [score for config in (encoder, writer) for score in finetune(config, None, track=Recorder())]
+    with Recorder():
+        scores = [score for config in (encoder, writer) for score in finetune(config, None)]
     directory, written = scores_directory(encoder, None), scores_directory(writer, None)
     report = {
         "processes": accelerator.num_processes,

@@ -179,8 +179,8 @@ def scores_of(folder: Path, family: str, peft: dict | None) -> Path:
     training = {"epochs": 1, "batch_size": 4, "lr": 1e-3, "max_length": 24, "peft": peft}
     config = config_in(folder, tasks=tasks, training=training, seeds=[1], save_models=True)
     start = checkpoint_of(folder, family)
-    recorder: Any = Recorder()
-    finetune(config, start, track=recorder)
+    with Recorder():
+        finetune(config, start)
     return scores_directory(config, start)
 
 

@@ -41,6 +41,7 @@ from tests.pipeline.tune.conftest import (
 )
 from tests.pipeline.tune.samples import prepared_rows, two_rows
 
+pytestmark = pytest.mark.usefixtures("recorder")
 STUDENT = dataclasses.replace(MODEL, dropout=0.0, attention_dropout=0.0)
 TEACHER = dataclasses.replace(STUDENT, num_layers=2, intermediate_size=96)
 
@@ -70,14 +71,10 @@ def taught(tmp_path_factory) -> Taught:
     tokenizer = write_tokenizer(folder / "tokenizer.json")
     start = make_checkpoint(folder / "large", tokenizer, network=MaskedLanguageModel(TEACHER))
     config = config_in(folder, name="teacher", seeds=[1], save_models=True)
-    finetune(config, start, track=unlogged())
+    with Recorder():
+        finetune(config, start)
     student = make_checkpoint(folder / "small", tokenizer, "d" * 32, network=MaskedLanguageModel(STUDENT))
     return Taught(folder, scores_directory(config, start), student)
-
-
-def unlogged() -> Any:
-    """Takes the place of MLflow."""
-    return Recorder()
 
 
 def distilled_task(
@@ -178,7 +175,7 @@ def test_teacher_with_another_order_of_labels_answers_in_the_order_of_the_task(t
 
 def test_student_is_trained_compared_and_traced_to_its_teacher(taught):
     config = taught.distilling()
-    (score,) = finetune(config, taught.student, track=unlogged())
+    (score,) = finetune(config, taught.student)
     directory = scores_directory(config, taught.student)
     sizes = score.distillation
     assert sizes is not None
@@ -194,13 +191,13 @@ def test_student_is_trained_compared_and_traced_to_its_teacher(taught):
     shown = invoke("finetune", "show", directory, "--errors", "0")
     assert "teachers and students" in shown.stdout
     # The same command again finds everything done.
-    assert finetune(config, taught.student, track=unlogged()) == [score]
+    assert finetune(config, taught.student) == [score]
 
 
 def test_training_that_asks_its_teacher_nothing_is_the_one_without_a_teacher(taught):
     contents = []
     for config in (taught.distilling("silent", soft_share=0.0), taught.training("alone")):
-        finetune(config, taught.student, track=unlogged())
+        finetune(config, taught.student)
         directory = scores_directory(config, taught.student)
         contents.append((directory / "model-reviews-pretrained-1.safetensors").read_bytes())
     assert contents[0] == contents[1]
@@ -235,12 +232,12 @@ def test_killed_training_with_a_teacher_is_bit_identical_to_an_uninterrupted_one
         taught.training("same", distill, out=taught.folder / name, save_every_s=0, log_every_updates=1)
         for name in ("killed", "whole")
     )
-    tracker: Any = Stopping()
-    with pytest.raises(Killed):
-        finetune(killed, taught.student, track=tracker)
-    assert list(killed.out.rglob("in-progress/*.safetensors"))
-    finetune(killed, taught.student, track=tracker)
-    finetune(whole, taught.student, track=unlogged())
+    with Stopping():
+        with pytest.raises(Killed):
+            finetune(killed, taught.student)
+        assert list(killed.out.rglob("in-progress/*.safetensors"))
+        finetune(killed, taught.student)
+    finetune(whole, taught.student)
     one, two = (read_manifest(scores_directory(each, taught.student)) for each in (killed, whole))
     assert one.fingerprint == two.fingerprint
 

@@ -99,7 +99,8 @@ def submitted(tmp_path_factory) -> Path:
     scratch = {"model": SIZES | {"max_positions": 64}, "tokenizer": folder / "tokenizer.json"}
     training = {"epochs": 1, "batch_size": 4, "max_length": 48}
     config = config_in(folder, tasks=tasks, training=training, scratch=scratch)
-    finetune(config, None, track=Recorder())
+    with Recorder():
+        finetune(config, None)
     return scores_directory(config, None)
 
 

@@ -30,14 +30,14 @@ def test_scores_that_were_published_are_read_where_no_directory_is_left(
     make_config, checkpoint, recorder, tmp_path, server, cache
 ):
     config = make_config(seeds=[1, 2], save_models=True, publish=URI)
-    scores = finetune(config, checkpoint, track=recorder)
+    scores = finetune(config, checkpoint)
     directory = scores_directory(config, checkpoint)
     place = f"{URI}/small/tiny@5"
     here = resolve_start(f"{directory}@reviews-pretrained-2", tmp_path)
     assert here is not None
     expected = here.state_dict()
     with behind_proxy(server) as proxy:
-        assert finetune(config, checkpoint, track=recorder) == scores
+        assert finetune(config, checkpoint) == scores
         assert {one.method for one in proxy.requests} <= {"GET", "HEAD"}
     shutil.rmtree(config.out)
 
@@ -68,12 +68,12 @@ def test_scores_that_were_published_are_read_where_no_directory_is_left(
 
 def test_publishing_never_replaces_other_scores_without_being_told(make_config, checkpoint, recorder):
     target = f"{URI}-of-others"
-    finetune(make_config(seeds=[1], publish=target), checkpoint, track=recorder)
+    finetune(make_config(seeds=[1], publish=target), checkpoint)
     shutil.rmtree(make_config().out)
     other = make_config(seeds=[2], publish=target)
     with pytest.raises(ConfigError, match="holds other scores"):
-        finetune(other, checkpoint, track=recorder)
-    assert len(finetune(other, checkpoint, replace=True, track=recorder)) == 1
+        finetune(other, checkpoint)
+    assert len(finetune(other, checkpoint, replace=True)) == 1
 
 
 def test_place_without_scores_is_named(tmp_path):

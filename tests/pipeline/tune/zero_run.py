@@ -50,7 +50,8 @@ def configured(folder: Path, name: str, case: dict[str, Any], **changes: Any) ->
 
 def report(config: FinetuneConfig, recorder: Recorder | None = None) -> dict[str, Any]:
     """Train, and read what was written."""
-    (score,) = finetune(config, None, track=recorder or Recorder())
+    with recorder or Recorder():
+        (score,) = finetune(config, None)
     directory = scores_directory(config, None)
     weights = directory / "model-reviews-random-1.safetensors"
     return {
@@ -83,8 +84,8 @@ def resumed(config: FinetuneConfig, going_on: FinetuneConfig) -> dict[str, Any]:
     """Train, stopped in an update, and then from there with other settings."""
     recorder = Recorder()
     stop_in(13)
-    with pytest.raises(PreemptedError, match="after update 14"):
-        finetune(config, None, track=recorder)
+    with pytest.raises(PreemptedError, match="after update 14"), recorder:
+        finetune(config, None)
     with_same = going_on.model_copy(update={"name": config.name})
     found = report(with_same, recorder)
     if os.environ["RANK"] == "0":
