@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from pydantic import TypeAdapter
 
 from cluster.artefacts.errors import ExportError, MismatchError, ReferenceNotFoundError
 from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, Manifest
 from cluster.artefacts.places import as_place, is_uri
 from cluster.artefacts.reading import inside
-from cluster.artefacts.storage import contents_of, open_artefact
+from cluster.artefacts.storage import contents_of
 from cluster.copies import local_copy, manifest_at, place_of
 from models.config import NetworkConfig
 from pipeline.config.networks import NetworkChoice
 from pipeline.export.exporting import is_artefact
 from pipeline.tasks import TASKS
 from pipeline.tasks.task import TaskConfig
-from pipeline.tune.scores import KIND, SCORES_FILE, TOKENIZER_FILE, Score, Trial
+from pipeline.tune.scores import KIND, TOKENIZER_FILE, ScoresDirectory, Trial
 
 if TYPE_CHECKING:
     from pipeline.checkpoint.references import PretrainedModel
@@ -83,10 +82,8 @@ def finetuned_network(directory: Path, trial: str | None = None) -> FinetunedNet
         ReferenceNotFoundError: its models were not kept, or there is no such training.
         ExportError: it is no whole network, but a linear layer on frozen features.
     """
-    manifest = open_artefact(directory, kind=KIND)
-    with contents_of(directory / SCORES_FILE):
-        content = orjson.loads((directory / SCORES_FILE).read_bytes())
-        trials = {score.trial.name: score.trial for score in map(Score.model_validate, content["scores"])}
+    opened = ScoresDirectory.open(directory)
+    manifest, trials = opened.manifest, {score.trial.name: score.trial for score in opened.scores}
     if not manifest.config.get("save_models"):
         raise ReferenceNotFoundError(
             f"{directory} holds scores, but the fine-tuned weights were not kept.",
@@ -109,7 +106,7 @@ def finetuned_network(directory: Path, trial: str | None = None) -> FinetunedNet
         return FinetunedNetwork(
             trial=chosen,
             network=TypeAdapter(NetworkChoice).validate_python(manifest.config["model"]),
-            labels=tuple(content["labels"][chosen.task]),
+            labels=tuple(opened.labels[chosen.task]),
             weights_file=inside(directory, chosen.model_file),
             manifest=manifest,
             asked=trial,
