@@ -7,8 +7,6 @@ All raise ValueError where `config.vocab_size` is not set.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,7 +14,7 @@ from torch import Tensor, nn
 from models.attention import DecoderCache
 from models.config import TransformerConfig
 from models.heads import MaskedLanguageModelHead, PairHead, VocabularyProjection
-from models.layout import Layout, first_positions
+from models.layout import Memory, first_positions
 from models.losses import EACH
 from models.stacks import Decoder, Encoder
 
@@ -133,24 +131,6 @@ class CausalLanguageModel(nn.Module):
         return self.head(hidden * self.logit_scale, self.decoder.embeddings.token_weight)
 
 
-@dataclass(frozen=True)
-class Memory:
-    """The encoder's output, for the decoder."""
-
-    hidden: Tensor
-    """[batch, length, hidden]."""
-    layout: Layout
-
-    def select(self, rows: Tensor) -> Memory:
-        """The given rows, in their order; only where rows are not packed."""
-        layout = self.layout
-        assert layout.cu_seqlens is None, "pieces of packed rows cannot be taken apart"
-        positions = layout.position_ids if len(layout.position_ids) == 1 else layout.position_ids[rows]
-        present = None if layout.present is None else layout.present[rows]
-        kept = replace(layout, batch=len(rows), position_ids=positions, present=present)
-        return Memory(self.hidden[rows], kept)
-
-
 class SequenceToSequence(nn.Module):
     """An encoder reads, a decoder writes with its help; both share the token embedding (Lewis et al. 2020, section
     2.1; Raffel et al. 2020, section 2.1).
@@ -201,9 +181,7 @@ class SequenceToSequence(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor | None = None, cu_seqlens: Tensor | None = None
     ) -> Memory:
         """Read; arguments as in `Encoder`."""
-        layout = self.encoder.layout(input_ids, cu_seqlens, attention_mask)
-        embedded = self.encoder.embeddings(input_ids, layout.position_ids)
-        return Memory(self.encoder.transformer(embedded, layout), layout)
+        return self.encoder.memory(input_ids, cu_seqlens, attention_mask)
 
     def decode(
         self,
@@ -216,14 +194,7 @@ class SequenceToSequence(nn.Module):
     ) -> Tensor:
         """[batch, decoder length, hidden] of the decoder, [read, hidden] with `read`; arguments as in `Decoder`."""
         return self.decoder(
-            decoder_input_ids,
-            cu_seqlens=cu_seqlens,
-            attention_mask=attention_mask,
-            cache=cache,
-            memory=memory.hidden,
-            memory_layout=memory.layout,
-            token_weight=self.encoder.embeddings.token_weight,
-            read=read,
+            decoder_input_ids, cu_seqlens, attention_mask, cache=cache, memory=memory, read=read
         )
 
     def project(self, hidden: Tensor) -> Tensor:

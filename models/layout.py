@@ -154,6 +154,26 @@ class Layout:
     """[batch, past + length] bool where rows are padded: true at tokens."""
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What a decoder reads of an encoder-decoder's encoder."""
+
+    hidden: Tensor
+    """[batch, length, hidden]."""
+    layout: Layout
+    token_weight: Tensor
+    """[vocab_size, hidden] token embedding, which the decoder shares."""
+
+    def select(self, rows: Tensor) -> Memory:
+        """The given rows, in their order; only where rows are not packed."""
+        layout = self.layout
+        assert layout.cu_seqlens is None, "pieces of packed rows cannot be taken apart"
+        positions = layout.position_ids if len(layout.position_ids) == 1 else layout.position_ids[rows]
+        present = None if layout.present is None else layout.present[rows]
+        kept = replace(layout, batch=len(rows), position_ids=positions, present=present)
+        return replace(self, hidden=self.hidden[rows], layout=kept)
+
+
 def make_layout(
     input_ids: Tensor,
     cu_seqlens: Tensor | None,

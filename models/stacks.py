@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from models.attention import DecoderCache
 from models.config import Network, TransformerConfig
 from models.embeddings import Embeddings, SharedEmbeddings
-from models.layout import Layout, last_positions, make_layout
+from models.layout import Layout, Memory, last_positions, make_layout
 from models.transformer import Transformer
 
 
@@ -66,6 +66,14 @@ class Encoder(nn.Module):
         embedded = self.embeddings(input_ids, layout.position_ids, segment_ids)
         return self.transformer(embedded, layout, read=read)
 
+    def memory(
+        self, input_ids: Tensor, cu_seqlens: Tensor | None = None, attention_mask: Tensor | None = None
+    ) -> Memory:
+        """Read for a decoder; arguments as in `forward`."""
+        layout = self.layout(input_ids, cu_seqlens, attention_mask)
+        hidden = self.transformer(self.embeddings(input_ids, layout.position_ids), layout)
+        return Memory(hidden, layout, self.embeddings.token_weight)
+
     def layout(
         self,
         input_ids: Tensor,
@@ -105,9 +113,7 @@ class Decoder(nn.Module):
         attention_mask: Tensor | None = None,
         prefix_lengths: Tensor | None = None,
         cache: DecoderCache | None = None,
-        memory: Tensor | None = None,
-        memory_layout: Layout | None = None,
-        token_weight: Tensor | None = None,
+        memory: Memory | None = None,
         read: Tensor | None = None,
     ) -> Tensor:
         """Contextual representations of tokens, each from the tokens before it; arguments beside these, result and
@@ -119,9 +125,7 @@ class Decoder(nn.Module):
             prefix_lengths: [num_pieces], or [batch] where nothing is packed: tokens at the beginning of each piece that
                 are read both ways (Raffel et al. 2020, section 3.2.1).
             cache: of the tokens before; grows by `length`.
-            memory: [batch, memory length, hidden] from the encoder, of an encoder-decoder.
-            memory_layout: the encoder's layout.
-            token_weight: [vocab_size, hidden] token embedding that the encoder owns.
+            memory: from the encoder, of an encoder-decoder.
         """
         limit = position_limit(self.config)
         layout = make_layout(
@@ -133,8 +137,9 @@ class Decoder(nn.Module):
         )
         if self.first_position:
             layout = replace(layout, position_ids=layout.position_ids + self.first_position)
-        embedded = self.embeddings(input_ids, layout.position_ids, token_weight=token_weight)
-        return self.transformer(embedded, layout, prefix_lengths, memory, memory_layout, cache, read)
+        weight = None if memory is None else memory.token_weight
+        embedded = self.embeddings(input_ids, layout.position_ids, token_weight=weight)
+        return self.transformer(embedded, layout, prefix_lengths, memory, cache, read)
 
 
 def position_limit(config: TransformerConfig) -> int | None:
@@ -190,13 +195,8 @@ def read_text(
         return model.decoder(input_ids, attention_mask=attention_mask, read=read)
     if decoder_input_ids is None:
         decoder_input_ids = shifted_right(input_ids, attention_mask)
-    encoder = model.encoder
-    layout = encoder.layout(input_ids, None, attention_mask)
-    memory = encoder.transformer(encoder.embeddings(input_ids, layout.position_ids), layout)
-    weight = encoder.embeddings.token_weight
-    return model.decoder(
-        decoder_input_ids, memory=memory, memory_layout=layout, token_weight=weight, read=read
-    )
+    memory = model.encoder.memory(input_ids, attention_mask=attention_mask)
+    return model.decoder(decoder_input_ids, memory=memory, read=read)
 
 
 def shifted_right(

@@ -15,7 +15,7 @@ from models.attention import CrossAttention, DecoderCache, SelfAttention
 from models.config import Activation, NetworkConfig, TransformerConfig
 from models.embeddings import RelativeBias, Rotation, rotary_angles
 from models.functional import dropout, make_norm
-from models.layout import WORTH_IT, Layout, ReadPositions, Unpadded, side_by_side, unpadded
+from models.layout import WORTH_IT, Layout, Memory, ReadPositions, Unpadded, side_by_side, unpadded
 from models.visibility import Visible, see, see_memory
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -194,8 +194,7 @@ class Transformer(nn.Module):
         hidden: Tensor,
         layout: Layout,
         prefix_lengths: Tensor | None = None,
-        memory: Tensor | None = None,
-        memory_layout: Layout | None = None,
+        memory: Memory | None = None,
         cache: DecoderCache | None = None,
         read: Tensor | None = None,
     ) -> Tensor:
@@ -205,8 +204,7 @@ class Transformer(nn.Module):
         Args:
             layout: where the tokens lie.
             prefix_lengths: as in `visibility.see`.
-            memory: [batch, memory length, hidden] that cross-attention reads.
-            memory_layout: where the tokens of the memory lie.
+            memory: what cross-attention reads.
             cache: of the tokens before.
             read: [read] int64 positions in the flattened batch, none of them padding: only these are given, and the
                 last layer computes little else.
@@ -240,7 +238,9 @@ class Transformer(nn.Module):
         nearby = everywhere
         if any(self.is_local):
             nearby = seen(config.local_window, config.local_rotary_base or config.rotary_base)
-        visible_memory = see_memory(layout, memory_layout, varlen=varlen) if memory_layout else None
+        remembered = None, None
+        if memory is not None:
+            remembered = memory.hidden, see_memory(layout, memory.layout, varlen=varlen)
         recompute = self.gradient_checkpointing and torch.is_grad_enabled() and cache is None
         kept = None
         # The last layer computes all positions if almost all are read or states are collected.
@@ -252,7 +252,7 @@ class Transformer(nn.Module):
                 self.states.append(hidden if places is None else places.rows(hidden))
             seen_here = nearby if is_local else everywhere
             kept_here = kept if number == len(self.layers) - 1 else None
-            arguments = (hidden, *seen_here, memory, visible_memory, cache, number, in_rows, kept_here)
+            arguments = (hidden, *seen_here, *remembered, cache, number, in_rows, kept_here)
             # The random state is saved and restored, so dropout is the same in both computations.
             hidden = checkpoint(layer, *arguments, use_reentrant=False) if recompute else layer(*arguments)
         hidden = dropout(self.final_norm(hidden), self.output_dropout, self.training)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from models.language_models import CausalLanguageModel, Memory, SequenceToSequence
+from models.language_models import CausalLanguageModel, SequenceToSequence
+from models.layout import Memory
 
 
 class Reader:
