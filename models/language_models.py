@@ -127,7 +127,10 @@ class CausalLanguageModel(nn.Module):
         cache: DecoderCache | None = None,
     ) -> Tensor:
         """[batch, length, vocab_size] scores for what follows each token; arguments as in `Decoder`."""
-        hidden = self.decoder(input_ids, cu_seqlens, attention_mask, prefix_lengths, cache)
+        return self.project(self.decoder(input_ids, cu_seqlens, attention_mask, prefix_lengths, cache))
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """[..., hidden] of the decoder to [..., vocab_size] logits."""
         return self.head(hidden * self.logit_scale, self.decoder.embeddings.token_weight)
 
 

@@ -52,8 +52,7 @@ class Reader:
         elif prefixes is not None:
             prefixes = prefixes.repeat_interleave(self._copies, 0)
         hidden = model.decoder(input_ids, attention_mask=mask, prefix_lengths=prefixes, cache=self._cache)
-        scaled = hidden[:, -1] * model.logit_scale
-        return model.head(scaled, model.decoder.embeddings.token_weight).float()
+        return model.project(hidden[:, -1]).float()
 
     def repeat(self, copies: int) -> None:
         """Give every text that many rows; until then it has one."""

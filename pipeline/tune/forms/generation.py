@@ -76,10 +76,7 @@ class PromptedGenerator(nn.Module):
     def forward(self, input_ids: Tensor, predicted_positions: Tensor) -> Tensor:
         """[predicted, vocab_size] scores for the tokens that follow the positions (int64 [predicted], in the flattened
         batch) of `input_ids` (int64 [batch, length], padded on the right, after everything that is predicted)."""
-        hidden = self.network.decoder(input_ids, read=predicted_positions)
-        return self.network.head(
-            hidden * self.network.logit_scale, self.network.decoder.embeddings.token_weight
-        )
+        return self.network.project(self.network.decoder(input_ids, read=predicted_positions))
 
 
 def _encoder_decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int) -> PaddedBatch:
