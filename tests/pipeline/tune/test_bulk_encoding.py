@@ -18,7 +18,7 @@ from models.config import TransformerConfig
 from pipeline.tasks.bulk_encoding import MANY_CHARACTERS, Bulk, bulk_of, encode_rows, plainly
 from pipeline.tasks.forms import Answer, Question
 from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
-from pipeline.tune.forms.windows import encode_questions
+from pipeline.tune.forms.spans import encode_questions
 from tests.pipeline.real_text import docstrings
 from tests.pipeline.tune.samples import byte_level, wordpiece
 

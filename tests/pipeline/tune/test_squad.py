@@ -21,8 +21,14 @@ from pipeline.tasks.metrics.squad import (
 )
 from pipeline.tasks.question_answering import Squad2Config, read_questions
 from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
-from pipeline.tune.forms.spans import answer_questions
-from pipeline.tune.forms.windows import answer_tokens, encode_questions, own_tokens, text_of, window_spans
+from pipeline.tune.forms.spans import (
+    answer_questions,
+    answer_tokens,
+    encode_questions,
+    own_tokens,
+    text_of,
+    window_spans,
+)
 from tests.pipeline.tune.conftest import MODEL
 from tests.pipeline.tune.samples import BERT, UNREAD, byte_level, wordpiece
 
