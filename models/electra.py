@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.embeddings import Embeddings, SharedEmbeddings
-from models.heads import MaskedLanguageModelHead
-from models.losses import CHUNK_ELEMENTS, EACH, CrossEntropy
+from models.language_models import MaskedLanguageModel
+from models.losses import CHUNK_ELEMENTS, EACH
 from models.stacks import Encoder
 from models.transformer import ACTIVATIONS
 
@@ -52,41 +52,20 @@ class Discriminator(nn.Module):
         return self.head(hidden)
 
 
-class Generator(nn.Module):
-    """A small masked language model on the embeddings of the discriminator (Clark et al. 2020, section 3.2)."""
+@torch.no_grad()
+def draw_tokens(
+    generator: MaskedLanguageModel, predicted: Tensor, *, chunk_elements: int = CHUNK_ELEMENTS
+) -> Tensor:
+    """[num_predicted] int64 tokens drawn from softmax(logits): argmax(logits + g), g from Gumbel(0, 1).
 
-    def __init__(self, config: TransformerConfig, embeddings: Embeddings) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = Encoder(config, SharedEmbeddings(config, embeddings))
-        self.head = MaskedLanguageModelHead(config)
+    Draws from torch's global generator of the device. `chunk_elements` logits exist at a time.
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        predicted_positions: Tensor,
-        cu_seqlens: Tensor | None = None,
-        segment_ids: Tensor | None = None,
-    ) -> Tensor:
-        """[num_predicted, hidden] representations of the masked tokens; arguments as in `Electra`."""
-        return self.encoder(
-            input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids, read=predicted_positions
-        )
-
-    def loss(self, predicted: Tensor, targets: Tensor) -> CrossEntropy:
-        """Cross-entropy of [num_predicted, hidden] against [num_predicted] targets; see `summed_cross_entropy`."""
-        return self.head.loss(predicted, self.encoder.embeddings.token_weight, targets)
-
-    @torch.no_grad()
-    def sample(self, predicted: Tensor, *, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
-        """[num_predicted] int64 tokens drawn from softmax(logits): argmax(logits + g), g from Gumbel(0, 1).
-
-        Draws from torch's global generator of the device. `chunk_elements` logits exist at a time.
-        """
-        weight = self.encoder.embeddings.token_weight
-        rows = max(1, chunk_elements // len(weight))
-        parts = predicted.detach().split(rows)
-        return torch.cat([gumbel_argmax(self.head(part, weight).float()) for part in parts])
+    Args:
+        predicted: [num_predicted, hidden] of the generator's encoder.
+    """
+    weight = generator.encoder.embeddings.token_weight
+    parts = predicted.detach().split(max(1, chunk_elements // len(weight)))
+    return torch.cat([gumbel_argmax(generator.head(part, weight).float()) for part in parts])
 
 
 def gumbel_argmax(logits: Tensor) -> Tensor:
@@ -130,7 +109,8 @@ class Electra(nn.Module):
         self.config = config
         embeddings = Embeddings(config)
         self.discriminator = Discriminator(config, embeddings)
-        self.generator = Generator(generator_config, embeddings)
+        shared = SharedEmbeddings(generator_config, embeddings)
+        self.generator = MaskedLanguageModel(generator_config, embeddings=shared)
 
     def forward(
         self,
@@ -149,10 +129,14 @@ class Electra(nn.Module):
         Args:
             token_positions: [num_tokens] int64 indices of all tokens but padding.
         """
-        predicted = self.generator(input_ids, predicted_positions, cu_seqlens, segment_ids)
-        losses, correct = {}, {}
-        losses["mlm"], correct["mlm"], correct[EACH] = self.generator.loss(predicted, targets)
-        sampled = self.generator.sample(predicted)
+        encoder, losses, correct = self.generator.encoder, {}, {}
+        predicted = encoder(
+            input_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids, read=predicted_positions
+        )
+        losses["mlm"], correct["mlm"], correct[EACH] = self.generator.head.loss(
+            predicted, encoder.embeddings.token_weight, targets
+        )
+        sampled = draw_tokens(self.generator, predicted)
         replaced_ids, is_replaced = replace_tokens(input_ids, predicted_positions, targets, sampled)
         scores = self.discriminator(replaced_ids, cu_seqlens=cu_seqlens, segment_ids=segment_ids)
         scores = scores.flatten().index_select(0, token_positions).float()

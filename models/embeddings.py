@@ -110,6 +110,7 @@ class Embeddings(nn.Module):
         position_ids: Tensor,
         segment_ids: Tensor | None = None,
         token_weight: Tensor | None = None,
+        projection: nn.Module | None = None,
     ) -> Tensor:
         """Embed tokens.
 
@@ -118,20 +119,11 @@ class Embeddings(nn.Module):
             position_ids: [batch, length] or [length] int64, each below `max_positions`.
             segment_ids: [batch, length] int64 below `num_segments`; None takes segment 0 everywhere.
             token_weight: [vocab_size, width] of the stack that owns the tokens; None takes its own.
+            projection: of the network that shares these embeddings; None takes its own.
 
         Returns:
             [batch, length, hidden].
         """
-        return self.projection(self.unprojected(input_ids, position_ids, segment_ids, token_weight))
-
-    def unprojected(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        segment_ids: Tensor | None = None,
-        token_weight: Tensor | None = None,
-    ) -> Tensor:
-        """[batch, length, embedding width]: everything but the projection; arguments as in `forward`."""
         weight = self.token_weight if token_weight is None else token_weight
         embedded = F.embedding(input_ids, weight)
         if self.scale != 1.0:
@@ -143,7 +135,8 @@ class Embeddings(nn.Module):
         if self.segments is not None:
             segments = torch.zeros_like(input_ids) if segment_ids is None else segment_ids
             embedded = embedded + self.segments(segments)
-        return dropout(self.norm(embedded), self.dropout, self.training)
+        projection = self.projection if projection is None else projection
+        return projection(dropout(self.norm(embedded), self.dropout, self.training))
 
 
 class SharedEmbeddings(nn.Module):
@@ -170,7 +163,8 @@ class SharedEmbeddings(nn.Module):
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor | None = None) -> Tensor:
         """As `Embeddings.forward`."""
-        return self.projection(self._owner[0].unprojected(input_ids, position_ids, segment_ids))
+        # Without the hooks of the owner's own forward pass.
+        return self._owner[0].forward(input_ids, position_ids, segment_ids, projection=self.projection)
 
 
 def _projection(config: TransformerConfig) -> nn.Module:

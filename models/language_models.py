@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from models.attention import DecoderCache
 from models.config import TransformerConfig
+from models.embeddings import SharedEmbeddings
 from models.heads import MaskedLanguageModelHead, PairHead, VocabularyProjection
 from models.layout import Memory, first_positions
 from models.losses import EACH
@@ -26,14 +27,21 @@ class MaskedLanguageModel(nn.Module):
     """An encoder that predicts tokens at chosen positions, and whether two segments belong together (Devlin et al.
     2019, section 3.1, tasks 1 and 2)."""
 
-    def __init__(self, config: TransformerConfig, *, pair: str | None = None) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        pair: str | None = None,
+        embeddings: SharedEmbeddings | None = None,
+    ) -> None:
         """
         Args:
             pair: name of the loss term about pairs, `nsp` or `sop`; None for a network without that head.
+            embeddings: of another network, as ELECTRA's generator has them; None makes its own.
         """
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config)
+        self.encoder = Encoder(config, embeddings)
         self.head = MaskedLanguageModelHead(config)
         self.pair = pair
         self.pair_head = PairHead(config) if pair else None

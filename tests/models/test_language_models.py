@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from models.distillation import DistilledLanguageModel, every_nth_layer
-from models.electra import Electra, replace_tokens
+from models.electra import Electra, draw_tokens, replace_tokens
 from models.hf.family import TokenIds
 from models.hf.heads import generator_part
 from models.initialization import init_weights
@@ -190,7 +190,8 @@ def test_discriminator_judges_every_token_but_padding_and_trains_no_generator(de
     torch.manual_seed(3)
     losses, correct = detector(**DETECTED)
     torch.manual_seed(3)
-    sampled = detector.generator.sample(detector.generator(INPUT_IDS, PREDICTED, CU_SEQLENS))
+    hidden = detector.generator.encoder(INPUT_IDS, cu_seqlens=CU_SEQLENS, read=PREDICTED)
+    sampled = draw_tokens(detector.generator, hidden)
     original = INPUT_IDS.flatten().index_copy(0, PREDICTED, TARGETS)
     read = INPUT_IDS.flatten().index_copy(0, PREDICTED, sampled)
     labels = (read != original).float()[TOKENS]
@@ -217,7 +218,7 @@ def test_tokens_are_drawn_from_the_softmax(detector: Electra):
     hidden = torch.randn(1, 4)
     logits = detector.generator.head(hidden, detector.generator.encoder.embeddings.token_weight)
     expected = logits[0].softmax(-1).detach()
-    drawn = detector.generator.sample(hidden.expand(40_000, 4), chunk_elements=61 * 999)
+    drawn = draw_tokens(detector.generator, hidden.expand(40_000, 4), chunk_elements=61 * 999)
     shares = torch.bincount(drawn, minlength=61) / len(drawn)
     assert (shares - expected).abs().max() < 5 * (expected / len(drawn)).sqrt().max()
 
