@@ -44,18 +44,6 @@ class LoraLinear(nn.Linear):
         super().__init__(base.in_features, base.out_features, bias=base.bias is not None, device="meta")
         self.weight, self.bias = base.weight, base.bias
         self.rows = dict(sorted(rows.items(), key=lambda item: item[1]))
-        # All rows divided where updates begin and end, in sizes, and the places of the updates among them.
-        self.sizes: list[int] = []
-        self.places: list[int] = []
-        end = 0
-        for first, count in self.rows.values():
-            if first > end:
-                self.sizes.append(first - end)
-            self.places.append(len(self.sizes))
-            self.sizes.append(count)
-            end = first + count
-        if base.out_features > end:
-            self.sizes.append(base.out_features - end)
         self.scale = settings.scale
         self.dropout = settings.dropout
         self.lora = nn.ModuleDict(
@@ -67,10 +55,9 @@ class LoraLinear(nn.Linear):
         """[..., in_features] to [..., out_features]."""
         output = F.linear(input, self.weight, self.bias)
         dropped = dropout(input, self.dropout, self.training)
-        parts = list(output.split(self.sizes, -1))
-        for place, update in zip(self.places, self.lora.values(), strict=True):
-            parts[place] = parts[place] + update(dropped) * self.scale
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        for (first, count), update in zip(self.rows.values(), self.lora.values(), strict=True):
+            output[..., first : first + count] += update(dropped) * self.scale
+        return output
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
