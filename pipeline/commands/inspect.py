@@ -311,7 +311,7 @@ def _file_lines(root: Node) -> Iterator[str]:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        waiting += reversed(node.inputs.artefacts.values())
+        waiting += [*node.inputs.artefacts.values()][::-1]
         if node.num_files:
             yield f"\nfiles of {node.kind} {node.uri}:\n"
             yield from (f"{file.fingerprint}  {file.kind} {file.uri}\n" for file in node.inputs.files())
