@@ -5,6 +5,7 @@ UL2 parametrises the same corruption; the code that both share is here and in `k
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -151,15 +152,9 @@ def reading_of(
     def lengths(raw: int) -> list[tuple[int, int]]:
         return [longest(denoisers, number, raw) for number in range(len(denoisers.rates))]
 
-    def fits(raw: int) -> bool:
-        return all(source <= sequence_length for source, _ in lengths(raw))
-
-    raw, above = 3, 4
-    while fits(above):
-        raw, above = above, 2 * above
-    while above - raw > 1:
-        middle = (raw + above) // 2
-        raw, above = (middle, above) if fits(middle) else (raw, middle)
+    raw = max(
+        bisect_right(range(1 << 40), sequence_length, lo=2, key=lambda raw: max(lengths(raw))[0]) - 1, 3
+    )
     counts = zip(denoisers.rates, denoisers.mean_lengths, denoisers.is_suffix, strict=True)
     spans = max(1 if suffix else span_counts.py_func(raw, rate, mean)[1] for rate, mean, suffix in counts)
     if (missing := spans + final_sentinel - num_sentinels) > 0:

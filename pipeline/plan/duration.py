@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,14 +120,8 @@ def _stretches(config: PretrainConfig, steps: int) -> Iterator[tuple[int, int, P
 
 
 def _steps_within(config: PretrainConfig, network: Network, flops: float) -> int:
-    """The most steps that `flops` operations suffice for."""
-    low, high = 0, 1
-    while operations(config, network, high) <= flops:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if operations(config, network, middle) <= flops else (low, middle)
-    return max(low, 1)
+    """The most steps that `flops` operations suffice for, at least 1."""
+    return max(bisect_right(range(1 << 50), flops, key=partial(operations, config, network)) - 1, 1)
 
 
 def measured(config: PretrainConfig, gpu: Gpu) -> Speed | None:

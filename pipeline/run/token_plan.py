@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,8 @@ class TokenPlan:
         """Updates of the whole run; UNBOUNDED_STEPS where only its time ends it."""
         bounds = [self.steps or UNBOUNDED_STEPS]
         if self.token_budget is not None:
-            bounds.append(self._steps_of(self.token_budget))
+            # The fewest steps that read so many tokens.
+            bounds.append(bisect_left(range(self.token_budget), self.token_budget, key=self.tokens_before))
         return min(bounds)
 
     def sequence_length_at(self, step: int) -> int:
@@ -71,11 +73,3 @@ class TokenPlan:
         if step > first:
             total += self.sequence_length * self.batches.samples_between(first, step)
         return total
-
-    def _steps_of(self, tokens: int) -> int:
-        """The fewest steps that read so many tokens."""
-        low, high = 0, tokens
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.tokens_before(middle) < tokens else (low, middle)
-        return high
