@@ -343,7 +343,7 @@ def support_bundle(
     as_json: output.Json = False,
 ) -> None:
     """Collect settings, events, logs, versions, plan and checks of a run in one file; secrets are removed."""
-    from pipeline.watch.support_bundle import part_of_plan, parts_of_machine, parts_of_run, write_bundle
+    from pipeline.watch.description import part_of_plan, parts_of_machine, parts_of_run, write_bundle
 
     run, job, log = _found(name, runs_dir, address)
     file = out or Path(f"support-{run.path.resolve().name}.tar.gz")
@@ -369,9 +369,8 @@ def _found(name: str, runs_dir: Path, address: str | None) -> tuple[RunDirectory
     """The run, its job, and the part with the job's log."""
     from cluster.artefacts.errors import ReferenceNotFoundError
     from pipeline.run.directory import RunDirectory
-    from pipeline.watch.description import run_of
+    from pipeline.watch.description import run_of, was_a_run
     from pipeline.watch.run_status import RunReader
-    from pipeline.watch.support_bundle import was_a_run
 
     places = [path for path in (Path(name), runs_dir / name) if path.is_dir()]
     damaged = next((path for path in places if was_a_run(path)), None)

@@ -122,7 +122,7 @@ def ladder(
         time_sentence,
     )
     from pipeline.road.ladder.results import collect, commit_result, spent_on
-    from pipeline.road.ladder.running import run_stages
+    from pipeline.road.ladder.stages import run_stages
 
     output.require_place(html)
     output.require_place(markdown)
@@ -153,8 +153,7 @@ def ladder(
 
 def _show_stages(found: Ladder, as_json: bool) -> None:
     """Print the stages of a ladder with their sizes, and which are finished."""
-    from pipeline.road.ladder.running import estimated_seconds
-    from pipeline.road.ladder.stages import place_of, seconds_of, stages_of
+    from pipeline.road.ladder.stages import estimated_seconds, place_of, seconds_of, stages_of
 
     rows: list[dict[str, Any]] = []
     left = []

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from cluster.artefacts.visible import render
-from pipeline.road.ladder.comparing import Verdict
-from pipeline.road.ladder.results import ComparisonResult, LadderResult, Spent
+from pipeline.road.ladder.results import ComparisonResult, LadderResult, Spent, Verdict
 from pipeline.tune.report.page import percent
 
 COMPARISON_COLUMNS = (

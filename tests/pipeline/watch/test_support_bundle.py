@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.watch.support_bundle import parts_of_run, write_bundle
+from pipeline.watch.description import parts_of_run, write_bundle
 from tests.pipeline.watch.materials import HOST, contents, watched_run
 
 CLOZE = Path(sys.executable).with_name("cloze")

@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from pipeline.config.loading import validate
-from pipeline.road.ladder.comparing import MAJORITY, WORDS, Pair, arm_score, compare, floors_of
 from pipeline.road.ladder.page import signed
+from pipeline.road.ladder.results import MAJORITY, WORDS, Pair, arm_score, compare, floors_of
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.report.bootstrap import sums_of
 from tests.pipeline.tune.written_scores import label_lines

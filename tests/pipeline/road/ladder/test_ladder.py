@@ -22,8 +22,7 @@ from pipeline.inspect.lineage import trace
 from pipeline.pretrain.launch import find_same_run
 from pipeline.road.ladder.arms import Ladder, load_ladder
 from pipeline.road.ladder.results import collect, commit_result
-from pipeline.road.ladder.running import run_stages
-from pipeline.road.ladder.stages import place_of, pretraining, seconds_of, stages_of
+from pipeline.road.ladder.stages import place_of, pretraining, run_stages, seconds_of, stages_of
 from pipeline.run.events import Event
 from tests.pipeline.process_group import PATIENCE_S
 from tests.pipeline.real_text import write_text_store

@@ -14,8 +14,7 @@ from pipeline.config.loading import validate
 from pipeline.road.ladder import running
 from pipeline.road.ladder.arms import Ladder
 from pipeline.road.ladder.config import LadderConfig
-from pipeline.road.ladder.running import run_stages
-from pipeline.road.ladder.stages import Stage
+from pipeline.road.ladder.stages import Stage, run_stages
 
 NOTE = """
 import sys, time
