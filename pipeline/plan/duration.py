@@ -20,7 +20,7 @@ from pipeline.engine.gpus import Gpu, find_gpu
 from pipeline.plan.network import Network
 from pipeline.run.config import PretrainConfig
 from pipeline.run.settings import Phase
-from pipeline.run.token_plan import UNBOUNDED_STEPS
+from pipeline.samples.batch_plan import UNBOUNDED_STEPS
 
 _DEFAULT_MFU = {"encoder": 0.35, "decoder": 0.35, "encoder_decoder": 0.30, "elmo": 0.05}
 """Expected shares of a GPU's peak, below the published ones: 52% of a V100's for BERT large (Rasley et al. 2020,

@@ -17,7 +17,7 @@ from pipeline.engine.interface import SUB_GROUP_ELEMENTS
 from pipeline.optimizers.base import FLOAT_BYTES
 from pipeline.plan.network import ITEM_BYTES, Network
 from pipeline.run.config import PretrainConfig
-from pipeline.run.token_plan import UNBOUNDED_STEPS
+from pipeline.samples.batch_plan import UNBOUNDED_STEPS
 
 _MIB = 1 << 20
 CONTEXT_BYTES = 600 * _MIB

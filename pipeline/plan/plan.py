@@ -15,7 +15,7 @@ from pipeline.plan.memory import DeviceMemory, Disk, HostMemory, Machines, Shard
 from pipeline.plan.network import Network, make_network
 from pipeline.run.config import PretrainConfig
 from pipeline.run.settings import OffloadConfig, ZeroConfig, must_be_multiple
-from pipeline.run.token_plan import UNBOUNDED_STEPS
+from pipeline.samples.batch_plan import UNBOUNDED_STEPS
 
 _GIB = 1 << 30
 _WORTHWHILE_EPOCHS, _USELESS_EPOCHS = 4, 40

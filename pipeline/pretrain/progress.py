@@ -14,7 +14,7 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.events import TROUBLES
 from pipeline.run.history import last_logged
 from pipeline.run.log.lines import LogKind, log_size, read_new
-from pipeline.run.token_plan import UNBOUNDED_STEPS
+from pipeline.samples.batch_plan import UNBOUNDED_STEPS
 
 _POLL_S = 0.5
 _LONG = frozenset({"event", "time", "environment", "machine", "store_fingerprints", "attention"})

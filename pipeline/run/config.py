@@ -33,8 +33,7 @@ from pipeline.run.settings import (
     ZeroConfig,
     must_be_multiple,
 )
-from pipeline.run.token_plan import UNBOUNDED_STEPS, TokenPlan
-from pipeline.samples.batch_plan import BatchPlan
+from pipeline.samples.batch_plan import UNBOUNDED_STEPS, BatchPlan, TokenPlan
 from pipeline.samples.formats import Format
 from pipeline.samples.packed import Reading
 from pipeline.terms import deciding_metric, metric_names

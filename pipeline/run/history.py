@@ -28,7 +28,7 @@ from cluster.artefacts.storage import contents_of
 from pipeline.run.directory import CONFIG_FILE, RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind, entries_backwards
-from pipeline.run.token_plan import UNBOUNDED_STEPS, TokenPlan
+from pipeline.samples.batch_plan import UNBOUNDED_STEPS, TokenPlan
 from pipeline.terms import TOTAL, deciding_metric
 
 _PACKAGES = ("torch", "deepspeed", "ray", "mlflow", "numpy", "numba", "tokenizers", "triton", "flash-attn")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from cluster.artefacts.manifest import read_manifest
 from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
 from pipeline.commands.verbs import app
-from pipeline.road import demo, docstrings
+from pipeline.road import demo
 from pipeline.run.directory import RunDirectory
 
 DATA = """
@@ -44,7 +44,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, changes in (("data", DATA), ("pretrain", PRETRAIN), ("finetune", FINETUNE)):
         (configs / f"{name}.yaml").write_text(f"base: {demo.CONFIGS / name}.yaml\n{changes}")
     monkeypatch.setattr(demo, "CONFIGS", configs)
-    monkeypatch.setattr(docstrings, "SIZES", dict.fromkeys(docstrings.SIZES, (16, 8)))
+    monkeypatch.setattr(demo, "SIZES", dict.fromkeys(demo.SIZES, (16, 8)))
     return tmp_path / "demo"
 
 

@@ -14,8 +14,8 @@ import pytest
 from cluster.artefacts.errors import ConfigError
 from data_prep.document import Document
 from data_prep.token_store import TokenStore
-from pipeline.road import docstrings
-from pipeline.road.docstrings import CODE, exchange_halves, split, split_sentences, tag_words, write_rows
+from pipeline.road import demo
+from pipeline.road.demo import CODE, exchange_halves, split, split_sentences, tag_words, write_rows
 from pipeline.samples.noise import Noise
 
 NOUNS = ("matrix", "actor", "model", "tensor", "array", "worker", "score", "layer")
@@ -63,14 +63,14 @@ class Store:
 def write(store: Store, out: Path) -> dict[str, Rows]:
     """By task and side, the rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(docstrings, "SIZES", {**dict.fromkeys(docstrings.SIZES, (120, 60)), **store.sizes})
+        patch.setattr(demo, "SIZES", {**dict.fromkeys(demo.SIZES, (120, 60)), **store.sizes})
         write_rows(cast(TokenStore, store), 0.5, out)
     return {
         task: {
             side: [json.loads(line) for line in (out / task / f"{side}.jsonl").read_bytes().splitlines()]
             for side in ("train", "evaluation")
         }
-        for task in docstrings.TASKS
+        for task in demo.TASKS
     }
 
 
@@ -79,7 +79,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
     return write(Store(), tmp_path_factory.mktemp("rows"))
 
 
-@pytest.mark.parametrize("task", docstrings.TASKS)
+@pytest.mark.parametrize("task", demo.TASKS)
 def test_no_document_is_on_both_sides_and_all_are_held_out(written: dict[str, Rows], task: str):
     rows = written[task]
     assert (len(rows["train"]), len(rows["evaluation"])) == (120, 60)
