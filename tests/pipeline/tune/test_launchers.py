@@ -6,46 +6,61 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 
 import pytest
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.tune.processes import check_launch
 
-LAUNCH = (
-    str(Path(sys.executable).with_name("accelerate")),
-    "launch",
-    "--num_machines",
-    "1",
-    "--dynamo_backend",
-    "no",
-)
+ACCEPTED = {
+    "one": ("--cpu", "--num_processes", "1"),
+    "two": ("--multi_gpu", "--num_processes", "2"),
+    "bf16": ("--multi_gpu", "--num_processes", "2", "--mixed_precision", "bf16"),
+}
+REFUSED = {
+    "one process": ("--cpu", "--num_processes", "2"),
+    "all differences at once": ("--cpu", "--num_processes", "2", "--mixed_precision", "bf16"),
+    "sharding": ("--use_fsdp", "--num_processes", "2"),
+}
+LAUNCHES = """
+import json, os, sys
+from importlib.metadata import entry_points
+(command,) = entry_points(group="console_scripts", name="accelerate")
+main = command.load()
+import torch.distributed.run
+for options in json.loads(sys.argv[1]):
+    if not (child := os.fork()):
+        sys.argv = ["accelerate", "launch", *options]
+        main()
+        sys.exit()
+    if os.waitpid(child, 0)[1]:
+        sys.exit(f"accelerate launch {' '.join(options)} failed")
+"""
+"""Launches one after another, by forks of a process that has imported what each of them would import for seconds."""
 PRINTED = """
-import json, os
+import json, os, sys
+from pathlib import Path
 if os.environ.get("RANK", "0") == "0":
-    print(json.dumps(dict(os.environ)), flush=True)
+    Path(sys.argv[1]).write_text(json.dumps(dict(os.environ)))
 """
 
 
 @pytest.fixture(scope="module")
-def variables(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, str]]:
-    """From options of `accelerate launch` to the environment that it gives its first process."""
-    script = tmp_path_factory.mktemp("launched") / "script.py"
+def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """By name of some options of `accelerate launch`, the environment that it gives its first process."""
+    directory = tmp_path_factory.mktemp("launched")
+    script = directory / "script.py"
     script.write_text(PRINTED)
-
-    @cache
-    def launched(*options: str) -> dict[str, str]:
-        # Port 0: torchrun takes a free one.
-        command = [*LAUNCH, "--main_process_port", "0", *options, str(script)]
-        # torchrun leaves a directory of logs behind.
-        environment = os.environ | {"TMPDIR": str(script.parent)}
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-        return json.loads(done.stdout.splitlines()[-1])
-
-    return launched
+    # Port 0: torchrun takes a free one.
+    always = ("--num_machines", "1", "--dynamo_backend", "no", "--main_process_port", "0")
+    launches = [
+        [*always, *options, str(script), str(directory / name)]
+        for name, options in (ACCEPTED | REFUSED).items()
+    ]
+    # torchrun leaves a directory of logs behind.
+    environment = os.environ | {"TMPDIR": str(directory)}
+    subprocess.run([sys.executable, "-c", LAUNCHES, json.dumps(launches)], env=environment, check=True)
+    return {name: json.loads((directory / name).read_bytes()) for name in ACCEPTED | REFUSED}
 
 
 @pytest.fixture(autouse=True)
@@ -54,36 +69,22 @@ def no_launcher(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--cpu", "--num_processes", "1"),
-        ("--multi_gpu", "--num_processes", "2"),
-        ("--multi_gpu", "--num_processes", "2", "--mixed_precision", "bf16"),
-    ],
-    ids=["one", "two", "bf16"],
-)
-def test_launch_that_fits_is_accepted(make_config, variables, options):
-    precision = "bf16" if "bf16" in options else "fp32"
-    check_launch(make_config(precision=precision), variables(*options))
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_launch_that_fits_is_accepted(make_config, variables, name):
+    check_launch(make_config(precision="bf16" if name == "bf16" else "fp32"), variables[name])
 
 
 @pytest.mark.parametrize(
-    ("options", "answers"),
+    ("name", "answers"),
     [
-        (("--cpu", "--num_processes", "2"), ["--multi_gpu --num_processes N"]),
-        (
-            ("--cpu", "--num_processes", "2", "--mixed_precision", "bf16"),
-            ["one process", "add precision=bf16"],
-        ),
-        (("--use_fsdp", "--num_processes", "2"), ["zero.stage=2"]),
+        ("one process", ["--multi_gpu --num_processes N"]),
+        ("all differences at once", ["one process", "add precision=bf16"]),
+        ("sharding", ["zero.stage=2"]),
     ],
-    ids=["one process", "all differences at once", "sharding"],
 )
-def test_launch_that_does_not_fit_is_answered_with_what_to_do(make_config, variables, options, answers):
-    found = variables(*options)
+def test_launch_that_does_not_fit_is_answered_with_what_to_do(make_config, variables, name, answers):
     with pytest.raises(ConfigError) as refused:
-        check_launch(make_config(), found)
+        check_launch(make_config(), variables[name])
     assert all(answer in refused.value.next_step for answer in answers)
 
 
