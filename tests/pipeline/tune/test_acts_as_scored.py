@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,46 +26,18 @@ from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export
 from pipeline.tune.run import finetune
 from pipeline.tune.trials import scores_directory
+from tests.models.hf_configs import SMALL
 from tests.pipeline.tune.conftest import MODEL, Recorder, config_in, enlarged, predictions
 
 WORDS = [
     *("film", "good", "bad", "plot", "the", "a", "was", "very", "one", "two", "three"),
     *("User", "System", "Assistant", "TL", "DR", ";", ":", "en_XX", "de_DE"),
 ]
-RMS: dict[str, Any] = {"norm": "pre", "norm_kind": "rms", "biases": False, "embedding_norm": False}
-FAMILIES: dict[str, dict[str, Any]] = {
-    "BERT": {"num_segments": 2, "norm_eps": 1e-12},
-    "DistilBERT": {"norm_eps": 1e-12, "classification_head": "relu"},
-    "RoBERTa": {},
+FAMILIES: dict[str, Mapping[str, Any]] = {
+    **SMALL,
     "RoBERTa-PreLayerNorm": {"norm": "pre"},
-    "ELECTRA": {"num_segments": 2, "classification_head": "gelu"},
-    "ModernBERT": {
-        "positions": "rotary",
-        "norm": "pre",
-        "first_norm": False,
-        "biases": False,
-        "gated": True,
-        "classification_head": "gelu_norm",
-    },
-    "GPT-2": {"network": "decoder", "norm": "pre", "embedding_norm": False, "activation": "gelu_tanh"},
     # It has one special token for everything, and none to pad with.
-    "GPT-2 of OpenAI": {
-        "network": "decoder",
-        "norm": "pre",
-        "embedding_norm": False,
-        "activation": "gelu_tanh",
-        "vocab_size": len(WORDS) + 2,
-    },
-    "LLaMA": {**RMS, "network": "decoder", "positions": "rotary", "gated": True, "activation": "silu"},
-    "BART": {"network": "encoder_decoder"},
-    "mBART": {"network": "encoder_decoder", "norm": "pre"},
-    "T5": {
-        **RMS,
-        "network": "encoder_decoder",
-        "positions": "relative_bias",
-        "scale_attention": False,
-        "activation": "relu",
-    },
+    "GPT-2 of OpenAI": SMALL["GPT-2"] | {"vocab_size": len(WORDS) + 2},
 }
 NETWORKS = {
     "encoder": MaskedLanguageModel,
