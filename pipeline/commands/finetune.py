@@ -316,25 +316,31 @@ def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxy
 
 def show_teachers(directory: Path) -> None:
     """Print teachers beside their students, where trainings had teachers."""
-    from pipeline.tune.report.page import distilled_rows
-    from pipeline.tune.scores import ScoresDirectory
+    from pipeline.tune.scores import TEACHER, ScoresDirectory
     from pipeline.tune.summary import shown
 
-    rows = [
-        (
-            row.training,
-            row.role,
-            row.parameters,
-            f"{row.size_bytes / 2**20:.1f} MiB",
-            "" if row.examples_per_second is None else f"{row.examples_per_second:,.0f}",
-            f"{row.metric} {shown(row.metric, row.score)}",
-            "" if row.kept is None else f"{row.kept:.1%}",
-        )
-        for row in distilled_rows(ScoresDirectory.open(directory))
-    ]
+    opened, rows = ScoresDirectory.open(directory), []
+    for score in opened.scores:
+        if (sizes := score.distillation) is None:
+            continue
+        metric, speeds = score.main_metric, opened.speeds(score.trial) or {}
+        teacher = score.baselines[TEACHER][metric]
+        for role, parameters, size_bytes, value in (
+            (TEACHER, sizes.teacher_parameters, sizes.teacher_bytes, teacher),
+            ("student", sizes.student_parameters, sizes.student_bytes, score.value),
+        ):
+            row = {
+                "training": score.trial.name,
+                "network": role,
+                "parameters": parameters,
+                "weights": f"{size_bytes / 2**20:.1f} MiB",
+                "examples/s": f"{speeds[role]:,.0f}" if role in speeds else "",
+                "score": f"{metric} {shown(metric, value)}",
+                "of the teacher's": f"{value / teacher:.1%}" if teacher > 0 else "",
+            }
+            rows.append(row)
     if rows:
-        headings = ("training", "network", "parameters", "weights", "examples/s", "score", "of the teacher's")
-        output.print_table("teachers and students", headings, rows)
+        output.print_table("teachers and students", tuple(rows[0]), [list(row.values()) for row in rows])
 
 
 def _percent(mean: float, std: float | None) -> str:

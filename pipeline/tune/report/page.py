@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -19,7 +19,7 @@ from pipeline.run.tracking import connect, tracking_message, tracking_uri
 from pipeline.tune.report.bootstrap import CONFIDENCE, NUM_RESAMPLES, Interval, confidence_interval
 from pipeline.tune.report.curves import Curve, plot, thinned
 from pipeline.tune.report.predictions import form_of, worst_of
-from pipeline.tune.scores import TEACHER, Line, Score, ScoresDirectory
+from pipeline.tune.scores import Line, Score, ScoresDirectory
 from pipeline.tune.summary import SummaryRow, protocol, shown, summarise
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -300,40 +300,3 @@ def _all() -> tuple[Published, ...]:
         for system, tasks in table["scores"].items()
         for task, metrics in tasks.items()
     )
-
-
-@dataclass(frozen=True, slots=True)
-class DistilledRow:
-    """One network of a training with a teacher."""
-
-    training: str
-    role: str
-    """`teacher` or `student`."""
-    parameters: int
-    size_bytes: int
-    """Size of the saved weights."""
-    examples_per_second: float | None
-    """Evaluation rows read on the machine of the training; None where it was not measured."""
-    metric: str
-    score: float
-    """The main metric, a share of 1."""
-    kept: float | None
-    """The student's score as a share of the teacher's; None where that is not above 0."""
-
-
-def distilled_rows(scores: ScoresDirectory) -> Iterator[DistilledRow]:
-    """Two rows for every training with a teacher, the teacher first."""
-    for score in scores.scores:
-        sizes = score.distillation
-        if sizes is None:
-            continue
-        trial = score.trial
-        speeds = scores.speeds(trial) or {}
-        teacher = score.baselines[TEACHER][score.main_metric]
-        for role, parameters, size_bytes, value in (
-            (TEACHER, sizes.teacher_parameters, sizes.teacher_bytes, teacher),
-            ("student", sizes.student_parameters, sizes.student_bytes, score.value),
-        ):
-            kept = value / teacher if teacher > 0 else None
-            facts = (parameters, size_bytes, speeds.get(role), score.main_metric)
-            yield DistilledRow(trial.name, role, *facts, value, kept)
