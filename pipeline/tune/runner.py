@@ -180,10 +180,10 @@ class TrialRunner:
             task,
             settings,
             trial.seed,
+            state_file,
             main_metric=config.tasks[trial.task].metrics[0],
             on_update=on_update,
             on_epoch=on_epoch,
-            state_file=state_file,
             zero=config.zero,
         )
         if done < (planned := self.num_updates(trial)):

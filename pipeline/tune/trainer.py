@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -45,22 +46,22 @@ def train(
     task: PreparedTask,
     settings: TrainingConfig,
     seed: int,
+    state_file: StateFile,
     *,
-    main_metric: str | None = None,
-    on_update: Callable[[int, float], object] = lambda updates, loss: None,
+    main_metric: str,
+    on_update: Callable[[int, float], object],
     on_epoch: Callable[[EpochScore], object] = lambda epoch: None,
-    state_file: StateFile | None = None,
     zero: ZeroConfig | None = None,
 ) -> Outcome:
     """Train `model` and evaluate it after every epoch. Called by all processes together.
 
     Args:
         model: the network that `task` builds, with its first weights; not to be used afterwards.
+        state_file: keeps the training's place on disk, so that a killed one continues from there.
         main_metric: decides which epoch is best, where that matters.
         on_update: takes the updates done and the mean loss of the last one, in every process; of several processes,
             each estimates the loss from its own share.
         on_epoch: takes an epoch's loss and metrics, in every process.
-        state_file: keeps the training's place on disk, so that a killed one continues from there.
         zero: shards the training among the processes; None trains all weights in each.
 
     Raises:
@@ -70,12 +71,8 @@ def train(
     """
     plan = plan_updates(settings, len(task.train), seed, accelerator.num_processes)
     learner = make_learner(accelerator, model, settings, zero)
-    state = state_file.restore(learner) if state_file else TrainingState()
-
-    def pause() -> None:
-        if state_file:
-            state_file.stop_if_asked(state, learner)
-
+    state = state_file.restore(learner)
+    pause = partial(state_file.stop_if_asked, state, learner)
     loader = evaluation_loader(accelerator, task)
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     # Dropout draws from torch's global generators, which are restored afterwards.
@@ -94,8 +91,7 @@ def train(
                 state.losses.append(loss)
                 state.updates += 1
                 on_update(state.updates, loss * accelerator.num_processes)
-                if state_file:
-                    state_file.save_when_due(state, learner)
+                state_file.save_when_due(state, learner)
             is_scored = settings.scored == "every_epoch" or epoch == settings.epochs - 1
             network = learner.whole()
             outputs = evaluate(accelerator, network, task, loader, pause) if is_scored else None
@@ -132,9 +128,8 @@ def _close_epoch(accelerator: Accelerator, state: TrainingState, metrics: dict[s
     state.losses = []
 
 
-def _best_epoch(state: TrainingState, main_metric: str | None) -> int:
+def _best_epoch(state: TrainingState, main_metric: str) -> int:
     """The first epoch with the highest main metric, from 1."""
-    assert main_metric is not None, "which epoch is best is for a metric to say"
     values = [epoch.metrics[main_metric] for epoch in state.epochs]
     return values.index(max(values)) + 1
 
