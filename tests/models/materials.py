@@ -8,12 +8,18 @@ from torch import Tensor, nn
 from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.initialization import init_weights
+from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 
 Model = TypeVar("Model", bound=nn.Module)
 NETWORKS: dict[str, dict[str, Any]] = {
     "encoder": {"num_segments": 2},
     "decoder": {"network": "decoder", "norm": "pre", "embedding_norm": False},
     "encoder_decoder": {"network": "encoder_decoder"},
+}
+LANGUAGE_MODELS = {
+    "encoder": MaskedLanguageModel,
+    "decoder": CausalLanguageModel,
+    "encoder_decoder": SequenceToSequence,
 }
 
 

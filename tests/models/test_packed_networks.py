@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from models.config import TransformerConfig
 from models.functional import dropout
-from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
+from models.language_models import CausalLanguageModel, SequenceToSequence
 from models.losses import EACH
 from models.stacks import Encoder
 from models.transformer import choose_backend
-from tests.models.materials import gradients, randomised, small_config, some_tokens
+from tests.models.materials import LANGUAGE_MODELS, gradients, randomised, small_config, some_tokens
 
 LENGTH = 20
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -299,13 +299,6 @@ def test_flash_attention_is_taken_only_on_gpus_and_heads_that_it_has_kernels_for
             choose_backend(config, "varlen", **given)
 
 
-NETWORKS = {
-    "encoder": MaskedLanguageModel,
-    "decoder": CausalLanguageModel,
-    "encoder_decoder": SequenceToSequence,
-}
-
-
 def training_batch(network: str) -> dict[str, torch.Tensor]:
     positions = torch.tensor([0, 4, 9, 21, 25])
     batch = {
@@ -320,11 +313,13 @@ def training_batch(network: str) -> dict[str, torch.Tensor]:
     return batch
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", LANGUAGE_MODELS)
 @pytest.mark.parametrize("kind", ["learned, post-norm", "learned, pre-norm", "relative bias"])
 def test_gradient_checkpointing_changes_no_gradient_although_there_is_dropout(network, kind):
     rates = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
-    model = randomised(NETWORKS[network](small_config(network=network, **KINDS[kind], **rates))).train()
+    model = randomised(
+        LANGUAGE_MODELS[network](small_config(network=network, **KINDS[kind], **rates))
+    ).train()
     found = {}
     for seed, enabled in ((5, False), (5, True), (6, True)):
         for stack in ("encoder", "decoder"):
@@ -351,10 +346,10 @@ def test_gradient_checkpointing_keeps_fewer_activations():
     assert saved_elements(True) < saved_elements(False) / 3
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", LANGUAGE_MODELS)
 def test_compiled_network_computes_the_same_and_an_encoder_without_graph_breaks(network):
     config = small_config(network=network, num_layers=1, dropout=0.0, attention_dropout=0.0)
-    model = randomised(NETWORKS[network](config)).train()
+    model = randomised(LANGUAGE_MODELS[network](config)).train()
     batch = training_batch(network)
     expected_losses, expected_correct = model(**batch)
     expected = gradients(model, batch)

@@ -18,7 +18,6 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
 from models.hf.family import TokenIds
-from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from pipeline.checkpoint.references import resolve_model
 from pipeline.tasks.forms import Example
 from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
@@ -27,6 +26,7 @@ from pipeline.tune.export import export
 from pipeline.tune.run import finetune
 from pipeline.tune.trials import scores_directory
 from tests.models.hf_configs import SMALL
+from tests.models.materials import LANGUAGE_MODELS
 from tests.pipeline.tune.conftest import MODEL, Recorder, config_in, enlarged, predictions
 
 WORDS = [
@@ -34,15 +34,11 @@ WORDS = [
     *("User", "System", "Assistant", "TL", "DR", ";", ":", "en_XX", "de_DE"),
 ]
 FAMILIES: dict[str, Mapping[str, Any]] = {
-    **SMALL,
+    # Outputs depend on texts as well in all of them.
+    **{name: fields | {"initializer": "normal", "position_std": None} for name, fields in SMALL.items()},
     "RoBERTa-PreLayerNorm": {"norm": "pre"},
     # It has one special token for everything, and none to pad with.
-    "GPT-2 of OpenAI": SMALL["GPT-2"] | {"vocab_size": len(WORDS) + 2},
-}
-NETWORKS = {
-    "encoder": MaskedLanguageModel,
-    "decoder": CausalLanguageModel,
-    "encoder_decoder": SequenceToSequence,
+    "GPT-2 of OpenAI": SMALL["GPT-2"] | {"initializer": "normal", "vocab_size": len(WORDS) + 2},
 }
 ENCODERS = [name for name, fields in FAMILIES.items() if "network" not in fields]
 FORMS = {
@@ -114,7 +110,7 @@ def hf_name(family: str) -> str:
 def checkpoint_of(folder: Path, family: str):
     """A network whose weights are large enough for its outputs to depend on its texts."""
     shape: TransformerConfig = dataclasses.replace(MODEL, max_positions=48, **FAMILIES[family])
-    network = enlarged(NETWORKS[shape.network](shape), 8)
+    network = enlarged(LANGUAGE_MODELS[shape.network](shape), 8)
     single = family != hf_name(family)
     ids = TokenIds(pad=0, bos=0, eos=0) if single else TokenIds(pad=1, bos=0, eos=2)
     save_hf_directory(folder / "start", network.state_dict(), shape, ids, family=hf_name(family))
