@@ -20,16 +20,7 @@ from pydantic import Field
 
 from pipeline.tasks.choices import RaceConfig, SwagConfig
 from pipeline.tasks.classification import MnliConfig, SnliConfig, Sst5Config
-from pipeline.tasks.glue import (
-    ColaConfig,
-    MrpcConfig,
-    QnliConfig,
-    QqpConfig,
-    RteConfig,
-    Sst2Config,
-    StsbConfig,
-    WnliConfig,
-)
+from pipeline.tasks.glue import GlueConfig
 from pipeline.tasks.instructions import InstructionsConfig
 from pipeline.tasks.question_answering import MrqaConfig, Squad2Config, SquadConfig
 from pipeline.tasks.rows import (
@@ -40,26 +31,24 @@ from pipeline.tasks.rows import (
 )
 from pipeline.tasks.rows_questions import RowsChoicesConfig, RowsSpansConfig
 from pipeline.tasks.summaries import CnnDailymailConfig, XsumConfig
-from pipeline.tasks.superglue import BoolqConfig, CbConfig, CopaConfig, SuperglueRteConfig, WicConfig
-from pipeline.tasks.superglue_passages import MultircConfig, RecordConfig
+from pipeline.tasks.superglue import (
+    CopaConfig,
+    MultircConfig,
+    RecordConfig,
+    SuperGluePairsConfig,
+    SuperglueRteConfig,
+    WicConfig,
+)
 from pipeline.tasks.tagging import ConllNerConfig, ConlluPosConfig
 from pipeline.tasks.task import TaskConfig
 from pipeline.tasks.translation import TranslationConfig
 
 TaskChoice = Annotated[
-    ColaConfig
-    | Sst2Config
-    | MrpcConfig
-    | StsbConfig
-    | QqpConfig
+    GlueConfig
     | MnliConfig
-    | QnliConfig
-    | RteConfig
-    | WnliConfig
     | SnliConfig
     | Sst5Config
-    | BoolqConfig
-    | CbConfig
+    | SuperGluePairsConfig
     | CopaConfig
     | MultircConfig
     | RecordConfig
@@ -86,6 +75,6 @@ TaskChoice = Annotated[
 ]
 """Settings of any task."""
 TASKS: Mapping[str, type[TaskConfig]] = {
-    task.model_fields["kind"].default: task for task in get_args(get_args(TaskChoice)[0])
+    kind: task for task in get_args(get_args(TaskChoice)[0]) for kind in task.table()
 }
-"""Kinds of tasks by name."""
+"""Settings by kind of task."""

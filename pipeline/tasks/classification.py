@@ -18,14 +18,15 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
-from pipeline.tasks.files.lines import read_lines, read_objects, require_file, text_of, wrong_file, wrong_line
-from pipeline.tasks.files.tables import GlueFiles, read_columns
+from pipeline.tasks.files.lines import read_lines, require_file, wrong_file, wrong_line
+from pipeline.tasks.files.rows import read_objects, read_table
 from pipeline.tasks.forms import UNLABELLED, ClassificationTaskConfig, Example
-from pipeline.tasks.glue import GlueTaskConfig, Split, submission_file
+from pipeline.tasks.glue import GlueConfig, GlueRow, Split, glue_archive, submission_file
 from pipeline.tasks.task import (
     EvaluationSet,
     Files,
@@ -39,8 +40,7 @@ from pipeline.tasks.task import (
 INFERENCE_LABELS = ("entailment", "neutral", "contradiction")
 NO_LABEL = "-"
 """The label of pairs whose annotators did not agree, which are left out (Bowman et al. 2015, section 3)."""
-MNLI = GlueFiles("MNLI", texts=("sentence1", "sentence2"), label="gold_label", labels=INFERENCE_LABELS)
-AX = GlueFiles("AX", texts=("Premise", "Hypothesis"), label="Label", labels=INFERENCE_LABELS)
+AX = GlueRow(folder="AX", texts=("Premise", "Hypothesis"), label="Label", labels=INFERENCE_LABELS, metrics=())
 """The columns of diagnostic-full.tsv, which has labels."""
 AX_ORIGIN = "diagnostic.tsv or diagnostic-full.tsv of the GLUE benchmark (gluebenchmark.com/diagnostics)"
 SNLI_ORIGIN = "the contents of snli_1.0.zip (nlp.stanford.edu/projects/snli)"
@@ -61,18 +61,14 @@ def read_inference(path: Path) -> Iterator[Example]:
         ConfigError: a line is not as described, or has an unknown label.
     """
     columns = ("sentence1", "sentence2", "gold_label")
-    if ".jsonl" in path.suffixes:
-        objects = read_objects(path)
-        lines = ((name, [text_of(path, name, found, key) for key in columns]) for name, found in objects)
-    else:
-        lines = read_columns(path, columns)
-    for name, (premise, hypothesis, label) in lines:
+    for row in read_objects(path) if ".jsonl" in path.suffixes else read_table(path, columns):
+        premise, hypothesis, label = map(row.official_text, columns)
         if label == NO_LABEL:
             continue
         if label not in INFERENCE_LABELS:
             known = ", ".join((*INFERENCE_LABELS, NO_LABEL))
-            raise wrong_line(path, name, f"the label `gold_label` is {label!r}, not one of {known}")
-        yield Example(name, premise, hypothesis, INFERENCE_LABELS.index(label))
+            raise row.error(f"the label `gold_label` is {label!r}, not one of {known}")
+        yield Example(row.name, premise, hypothesis, INFERENCE_LABELS.index(label))
 
 
 def _read_mnli_texts(path: Path) -> Iterator[NamedText]:
@@ -80,11 +76,39 @@ def _read_mnli_texts(path: Path) -> Iterator[NamedText]:
     if path.suffix == ".tsv":
         yield from MNLI.read_texts(path)
         return
-    for name, found in read_objects(path):
-        yield from ((name, text_of(path, name, found, key)) for key in ("premise", "hypothesis"))
+    for row in read_objects(path):
+        yield from ((row.name, row.official_text(key)) for key in ("premise", "hypothesis"))
 
 
-class MnliConfig(GlueTaskConfig):
+MNLI = GlueRow(
+    folder="MNLI",
+    label="gold_label",
+    labels=INFERENCE_LABELS,
+    metrics=("accuracy_matched", "accuracy_mismatched"),
+    evaluations=(("matched", "dev_matched"), ("mismatched", "dev_mismatched")),
+    leaderboard=(
+        ("matched", "test_matched", "MNLI-m.tsv"),
+        ("mismatched", "test_mismatched", "MNLI-mm.tsv"),
+    ),
+    evaluation_sets=(
+        EvaluationSet(
+            "mnli",
+            (
+                Files(("glue/MNLI/dev_*.tsv", "glue/MNLI/dev_*.jsonl"), _read_mnli_texts),
+                Files(("glue/MNLI/test_*.tsv",), _read_mnli_texts, optional=True),
+            ),
+            glue_archive("MNLI"),
+        ),
+        EvaluationSet(
+            "ax",
+            (Files(("glue/diagnostic/diagnostic*.tsv", "glue/AX/*.tsv"), _read_mnli_texts),),
+            AX_ORIGIN,
+        ),
+    ),
+)
+
+
+class MnliConfig(GlueConfig):
     """Multi-Genre Natural Language Inference."""
 
     kind: Literal["mnli"] = "mnli"
@@ -96,28 +120,7 @@ class MnliConfig(GlueTaskConfig):
     """GLUE's diagnostic set: diagnostic-full.tsv is scored, diagnostic.tsv has no labels and is predicted for
     `submit`."""
 
-    files = MNLI
-    metrics = ("accuracy_matched", "accuracy_mismatched")
-    evaluations = (("matched", "dev_matched"), ("mismatched", "dev_mismatched"))
-    leaderboard = (
-        ("matched", "test_matched", "MNLI-m.tsv"),
-        ("mismatched", "test_mismatched", "MNLI-mm.tsv"),
-    )
-    evaluation_sets = (
-        EvaluationSet(
-            "mnli",
-            (
-                Files(("glue/MNLI/dev_*.tsv", "glue/MNLI/dev_*.jsonl"), _read_mnli_texts),
-                Files(("glue/MNLI/test_*.tsv",), _read_mnli_texts, optional=True),
-            ),
-            MNLI.origin,
-        ),
-        EvaluationSet(
-            "ax",
-            (Files(("glue/diagnostic/diagnostic*.tsv", "glue/AX/*.tsv"), MNLI.read_texts),),
-            AX_ORIGIN,
-        ),
-    )
+    rows = MappingProxyType({"mnli": MNLI})
 
     def load(self) -> TaskData[Example]:
         """Read the files of MNLI, and the diagnostic set where one is named."""
@@ -134,12 +137,12 @@ class MnliConfig(GlueTaskConfig):
             inputs=(*data.inputs, file_input(self.diagnostic)),
         )
 
-    def split(self, stem: str, group: str = "") -> Split:
+    def split(self, stem: str, group: str = "", *, is_test: bool = False) -> Split:
         """The examples of `STEM.tsv`; without it, of multinli_1.0_STEM.jsonl or multinli_1.0_STEM.txt."""
         names = (f"{stem}.tsv", f"multinli_1.0_{stem}.jsonl", f"multinli_1.0_{stem}.txt")
         found = next((name for name in names if (self.path / name).is_file()), names[0])
-        if found == names[0]:
-            return super().split(stem, group)
+        if is_test or found == names[0]:
+            return super().split(stem, group, is_test=is_test)
         examples = read_inference(self.path / found)
         return [self.path / found], [dataclasses.replace(each, group=group) for each in examples]
 
@@ -171,11 +174,10 @@ def _read_diagnostic(path: Path) -> list[Example]:
     require_file(path, AX_ORIGIN, "`diagnostic`")
     _, first = next(read_lines(path), ("", ""))
     if AX.label in first.split("\t"):
-        labelled = enumerate(AX.read_labelled(path))
-        found = [Example(str(n), a, b, label, _DIAGNOSTIC) for n, (_, (a, b), label) in labelled]
+        labelled = enumerate(AX.examples(path, _DIAGNOSTIC))
+        found = [dataclasses.replace(each, id=str(number)) for number, each in labelled]
     else:
-        unlabelled = MNLI.read_unlabelled(path)
-        found = [Example(index, a, b, UNLABELLED, _DIAGNOSTIC) for index, (a, b) in unlabelled]
+        found = [*MNLI.examples(path, _DIAGNOSTIC, is_test=True)]
     if not found:
         raise wrong_file(f"{path} has no examples")
     return found

@@ -19,7 +19,8 @@ from pipeline.tasks.task import EvaluationSet
 SETS: Mapping[str, EvaluationSet] = MappingProxyType(
     {
         found.name: found
-        for found in (XQUAD, *(each for task in TASKS.values() for each in task.evaluation_sets))
+        for sets in ((XQUAD,), *(task.table()[kind].sets(kind) for kind, task in TASKS.items()))
+        for found in sets
     }
 )
 """Every evaluation set by name: the sets of the tasks, and further sets that corpora are decontaminated against."""

@@ -19,7 +19,8 @@ from typing import Literal
 import orjson
 from pydantic import Field
 
-from pipeline.tasks.files.lines import read_objects, wrong_file, wrong_line
+from pipeline.tasks.files.lines import wrong_file
+from pipeline.tasks.files.rows import read_objects
 from pipeline.tasks.forms import Answer, Question, SpanTaskConfig
 from pipeline.tasks.metrics.squad import UNANSWERABLE_METRICS
 from pipeline.tasks.task import EvaluationSet, Files, NamedText, ReadTexts, TwoFilesTaskConfig
@@ -59,7 +60,8 @@ def read_mrqa(path: Path) -> Iterator[Passage]:
     Raises:
         ConfigError: the file is damaged, or a line is not as described.
     """
-    for name, found in read_objects(path):
+    for row in read_objects(path):
+        found = row.values
         if "header" in found:
             continue
         try:
@@ -79,8 +81,8 @@ def read_mrqa(path: Path) -> Iterator[Passage]:
                     Question(str(entry["qid"]), entry["question"], context, tuple(answers), accepted)
                 )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise wrong_line(path, name, f"no passage as MRQA has it: {error!r}") from None
-        yield name, context, questions
+            raise row.error(f"no passage as MRQA has it: {error!r}") from None
+        yield row.name, context, questions
 
 
 def _texts_of(read: Callable[[Path], Iterator[Passage]]) -> ReadTexts:

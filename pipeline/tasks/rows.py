@@ -197,8 +197,11 @@ class RowsRegressionConfig(TextRowsConfig):
 
     kind: Literal["rows_regression"] = "rows_regression"
 
-    regression = True
     metrics = ("pearson", "spearman")
+
+    @property
+    def regression(self) -> bool:
+        return True
 
     def target(self, row: Row, labels: tuple[str, ...]) -> float:
         """The index of the column of labels.

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
@@ -133,23 +135,56 @@ def folder_input(folder: Path, paths: Sequence[Path]) -> InputEntry:
     return InputEntry(kind="source-file", uri=str(folder), fingerprint=hash_json(hashes))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """The constants of a kind of task."""
+
+    metrics: tuple[str, ...]
+    """Names of the metrics that are measured; tables show the first."""
+    evaluation_sets: tuple[EvaluationSet, ...] = ()
+    """The texts that the task evaluates on, which pre-training corpora are decontaminated against; empty for tasks made
+    from documents that pre-training holds out."""
+
+    def sets(self, kind: str) -> tuple[EvaluationSet, ...]:
+        """The evaluation sets of the task, which is of this kind."""
+        return self.evaluation_sets
+
+
 class TaskConfig(Config):
-    """Settings and functions that all tasks share; every kind of task adds a `kind`."""
+    """Settings and functions that all tasks share. A class has one `kind`, with `metrics` and `evaluation_sets`; or
+    those of a table."""
 
     training: TrainingOverrides = TrainingOverrides()
     """Training settings of this task that differ from the shared ones."""
 
+    if TYPE_CHECKING:
+        kind: Any
     metrics: ClassVar[tuple[str, ...]]
-    """Names of the metrics that the form measures; tables show the first."""
+    """As in `TaskRow`, where there is no table."""
     evaluation_sets: ClassVar[tuple[EvaluationSet, ...]]
-    """The texts that the task evaluates on, which pre-training corpora are decontaminated against; empty for tasks made
-    from documents that pre-training holds out."""
+    """Likewise."""
+    rows: ClassVar[Mapping[str, TaskRow]] = MappingProxyType({})
+    """The table that holds the kinds of this class, and others."""
     form: ClassVar[str]
     """A key of `pipeline.tune.forms.FORMS`."""
     carriers: ClassVar[tuple[str, ...]]
     """Kinds of network that can be trained on tasks of this form."""
     head: ClassVar[Head]
     """The usual head, in `transformers`, of networks that were trained on a task of this form."""
+
+    @classmethod
+    @cache
+    def table(cls) -> Mapping[str, TaskRow]:
+        """The tasks with these settings, by kind."""
+        kinds = get_args(cls.model_fields["kind"].annotation)
+        if not cls.rows:
+            return {kinds[0]: TaskRow(metrics=cls.metrics, evaluation_sets=cls.evaluation_sets)}
+        return {kind: cls.rows[kind] for kind in kinds}
+
+    @property
+    def row(self) -> Any:
+        """The constants of this kind."""
+        return self.table()[self.kind]
 
     @classmethod
     def head_of(cls, network: NetworkConfig) -> Head:

@@ -14,12 +14,12 @@ from pipeline.tasks.forms import ClassificationTaskConfig
 from pipeline.tune.config import NAME_PATTERN
 
 PROMPTED = {
-    name: task
-    for name, task in TASKS.items()
-    if issubclass(task, ClassificationTaskConfig) and not task.regression
+    kind: task
+    for kind, task in TASKS.items()
+    if issubclass(task, ClassificationTaskConfig) and not task.without_files({"kind": kind}).regression
 }
 """Kinds of tasks that can be prompted: those of classification."""
-PromptedTask = Annotated[Union[tuple(PROMPTED.values())], Field(discriminator="kind")]  # noqa: UP007
+PromptedTask = Annotated[Union[tuple(dict.fromkeys(PROMPTED.values()))], Field(discriminator="kind")]  # noqa: UP007
 Scoring = Literal["left_to_right", "joint"]
 
 
@@ -63,6 +63,10 @@ class PromptConfig(Config):
     @model_validator(mode="after")
     def _sound(self) -> PromptConfig:
         problems = []
+        if self.task.kind not in PROMPTED:
+            problems.append(
+                f"a task of the kind {self.task.kind} has numbers, and prompts choose among labels"
+            )
         if len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
             problems.append(f"seeds {list(self.seeds)} must be different and not negative")
         answers = Counter(answer.strip() for answer in self.verbalizers.values())

@@ -61,38 +61,6 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
             yield f"{stem}-{number}", text.rstrip("\r\n")
 
 
-def read_objects(path: Path, next_step: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name such as `dev-17`, object) of a file with one JSON object per line; blank lines are left out.
-
-    Args:
-        next_step: the advice of errors; without it, for a published file.
-
-    Raises:
-        ConfigError: a line is not a JSON object.
-    """
-    for name, line in read_lines(path):
-        if not line.strip():
-            continue
-        try:
-            found = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise wrong_line(path, name, f"no valid JSON: {error}", next_step) from None
-        if not isinstance(found, dict):
-            raise wrong_line(path, name, "no JSON object", next_step)
-        yield name, found
-
-
-def text_of(path: Path, name: str, found: dict[str, Any], key: str) -> str:
-    """The text under a key of an object from `read_objects`.
-
-    Raises:
-        ConfigError: there is no text under this key.
-    """
-    if not isinstance(found.get(key), str):
-        raise wrong_line(path, name, f"there is no text `{key}`")
-    return found[key]
-
-
 def wrong_line(path: Path, line: int | str, problem: str, next_step: str = "") -> ConfigError:
     """The error for a line of a wrong format; `line` is its number, or a name that ends with it, such as `dev-17`."""
     number = str(line).rpartition("-")[2]

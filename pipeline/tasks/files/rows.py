@@ -1,4 +1,4 @@
-"""Rows with named columns: CSV, JSON lines, Parquet, and data sets that `datasets` saved.
+"""Rows with named columns: CSV, JSON lines, Parquet, tables of published files, and data sets that `datasets` saved.
 
 A data set is a folder as `Dataset.save_to_disk` writes it, or one with files such as `train-00000-of-00001.parquet`,
 `validation.jsonl` or `data/test.csv`, as the Hugging Face Hub keeps them.
@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.tasks.files.lines import opened, read_lines, read_objects, stem_of, wrong_file, wrong_line
+from pipeline.tasks.files.lines import opened, read_lines, stem_of, wrong_file, wrong_line
 
 DICT_FILE = "dataset_dict.json"
 """Lies in a folder of several splits that `datasets` saved."""
@@ -136,6 +136,63 @@ def read_rows(path: Path) -> Iterator[Row]:
     return READERS[suffix](path)
 
 
+def read_objects(path: Path, next_step: str = "") -> Iterator[Row]:
+    """Stream the rows of a file with one JSON object per line; blank lines are left out.
+
+    Args:
+        next_step: the advice of errors; without it, for a published file.
+
+    Raises:
+        ConfigError: a line is not a JSON object.
+    """
+    for name, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            found = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise wrong_line(path, name, f"no valid JSON: {error}", next_step) from None
+        if not isinstance(found, dict):
+            raise wrong_line(path, name, "no JSON object", next_step)
+        yield Row(path, name, found)
+
+
+def read_table(
+    path: Path, columns: Sequence[str], header: Sequence[str] = (), *, exact: bool = False
+) -> Iterator[Row]:
+    """Stream the rows of a tab-separated file as the GLUE archives have them, without white space around a value: one
+    row per line and no quoting. Fields hold unescaped quotes, so a CSV reader would glue lines together. Blank lines
+    may be at the end of the file.
+
+    Args:
+        columns: those that are needed; the last is the label, where labels are.
+        header: the names of all columns, where the first line of the file does not name them.
+        exact: also refuse lines with more columns than the header.
+
+    Raises:
+        ConfigError: a column is missing, from the header or from a line.
+    """
+    names, blank = list(header), ""
+    for name, line in read_lines(path):
+        if not line.strip():
+            blank = blank or name
+            continue
+        if blank:
+            raise wrong_line(path, blank, "the line is blank")
+        fields = line.split("\t")
+        if not names:
+            names = fields
+            if missing := [column for column in columns if column not in names]:
+                hint = "; files of test sets have no labels" if missing == [columns[-1]] else ""
+                raise wrong_line(path, name, f"there is no column `{missing[0]}` among {fields}{hint}")
+            continue
+        needed = len(names) if exact else max(map(names.index, columns)) + 1
+        if len(fields) < needed or (exact and len(fields) > needed):
+            problem = f"{len(fields)} columns, {'' if exact else 'at least '}{needed} are needed"
+            raise wrong_line(path, name, problem)
+        yield Row(path, name, dict(zip(names, map(str.strip, fields), strict=False)))
+
+
 def is_dataset(folder: Path) -> bool:
     """Whether a folder holds a data set in the sense of this module, with a split `train`."""
     return (folder / DICT_FILE).is_file() or bool(_files_of(folder, "train"))
@@ -242,16 +299,12 @@ class _Unquoted(csv.Dialect):
     lineterminator = "\n"
 
 
-def _read_json_lines(path: Path) -> Iterator[Row]:
-    return (Row(path, name, found) for name, found in read_objects(path, _JSON))
-
-
 def _read_json(path: Path) -> Iterator[Row]:
     """Objects in lines, or in one list."""
     with opened(path) as stream:
         is_list = stream.read(4096).removeprefix(BOM_UTF8).lstrip().startswith(b"[")
     if not is_list:
-        yield from _read_json_lines(path)
+        yield from read_objects(path, _JSON)
         return
     with opened(path) as stream:
         content = stream.read().removeprefix(BOM_UTF8)
@@ -291,7 +344,7 @@ _LINE_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".csv": _read_csv,
     ".tsv": lambda path: _read_table(path, _Unquoted),
     ".json": _read_json,
-    ".jsonl": _read_json_lines,
+    ".jsonl": lambda path: read_objects(path, _JSON),
 }
 READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = MappingProxyType(
     _LINE_READERS

@@ -10,15 +10,7 @@ import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from pipeline.tasks.forms import UNLABELLED
-from pipeline.tasks.glue import (
-    ColaConfig,
-    MrpcConfig,
-    QnliConfig,
-    QqpConfig,
-    RteConfig,
-    Sst2Config,
-    WnliConfig,
-)
+from pipeline.tasks.glue import GlueConfig
 from tests.pipeline.tasks.excerpts import EXCERPTS, task_of, write
 
 
@@ -56,19 +48,19 @@ def test_diagnostic_set_with_labels_is_scored_by_matthews(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "file", "rows", "first"),
     [
-        (ColaConfig, "CoLA.tsv", "index\tsentence\n7\tBill left.\n", "0"),
-        (Sst2Config, "SST-2.tsv", "index\tsentence\n7\tuneasy .\n", "0"),
-        (MrpcConfig, "MRPC.tsv", "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n7\t1\t2\tA\tB\n", "0"),
-        (RteConfig, "RTE.tsv", "index\tsentence1\tsentence2\n7\tA\tB\n", "entailment"),
-        (WnliConfig, "WNLI.tsv", "index\tsentence1\tsentence2\n7\tA\tB\n", "0"),
-        (QnliConfig, "QNLI.tsv", "index\tquestion\tsentence\n7\tA\tB\n", "entailment"),
-        (QqpConfig, "QQP.tsv", "id\tquestion1\tquestion2\n7\tA\tB\n", "0"),
+        ("cola", "CoLA.tsv", "index\tsentence\n7\tBill left.\n", "0"),
+        ("sst2", "SST-2.tsv", "index\tsentence\n7\tuneasy .\n", "0"),
+        ("mrpc", "MRPC.tsv", "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n7\t1\t2\tA\tB\n", "0"),
+        ("rte", "RTE.tsv", "index\tsentence1\tsentence2\n7\tA\tB\n", "entailment"),
+        ("wnli", "WNLI.tsv", "index\tsentence1\tsentence2\n7\tA\tB\n", "0"),
+        ("qnli", "QNLI.tsv", "index\tquestion\tsentence\n7\tA\tB\n", "entailment"),
+        ("qqp", "QQP.tsv", "id\tquestion1\tquestion2\n7\tA\tB\n", "0"),
     ],
 )
 def test_predictions_of_the_test_set_are_submitted_under_its_numbers(tmp_path, kind, file, rows, first):
     write(tmp_path, {"test.tsv": rows})
-    config = kind(path=tmp_path, submit=True)
-    paths, examples = config.test_split("test")
+    config = GlueConfig(kind=kind, path=tmp_path, submit=True)
+    paths, examples = config.split("test", is_test=True)
     assert [path.name for path in paths] == ["test.tsv"]
     assert [each.label for each in examples] == [UNLABELLED]
     expected = f"index\tprediction\n7\t{first}\n".encode()
@@ -92,7 +84,7 @@ def test_data_sets_of_the_hub_give_what_the_official_files_give(tmp_path):
     for name in ("validation", "test"):
         saved[name].to_json(str(files / f"{name}.jsonl"))
     for folder in ("saved", "files"):
-        data = RteConfig(path=tmp_path / folder, submit=True).load()
+        data = GlueConfig(kind="rte", path=tmp_path / folder, submit=True).load()
         found = [(each.text_a, each.text_b, each.label) for each in (*data.train, *data.evaluation)]
         assert found == [("A.", "B.", 1)] * 2
         assert [(each.id, each.label) for each in data.test] == [("5", UNLABELLED)]
@@ -100,15 +92,15 @@ def test_data_sets_of_the_hub_give_what_the_official_files_give(tmp_path):
     unlabelled = json.dumps({"sentence1": "A.", "sentence2": "B.", "label": -1}) + "\n"
     (files / "validation.jsonl").write_text(unlabelled)
     with pytest.raises(ConfigError, match=r"validation\.jsonl, line 1: .* test sets have no labels"):
-        RteConfig(path=tmp_path / "files").load()
+        GlueConfig(kind="rte", path=tmp_path / "files").load()
     (files / "validation.jsonl").unlink()
     with pytest.raises(MissingInputError, match="no split `validation`"):
-        RteConfig(path=tmp_path / "files").load()
+        GlueConfig(kind="rte", path=tmp_path / "files").load()
 
 
 def test_paraphrases_of_the_hub_have_the_columns_of_all_pairs(tmp_path):
     line = json.dumps({"sentence1": "A.", "sentence2": "B.", "label": 0, "idx": 0}) + "\n"
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text(line)
-    data = MrpcConfig(path=tmp_path).load()
+    data = GlueConfig(kind="mrpc", path=tmp_path).load()
     assert [(e.text_a, e.text_b, e.label) for e in data.train] == [("A.", "B.", 0)]
