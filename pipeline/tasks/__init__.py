@@ -7,7 +7,6 @@ files             readers of the published files, for training and for decontami
 evaluation_sets   the texts that pre-training corpora are decontaminated against
 metrics           from predictions and right answers to a number
 tokenizer         a network's tokenizer, and the special tokens of its sequences
-bulk_encoding     many texts at once, several times faster than by the tokenizer itself
 text_reading      the tokenizer of an export
 """
 

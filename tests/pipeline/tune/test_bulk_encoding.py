@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
 from models.config import TransformerConfig
-from pipeline.tasks.bulk_encoding import MANY_CHARACTERS, Bulk, bulk_of, encode_rows, plainly
 from pipeline.tasks.forms import Answer, Question
 from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.forms.spans import encode_questions
@@ -27,28 +25,15 @@ ODD += "日本語🙂한글éa.,-_'’“#@5½\U0001f469\u200d\U0001f4bb\ue000"
 WORDS = ["the", "The", "unaffable", "[SEP", "SEP]", "U.S.", "it's", "x" * 120, "№", "ＦＵＬＬ"]
 
 
-def with_trimmed_offsets(path: Path) -> Path:
-    tokenizer = Tokenizer.from_file(str(byte_level(path)))
-    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True, add_prefix_space=False)
-    tokenizer.save(str(path))
-    return path
+@pytest.fixture(scope="module", params=[wordpiece, byte_level], ids=lambda make: make.__name__)
+def tokenizer(request, tmp_path_factory) -> TextTokenizer:
+    return TextTokenizer(request.param(tmp_path_factory.mktemp("t") / "tokenizer.json"))
 
 
-@pytest.fixture(scope="module", params=[wordpiece, with_trimmed_offsets], ids=lambda make: make.__name__)
-def tokenizer(request, tmp_path_factory) -> Tokenizer:
-    return Tokenizer.from_file(str(request.param(tmp_path_factory.mktemp("t") / "tokenizer.json")))
-
-
-@pytest.fixture(scope="module")
-def bulk(tokenizer: Tokenizer) -> Bulk:
-    found = bulk_of(tokenizer.to_str(), True)
-    assert found is not None
-    return found
-
-
-def assert_equal(ours, theirs):
-    assert ours[0].equals(theirs[0])
-    assert np.array_equal(ours[1], theirs[1])
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """Few texts are encoded as many."""
+    monkeypatch.setattr("pipeline.tasks.tokenizer.MANY_CHARACTERS", 0)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -57,8 +42,8 @@ def assert_equal(ours, theirs):
 )
 @example([""])
 @example(["", " a", "", "b "])
-def test_any_texts_are_encoded_at_once_as_one_by_one(tokenizer: Tokenizer, bulk: Bulk, texts: list[str]):
-    assert_equal(bulk(texts), plainly(tokenizer, texts))
+def test_any_texts_are_encoded_at_once_as_one_by_one(tokenizer: TextTokenizer, texts: list[str]):
+    assert tokenizer.rows(texts).equals(tokenizer.rows_with_offsets(texts)[0])
 
 
 def real_questions() -> list[Question]:
@@ -73,19 +58,19 @@ def real_questions() -> list[Question]:
     return questions
 
 
-def test_real_questions_and_passages_are_encoded_at_once_as_one_by_one(tokenizer: Tokenizer, bulk: Bulk):
-    questions = real_questions()
-    texts = [*{question.context: None for question in questions}, *(each.question for each in questions)]
-    assert_equal(bulk(texts), plainly(tokenizer, texts))
+def test_real_texts_are_encoded_at_once_by_tokie_as_one_by_one(tokenizer: TextTokenizer):
+    assert tokenizer.fast_encoder is not None
+    texts = [document.text for document in docstrings()[:300]]
+    assert tokenizer.rows(texts).equals(tokenizer.rows_with_offsets(texts)[0])
 
 
 def test_texts_that_spell_special_tokens_are_left_to_the_tokenizer(tmp_path: Path):
     tokenizer = Tokenizer.from_file(str(wordpiece(tmp_path / "tokenizer.json")))
     tokenizer.add_special_tokens(["[SEP]"])
-    texts = ["one [SEP] two"] * (MANY_CHARACTERS // 10)
-    ids, _ = encode_rows(tokenizer, texts)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    ids = TextTokenizer(tmp_path / "tokenizer.json").rows(["one [SEP] two"])
     assert tokenizer.token_to_id("[SEP]") in ids[0].tolist()
-    assert ids[0].tolist() == tokenizer.encode(texts[0], add_special_tokens=False).ids
+    assert ids[0].tolist() == tokenizer.encode("one [SEP] two", add_special_tokens=False).ids
 
 
 def featurised(
