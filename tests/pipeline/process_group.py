@@ -1,7 +1,6 @@
 """What `torchrun` does for tests: the processes of a group, which find each other and end together.
 
-They are forked from a server that has imported torch and DeepSpeed once. Importing is two thirds of what a short run
-takes.
+They are forked from a server that has prepared itself once, as `before_forks` does.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any
 PATIENCE_S = 600
 """Seconds that a test waits for what must come: a fresh machine compiles before its first step, a busy one is slow."""
 _FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["deepspeed", "pipeline.pretrain.assembly"])
+_FORKED.set_forkserver_preload(["tests.pipeline.before_forks"])
 
 
 class Group:

@@ -22,6 +22,8 @@ REFUSED = {
     "all differences at once": ("--cpu", "--num_processes", "2", "--mixed_precision", "bf16"),
     "sharding": ("--use_fsdp", "--num_processes", "2"),
 }
+LEFT = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
+"""What a launch by another test may have left in the environment."""
 LAUNCHES = """
 import json, os, sys
 from importlib.metadata import entry_points
@@ -58,14 +60,15 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, s
         for name, options in (ACCEPTED | REFUSED).items()
     ]
     # torchrun leaves a directory of logs behind.
-    environment = os.environ | {"TMPDIR": str(directory)}
+    environment = {name: value for name, value in os.environ.items() if name not in LEFT}
+    environment["TMPDIR"] = str(directory)
     subprocess.run([sys.executable, "-c", LAUNCHES, json.dumps(launches)], env=environment, check=True)
     return {name: json.loads((directory / name).read_bytes()) for name in ACCEPTED | REFUSED}
 
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
-    for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"):
+    for name in LEFT:
         monkeypatch.delenv(name, raising=False)
 
 
