@@ -14,7 +14,6 @@ from pydantic import Field
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.filters.phrases import LineScreen
 
 NOTICES = (
     "use cookies",
@@ -99,8 +98,7 @@ class BoilerplateLinesConfig(FilterConfig):
         notices = tuple(phrase.lower() for phrase in self.notices)
         commands = tuple(phrase.lower() for phrase in self.commands)
         most_words = max(self.max_command_words, self.max_notice_words)
-        starts = _COPYRIGHT_STARTS if self.copyright else ()
-        screen = LineScreen((*notices, *commands, *starts), SEPARATORS, self.min_separators)
+        phrases = (*notices, *commands, *(_COPYRIGHT_STARTS if self.copyright else ()))
 
         def kind_of(line: str) -> str | None:
             if not line or len(line) > MAX_LINE_CHARACTERS:
@@ -121,11 +119,18 @@ class BoilerplateLinesConfig(FilterConfig):
             return "navigation" if separators >= self.min_separators and is_navigation else None
 
         def apply(document: Document) -> Passed | Dropped:
-            suspects = screen.lines(document.text)
-            found = document.text.split("\n") if suspects else []
-            kinds = {number: kind for number in suspects if (kind := kind_of(found[number].strip().lower()))}
+            lowered = document.text.lower()
+            present = [phrase for phrase in phrases if phrase in lowered]
+            suspects = (
+                (number, line)
+                for number, line in enumerate(lowered.split("\n"))
+                if any(phrase in line for phrase in present)
+                or 0 < self.min_separators <= sum(map(line.count, SEPARATORS))
+            )
+            kinds = {number: kind for number, line in suspects if (kind := kind_of(line.strip()))}
             if not kinds:
                 return Passed(document)
+            found = document.text.split("\n")
             text = "\n".join(line for number, line in enumerate(found) if number not in kinds)
             counts = Counter(kinds.values())
             return Passed.with_text(document, text, **counts) if text.strip() else Dropped("only_boilerplate")

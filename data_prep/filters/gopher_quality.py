@@ -6,18 +6,21 @@ find fewer words with letters, and drop more tables and lists than the appendix 
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import Field
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.text.words import ListedWords, WordSpans, letter_runs, lines, word_spans
+from data_prep.text.words import Words, lines, word_spans, words
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 """The eight English words of the appendix."""
 BULLETS = ("•", "‣", "◦", "▪", "●", "-", "–", "*")
 """Appendix A.1.1 mentions bullet points without listing them."""
+_WITH_LETTER = re.compile(r"[^\W\d_]\S*")
+"""What is left, from the first letter on, of a word between white space that holds one."""
 
 
 class GopherQualityConfig(FilterConfig):
@@ -48,29 +51,29 @@ class GopherQualityConfig(FilterConfig):
 
     def build(self) -> Apply:
         """A filter that only looks."""
-        stop_words, fewest = ListedWords.of(self.stop_words), self.min_stop_words
+        stop_words, fewest = frozenset(self.stop_words), self.min_stop_words
 
         def apply(document: Document) -> Passed | Dropped:
             text = document.text
             found = word_spans(text)
-            if reason := _about_words(found, self) or _about_lines(text, len(found), self):
+            if reason := _about_words(found, self) or _about_lines(text, found.num_words, self):
                 return Dropped(reason)
-            num_runs, with_letter = letter_runs(text)
+            with_letter, num_runs = len(_WITH_LETTER.findall(text)), len(text.split())
             if num_runs and with_letter / num_runs < self.min_letter_words:
                 return Dropped("few_words_with_letters")
-            if fewest and found.count_listed(stop_words, fewest) < fewest:
+            if fewest and len(stop_words.intersection(words(text))) < fewest:
                 return Dropped("few_stop_words")
             return Passed(document)
 
         return apply
 
 
-def _about_words(found: WordSpans, config: GopherQualityConfig) -> str | None:
-    if len(found) < config.min_words:
+def _about_words(found: Words, config: GopherQualityConfig) -> str | None:
+    if found.num_words < config.min_words:
         return "few_words"
-    if len(found) > config.max_words:
+    if found.num_words > config.max_words:
         return "many_words"
-    mean = int(found.lengths.sum()) / max(len(found), 1)
+    mean = int((found.ends - found.places).sum()) / max(found.num_words, 1)
     if mean < config.min_mean_word_length:
         return "short_words"
     return "long_words" if mean > config.max_mean_word_length else None

@@ -11,6 +11,7 @@ The appendix leaves room for interpretation; the counts here are:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -20,7 +21,7 @@ from pydantic import Field, field_validator
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.text.words import lines, word_spans
+from data_prep.text.words import lines, words
 
 _BLANK_LINES = regex.compile(r"\n[^\S\n]*+(?:\n[^\S\n]*+)++")
 """Possessive, so that a page of blank lines is read once."""
@@ -79,12 +80,17 @@ def _shares(text: str, config: GopherRepetitionConfig) -> Iterator[tuple[str, fl
     yield "duplicate_paragraphs", share, config.duplicate_paragraphs
     yield "duplicate_paragraph_characters", characters / max(size, 1), config.duplicate_paragraph_characters
 
-    from data_prep.text.word_kernel import repeated_characters
+    from data_prep.text.word_kernel import ngram_characters
 
-    found, tops, repeats = word_spans(text), config.top_ngram_characters, config.duplicate_ngram_characters
+    found, tops, repeats = words(text), config.top_ngram_characters, config.duplicate_ngram_characters
     longest = max([*tops, *repeats], default=1)
     top, repeated = np.zeros((2, longest + 1), np.int64)
-    size = max(repeated_characters(found.points, found.places, found.ends, top, repeated), 1)
+    # Words as numbers, by first occurrence, and the characters of all words before each.
+    numbers: dict[str, int] = {}
+    codes = np.array([numbers.setdefault(word, len(numbers)) for word in found], np.int64)
+    before = np.array([0, *itertools.accumulate(map(len, found))], np.int64)
+    ngram_characters(codes, before, top, repeated)
+    size = max(int(before[-1]), 1)
     for n in sorted({*tops, *repeats}):
         if n in tops:
             yield f"top_{n}_gram", int(top[n]) / size, tops[n]

@@ -40,7 +40,7 @@ class LengthConfig(FilterConfig, LengthLimits):
             limits = self.languages.get(document.lang, self)
             outcome = _compare(len(document.text), limits.min_characters, limits.max_characters)
             if outcome is None and (limits.min_words or limits.max_words):
-                outcome = _compare(len(word_spans(document.text)), limits.min_words, limits.max_words)
+                outcome = _compare(word_spans(document.text).num_words, limits.min_words, limits.max_words)
             return outcome or Passed(document)
 
         return apply

@@ -156,6 +156,69 @@ def compression_of(head: bytes) -> Compression | None:
     return next((each for each in _COMPRESSIONS if head.startswith(each.magic)), None)
 
 
+class Window:
+    """The part of a stream that is being looked at. It moves forward only, and grows as asked."""
+
+    def __init__(self, more: Callable[[], bytes], base: int = 0) -> None:
+        self._more = more
+        self._buffer = bytearray()
+        self.base = base
+        """Offset of the first byte that is not forgotten."""
+
+    def _fill(self, end: int) -> bool:
+        while self.end < end:
+            chunk = self._more()
+            if not chunk:
+                return False
+            self._buffer += chunk
+        return True
+
+    def get(self, start: int, size: int) -> bytes:
+        """Bytes from `start` on; fewer than `size` at the end of the stream only."""
+        self._fill(start + size)
+        with memoryview(self._buffer) as buffer:
+            return bytes(buffer[start - self.base : start - self.base + size])
+
+    @property
+    def end(self) -> int:
+        """Offset after the last byte that was read."""
+        return self.base + len(self._buffer)
+
+    def forget(self, before: int) -> None:
+        """Let go of the bytes before an offset."""
+        self._fill(before)
+        del self._buffer[: before - self.base]
+        self.base = before
+
+    def skip(self, start: int, unwanted: bytes) -> int:
+        """Offset from `start` on of the first byte that is not unwanted, or the end."""
+        while data := self.get(start, 1 << 12):
+            rest = data.lstrip(unwanted)
+            start += len(data) - len(rest)
+            if rest:
+                break
+        return start
+
+    def search(
+        self, pattern: re.Pattern[bytes], start: int, max_length: int, limit: int | None = None
+    ) -> int | None:
+        """First match from `start` on of a pattern that sees at most `max_length` bytes; None where the stream ends
+        before, or where none begins before `limit`, beyond which little is read.
+
+        Bytes that were searched in vain may be forgotten.
+        """
+        while limit is None or start < limit:
+            loaded = self._fill(start + READ_BYTES)
+            found = pattern.search(self._buffer, start - self.base)
+            if found:
+                return self.base + found.start()
+            if not loaded:
+                return None
+            start = max(start, self.end - max_length)
+            self.forget(start)
+        return None
+
+
 def decompress_streams(
     file: BinaryIO, compression: Compression, start: int = 0, end: int | None = None
 ) -> Iterator[CompressedStream]:
@@ -165,122 +228,69 @@ def decompress_streams(
     Bytes between two streams belong to the first of them. So ranges that cover a file give every byte of it once.
     """
     file.seek(start)
-    source = _Source(file, start)
-    if start > 0 and not source.seek(compression.stream_start, end):
+    window = Window(lambda: file.read(READ_BYTES), start)
+    if start > 0 and not _seek(window, start, compression, end):
         return
-    while source.start_stream():
-        if end is not None and source.offset >= end and source.starts_with(compression.stream_start):
+    # The window begins where the next stream does. Writers may pad streams with zero bytes.
+    while data := window.get(window.base, FEED_BYTES):
+        content = data.lstrip(b"\0")
+        start = window.base + len(data) - len(content)
+        window.forget(start)
+        if not content:
+            continue
+        beginning = window.get(start, _LONGEST_START)
+        if end is not None and start >= end and compression.stream_start.match(beginning):
             return
-        stream = CompressedStream(source.offset, _decompress(source, compression))
+        stream = CompressedStream(start, _decompress(window, compression))
         yield stream
         deque(stream.chunks, maxlen=0)
 
 
-def _decompress(source: _Source, compression: Compression) -> Iterator[bytes | Gap]:
-    """Decompress the stream that comes next; after damage, move to the start of a later one."""
-    kind, stream = compression.name, compression.new()
-    try:
-        yield from _one_stream(stream, source)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, ValueError) as error:
-        source.rewind()
-        damage = Gap(source.offset, f"{kind} stream damaged after compressed byte {source.offset} ({error})")
-        source.seek(compression.stream_start)
-        yield damage
-        return
-    if not stream.eof:
-        # A damaged length makes a stream swallow those after it; what it gave nothing for is looked at again.
-        damage = Gap(source.offset, f"{kind} stream truncated at compressed byte {source.offset}")
-        source.rewind()
-        source.seek(compression.stream_start)
-        yield damage
-        return
-    source.push_back(stream.unused_data)
+def _seek(window: Window, start: int, compression: Compression, limit: int | None = None) -> bool:
+    """Move to the next stream from `start` on; False when there is none before `limit` or the end of the file."""
+    found = window.search(compression.stream_start, start, _LONGEST_START, limit)
+    window.forget(window.end if found is None else found)
+    return found is not None
 
 
-def _one_stream(stream: Any, source: _Source) -> Iterator[bytes]:
-    """Output of one compressed stream, a block at a time once its checksum has been seen.
+def _decompress(window: Window, compression: Compression) -> Iterator[bytes | Gap]:
+    """Decompress the stream at the beginning of the window, and move to the next one; after damage, to the first that
+    begins after what was decoded.
 
-    bzip2 verifies a block after handing out its bytes. Only when the decompressor asks for more input is
-    everything before it verified; output of a call that fails later is dropped.
+    Output is passed on a block at a time once its checksum has been seen. bzip2 verifies a block after handing out its
+    bytes. Only when the decompressor asks for more input is everything before it verified; output of a call that fails
+    later is dropped.
     """
-    while not stream.eof and (data := source.take(FEED_BYTES)):
-        withheld: list[bytes] = []
-        size = 0
-        while True:
-            output = stream.decompress(data, OUTPUT_BYTES)
-            data = b""
-            withheld.append(output)
-            size += len(output)
-            if stream.eof or stream.needs_input:
-                break
-            if size > WITHHELD_BYTES:
-                yield from withheld
-                withheld, size = [], 0
-        if size:
-            source.forget_before(FEED_BYTES)
-        yield from filter(None, withheld)
-
-
-class _Source:
-    """Compressed input that counts the offset of its next unread byte and can go back to undecoded bytes."""
-
-    def __init__(self, file: BinaryIO, offset: int) -> None:
-        self._file = file
-        self._buffer = bytearray()
-        self._undecoded = bytearray()
-        self.offset = offset
-
-    def _fill(self, size: int) -> bool:
-        while len(self._buffer) < size:
-            more = self._file.read(READ_BYTES)
-            if not more:
-                return False
-            self._buffer += more
-        return True
-
-    def take(self, size: int) -> bytes:
-        self._fill(size)
-        data = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        self.offset += len(data)
-        self._undecoded += data
-        self.forget_before(UNDECODED_BYTES)
-        return data
-
-    def push_back(self, data: bytes) -> None:
-        self._buffer[:0] = data
-        self.offset -= len(data)
-
-    def start_stream(self) -> bool:
-        """Move to the next stream; False at the end of the file. Writers may pad streams with zero bytes."""
-        while self._fill(1) and self._buffer[0] == 0:
-            self.take(len(self._buffer) - len(self._buffer.lstrip(b"\0")))
-        self._undecoded.clear()
-        return self._fill(1)
-
-    def starts_with(self, pattern: re.Pattern[bytes]) -> bool:
-        self._fill(_LONGEST_START)
-        return pattern.match(bytes(self._buffer[:_LONGEST_START])) is not None
-
-    def forget_before(self, size: int) -> None:
-        """Keep only the last `size` taken bytes for `rewind`: what came before them is decoded."""
-        del self._undecoded[:-size]
-
-    def rewind(self) -> None:
-        """Go back to the first byte that was taken without result, but after the stream's own first byte."""
-        del self._undecoded[:1]
-        self.push_back(bytes(self._undecoded))
-        self._undecoded.clear()
-
-    def seek(self, pattern: re.Pattern[bytes], limit: int | None = None) -> bool:
-        """Skip to the next match of `pattern`; False when there is none before `limit` or the end of the file."""
-        while limit is None or self.offset < limit:
-            found = pattern.search(bytes(self._buffer))
-            self.take(found.start() if found else max(0, len(self._buffer) - _LONGEST_START))
-            self._undecoded.clear()
-            if found:
-                return True
-            if not self._fill(len(self._buffer) + 1):
-                self.take(len(self._buffer))
-                return False
-        return False
+    kind, stream = compression.name, compression.new()
+    # Next byte to feed, and the first that was fed without result.
+    position = undecoded = window.base
+    try:
+        while not stream.eof and (data := window.get(position, FEED_BYTES)):
+            position += len(data)
+            undecoded = max(undecoded, position - UNDECODED_BYTES)
+            withheld: list[bytes] = []
+            size = 0
+            while True:
+                output = stream.decompress(data, OUTPUT_BYTES)
+                data = b""
+                withheld.append(output)
+                size += len(output)
+                if stream.eof or stream.needs_input:
+                    break
+                if size > WITHHELD_BYTES:
+                    yield from withheld
+                    withheld, size = [], 0
+            if size:
+                undecoded = max(undecoded, position - FEED_BYTES)
+            window.forget(undecoded)
+            yield from filter(None, withheld)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, ValueError) as error:
+        damage = Gap(undecoded + 1, f"{kind} stream damaged after compressed byte {undecoded + 1} ({error})")
+    else:
+        if stream.eof:
+            window.forget(position - len(stream.unused_data))
+            return
+        # A damaged length makes a stream swallow those after it; what it gave nothing for is looked at again.
+        damage = Gap(position, f"{kind} stream truncated at compressed byte {position}")
+    _seek(window, undecoded + 1, compression)
+    yield damage

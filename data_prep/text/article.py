@@ -30,8 +30,6 @@ from numba import njit
 
 from data_prep.text.page_blocks import HEADINGS, PROSE, SENTENCE_ENDS, Block, Blocks
 
-_SIZE, _LINKED, _SCORE, _KIND = 3, 4, 5, 2
-_KEY, _ROLE, _FIRST, _END, _VALUE = range(5)
 _BODY, _DETAIL, _ASIDE, _OTHERS = 1, 2, 3, 4
 _ROW, _PRE, _FIRST_HEADING = 3, 4, 5
 _HEADER, _LANDMARK = 1 << 12, 1 << 13
@@ -53,8 +51,8 @@ _MIN_SHARE = 0.7
 def _sums_of_prose(blocks: np.ndarray, prose: int) -> np.ndarray:
     sums = np.zeros(len(blocks) + 1, np.int64)
     for number in range(len(blocks)):
-        plain = blocks[number, _SIZE] - blocks[number, _LINKED]
-        score = np.int64(blocks[number, _SCORE])
+        plain = blocks[number].size - blocks[number].linked
+        score = np.int64(blocks[number].score)
         sums[number + 1] = sums[number] + (score if score > 0 and plain >= prose else 0)
     return sums
 
@@ -64,10 +62,10 @@ def _sums_in_bodies(elements: np.ndarray, sums: np.ndarray) -> np.ndarray:
     """Running sums of the prose in elements named for an article's text."""
     found, done = np.zeros(len(sums), np.int64), 0
     for element in elements:
-        if element[_ROLE] == _BODY and element[_FIRST] >= done:
-            for number in range(element[_FIRST], element[_END]):
+        if element.role == _BODY and element.first >= done:
+            for number in range(element.first, element.end):
                 found[number + 1] = sums[number + 1] - sums[number]
-            done = np.int64(element[_END])
+            done = np.int64(element.end)
     return np.cumsum(found)
 
 
@@ -77,8 +75,8 @@ def _largest_body(elements: np.ndarray, sums: np.ndarray) -> tuple[int, int]:
     first, end, most = 0, 0, -1
     for number in range(len(elements) - 1, -1, -1):
         body = elements[number]
-        if body[_ROLE] == _BODY and sums[body[_END]] - sums[body[_FIRST]] > most:
-            first, end = int(body[_FIRST]), int(body[_END])
+        if body.role == _BODY and sums[body.end] - sums[body.first] > most:
+            first, end = int(body.first), int(body.end)
             most = sums[end] - sums[first]
     return first, end
 
@@ -88,13 +86,13 @@ def _own_prose(named: np.ndarray, sums: np.ndarray, alike: np.ndarray) -> int:
     """The prose of a page that is neither by other people or of other articles, nor in small asides."""
     own, done = sums[-1], 0
     for element in named:
-        if element[_ROLE] == _ASIDE:
-            is_counted = alike[element[_KEY]] > _MAX_SHARES[_ASIDE] * sums[-1]
+        if element.role == _ASIDE:
+            is_counted = alike[element.key] > _MAX_SHARES[_ASIDE] * sums[-1]
         else:
-            is_counted = element[_ROLE] == _DETAIL
-        if element[_FIRST] >= done and not is_counted:
-            own -= sums[element[_END]] - sums[element[_FIRST]]
-            done = np.int64(element[_END])
+            is_counted = element.role == _DETAIL
+        if element.first >= done and not is_counted:
+            own -= sums[element.end] - sums[element.first]
+            done = np.int64(element.end)
     return own
 
 
@@ -104,15 +102,15 @@ def _number_keys(elements: np.ndarray) -> None:
     size = 2
     while size < 2 * len(elements):
         size *= 2
-    places, hashes_of = np.full(size, -1, np.int64), elements[:, _KEY].copy()
+    places, hashes_of = np.full(size, -1, np.int64), elements["key"].copy()
     for number in range(len(elements)):
-        key = elements[number, _KEY]
+        key = elements[number].key
         place = key & (size - 1)
         while places[place] >= 0 and hashes_of[places[place]] != key:
             place = (place + 1) & (size - 1)
         if places[place] < 0:
             places[place] = number
-        elements[number, _KEY] = places[place]
+        elements[number].key = places[place]
 
 
 @njit(cache=True, nogil=True)
@@ -124,22 +122,22 @@ def without_asides(blocks: np.ndarray, elements: np.ndarray, prose: int) -> np.n
     """
     sums = _sums_of_prose(blocks, prose)
     bodies = _sums_in_bodies(elements, sums)
-    named = elements[(elements[:, _ROLE] >= _DETAIL) & (elements[:, _FIRST] < elements[:, _END])]
+    named = elements[(elements["role"] >= _DETAIL) & (elements["first"] < elements["end"])]
     _number_keys(named)
     alike = np.zeros(len(named), np.int64)
     for element in named:
-        alike[element[_KEY]] += sums[element[_END]] - sums[element[_FIRST]]
+        alike[element.key] += sums[element.end] - sums[element.first]
     largest_first, largest_end = _largest_body(elements, sums)
     has_own_prose = _own_prose(named, sums, alike) >= _ENOUGH
     is_kept = np.ones(len(blocks), np.bool_)
     left, done = sums[-1], 0
     for element in named:
-        first, end, role = np.int64(element[_FIRST]), np.int64(element[_END]), np.int64(element[_ROLE])
+        first, end, role = np.int64(element.first), np.int64(element.end), np.int64(element.role)
         if first < done:
             continue
         inside = sums[end] - sums[first]
         body_outside = bodies[-1] - (bodies[end] - bodies[first])
-        is_small = alike[element[_KEY]] <= _MAX_SHARES[role] * left
+        is_small = alike[element.key] <= _MAX_SHARES[role] * left
         if inside > 0.5 * sums[-1] and largest_first >= first and largest_end <= end:
             is_dropped = False  # it holds the article, whatever its name
         elif role >= _OTHERS:
@@ -151,9 +149,9 @@ def without_asides(blocks: np.ndarray, elements: np.ndarray, prose: int) -> np.n
         if is_dropped:
             for number in range(first, end):
                 # Tables and code in figures, and the headings of sections, are no details.
-                kind = blocks[number, _KIND]
+                kind = blocks[number].kind
                 is_substance = kind in (_ROW, _PRE) or (
-                    kind >= _FIRST_HEADING and element[_VALUE] & _HEADER != 0
+                    kind >= _FIRST_HEADING and element.value & _HEADER != 0
                 )
                 is_kept[number] = role == _DETAIL and is_substance
             left -= inside
@@ -166,28 +164,28 @@ def choose_element(blocks: np.ndarray, elements: np.ndarray, is_kept: np.ndarray
     """The blocks of the element that has most plain text beside least else; the whole page, if it has too little."""
     sums, plain = np.zeros(len(blocks) + 1, np.int64), np.zeros(len(blocks) + 1, np.int64)
     for number in range(len(blocks)):
-        score = np.int64(blocks[number, _SCORE]) if is_kept[number] else 0
+        score = np.int64(blocks[number].score) if is_kept[number] else 0
         sums[number + 1] = sums[number] + score
         is_plain = score > 0
-        own = blocks[number, _SIZE] - blocks[number, _LINKED] if is_plain else 0
+        own = blocks[number].size - blocks[number].linked if is_plain else 0
         plain[number + 1] = plain[number] + own
     first, end, is_body, best = 0, len(blocks), False, 0.0
     for element in elements:
-        score = float(sums[element[_END]] - sums[element[_FIRST]])
+        score = float(sums[element.end] - sums[element.first])
         if score <= 0:
             continue
-        weight = _BODY_WEIGHT if element[_ROLE] == _BODY else 1.0
-        score *= weight * (_LANDMARK_WEIGHT if element[_VALUE] & _LANDMARK else 1.0)
+        weight = _BODY_WEIGHT if element.role == _BODY else 1.0
+        score *= weight * (_LANDMARK_WEIGHT if element.value & _LANDMARK else 1.0)
         if score >= best:
-            first, end, is_body, best = element[_FIRST], element[_END], element[_ROLE] == _BODY, score
+            first, end, is_body, best = element.first, element.end, element.role == _BODY, score
     # The innermost element within that is named for the article's text and has most of it.
     inner_first, inner_end = first, end
     least = 0.7 * (sums[end] - sums[first])
     for element in elements:
-        if element[_ROLE] == _BODY and first <= element[_FIRST] and element[_END] <= end:
-            amount = sums[element[_END]] - sums[element[_FIRST]]
+        if element.role == _BODY and first <= element.first and element.end <= end:
+            amount = sums[element.end] - sums[element.first]
             if amount > 0 and amount >= least:
-                inner_first, inner_end, is_body, least = element[_FIRST], element[_END], True, 0.9 * amount
+                inner_first, inner_end, is_body, least = element.first, element.end, True, 0.9 * amount
     first, end = inner_first, inner_end
     if not is_body and plain[end] - plain[first] < _MIN_SHARE * plain[-1]:
         return 0, len(blocks)
@@ -247,14 +245,14 @@ def main_content(page: Blocks) -> str | None:
         blocks = _without_scraps(page.take(chosen), page.title)
         if sum(block.plain for block in blocks if block.score > 0) >= least:
             return _render(blocks)
-    size, linked = page.blocks[:, 3:5].sum(axis=0)
+    size, linked = page.blocks["size"].sum(), page.blocks["linked"].sum()
     is_bare = page.left_out <= _MAX_LEFT_OUT * len(page.text) and linked <= _MAX_LINKED * size
     return page.text if is_kept.all() and is_bare else None
 
 
 def _prose_size(blocks: np.ndarray) -> int:
     """Characters of plain text in blocks that have enough of it."""
-    return int(((blocks[:, 3] - blocks[:, 4]) * (blocks[:, 5] > 0)).sum())
+    return int(((blocks["size"] - blocks["linked"]) * (blocks["score"] > 0)).sum())
 
 
 def _without_scraps(blocks: list[Block], title: str) -> list[Block]:

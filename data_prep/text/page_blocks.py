@@ -14,9 +14,7 @@ from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
 from data_prep.text import names, table
 from data_prep.text import page_scan as kernel
-from data_prep.text.page_blocks_kernel import build_blocks
-from data_prep.text.page_roles_kernel import ARIA, END_BIT, START_BIT, TRUE, fill_roles
-from data_prep.text.page_roles_kernel import role_of_names as compiled_role_of_names
+from data_prep.text.page_blocks_kernel import BLOCK_RECORD, ELEMENT_RECORD, build_blocks
 
 # -- the roles of elements ------------------------------------------------------------------------------------
 
@@ -75,9 +73,8 @@ _STATES = names("has no with without js is category tag wp-image align size type
 """Beginnings, ahead of a hyphen, of names that mean a state or a subject, such as `has-sidebar`."""
 
 
-def hash_table(values: Mapping[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """An open table of the hashes (FNV-1a, uint64) of names, and their values with one more bit (int32), both of a
-    power of two."""
+def hash_table(values: Mapping[str, int]) -> kernel.Table:
+    """The values of names."""
     size = 1 << (4 * len(values)).bit_length()
     hashes, numbers = np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.int32)
     for name, value in values.items():
@@ -98,20 +95,9 @@ for _role, _words in table("page_names").items():
         _WORDS[_word], _WORDS[_word + "s"] = Role[_role], Role[_role]
 for _role, _starts in _BEGINNINGS.items():
     for _start in _starts:
-        _WORDS[_start] |= _role << START_BIT
+        _WORDS[_start] |= _role << kernel.START_BIT
 for _end in ("comment", "comments"):
-    _WORDS[_end] |= END_BIT
-_ATTRIBUTES = hash_table({name: number for number, name in enumerate(_ATTRIBUTE_NAMES)})
-_PAGES = hash_table(dict.fromkeys(_LANDMARKS, 0))
-_MARKS = hash_table(_PROPERTIES | dict.fromkeys(_ARIA_ROLES, ARIA) | {"true": TRUE})
-_NAMES = (*hash_table(_WORDS), *hash_table(dict.fromkeys(_STATES, 0)))
-
-
-def role_of_names(classes: str) -> Role:
-    """The role by an element's classes; of several, the last in the order of `Role`."""
-    data = np.frombuffer(classes.encode("utf-8"), dtype=np.uint8)
-    room = np.empty((len(data) + 1, 2), dtype=np.int64)
-    return Role(compiled_role_of_names(data, 0, len(data), False, *_NAMES, room))
+    _WORDS[_end] |= kernel.END_BIT
 
 
 # -- what tags do -------------------------------------------------------------------------------------------------
@@ -160,9 +146,25 @@ _EFFECTS = {
     "a": kernel.LINK,
     "br": kernel.BREAK,
 }
-TAG_TABLE = hash_table(
-    {tag: _value_of(tag) for tag in (*_EFFECTS, *_KIND_OF_TAG, *TAGS, "title", "article", "main")}
+_TABLES = kernel.Tables(
+    tags=hash_table(
+        {tag: _value_of(tag) for tag in (*_EFFECTS, *_KIND_OF_TAG, *TAGS, "title", "article", "main")}
+    ),
+    attributes=hash_table({name: number for number, name in enumerate(_ATTRIBUTE_NAMES)}),
+    pages=hash_table(dict.fromkeys(_LANDMARKS, 0)),
+    marks=hash_table(_PROPERTIES | dict.fromkeys(_ARIA_ROLES, kernel.ARIA) | {"true": kernel.TRUE}),
+    words=hash_table(_WORDS),
+    states=hash_table(dict.fromkeys(_STATES, 0)),
 )
+
+
+def role_of_names(classes: str) -> Role:
+    """The role by an element's classes; of several, the last in the order of `Role`."""
+    data = np.frombuffer(classes.encode("utf-8"), dtype=np.uint8)
+    room = np.empty((len(data) + 1, 2), dtype=np.int64)
+    tables = _TABLES.words, _TABLES.states
+    return Role(kernel.role_of_names(data, 0, len(data), False, *tables, room))
+
 
 # -- blocks --------------------------------------------------------------------------------------------------
 
@@ -216,10 +218,9 @@ class Blocks:
     text: str
     """Text of all blocks, in order."""
     blocks: np.ndarray
-    """[blocks, 6] int32: first character and the one after the last, kind, size, characters in links, score."""
+    """[blocks] BLOCK_RECORD."""
     elements: np.ndarray
-    """[elements, 5] int32: hash of tag and classes, role, first block and the one after the last, and the
-    tag's bits."""
+    """[elements] ELEMENT_RECORD."""
     left_out: int
     """Characters of text in elements that were left out for their names."""
 
@@ -248,35 +249,20 @@ def read_blocks(html: str, max_depth: int) -> Blocks | None:
         return None
     root.getroottree().docinfo.clear()  # a page that says it is XHTML is written otherwise
     markup = etree.tostring(root, encoding="utf-8", xml_declaration=False, with_tail=False)
-    # Tokens; see `scan_markup`.
-    room = 3 * markup.count(b"<")
-    kinds, flags, roles = np.zeros((3, room), dtype=np.int8)
-    values, firsts, ends, others = np.empty((4, room), dtype=np.int32)
     data, texts = np.frombuffer(markup, dtype=np.uint8), np.empty(len(markup), dtype=np.uint32)
-    columns = (kinds, values, firsts, ends, others, flags, roles)
+    tokens = np.zeros(3 * markup.count(b"<"), dtype=kernel.TOKEN)
     opened = np.empty(_MAX_OPEN, dtype=np.int32)
-    count, title = kernel.scan_markup(data, *TAG_TABLE, *_ATTRIBUTES, PROSE, *columns, opened, texts)
+    count, title = kernel.scan_markup(data, _TABLES, PROSE, tokens, opened, texts)
     if count < 0:
         raise TooDeepError
-    kinds, values, firsts, ends, others, flags, roles = (column[:count] for column in columns)
     found = markup[title : markup.index(b"<", title)].decode("utf-8") if title >= 0 else ""
     title_text = html_escapes.unescape(found.replace("&#xFFFD;", ""))  # a character that XML lacks
-
-    # Roles by names and marks, in place of those by tags.
-    what = values & 7
-    is_inline = (what == kernel.INLINE) | (what == kernel.LINK)
-    named = np.flatnonzero(flags & kernel.HAS_NAMES)
-    keys = np.zeros(count, dtype=np.int32)
-    fill_roles(data, named, firsts, ends, is_inline, *_PAGES, *_ATTRIBUTES, *_MARKS, *_NAMES, roles, keys)
-
-    out = np.empty(len(markup) + 2, dtype=np.uint8)
-    blocks = np.empty((count, 6), dtype=np.int32)
-    elements = np.empty((count, 5), dtype=np.int32)
-    tokens = (texts, kinds, values, firsts, ends, others, flags, roles, keys)
+    out = np.empty(len(markup) + 2, dtype=np.uint32)
+    blocks, elements = np.empty(count, dtype=BLOCK_RECORD), np.empty(count, dtype=ELEMENT_RECORD)
     num_blocks, num_elements, size, left_out = build_blocks(
-        *tokens, _ENDS, _CELL_CHARACTERS, max_depth, out, blocks, elements
+        texts, tokens[:count], _ENDS, _CELL_CHARACTERS, max_depth, out, blocks, elements
     )
     if num_blocks < 0:
         raise TooDeepError
-    text = out[:size].tobytes().decode("utf-8")
+    text = out[:size].tobytes().decode("utf-32-le")
     return Blocks(title_text, text, blocks[:num_blocks], elements[:num_elements], left_out)

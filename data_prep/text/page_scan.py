@@ -1,10 +1,44 @@
-"""The compiled loops that cut an HTML page into tokens: texts, and the tags that change something."""
+"""The compiled loops that cut an HTML page into tokens: texts, and the tags that change something, with their roles.
+
+A role follows from a tag, from its machine-readable marks, and from the words of its classes and id; names and words
+are looked up by their FNV-1a hashes. numba recompiles a function only when its own file changes, so these loops call
+nothing of other files.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
+Table = tuple[np.ndarray, np.ndarray]
+"""An open table of a power of two: uint64 hashes of names, and int32 values with one more bit, which is set."""
+
+
+class Tables(NamedTuple):
+    """The tables of names that a page is read with."""
+
+    tags: Table
+    """What tags do."""
+    attributes: Table
+    """Attributes that may name a role."""
+    pages: Table
+    """Tags whose names describe the page as a whole."""
+    marks: Table
+    """Values of machine-readable attributes."""
+    words: Table
+    """Hints that words of a name give."""
+    states: Table
+    """Beginnings of names that mean a state or a subject."""
+
+
+TOKEN = np.dtype(
+    [(name, np.int32) for name in ("kind", "value", "first", "end", "other", "flags", "role", "key")],
+    align=True,
+)
+"""A token: its kind; what the tag does; the characters of a text, or the bytes of a tag's contents; of a START its END,
+flags, role, and a hash of tag and classes."""
 TEXT, START, END = 0, 1, 2
 """Kinds of tokens."""
 BLOCK, TRANSPARENT, REMOVED, UNSEEN, INLINE, LINK, BREAK, CELL = range(8)
@@ -17,25 +51,233 @@ TITLE, SUBSTANCE, HEADER, LANDMARK = 1 << 10, 1 << 11, 1 << 12, 1 << 13
 """Bits of a tag: its effect in the lowest three, the kind of its blocks in four, its role in three, and flags: the
 page's title, elements that may hold tables or headings besides what their names mean, headers, and landmarks that hold
 what a page is about."""
-HAS_ATTRIBUTES, HAS_NAMES, HAS_PROSE = 1, 2, 4
-"""Flags of a token: attributes at all, a role or attributes that may name one, a run of prose within."""
+HAS_ATTRIBUTES, HAS_PROSE = 1, 4
+"""Flags of a token: attributes at all, a run of prose within."""
 SPACE, WIDE = np.uint32(1 << 31), np.uint32(1 << 30)
 """Bits of a character beside its code point: it is white space; it writes a syllable or a word."""
-_DETAIL = 2
 _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-"""Constants of FNV-1a, the hash of names."""
+"""Constants of FNV-1a."""
 _REPLACED = 0xFFFD
 
 
 @njit(cache=True, nogil=True)
-def _look_up(names: np.ndarray, values: np.ndarray, name: np.uint64) -> int:
-    """The value of a hash in an open table of a power of two, without its lowest bit; -1 for others."""
+def _look_up(table: Table, name: np.uint64) -> int:
+    """The value of a name's hash; -1 for others."""
+    names, values = table
     place = np.int64(name) & (len(names) - 1)
     while values[place]:
         if names[place] == name:
             return int(np.int64(values[place]) >> 1)
         place = (place + 1) & (len(names) - 1)
     return -1
+
+
+@njit(cache=True, nogil=True)
+def _hash(data: np.ndarray, first: int, end: int, found: np.uint64) -> np.uint64:
+    """Continue a hash with bytes of the page."""
+    for place in range(first, end):
+        found = (found ^ np.uint64(data[place])) * _PRIME
+    return found
+
+
+# -- roles ---------------------------------------------------------------------------------------------------
+
+CLASS, ID, ITEMPROP, PROPERTY, HIDDEN, ARIA_HIDDEN, STYLE, ROLE, NUM_ATTRIBUTES = range(9)
+NAME_BITS, START_BIT, END_BIT = 7, 3, 1 << 6
+"""Bits of a word's value in a name: its role as a name, its role as the beginning of a word, and whether it ends
+others."""
+STATED_BITS, ARIA, TRUE = 7, 1 << 3, 1 << 4
+"""Bits of the value of an attribute: the role that it states, whether it is a role of ARIA without text of the page,
+and whether it says yes."""
+_LONGEST_NAME, _SHORTEST_START, _LONGEST_START = 4, 5, 9
+"""Words, and characters."""
+_MAX_NAME_BYTES = 400
+"""Most bytes of an element's classes and id together; longer ones are generated, and say nothing."""
+_BODY_ROLE, _DETAIL_ROLE, _ASIDE_ROLE, _OTHERS_ROLE, _HIDDEN_ROLE = 1, 2, 3, 4, 5
+
+
+@njit(cache=True, nogil=True)
+def _is_state(data: np.ndarray, first: int, end: int, states: Table) -> bool:
+    """Whether a name means a state or a subject."""
+    found = _OFFSET
+    for place in range(first, min(end, first + 10)):
+        byte = data[place]
+        if (byte == 45 or byte == 95) and _look_up(states, found) >= 0:  # - or _
+            return True
+        found = (found ^ np.uint64(byte)) * _PRIME
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _split(data: np.ndarray, first: int, end: int, bounds: np.ndarray) -> int:
+    """Fill in where the words of a name begin and end, [words, 2]; a capital begins one. Returns their number."""
+    count, place = 0, first
+    while place < end:
+        start = place
+        is_upper = 65 <= data[place] <= 90
+        place += is_upper
+        while place < end and (97 <= data[place] <= 122 or 48 <= data[place] <= 57):
+            place += 1
+        if is_upper and place == start + 1:
+            while place < end and 65 <= data[place] <= 90:
+                place += 1
+        if place == start:
+            place += 1
+            if data[start] == 38:  # & of a reference
+                while place < end and data[place - 1] != 59:
+                    place += 1
+            continue
+        bounds[count, 0], bounds[count, 1] = start, place
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _lower(byte: int) -> np.uint64:
+    return np.uint64(byte + 32 if 65 <= byte <= 90 else byte)
+
+
+@njit(cache=True, nogil=True)
+def _role_of_name(data: np.ndarray, first: int, end: int, words: Table, bounds: np.ndarray) -> int:
+    """The role that the words of a name mean; they may be written together."""
+    role, count = 0, _split(data, first, end, bounds)
+    for number in range(count):
+        found, has_start = _OFFSET, False
+        for following in range(number, min(count, number + _LONGEST_NAME)):
+            start = bounds[following, 0]
+            for place in range(start, bounds[following, 1]):
+                found = (found ^ _lower(data[place])) * _PRIME
+                length = place + 1 - start
+                if following == number and _SHORTEST_START <= length <= _LONGEST_START:
+                    value = _look_up(words, found)
+                    if value > 0 and value >> START_BIT & NAME_BITS:
+                        role, has_start = max(role, value >> START_BIT & NAME_BITS), True
+            value = _look_up(words, found)
+            if value > 0:
+                role = max(role, value & NAME_BITS)
+        last = bounds[number, 1]
+        for length in (7, 8):
+            if not has_start and last - bounds[number, 0] > length:
+                found = _OFFSET
+                for place in range(last - length, last):
+                    found = (found ^ _lower(data[place])) * _PRIME
+                value = _look_up(words, found)
+                if value > 0 and value & END_BIT:
+                    role = max(role, _OTHERS_ROLE)
+    return role
+
+
+@njit(cache=True, nogil=True)
+def role_of_names(
+    data: np.ndarray, first: int, end: int, is_one: bool, words: Table, states: Table, bounds: np.ndarray
+) -> int:
+    """The last role, in the order of `Role`, that any of the names means.
+
+    Args:
+        data: uint8, the names between `first` and `end`, parted by spaces if there is not one only.
+        bounds: [bytes, 2] int64, room for words.
+    """
+    role, place = 0, first
+    while place < end:
+        start, has_colon = place, False
+        while place < end and (is_one or (data[place] != 32 and data[place] != 38)):
+            has_colon |= data[place] == 58
+            place += 1
+        if place > start and not has_colon and not _is_state(data, start, place, states):
+            role = max(role, _role_of_name(data, start, place, words, bounds))
+        if place < end and data[place] == 38:  # a reference, such as of a line feed
+            while data[place] != 59:
+                place += 1
+        place += 1
+    return role
+
+
+@njit(cache=True, nogil=True)
+def _is_display_none(data: np.ndarray, first: int, end: int) -> bool:
+    """Whether a style has `display: none`."""
+    place = first
+    while place < end - 11:
+        matched = 0
+        for expected in (100, 105, 115, 112, 108, 97, 121):  # display
+            if data[place + matched] | 32 != expected:
+                break
+            matched += 1
+        place += 1
+        if matched < 7:
+            continue
+        after = place + 6
+        while after < end and data[after] == 32:
+            after += 1
+        if after < end and data[after] == 58:
+            after += 1
+            while after < end and data[after] == 32:
+                after += 1
+            if (
+                after + 4 <= end
+                and data[after] | 32 == 110
+                and data[after + 1] | 32 == 111
+                and data[after + 2] | 32 == 110
+                and data[after + 3] | 32 == 101
+            ):
+                return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _mark(data: np.ndarray, span: np.ndarray, marks: Table) -> int:
+    """What a machine-readable attribute states; 0 for one that is not there, or states nothing."""
+    return max(_look_up(marks, _hash(data, span[0], span[1], _OFFSET)), 0) if span[0] >= 0 else 0
+
+
+@njit(cache=True, nogil=True)
+def _stated_role(data: np.ndarray, spans: np.ndarray, role: int, is_page: bool, marks: Table) -> int:
+    """The role that machine-readable marks state beside the one by names; -1 where they state none."""
+    which = ITEMPROP if spans[ITEMPROP, 1] > spans[ITEMPROP, 0] else PROPERTY
+    stated = _mark(data, spans[which], marks) & STATED_BITS
+    if stated:
+        return stated
+    if role != _BODY_ROLE and (
+        spans[HIDDEN, 0] >= 0
+        or _mark(data, spans[ARIA_HIDDEN], marks) & TRUE
+        or (spans[STYLE, 0] >= 0 and _is_display_none(data, spans[STYLE, 0], spans[STYLE, 1]))
+    ):
+        return _HIDDEN_ROLE
+    return _ASIDE_ROLE if not is_page and _mark(data, spans[ROLE], marks) & ARIA else -1
+
+
+@njit(cache=True, nogil=True)
+def _role(
+    data: np.ndarray,
+    spans: np.ndarray,
+    by_tag: int,
+    is_inline: bool,
+    is_page: bool,
+    tables: Tables,
+    bounds: np.ndarray,
+) -> int:
+    """The role of an element: names count more than a tag, and machine-readable marks more than both.
+
+    Args:
+        spans: [NUM_ATTRIBUTES, 2] int64 bytes of attributes that may name a role; -1 for those that are not there.
+        is_inline: whether classes alone decide.
+    """
+    role = 0
+    size = spans[CLASS, 1] - spans[CLASS, 0] + (0 if is_inline else spans[ID, 1] - spans[ID, 0])
+    if size <= _MAX_NAME_BYTES and not is_page:
+        words, states = tables.words, tables.states
+        role = role_of_names(data, spans[CLASS, 0], spans[CLASS, 1], False, words, states, bounds)
+        if not is_inline:
+            by_id = role_of_names(data, spans[ID, 0], spans[ID, 1], True, words, states, bounds)
+            role = max(role, by_id)
+    if is_inline:
+        return role
+    stated = _stated_role(data, spans, role, is_page, tables.marks)
+    if stated >= 0:
+        return stated
+    return by_tag if role <= _BODY_ROLE and by_tag else role
+
+
+# -- characters ----------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
@@ -136,18 +378,9 @@ def _is_prose(texts: np.ndarray, first: int, end: int, least: int) -> bool:
 @njit(cache=True, nogil=True)
 def scan_markup(
     data: np.ndarray,
-    tags: np.ndarray,
-    tag_values: np.ndarray,
-    attributes: np.ndarray,
-    attribute_values: np.ndarray,
+    tables: Tables,
     least_prose: int,
-    kinds: np.ndarray,
-    values: np.ndarray,
-    firsts: np.ndarray,
-    ends: np.ndarray,
-    others: np.ndarray,
-    flags: np.ndarray,
-    roles: np.ndarray,
+    tokens: np.ndarray,
     opened: np.ndarray,
     texts: np.ndarray,
 ) -> tuple[int, int]:
@@ -156,20 +389,14 @@ def scan_markup(
 
     Args:
         data: uint8, one well-formed element without comments.
-        tags: uint64 hashes of tags in an open table, `tag_values` int32 what they do, plus one bit.
-        attributes: uint64 hashes of the attributes that may name a role.
         least_prose: characters of a run of prose.
-        kinds: [tokens] int8 TEXT, START or END.
-        values: [tokens] int32, what the tag does.
-        firsts, ends: [tokens] int32, the characters of a text, or the bytes of a tag's contents.
-        others: [tokens] int32, of a START its END.
-        flags: [tokens] int8.
-        roles: [tokens] int8, of each START by its tag.
+        tokens: TOKEN, filled in; all zero.
         opened: [depth] int32, room for the open elements; -1 is returned for tokens where it does not suffice.
         texts: uint32 characters of all texts, with the bits of each; as many as there are bytes suffice.
     """
     place, count, points, depth, unseen, title = 0, 0, 0, 0, 0, -1
     values_of_open = np.empty(len(opened), np.int64)
+    spans, bounds = np.empty((NUM_ATTRIBUTES, 2), np.int64), np.empty((_MAX_NAME_BYTES + 1, 2), np.int64)
     while place < len(data):
         if data[place] != 60:  # a text, which ends at the next <
             if unseen:
@@ -179,15 +406,16 @@ def scan_markup(
             first = points
             place, points = _read_text(data, place, texts, first)
             if points > first:
-                kinds[count], firsts[count], ends[count] = TEXT, first, points
+                token = tokens[count]
+                token.kind, token.first, token.end = TEXT, first, points
                 count += 1
                 if points - first >= least_prose // 2 and _is_prose(texts, first, points, least_prose):
                     level = depth - 1
                     while level >= 0:
                         if opened[level] >= 0:
-                            if flags[opened[level]] & HAS_PROSE:
+                            if tokens[opened[level]].flags & HAS_PROSE:
                                 break
-                            flags[opened[level]] |= HAS_PROSE
+                            tokens[opened[level]].flags |= HAS_PROSE
                         level -= 1
             continue
         is_end = data[place + 1] == 47
@@ -198,26 +426,27 @@ def scan_markup(
         else:
             first = place + 1
             place = first
-            name = _OFFSET
             while data[place] != 62 and data[place] != 32 and data[place] != 47:
-                name = (name ^ np.uint64(data[place])) * _PRIME
                 place += 1
-            value = _look_up(tags, tag_values, name)
+            tag = _hash(data, first, place, _OFFSET)
+            value = _look_up(tables.tags, tag)
             value = value if value >= 0 else BLOCK | INHERITED << KIND_BITS
-            flag = 0
+            flags, has_names = 0, False
             while data[place] == 32:
-                flag |= HAS_ATTRIBUTES
+                if not flags:
+                    flags = HAS_ATTRIBUTES
+                    spans[:] = -1
                 place += 1
-                name = (_OFFSET ^ np.uint64(data[place])) * _PRIME
-                place += 1
+                start = place
                 while data[place] != 61:
-                    name = (name ^ np.uint64(data[place])) * _PRIME
                     place += 1
-                if _look_up(attributes, attribute_values, name) >= 0:
-                    flag |= HAS_NAMES
+                which = _look_up(tables.attributes, _hash(data, start, place, _OFFSET))
                 place += 2
+                start = place
                 while data[place] != 34:
                     place += 1
+                if which >= 0:
+                    has_names, spans[which, 0], spans[which, 1] = True, start, place
                 place += 1
             if value & TITLE and title == -1:
                 title = place + 1 if data[place] == 62 else -2
@@ -228,11 +457,23 @@ def scan_markup(
             opened[depth] = -1
             if what != TRANSPARENT and what != REMOVED and unseen == 0:
                 opened[depth] = count
-                roles[count] = value >> ROLE_BITS & 7
-                if roles[count] >= _DETAIL:
-                    flag |= HAS_NAMES
-                kinds[count], values[count], flags[count] = START, value, flag
-                firsts[count], ends[count] = first, place
+                token = tokens[count]
+                token.kind, token.value, token.flags, token.first, token.end = (
+                    START,
+                    value,
+                    flags,
+                    first,
+                    place,
+                )
+                role = value >> ROLE_BITS & 7
+                if has_names or role >= _DETAIL_ROLE:
+                    if not flags:
+                        spans[:] = -1
+                    is_page = _look_up(tables.pages, tag) >= 0
+                    role = _role(data, spans, role, what in (INLINE, LINK), is_page, tables, bounds)
+                    key = _hash(data, spans[CLASS, 0], spans[CLASS, 1], (tag ^ np.uint64(32)) * _PRIME)
+                    token.key = np.int32((key ^ key >> np.uint64(32)) & np.uint64(0x7FFFFFFF))
+                token.role = role
                 count += 1
             unseen += what in (REMOVED, UNSEEN)
             depth += 1
@@ -244,8 +485,8 @@ def scan_markup(
             what = value & 7
             unseen -= what in (REMOVED, UNSEEN)
             if opened[depth] >= 0:
-                kinds[count], values[count] = END, value
-                others[opened[depth]] = count
+                tokens[count].kind, tokens[count].value = END, value
+                tokens[opened[depth]].other = count
                 count += 1
     return count, title
 

@@ -1,4 +1,4 @@
-"""The compiled loops over words and characters: what words are, how often, where; all that filters count in a text.
+"""The compiled loops over words: what words are, where, and how much of a text repeats.
 
 They call no function of another file, so numba's cache is never stale.
 """
@@ -119,47 +119,6 @@ def split_points(
 
 
 @njit(cache=True, nogil=True)
-def find_words(
-    points: np.ndarray, table: np.ndarray, offsets: np.ndarray, expansions: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of the words of one text, as `split_points` has them: ([words] int64, [words] int64).
-
-    Args:
-        points: uint32 code points of the text.
-        table, offsets, expansions: uint32, int64, uint32, of `words._Folding`.
-    """
-    most, beyond = 1 + count_folded(points, table, offsets), np.int64(len(table) - 1)
-    places, ends = np.empty(most, np.int64), np.empty(most, np.int64)
-    num_words, spare, last_kind = np.int64(0), np.int64(most - 1), _SEPARATOR
-    for place in range(len(points)):
-        entry = table[min(np.int64(points[place]), beyond)]
-        if entry < _NOT_JOINING and last_kind <= _JOINS:
-            kind = entry >> _KIND
-            places[num_words] = place
-            num_words += np.int64(kind & ~last_kind)
-            ends[num_words - 1 if kind else spare] = place + 1
-            last_kind = kind
-            continue
-        if entry == _IGNORED:
-            if last_kind:
-                ends[num_words - 1] = place + 1
-            continue
-        number = np.int64(entry & _CODE)
-        several = entry >= _EXPANDS
-        for part in range(offsets[number], offsets[number + 1]) if several else range(1):
-            kind = (expansions[part] if several else entry) >> _KIND
-            # A part of a Korean syllable joins the previous character, whether or not they compose one.
-            kind = _JOINS if kind == _JAMO else kind
-            if kind:
-                if kind == _STANDS_ALONE or not last_kind or (kind == _JOINS and last_kind != _JOINS):
-                    places[num_words] = place
-                    num_words += 1
-                ends[num_words - 1] = place + 1
-            last_kind = kind
-    return places[:num_words].copy(), ends[:num_words].copy()
-
-
-@njit(cache=True, nogil=True)
 def hash_runs(codes: np.ndarray, starts: np.ndarray, hashes: np.ndarray) -> None:
     """Fill in a uint64 hash of each run of uint32 codes, from `starts[i]` to before `starts[i + 1]`."""
     for run in range(len(hashes)):
@@ -173,50 +132,6 @@ def hash_runs(codes: np.ndarray, starts: np.ndarray, hashes: np.ndarray) -> None
 # -- counts that filters read --------------------------------------------------------------------------------
 
 _SHIFT = np.uint64(32)
-
-
-@njit(cache=True, nogil=True)
-def number_words(points: np.ndarray, places: np.ndarray, ends: np.ndarray, numbers: np.ndarray) -> int:
-    """Number words in order of first occurrence, equal ones alike; returns the number of different words.
-
-    Args:
-        points: [characters] uint32 code points of a text.
-        places, ends: [words] int64: word `i` is `points[places[i] : ends[i]]`.
-        numbers: [words] int64, filled in.
-    """
-    size = np.int64(16)
-    while size < 2 * len(places):
-        size *= 2
-    mask = np.uint64(size - 1)
-    slots = np.full(size, -1, np.int32)
-    # For each number: first occurrence of the word and high half of its hash.
-    firsts, checks = np.empty(len(places), np.int64), np.empty(len(places), np.uint32)
-    count = np.int64(0)
-    for word in range(len(places)):
-        place, end = places[word], ends[word]
-        value = _GOLDEN
-        for k in range(place, end):
-            value = (value + np.uint64(points[k])) * _GOLDEN
-        value = (value ^ (value >> _SHIFT)) * _GOLDEN
-        check, slot = np.uint32(value >> _SHIFT), value & mask
-        while True:
-            number = np.int64(slots[slot])
-            if number < 0:
-                slots[slot], firsts[count], checks[count], numbers[word] = count, word, check, count
-                count += 1
-                break
-            if checks[number] == check:
-                other = places[firsts[number]]
-                same = ends[firsts[number]] - other == end - place
-                k = np.int64(0)
-                while same and k < end - place:
-                    same = points[other + k] == points[place + k]
-                    k += 1
-                if same:
-                    numbers[word] = number
-                    break
-            slot = (slot + np.uint64(1)) & mask
-    return int(count)
 
 
 @njit(cache=True, nogil=True)
@@ -293,86 +208,3 @@ def ngram_characters(numbers: np.ndarray, before: np.ndarray, top: np.ndarray, r
         top[n] = inside
         if num_left == 0:
             break
-
-
-@njit(cache=True, nogil=True)
-def repeated_characters(
-    points: np.ndarray, places: np.ndarray, ends: np.ndarray, top: np.ndarray, repeated: np.ndarray
-) -> int:
-    """Number the words of a text and fill in `top` and `repeated` as `ngram_characters` does; returns the characters of
-    all words.
-
-    Args:
-        points, places, ends: as `number_words` has them.
-    """
-    numbers, before = np.empty(len(places), np.int64), np.zeros(len(places) + 1, np.int64)
-    number_words(points, places, ends, numbers)
-    for word in range(len(places)):
-        before[word + 1] = before[word] + ends[word] - places[word]
-    ngram_characters(numbers, before, top, repeated)
-    return int(before[-1])
-
-
-@njit(cache=True, nogil=True)
-def count_listed(
-    points: np.ndarray,
-    places: np.ndarray,
-    ends: np.ndarray,
-    listed: np.ndarray,
-    bounds: np.ndarray,
-    enough: int,
-) -> int:
-    """How many of some listed words occur in a text; counting stops at `enough`.
-
-    Args:
-        points, places, ends: as `number_words` has them.
-        listed: uint32 code points of the listed words, all different.
-        bounds: [listed words + 1] int64: listed word `i` is `listed[bounds[i] : bounds[i + 1]]`.
-    """
-    # Length and the low bits of a character distinguish nearly all words of a text from the listed ones.
-    may_begin, seen = np.zeros((32, 64), np.bool_), np.zeros(len(bounds) - 1, np.bool_)
-    for number in range(len(seen)):
-        if bounds[number] < bounds[number + 1]:
-            size = min(bounds[number + 1] - bounds[number], 31)
-            may_begin[size, listed[bounds[number]] & np.uint32(63)] = True
-    count = np.int64(0)
-    for word in range(len(places)):
-        if count >= enough:
-            break
-        place, size = places[word], ends[word] - places[word]
-        if not may_begin[min(size, 31), points[place] & np.uint32(63)]:
-            continue
-        for number in range(len(seen)):
-            first = bounds[number]
-            if seen[number] or bounds[number + 1] - first != size:
-                continue
-            k = np.int64(0)
-            while k < size and listed[first + k] == points[place + k]:
-                k += 1
-            if k == size:
-                seen[number] = True
-                count += 1
-                break
-    return int(count)
-
-
-@njit(cache=True, nogil=True)
-def count_runs(points: np.ndarray, classes: np.ndarray) -> tuple[int, int]:
-    """(Runs of characters other than white space, such runs that hold a letter).
-
-    Args:
-        points: [characters] uint32 code points of a text.
-        classes: uint8 by code point, the last for all beyond: 1 for white space, 2 for letters.
-    """
-    beyond = np.int64(len(classes) - 1)
-    runs, lettered = np.int64(0), np.int64(0)
-    was_inside = has_letter = False
-    for place in range(len(points)):
-        own = classes[min(np.int64(points[place]), beyond)]
-        # Without branches, which no processor could foretell.
-        is_inside, is_letter = own != 1, own == 2
-        runs += is_inside & (not was_inside)
-        lettered += is_letter & (not has_letter)
-        has_letter = is_inside & (has_letter | is_letter)
-        was_inside = is_inside
-    return int(runs), int(lettered)

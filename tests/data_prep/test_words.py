@@ -1,7 +1,6 @@
 """Words: what counts as the same word, whatever it is written with, and where it stands in the text."""
 
 import html
-import re
 import unicodedata
 from collections.abc import Callable
 from html.entities import codepoint2name
@@ -16,15 +15,10 @@ from hypothesis import strategies as st
 from data_prep.decontaminate.ngrams import NgramIndex
 from data_prep.dedup.texts import hash_words
 from data_prep.text.words import (
-    ListedWords,
-    code_points,
-    find_words,
-    letter_runs,
     lines,
     spell,
     split_joined,
     split_words,
-    word_spans,
     words,
 )
 from tests.data_prep.decontaminate.oracle import words_of
@@ -182,28 +176,5 @@ def test_an_entity_does_not_reach_into_the_next_text():
     assert split_words(["x &am", "p; y", "&lt", ";"]).counts.tolist() == [2, 2, 1, 0]
 
 
-@given(st.text(st.sampled_from(ALPHABET + INVISIBLE + "¼㎏ﷺ각각가&amp;#1"), max_size=30))
-def test_places_of_words_alone_are_those_that_whole_words_have(text):
-    whole = split_words([text])
-    places, ends = find_words(text, code_points(text))
-    assert places.tolist() == whole.places.tolist()
-    assert ends.tolist() == whole.ends.tolist()
-
-
 def test_lines_have_no_white_space_around_them_and_are_never_empty():
     assert lines(" one \n\n \t\ntwo\r\n") == ("one", "two")
-
-
-@given(st.text(st.sampled_from("aZé漢ก١7_.-# \t\n\x1c\x85\xa0\u200b\u0301\U00020000\U000e0100"), max_size=60))
-def test_runs_with_a_letter_are_those_that_an_expression_finds(text):
-    assert letter_runs(text) == (len(text.split()), len(re.findall(r"[^\W\d_]\S*", text)))
-
-
-@given(
-    st.lists(st.sampled_from(["the", "The", "thé", "of", "漢", "x" * 40, "y" * 40]), max_size=12),
-    st.lists(st.sampled_from(["the", "th", "of", "漢", "字", "x" * 40, "x" * 41, ""]), max_size=5),
-    st.integers(0, 4),
-)
-def test_listed_words_are_counted_once_each_and_as_written(found, listed, enough):
-    count = word_spans(" ".join(found)).count_listed(ListedWords.of(listed), enough)
-    assert count == min(enough, len({*found} & {*listed}))

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from data_prep.filters.gopher_repetition import GopherRepetitionConfig
-from data_prep.text.word_kernel import number_words, repeated_characters
-from data_prep.text.words import word_spans
+from data_prep.text.word_kernel import ngram_characters
 
 NO_LIMITS = {
     **dict.fromkeys(("duplicate_lines", "duplicate_line_characters"), 1),
@@ -75,13 +74,10 @@ def test_limits_without_sense_are_refused(bench, limits):
 
 @given(st.lists(st.sampled_from(["a", "b", "cc", "漢", "A", "e\u0301"]), max_size=40))
 def test_characters_in_repeated_ngrams_are_those_that_brute_force_finds(words):
-    found = word_spans(" ".join(words))
-    numbers = np.empty(len(found), np.int64)
-    number_words(found.points, found.places, found.ends, numbers)
-    assert numbers.tolist() == [list(dict.fromkeys(words)).index(word) for word in words]
+    numbers = np.array([list(dict.fromkeys(words)).index(word) for word in words], np.int64)
+    before = np.cumsum([0, *map(len, words)])
     top, repeated = np.zeros((2, 9), np.int64)
-    size = repeated_characters(found.points, found.places, found.ends, top, repeated)
-    assert size == sum(map(len, words))
+    ngram_characters(numbers, before, top, repeated)
 
     def characters_inside(starts: list[int], n: int) -> int:
         return sum(len(words[i]) for i in {i for start in starts for i in range(start, start + n)})
