@@ -21,7 +21,8 @@ from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.filters import AnyFilter
-from data_prep.sources.streams import storage_of
+from data_prep.sources.streams import Gap, read_chunks, storage_of
+from data_prep.text import UnreadableError
 
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)")
 """Matches relative paths that normalising changes."""
@@ -314,3 +315,38 @@ class SourceConfig(BaseModel, ABC):
     @abstractmethod
     def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped | LeftOut]:
         """Stream the documents of a part, bounded in memory. Unreadable records come out as Reject."""
+
+
+class WholeFiles(SourceConfig):
+    """A source whose files are read as a whole, and rejected as a whole where something is wrong with them."""
+
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+        """The documents of a file, or one reject."""
+        try:
+            yield from list(self.documents_of(part.file))
+        except UnreadableError as error:
+            yield Reject(part.file.name, error.offset, error.reason)
+
+    @abstractmethod
+    def documents_of(self, file: SourceFile) -> Iterable[Document | Skipped]:
+        """The documents of a file.
+
+        Raises:
+            UnreadableError: it is damaged, longer than the limit, or of another kind.
+        """
+
+
+def read_whole(file: SourceFile, max_bytes: int) -> bytes:
+    """The decompressed bytes of a file.
+
+    Raises:
+        UnreadableError: it is damaged, or longer than the limit.
+    """
+    data = bytearray()
+    for chunk in read_chunks(file.path):
+        if isinstance(chunk, Gap):
+            raise UnreadableError(chunk.reason, len(data))
+        data += chunk
+        if len(data) > max_bytes:
+            raise UnreadableError(f"longer than the limit of {max_bytes} bytes")
+    return bytes(data)

@@ -10,13 +10,11 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, expand_patterns
-from data_prep.sources.streams import Gap, read_chunks
-from data_prep.text import clean_text
+from data_prep.sources.base import Skipped, SourceFile, WholeFiles, expand_patterns, read_whole
+from data_prep.text import UnreadableError, clean_text
 from data_prep.text.books import join_chapters, split_chapters, take_off_frame
-from data_prep.text.encodings import AUTO, DecodingError, decode_text, known_encoding
+from data_prep.text.encodings import AUTO, decode_text, known_encoding
 from data_prep.text.wrapping import LineWrap, paragraphs_of
 
 _PACKING = re.compile(r"(\.(?:txt|text|xml|tei|epub))?(\.(?:gz|bz2|xz|zst))?$", re.IGNORECASE)
@@ -24,23 +22,7 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}(?=-|$)")
 _HTML = re.compile(r"\s*(?:<\?xml[^>]{0,200}>\s*)?<(?:!doctype html|html)\b", re.IGNORECASE)
 
 
-def read_whole(file: SourceFile, max_bytes: int) -> bytes:
-    """The decompressed bytes of a file.
-
-    Raises:
-        DecodingError: it is damaged, or longer than the limit.
-    """
-    data = bytearray()
-    for chunk in read_chunks(file.path):
-        if isinstance(chunk, Gap):
-            raise DecodingError(len(data), chunk.reason)
-        data += chunk
-        if len(data) > max_bytes:
-            raise DecodingError(0, f"longer than the limit of {max_bytes} bytes")
-    return bytes(data)
-
-
-class TextFilesConfig(SourceConfig):
+class TextFilesConfig(WholeFiles):
     """Plain text files of any kind; `books_text` is for novels with wrapped lines and chapters."""
 
     kind: Literal["text_files"] = "text_files"
@@ -60,19 +42,14 @@ class TextFilesConfig(SourceConfig):
             os.path.join(glob.escape(path), "**", "*") if os.path.isdir(path) else path for path in local
         )
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-        """The file as one document; skipped when it is empty. A file that is not text is rejected as a whole."""
-        file = part.file
-        try:
-            data = read_whole(file, self.max_file_bytes)
-            text = clean_text(decode_text(data, self.encoding, self.lang))
-        except DecodingError as error:
-            yield Reject(file.name, error.offset, error.reason)
-            return
+    def documents_of(self, file: SourceFile) -> Iterator[Document | Skipped]:
+        """The file as one document; skipped when it is empty."""
+        data = read_whole(file, self.max_file_bytes)
+        text = clean_text(decode_text(data, self.encoding, self.lang))
         yield self.document(file, file.name, text, {"byte_start": 0, "byte_end": len(data)})
 
 
-class BooksConfig(SourceConfig):
+class BooksConfig(WholeFiles):
     """Files that hold one book each."""
 
     paths: tuple[str, ...] = Field(min_length=1)
@@ -126,18 +103,12 @@ class BooksTextConfig(BooksConfig):
 
     _known_encoding = field_validator("encoding")(known_encoding)
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-        """The book as one document; skipped when it is empty. A file that is not text is rejected as a whole."""
-        file = part.file
-        try:
-            data = read_whole(file, self.max_book_bytes)
-            text = decode_text(data, self.encoding, self.lang)
-        except DecodingError as error:
-            yield Reject(file.name, error.offset, error.reason)
-            return
+    def documents_of(self, file: SourceFile) -> Iterator[Document | Skipped]:
+        """The book as one document; skipped when it is empty."""
+        data = read_whole(file, self.max_book_bytes)
+        text = decode_text(data, self.encoding, self.lang)
         if _HTML.match(text):
-            yield Reject(file.name, 0, "an HTML page; convert it to plain text, or package it as an EPUB")
-            return
+            raise UnreadableError("an HTML page; convert it to plain text, or package it as an EPUB")
         frame = take_off_frame(text)
         parts = split_chapters(paragraphs_of(frame.text, self.line_wrap))
         yield self.book(file, parts, size_bytes=len(data), title=frame.title, author=frame.author)

@@ -10,16 +10,15 @@ from typing import Any, Literal
 import lxml.html
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped
+from data_prep.sources.base import Skipped, SourceFile
 from data_prep.sources.books import BooksConfig, primary_language
 from data_prep.sources.streams import open_file
-from data_prep.text import names
+from data_prep.text import UnreadableError, names
 from data_prep.text.books import CHAPTER_BREAK, join_chapters, take_off_frame
-from data_prep.text.encodings import AUTO, DecodingError, decode_text
-from data_prep.text.epub import Epub, EpubError, Package
-from data_prep.text.xml import BookBuilder, Roles, XmlError, local_name, parse_xml
+from data_prep.text.encodings import AUTO, decode_text
+from data_prep.text.epub import Epub, Package
+from data_prep.text.xml import BookBuilder, Roles, local_name, parse_xml
 
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
 _CHAPTER_HEADINGS = frozenset({"h1", "h2"})
@@ -58,20 +57,13 @@ class BooksEpubConfig(BooksConfig):
 
     kind: Literal["books_epub"] = "books_epub"
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+    def documents_of(self, file: SourceFile) -> Iterator[Document | Skipped]:
         """The book as one document, with the title, author and language of its package; skipped when it is empty.
-
-        `byte_end` is the size of the file. A book with a damaged or missing part is rejected as a whole.
-        """
-        file = part.file
+        `byte_end` is the size of the file."""
         with open_file(file.path) as stored:
-            try:
-                epub = Epub(stored, self.max_book_bytes)
-                package = epub.package()
-                parts = _chapters(epub, package)
-            except EpubError as error:
-                yield Reject(file.name, error.offset, error.reason)
-                return
+            epub = Epub(stored, self.max_book_bytes)
+            package = epub.package()
+            parts = _chapters(epub, package)
             size = stored.seek(0, 2)
         text = take_off_frame(join_chapters(parts)).text
         yield self.book(
@@ -112,17 +104,17 @@ def _parse(name: str, data: bytes, lang: str) -> Any | None:
     """The tree of a file that should be XHTML, and is read as HTML where it is no XML; None when it is empty.
 
     Raises:
-        EpubError: it is not XML and declares entities, which HTML does not have; or it is not text.
+        UnreadableError: it is not XML and declares entities, which HTML does not have; or it is not text.
     """
     try:
         return parse_xml(data)
-    except XmlError as error:
+    except UnreadableError as error:
         if b"<!ENTITY" in data:
-            raise EpubError(f"its member {name!r} is {error.reason}") from None
+            raise UnreadableError(f"its member {name!r} is {error.reason}") from None
     try:
         text = decode_text(_DECLARATION.sub(b"", data, count=1), AUTO, lang)
-    except DecodingError as error:
-        raise EpubError(f"its member {name!r} is {error.reason}") from None
+    except UnreadableError as error:
+        raise UnreadableError(f"its member {name!r} is {error.reason}") from None
     with suppress(etree.ParserError):
         return lxml.html.document_fromstring(text)
     return None

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped
-from data_prep.sources.books import BooksConfig, primary_language, read_whole
-from data_prep.text import names
-from data_prep.text.encodings import DecodingError
-from data_prep.text.xml import BookBuilder, Roles, XmlError, local_name, parse_xml
+from data_prep.sources.base import Skipped, SourceFile, read_whole
+from data_prep.sources.books import BooksConfig, primary_language
+from data_prep.text import UnreadableError, names
+from data_prep.text.xml import BookBuilder, Roles, local_name, parse_xml
 
 _ROOTS = frozenset({"TEI", "TEI.2", "teiCorpus", "teiCorpus.2"})
 _DIVISIONS = ("div", *(f"div{level}" for level in range(8)))
@@ -62,24 +60,17 @@ class BooksTeiConfig(BooksConfig):
 
     kind: Literal["books_tei"] = "books_tei"
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+    def documents_of(self, file: SourceFile) -> Iterator[Document | Skipped]:
         """The book as one document, with the title, author and language of its header; skipped when it is empty.
 
         The books of a `<teiCorpus>`, which may hold corpora, are documents of their own, numbered from 1.
         """
-        file = part.file
-        try:
-            data = read_whole(file, self.max_book_bytes)
-            root = parse_xml(data)
-        except (DecodingError, XmlError) as error:
-            yield Reject(file.name, error.offset, error.reason)
-            return
+        data = read_whole(file, self.max_book_bytes)
+        root = parse_xml(data)
         books = root.iter("{*}TEI", "{*}TEI.2") if local_name(root) in _ROOTS else ()
         texts = [text for each in books if (text := each.find("{*}text")) is not None]
         if not texts:
-            yield Reject(
-                file.name, 0, f"not a TEI book: its root is <{local_name(root)}>, or it has no <text>"
-            )
+            raise UnreadableError(f"not a TEI book: its root is <{local_name(root)}>, or it has no <text>")
         for number, text in enumerate(texts, start=1):
             title, author, lang = _header(text.getparent(), text)
             whole = self.book(

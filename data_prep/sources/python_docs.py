@@ -24,11 +24,10 @@ import xxhash
 from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import MissingInputError
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile
+from data_prep.sources.base import Skipped, SourceFile, WholeFiles
 from data_prep.sources.streams import open_file
-from data_prep.text import clean_text
+from data_prep.text import UnreadableError, clean_text
 
 SKIPPED_DIRECTORIES = frozenset(
     {"__pycache__", "site-packages", "dist-packages", "node_modules", "lib2to3"}
@@ -44,7 +43,7 @@ SKIPPED_FILES = re.compile(
 MAX_FILE_BYTES = 16 << 20
 
 
-class PythonDocsConfig(SourceConfig):
+class PythonDocsConfig(WholeFiles):
     """Docstrings of Python code."""
 
     kind: Literal["python_docs"] = "python_docs"
@@ -88,14 +87,12 @@ class PythonDocsConfig(SourceConfig):
             chosen.append(file)
         return sorted(chosen, key=lambda file: file.name)
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-        """A file's docstrings of `min_characters` or more, in their order; a Reject when it is no Python 3."""
-        file = part.file
+    def documents_of(self, file: SourceFile) -> Iterator[Document | Skipped]:
+        """A file's docstrings of `min_characters` or more, in their order."""
         with open_file(file.path) as opened:
             data = opened.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
-            yield Reject(file.name, 0, f"longer than the limit of {MAX_FILE_BYTES} bytes")
-            return
+            raise UnreadableError(f"longer than the limit of {MAX_FILE_BYTES} bytes")
         try:
             # From its coding cookie or byte order mark.
             encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
@@ -104,16 +101,10 @@ class PythonDocsConfig(SourceConfig):
                 warnings.simplefilter("ignore")  # invalid escapes in other people's code
                 tree = ast.parse(text)
         except UnicodeDecodeError as error:
-            yield Reject(file.name, error.start, f"invalid {error.encoding}: {error.reason}")
-            return
+            raise UnreadableError(f"invalid {error.encoding}: {error.reason}", error.start) from None
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            yield Reject(file.name, 0, f"not Python {sysconfig.get_python_version()}: {error}")
-            return
-        yield from self._documents(file, tree, _Offsets(data, encoding))
-
-    def _documents(
-        self, file: SourceFile, tree: ast.Module, offsets: _Offsets
-    ) -> Iterator[Document | Skipped]:
+            raise UnreadableError(f"not Python {sysconfig.get_python_version()}: {error}") from None
+        offsets = _Offsets(data, encoding)
         module = re.sub(r"(/__init__)?\.py$", "", file.name).replace("/", ".")
         seen: Counter[str] = Counter()
         for name, literal, value in _docstrings(tree):

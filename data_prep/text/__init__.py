@@ -15,6 +15,16 @@ _UNWANTED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\uf
 _BLANK_LINES, _CHAPTER_BREAKS = re.compile(r"\n{3,}"), re.compile(r"\n{4,}")
 
 
+class UnreadableError(ValueError):
+    """Bytes that are not what they should be: text, XML, a book."""
+
+    def __init__(self, reason: str, offset: int = 0) -> None:
+        super().__init__(reason, offset)
+        self.reason = reason
+        self.offset = offset
+        """Byte near which the trouble was met."""
+
+
 def clean_text(text: str, *, keep_chapters: bool = False) -> str:
     """Text with one kind of line end, no other control characters but tabs, and single blank lines.
 

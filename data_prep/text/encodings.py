@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
-from data_prep.text import clean_text
+from data_prep.text import UnreadableError, clean_text
 from data_prep.text.code_pages import advice, best_reading, group_of, probable_readings
 
 AUTO = "auto"
@@ -62,16 +62,6 @@ _MAX_WRONG_SHARE = 0.001
 """Pages with more wrong bytes in their declared encoding are in another one; fewer are slips, or a cut at the end."""
 
 
-class DecodingError(ValueError):
-    """Bytes that are no text in the encoding they should have."""
-
-    def __init__(self, offset: int, reason: str) -> None:
-        super().__init__(offset, reason)
-        self.offset = offset
-        """First byte that cannot be decoded."""
-        self.reason = reason
-
-
 def known_encoding(encoding: str) -> str:
     """The encoding's usual name, or `auto`.
 
@@ -99,13 +89,13 @@ def decode_text(data: bytes, encoding: str, lang: str) -> str:
         lang: ISO 639-1 code.
 
     Raises:
-        DecodingError: the bytes are no text, or `auto` finds no probable encoding of `lang`.
+        UnreadableError: the bytes are no text, or `auto` finds no probable encoding of `lang`.
     """
     text = _decode(data, encoding, lang).replace("\r\n", "\n")
     encoded = text.encode("utf-8", "replace")
     num_control = len(encoded) - len(encoded.translate(None, _CONTROL))
     if num_control > _MAX_CONTROL_SHARE * len(text):
-        raise DecodingError(0, f"no text: {num_control} of {len(text)} characters are control characters")
+        raise UnreadableError(f"no text: {num_control} of {len(text)} characters are control characters")
     if encoding == AUTO:
         text = repair_mojibake(text)
     return clean_text(text, keep_chapters=True)
@@ -149,7 +139,7 @@ def decode_html(data: bytes, http_charset: str | None, lang: str = "en") -> str:
         return text
     for each in dict.fromkeys((lang, "ko")):  # the guess knows no Korean encoding
         if each in _MULTI_BYTE:
-            with suppress(DecodingError):
+            with suppress(UnreadableError):
                 return data.decode(_multi_byte_encoding(data, each, _first_wide(data)), "replace")
         elif (reading := best_reading(data, each)) is not None:
             return data.decode(reading.encoding, "replace")
@@ -180,7 +170,7 @@ def probable_encodings(data: bytes) -> list[str]:
     """Encodings that make text of some language of bytes that are not UTF-8, the likeliest first."""
     found = []
     for lang in _MULTI_BYTE:
-        with suppress(DecodingError):
+        with suppress(UnreadableError):
             encoding = _multi_byte_encoding(data, lang, _first_wide(data))
             _strict(data, encoding)
             found.append(encoding)
@@ -195,14 +185,14 @@ def _in_seven_bits(data: bytes) -> str:
     """ASCII, or an encoding of East Asian text that looks like it.
 
     Raises:
-        DecodingError: its character sets change, and none of the encodings that do so agrees.
+        UnreadableError: its character sets change, and none of the encodings that do so agrees.
     """
     if escape := _ESCAPES.search(data):
         for encoding in _ISO_2022 if _KOREAN_DESIGNATION not in data else _ISO_2022[::-1]:
             with suppress(UnicodeDecodeError):
                 return data.decode(encoding)
-        raise DecodingError(
-            escape.start(), f"damaged ISO-2022; name its encoding, such as {_ISO_2022[0]}, in `encoding`"
+        raise UnreadableError(
+            f"damaged ISO-2022; name its encoding, such as {_ISO_2022[0]}, in `encoding`", escape.start()
         )
     if sum(map(len, _HZ.findall(data))) >= _HZ_LEAST:
         with suppress(UnicodeDecodeError):
@@ -214,7 +204,7 @@ def _strict(data: bytes, encoding: str, offset: int = 0) -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise DecodingError(offset + error.start, f"invalid {error.encoding}: {error.reason}") from None
+        raise UnreadableError(f"invalid {error.encoding}: {error.reason}", offset + error.start) from None
 
 
 def _utf16_without_mark(data: bytes) -> str | None:
@@ -233,7 +223,7 @@ def _mixed(data: bytes, lang: str) -> str:
     """Decode UTF-8; invalid bytes in it are read with a code page of the language.
 
     Raises:
-        DecodingError: in no encoding of the language it is probable.
+        UnreadableError: in no encoding of the language it is probable.
     """
     try:
         return data.decode("utf-8")
@@ -250,7 +240,7 @@ def _mixed(data: bytes, lang: str) -> str:
     elif num_invalid > num_wide:
         reading = best_reading(data, lang)
         if reading is None:
-            raise DecodingError(first, advice(data, lang))
+            raise UnreadableError(advice(data, lang), first)
         code_page = reading.encoding
         if reading.share >= _WHOLE_SHARE:  # the valid UTF-8 is so by chance
             return data.decode(code_page, "replace")
@@ -269,7 +259,7 @@ def _multi_byte_encoding(data: bytes, lang: str, first: int) -> str:
         shares[encoding] = sum(map(wanted.__contains__, wide)) / max(1, len(wide) + 9 * text.count("\ufffd"))
     likeliest = max(shares, key=shares.__getitem__)
     if shares[likeliest] < _LEAST_FREQUENT[lang]:
-        raise DecodingError(first, advice(data, lang))
+        raise UnreadableError(advice(data, lang), first)
     return likeliest
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
-from data_prep.text.xml import XmlError, parse_xml
+from data_prep.text import UnreadableError
+from data_prep.text.xml import parse_xml
 
 MAX_DIRECTORY_BYTES = 16 << 20
 """A zip file's list of members may take this much; zipfile holds it in memory."""
@@ -39,16 +40,6 @@ _BAD_ZIP = (
 """Errors of zipfile on damaged, encrypted or unknown members."""
 
 
-class EpubError(ValueError):
-    """A file that is no readable EPUB."""
-
-    def __init__(self, reason: str, offset: int = 0) -> None:
-        super().__init__(reason, offset)
-        self.reason = reason
-        self.offset = offset
-        """First byte of the member in the file."""
-
-
 @dataclass(frozen=True, slots=True)
 class Package:
     """The contents of the package document."""
@@ -67,13 +58,13 @@ class Epub:
         """Read its list of members.
 
         Raises:
-            EpubError: it is no zip file, or a monstrous one.
+            UnreadableError: it is no zip file, or a monstrous one.
         """
         _check_directory(file)
         try:
             self._zip = zipfile.ZipFile(file)
         except _BAD_ZIP as error:
-            raise EpubError(f"not a readable zip file: {error}") from None
+            raise UnreadableError(f"not a readable zip file: {error}") from None
         names = self._zip.namelist()
         self._members = frozenset(names)
         self._folded = {_folded(name): name for name in reversed(names)}
@@ -85,39 +76,39 @@ class Epub:
         """The bytes of a member.
 
         Raises:
-            EpubError: it is missing, damaged, encrypted, or more than the file may hold.
+            UnreadableError: it is missing, damaged, encrypted, or more than the file may hold.
         """
         try:
             info = self._zip.getinfo(self._name_of(name))
         except KeyError:
-            raise EpubError(f"its member {name!r} is missing") from None
+            raise UnreadableError(f"its member {name!r} is missing") from None
         if info.flag_bits & _ENCRYPTED:
-            raise EpubError(f"its member {name!r} is encrypted", info.header_offset)
+            raise UnreadableError(f"its member {name!r} is encrypted", info.header_offset)
         try:
             with self._zip.open(info) as member:
                 data = member.read(self._max_bytes - self.num_read + 1)
         except _BAD_ZIP as error:
-            raise EpubError(f"its member {name!r} is damaged: {error}", info.header_offset) from None
+            raise UnreadableError(f"its member {name!r} is damaged: {error}", info.header_offset) from None
         self.num_read += len(data)
         if self.num_read > self._max_bytes:
-            raise EpubError(f"longer than the limit of {self._max_bytes} bytes", info.header_offset)
+            raise UnreadableError(f"longer than the limit of {self._max_bytes} bytes", info.header_offset)
         return data
 
     def package(self) -> Package:
         """The title, author, language and reading order.
 
         Raises:
-            EpubError: they cannot be read.
+            UnreadableError: they cannot be read.
         """
         container = self._xml("META-INF/container.xml")
         path = next((each.get("full-path") for each in container.iter("{*}rootfile")), None)
         if not path:
-            raise EpubError("META-INF/container.xml names no package document")
+            raise UnreadableError("META-INF/container.xml names no package document")
         if "META-INF/encryption.xml" in self._members:
             references = self._xml("META-INF/encryption.xml").iter("{*}CipherReference")
             # Encrypted fonts do no harm.
             if any(each.get("URI", "").lower().endswith(("html", "htm", "xml")) for each in references):
-                raise EpubError("its text is encrypted (digital rights management)")
+                raise UnreadableError("its text is encrypted (digital rights management)")
         root = self._xml(path)
         return Package(
             title=_first(root, "title"),
@@ -131,11 +122,12 @@ class Epub:
         return name if name in self._members else self._folded.get(_folded(name), name)
 
     def _xml(self, name: str) -> Any:
+        data = self.read(name)
         try:
-            return parse_xml(self.read(name))
-        except XmlError as error:
+            return parse_xml(data)
+        except UnreadableError as error:
             offset = self._zip.getinfo(self._name_of(name)).header_offset
-            raise EpubError(f"its member {name!r} is {error.reason}", offset) from None
+            raise UnreadableError(f"its member {name!r} is {error.reason}", offset) from None
 
 
 def _check_directory(file: BinaryIO) -> None:
@@ -144,10 +136,10 @@ def _check_directory(file: BinaryIO) -> None:
     tail = file.read()
     start = tail.rfind(_END_RECORD)
     if start < 0 or len(tail) - start < _END_RECORD_BYTES:
-        raise EpubError("not a zip file, or one that was cut off: it has no list of members", size)
+        raise UnreadableError("not a zip file, or one that was cut off: it has no list of members", size)
     (directory_bytes,) = struct.unpack_from("<I", tail, start + 12)
     if directory_bytes > MAX_DIRECTORY_BYTES:
-        raise EpubError(f"its list of members is longer than {MAX_DIRECTORY_BYTES} bytes", size)
+        raise UnreadableError(f"its list of members is longer than {MAX_DIRECTORY_BYTES} bytes", size)
     file.seek(0)
 
 

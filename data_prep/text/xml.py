@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
+from data_prep.text import UnreadableError
 from data_prep.text.encodings import utf16_encoding
 
 _SPACES, _MANY_SPACES = re.compile(r"\s+"), re.compile(" {2,}")
@@ -21,16 +22,6 @@ _SUBSET = re.compile(
 """The beginning of a document up to where it declares entities of its own."""
 _REFERENCE = re.compile(r"&([^#;&\s]+);")
 _PREDEFINED = frozenset({"amp", "lt", "gt", "quot", "apos"})
-
-
-class XmlError(ValueError):
-    """XML that is not well-formed, or that expands or nests beyond measure."""
-
-    def __init__(self, offset: int, reason: str) -> None:
-        super().__init__(offset, reason)
-        self.offset = offset
-        """Byte near which the trouble was met; of UTF-16, in the text as UTF-8."""
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +45,8 @@ def parse_xml(data: bytes) -> Any:
     document five times, beyond a first megabyte).
 
     Raises:
-        XmlError: the bytes are no XML, or a part of it lies in another file.
+        UnreadableError: the bytes are no XML, expand or nest beyond measure, or a part of them lies in another file;
+            of UTF-16, its offset is in the text as UTF-8.
     """
     utf8, encoding = data, None
     if utf16 := utf16_encoding(data):
@@ -71,7 +63,7 @@ def parse_xml(data: bytes) -> Any:
         return root
     for name in sorted(used & contents.keys()):
         if contents[name] is None:
-            raise XmlError(0, f"its entity {name!r} lies in another file, and is not read")
+            raise UnreadableError(f"its entity {name!r} lies in another file, and is not read")
     used.update(*(_REFERENCE.findall(content) for content in contents.values() if content))
     # Ahead of its own entities, the document declares what `entity_text` says of others.
     declared = "".join(
@@ -100,9 +92,9 @@ def _tree(utf8: bytes, encoding: str | None, *, resolve_entities: bool | Literal
         for _ in range(line - 1):
             start = utf8.find(b"\n", start) + 1
         offset = min(len(utf8), start + max(0, column - 1))
-        raise XmlError(offset, f"malformed XML: {error.msg}") from None
+        raise UnreadableError(f"malformed XML: {error.msg}", offset) from None
     except ValueError as error:
-        raise XmlError(0, f"malformed XML: {error}") from None
+        raise UnreadableError(f"malformed XML: {error}") from None
 
 
 def local_name(element: Any) -> str:

@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.text import clean_text
-from data_prep.text.encodings import DecodingError, decode_text, repair_mojibake
+from data_prep.text import UnreadableError, clean_text
+from data_prep.text.encodings import decode_text, repair_mojibake
 
 ENGLISH = "“It’s naïve,” said Zoë – the café was closed.\n" * 3
 RUSSIAN = "Привет, мир. Это старая книга."
@@ -64,7 +64,7 @@ def test_mojibake_is_repaired_in_its_lines_only_and_real_letters_are_none():
 
 def test_a_named_encoding_is_strict_and_repairs_nothing():
     assert decode_text("Itâ€™s".encode(), "utf-8", "en") == "Itâ€™s"
-    with pytest.raises(DecodingError) as caught:
+    with pytest.raises(UnreadableError) as caught:
         decode_text(b"good \xff", "utf-8", "en")
     assert caught.value.offset == 5
 
@@ -82,7 +82,7 @@ def test_a_named_encoding_is_strict_and_repairs_nothing():
     ids=["zeros", "control", "random", "foreign code page", "lone surrogates", "half a character"],
 )
 def test_what_is_no_text_of_the_language_is_refused(data):
-    with pytest.raises(DecodingError):
+    with pytest.raises(UnreadableError):
         auto(data)
 
 
@@ -109,11 +109,11 @@ def test_every_encoding_of_a_language_is_read_right_and_without_the_language_rig
             expected = data.decode(encoding)
             try:
                 assert auto(data, lang[:2]) == expected, encoding
-            except DecodingError:
+            except UnreadableError:
                 assert lines == 1, encoding  # too little to be told UTF-16 or a rare encoding
             try:
                 assert auto(data, "en") == expected, encoding
-            except DecodingError as error:
+            except UnreadableError as error:
                 refused.append(error.reason)
     assert all("name it in `encoding`" in reason for reason in refused)
 
@@ -135,12 +135,12 @@ def test_every_encoding_of_a_language_is_read_right_and_without_the_language_rig
 def test_encodings_that_python_does_not_know_are_refused_by_name(encoded, plain):
     letters = DECLARATION["vi"]["text"].lower().translate(str.maketrans(plain, encoded))
     for lang in ("vi", "en", "fr"):
-        with pytest.raises(DecodingError, match="TCVN-5712, VISCII" if lang == "vi" else "in `encoding`"):
+        with pytest.raises(UnreadableError, match="TCVN-5712, VISCII" if lang == "vi" else "in `encoding`"):
             auto(letters.encode("latin-1", "replace"), lang)
 
 
 def test_one_wrong_letter_does_not_refuse_a_book_and_many_do():
     book = ("It rained in London, and nobody minded. " * 400).encode()
     assert auto(book + b"tre Fran\xc1ais").endswith("FranÁais")
-    with pytest.raises(DecodingError, match="cp1250"):
+    with pytest.raises(UnreadableError, match="cp1250"):
         auto((DECLARATION["pl"]["text"] + " ").encode("cp1250") * 3 + book)
