@@ -23,7 +23,6 @@ from data_prep.dedup.records import (
     number_documents,
     read_range,
 )
-from data_prep.dedup.texts import Survivors, read_texts
 from data_prep.documents import one_chunk, read_row_groups
 from data_prep.ragged import string_offsets
 
@@ -33,23 +32,13 @@ COLUMNS = {"hash_high": "uint64", "hash_low": "uint64", "document": "uint64"}
 REPEATS = {"document": "uint64"}
 
 
-def hash_documents(split: Survivors, path: Path) -> ShardResult:
-    """Write a record of every document of a shard."""
+def hash_values(column: str, documents: Path, shard: int, path: Path) -> ShardResult:
+    """Write a record of the text or the id of every document of a shard."""
     with RecordWriter(path, COLUMNS) as writer:
-        for rows, texts in read_texts(split.documents, split.load()):
-            high, low = _hash(texts).T
-            documents = number_documents(split.shard, rows)
-            writer.write({"hash_high": high, "hash_low": low, "document": documents})
-    return ShardResult(rows=writer.num_records)
-
-
-def hash_ids(split: Survivors, path: Path) -> ShardResult:
-    """Write a record of the id of every document of a shard."""
-    with RecordWriter(path, COLUMNS) as writer:
-        for first, table in read_row_groups(split.documents, ("doc_id",)):
-            high, low = _hash(one_chunk(table["doc_id"])).T
-            documents = number_documents(split.shard, np.arange(first, first + table.num_rows))
-            writer.write({"hash_high": high, "hash_low": low, "document": documents})
+        for first, table in read_row_groups(documents, (column,)):
+            high, low = _hash(one_chunk(table[column])).T
+            numbers = number_documents(shard, np.arange(first, first + table.num_rows))
+            writer.write({"hash_high": high, "hash_low": low, "document": numbers})
     return ShardResult(rows=writer.num_records)
 
 

@@ -32,8 +32,6 @@ PARAGRAPHS_REMOVED = "paragraphs-removed"
 NEAR_BUCKETS, NEAR_PAIRS, NEAR_SHINGLES = "near-buckets", "near-pairs", "near-shingles"
 NEAR_EDGES, NEAR_ROUND, NEAR_REPEATS = "near-edges", "near-round", "near-repeats"
 
-HashShard = Callable[[Survivors, Path], ShardResult]
-"""Writes records of the documents of a shard."""
 RangeShard = Callable[[Path, int, int, Path], ShardResult]
 """Works on a range of the records in a directory: a partition and how many there are, or two numbers of documents."""
 
@@ -70,19 +68,19 @@ class Deduplication:
         left, which resemble nothing.
         """
         method, before = self.job.config.dedup, self.documents
-        self._find(ID_HASHES, repeats.hash_ids, ID_REPEATS, before)
+        self._find(ID_HASHES, "doc_id", ID_REPEATS, before)
         if method.documents:
-            before = self._find(DOCUMENT_HASHES, repeats.hash_documents, DOCUMENT_REPEATS, before)
+            before = self._find(DOCUMENT_HASHES, "text", DOCUMENT_REPEATS, before)
         if method.near is not None:
             before = self._find_near(before, method.near)
         if method.paragraphs is not None:
             self._remove_paragraphs(before, method.paragraphs)
 
-    def _find(self, hashed: str, function: HashShard, repeated: str, before: Manifest) -> Manifest:
-        """The documents that repeat an earlier one in the key that `function` hashes."""
+    def _find(self, hashed: str, column: str, repeated: str, before: Manifest) -> Manifest:
+        """The documents that repeat an earlier one in a column."""
 
         def make(shard: int) -> WriteShard:
-            return partial(function, Survivors(self.job.documents_path(self.documents, shard), shard))
+            return partial(repeats.hash_values, column, self.job.documents_path(self.documents, shard), shard)
 
         find = partial(repeats.find_repeats, keys=repeats.KEYS, columns=repeats.REPEATS)
         return self._by_key(repeated, find, self._by_shard(hashed, make, [before]))

@@ -105,9 +105,10 @@ class PiiConfig(FilterConfig):
                 before = text
                 for name, find, placeholder in finders:
                     pieces, end = [], 0
-                    for start, stop in find(text, self):
-                        pieces += [text[end:start], placeholder]
-                        end = stop
+                    for start, stop in sorted(find(text, self)):
+                        if start >= end:
+                            pieces += [text[end:start], placeholder]
+                            end = stop
                     counts[name] += len(pieces) // 2
                     text = "".join([*pieces, text[end:]]) if pieces else text
             return Passed.with_text(document, text, **+counts)
@@ -125,4 +126,4 @@ FINDERS: MappingProxyType[str, Callable[[str, PiiConfig], Spans]] = MappingProxy
         "phones": lambda text, config: find_phones(text, config.phone_regions),
     }
 )
-"""Finders by kind, in the order of masking; each gives ascending spans that do not overlap."""
+"""Finders by kind, in the order of masking."""

@@ -75,7 +75,7 @@ _PERSON = regex.compile(r"[\w+-]+[._+]\w+\Z")
 def find_emails(text: str) -> Spans:
     """Addresses with `@`, encoded ones such as `john&#64;x.org` and `john%40x.org`, and those that were spelled out:
     `john [at] x.org`, `JOHN AT X DOT ORG`."""
-    found = []
+    found: list[tuple[int, int]] = []
     if any(sign in text for sign in _AT_SIGNS):
         found += [span for at in _AT.finditer(text) if (span := _around(text, at.span(), _LOCALS, _DOMAIN))]
     if "%" in text or "&" in text:
@@ -90,11 +90,7 @@ def find_emails(text: str) -> Spans:
             found.append(span)
     if any(word in text and f" {word} " in text for word in ("dot", "DOT")):
         found += _spelled_out(text)
-    end = 0
-    for start, stop in sorted(found):
-        if start >= end:
-            yield start, stop
-            end = stop
+    return found
 
 
 def _bracketed(text: str) -> Iterator[re.Match[str]]:
@@ -179,7 +175,7 @@ _ADDRESS_TAIL = regex.compile(r":\d{2,5}\b|/\d{1,2}\b(?!/)|/[a-z]")
 
 def find_ips(text: str, public_only: bool) -> Spans:
     """Addresses; with `public_only` those that are routed on the internet."""
-    found = []
+    found: list[tuple[int, int]] = []
     for pattern, middle, back in ((_V4, _V4_MIDDLE, 3), (_V6, _V6_MIDDLE, 4)):
         end = 0
         for hint in middle.finditer(text, overlapped=True):
@@ -187,11 +183,7 @@ def find_ips(text: str, public_only: bool) -> Spans:
                 end = match.end()
                 if _is_ip(match.group(), public_only) and (pattern is _V6 or _is_meant(text, match.span())):
                     found.append(match.span())
-    end = 0
-    for start, stop in sorted(found):
-        if start >= end:
-            yield start, stop
-            end = stop
+    return found
 
 
 def _from_hint(pattern: regex.Pattern[str], text: str, hint: int, back: int) -> regex.Match[str] | None:

@@ -127,14 +127,9 @@ _BLOCK = regex.compile(
 def find_keys(text: str) -> Spans:
     """Keys and tokens, and private keys in PEM or OpenPGP armour from their first line to their last."""
     blocks = [match.span() for match in _BLOCK.finditer(text)] if _BLOCK_BEGIN in text else []
-    keys = [
+    return blocks + [
         match.span()
         for form in _KEYS
         for match in form.finditer(text)
         if not _WORD_ENDS.search(text, max(match.start() - 1, 0), match.start())
     ]
-    end = 0
-    for start, stop in sorted(blocks + keys):
-        if start >= end:
-            yield start, stop
-            end = stop
