@@ -49,11 +49,11 @@ _MIN_SHARE = 0.7
 
 @njit(cache=True, nogil=True)
 def _sums_of_prose(blocks: np.ndarray, prose: int) -> np.ndarray:
+    """Running sums of the scores of prose."""
     sums = np.zeros(len(blocks) + 1, np.int64)
-    for number in range(len(blocks)):
-        plain = blocks[number].size - blocks[number].linked
-        score = np.int64(blocks[number].score)
-        sums[number + 1] = sums[number] + (score if score > 0 and plain >= prose else 0)
+    for number, block in enumerate(blocks):
+        is_prose = block.score > 0 and block.size - block.linked >= prose
+        sums[number + 1] = sums[number] + (block.score if is_prose else 0)
     return sums
 
 
@@ -97,33 +97,15 @@ def _own_prose(named: np.ndarray, sums: np.ndarray, alike: np.ndarray) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _number_keys(elements: np.ndarray) -> None:
-    """Replace the hashes of tags and classes by numbers below the number of elements."""
-    size = 2
-    while size < 2 * len(elements):
-        size *= 2
-    places, hashes_of = np.full(size, -1, np.int64), elements["key"].copy()
-    for number in range(len(elements)):
-        key = elements[number].key
-        place = key & (size - 1)
-        while places[place] >= 0 and hashes_of[places[place]] != key:
-            place = (place + 1) & (size - 1)
-        if places[place] < 0:
-            places[place] = number
-        elements[number].key = places[place]
-
-
-@njit(cache=True, nogil=True)
-def without_asides(blocks: np.ndarray, elements: np.ndarray, prose: int) -> np.ndarray:
+def without_asides(blocks: np.ndarray, elements: np.ndarray, named: np.ndarray, prose: int) -> np.ndarray:
     """Whether each block is outside of elements that are dropped for their names: [blocks] bool.
 
     Args:
+        named: the elements that may be; their keys are numbers below how many they are.
         prose: least characters of plain text in a block of prose.
     """
     sums = _sums_of_prose(blocks, prose)
     bodies = _sums_in_bodies(elements, sums)
-    named = elements[(elements["role"] >= _DETAIL) & (elements["first"] < elements["end"])]
-    _number_keys(named)
     alike = np.zeros(len(named), np.int64)
     for element in named:
         alike[element.key] += sums[element.end] - sums[element.first]
@@ -237,8 +219,11 @@ def main_content(page: Blocks) -> str | None:
 
     A page has no article if it would be a small fraction of the page's text.
     """
-    is_kept = without_asides(page.blocks, page.elements, PROSE)
-    first, end = choose_element(page.blocks, page.elements, is_kept)
+    elements = page.elements
+    named = elements[(elements["role"] >= _DETAIL) & (elements["first"] < elements["end"])]
+    named["key"] = np.unique(named["key"], return_inverse=True)[1]
+    is_kept = without_asides(page.blocks, elements, named, PROSE)
+    first, end = choose_element(page.blocks, elements, is_kept)
     least = max(_MIN_ARTICLE, _MIN_ARTICLE_SHARE * _prose_size(page.blocks))
     chosen = first + np.flatnonzero(is_kept[first:end])
     if _prose_size(page.blocks[chosen]) >= least:
