@@ -22,7 +22,7 @@ from cluster.artefacts.reading import inside
 from cluster.artefacts.storage import contents_of, open_artefact
 from cluster.copies import local_copy, manifest_at
 from data_prep.document import Document, named_by_place
-from data_prep.layout import DOCUMENTS, REPAIR, shard_file
+from data_prep.layout import DOCUMENTS, REPAIR
 from data_prep.ragged import string_offsets
 from data_prep.selection import Selection, edit_texts
 
@@ -34,11 +34,6 @@ _TEXT_COLUMNS = ("doc_id", "source", "uri", "title", "lang", "text")
 SCHEMA = pa.schema([(name, pa.string()) for name in (*_TEXT_COLUMNS, "meta")])
 _REPEATED_COLUMNS = ["source", "uri", "lang"]
 """Columns whose few values are worth a dictionary."""
-
-
-def document_files(num_shards: int) -> list[str]:
-    """File names of the shards, in order."""
-    return [shard_file("documents-", number, num_shards, "parquet") for number in range(num_shards)]
 
 
 class DocumentWriter:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 DOCUMENTS, DEDUP, DECONTAMINATION, TAKEDOWN = "documents", "dedup", "decontamination", "takedown"
 TOKENIZER, TOKENS = "tokenizer", "tokens"
 STAGES = (DOCUMENTS, DEDUP, DECONTAMINATION, TOKENIZER, TAKEDOWN, TOKENS)
@@ -15,7 +17,27 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
 
-def shard_file(before: str, number: int, count: int, suffix: str) -> str:
-    """File name of one of `count` shards. Names sort like their numbers, however many there are."""
-    digits = max(5, len(str(count - 1)))
-    return f"{before}{number:0{digits}d}-of-{count:0{digits}d}.{suffix}"
+class ShardNames(NamedTuple):
+    """The file names of one kind of shards. They sort like their numbers, however many there are."""
+
+    before: str
+    suffix: str
+
+    def file(self, number: int, count: int) -> str:
+        """One of `count` files."""
+        digits = max(5, len(str(count - 1)))
+        return f"{self.before}{number:0{digits}d}-of-{count:0{digits}d}.{self.suffix}"
+
+    def files(self, count: int) -> list[str]:
+        """All of them, in order."""
+        return [self.file(number, count) for number in range(count)]
+
+
+DOCUMENT_FILES = ShardNames("documents-", "parquet")
+SELECTION_FILES = ShardNames("selection-", "parquet")
+HIT_FILES = ShardNames("hits-", "parquet")
+SAMPLE_FILES = ShardNames("sample-", "parquet")
+RECORD_FILES = ShardNames("", "arrow")
+"""Files of shards and of partitions."""
+TOKEN_FILES = ShardNames("data-", "arrow")
+"""The pattern is the one of `datasets`."""

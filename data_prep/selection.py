@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cluster.artefacts.storage import contents_of
-from data_prep.layout import REPAIR, shard_file
+from data_prep.layout import REPAIR, SELECTION_FILES
 
 _SCHEMA = pa.schema([("row", pa.uint32()), ("removed", pa.list_(pa.uint32())), ("repeats_id", pa.bool_())])
 
@@ -92,16 +92,6 @@ def edit_texts(texts: pa.Array, selection: Selection) -> pa.Array:
     return pa.array(edited, type=texts.type)
 
 
-def selection_file(shard: int, num_shards: int) -> str:
-    """File name of the selection of a document shard."""
-    return shard_file("selection-", shard, num_shards, "parquet")
-
-
-def selection_files(num_shards: int) -> list[str]:
-    """File names, in the order of the document shards."""
-    return [selection_file(shard, num_shards) for shard in range(num_shards)]
-
-
 def write_selection(path: Path, selection: Selection) -> None:
     """Write one shard's selection; the same selection gives the same bytes."""
     offsets = pa.array((2 * selection.first_spans).astype(np.int32))
@@ -136,4 +126,4 @@ def read_selection(directory: Path, shard: int, num_shards: int) -> Selection:
     Raises:
         CorruptArtefactError: the shard's file is missing or unreadable.
     """
-    return load_selection(directory / selection_file(shard, num_shards))
+    return load_selection(directory / SELECTION_FILES.file(shard, num_shards))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cluster.artefacts.manifest import write_durably
-from data_prep.layout import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, shard_file
+from data_prep.layout import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.special import transformers_config
 
@@ -102,11 +102,6 @@ def _list_array(rows: Ragged, dtype: np.dtype) -> pa.ListArray:
     return pa.ListArray.from_arrays(
         pa.array(rows.offsets.astype(np.int32)), pa.array(rows.values.astype(dtype, copy=False))
     )
-
-
-def token_files(num_shards: int) -> list[str]:
-    """File names of a store's shards, in order; the pattern is the one of `datasets`."""
-    return [shard_file("data-", number, num_shards, "arrow") for number in range(num_shards)]
 
 
 def write_sidecars(directory: Path, files: Sequence[str], dtype: np.dtype, tokenizer_json: bytes) -> None:

@@ -18,8 +18,7 @@ from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard, WriteShard
 from data_prep.config import PreparationConfig
 from data_prep.inputs import Groups
-from data_prep.layout import DOCUMENTS, STAGES, WORK
-from data_prep.selection import selection_file, selection_files
+from data_prep.layout import DOCUMENTS, SELECTION_FILES, STAGES, WORK
 from data_prep.sources.base import SourceConfig
 
 _DECIDING = (
@@ -71,12 +70,12 @@ class Workspace:
 
     def selection_path(self, selection: Manifest, shard: int) -> Path:
         """Path of the selection of a document shard in the artefact that decided it."""
-        return self.out / selection.kind / selection_file(shard, self.num_shards)
+        return self.out / selection.kind / SELECTION_FILES.file(shard, self.num_shards)
 
     def selection_hashes(self, selection: Manifest) -> list[str]:
         """Hash of every shard's selection file."""
         hashes = {entry.path: entry.xxh3_128 for entry in selection.files}
-        return [hashes[file] for file in selection_files(self.num_shards)]
+        return [hashes[file] for file in SELECTION_FILES.files(self.num_shards)]
 
     def directory(self, kind: str) -> Path:
         """Directory of an artefact of this preparation: a stage, or a step that leads to one."""

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import settings
 
 from cluster.artefacts.private import private_cache
+from data_prep.layout import TOKEN_FILES
 
 if TYPE_CHECKING:
     from data_prep.token_writer import EncodedBatch
@@ -282,11 +283,11 @@ def commit_tokens(
 ) -> Path:
     """Commit a token store with a file for each of `shards`: its source and its documents."""
     from cluster.artefacts.storage import commit, staging_directory
-    from data_prep.token_writer import token_dtype, token_files, write_sidecars, write_token_shard
+    from data_prep.token_writer import token_dtype, write_sidecars, write_token_shard
 
     staging = staging_directory(path, "test-store")
     staging.mkdir(parents=True)
-    files, dtype = token_files(len(shards)), token_dtype(vocab_size)
+    files, dtype = TOKEN_FILES.files(len(shards)), token_dtype(vocab_size)
     for file, (source, batch) in zip(files, shards, strict=True):
         write_token_shard(staging / file, source, langs, [batch], dtype)
     write_sidecars(staging, files, dtype, tokenizer_json.encode())

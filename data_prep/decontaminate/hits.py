@@ -16,7 +16,6 @@ from cluster.shards import ShardResult
 from data_prep.decontaminate.edits import EditedText
 from data_prep.decontaminate.ngrams import NgramIndex
 from data_prep.documents import one_chunk, read_selected
-from data_prep.layout import shard_file
 from data_prep.selection import Selection, edit_texts, load_selection
 from data_prep.text.words import split_words
 
@@ -56,16 +55,6 @@ class Hits:
         """The hits selected by `mask`."""
         doc_ids = self.doc_ids.filter(pa.array(mask))
         return Hits(self.rows[mask], doc_ids, self.ngrams[mask], self.starts[mask], self.ends[mask])
-
-
-def hit_file(shard: int, num_shards: int) -> str:
-    """File name of the hits in a document shard."""
-    return shard_file("hits-", shard, num_shards, "parquet")
-
-
-def hit_files(num_shards: int) -> list[str]:
-    """File names, in the order of the document shards."""
-    return [hit_file(shard, num_shards) for shard in range(num_shards)]
 
 
 def find_hits(

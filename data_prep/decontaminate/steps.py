@@ -17,9 +17,9 @@ from cluster.artefacts.manifest import InputEntry, Manifest, hash_file
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.shards import ShardResult, WriteShard, run_in_task
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText, EvaluationTexts
-from data_prep.decontaminate.hits import count_documents, find_hits, hit_file, hit_files, load_hits
+from data_prep.decontaminate.hits import count_documents, find_hits, load_hits
 from data_prep.decontaminate.ngrams import NgramIndex, num_ngrams, save_array
-from data_prep.layout import WORK
+from data_prep.layout import HIT_FILES, WORK
 from data_prep.text.words import split_words
 from data_prep.workspace import Workspace
 
@@ -49,7 +49,7 @@ class Places:
 
     def hits(self, shard: int) -> Path:
         """The hits in a document shard."""
-        return self.work / HITS / hit_file(shard, self.num_shards)
+        return self.work / HITS / HIT_FILES.file(shard, self.num_shards)
 
     def load_index(self) -> NgramIndex:
         """The n-grams, once they are made."""
@@ -102,7 +102,7 @@ class Steps:
         job, places = self.job, self.places
 
         def finish(directory: Path, _: Sequence[ShardRecord]) -> Mapping[str, Any]:
-            shards = (load_hits(directory / file) for file in hit_files(places.num_shards))
+            shards = (load_hits(directory / file) for file in HIT_FILES.files(places.num_shards))
             counts = count_documents(num_ngrams(places.evaluation), shards)
             save_array(directory / _COUNTS_FILE, counts)
             return {}
@@ -120,7 +120,7 @@ class Steps:
         content = [VERSION, self.documents.fingerprint, self.selection.fingerprint, evaluation.fingerprint]
         return job.build(
             HITS,
-            hit_files(job.num_shards),
+            HIT_FILES.files(job.num_shards),
             make,
             lambda shard: [*content, shard],
             [entry.size_bytes for entry in self.documents.files],

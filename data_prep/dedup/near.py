@@ -19,12 +19,11 @@ from data_prep.dedup.records import (
     in_blocks,
     number_documents,
     read_range,
-    record_file,
     rows_of,
 )
 from data_prep.dedup.texts import Survivors, read_texts, shingle, text_blocks
 from data_prep.hashing import mix
-from data_prep.layout import REPAIR
+from data_prep.layout import RECORD_FILES, REPAIR
 from data_prep.ragged import Ragged
 from data_prep.selection import Selection
 
@@ -151,7 +150,7 @@ class _ShingleFile:
         Raises:
             CorruptArtefactError: the file is unreadable.
         """
-        path = directory / record_file(shard, num_shards)
+        path = directory / RECORD_FILES.file(shard, num_shards)
         with (
             contents_of(path, next_step=REPAIR),
             pa.memory_map(str(path)) as mapped,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from cluster.artefacts.storage import contents_of
-from data_prep.layout import REPAIR, shard_file
+from data_prep.layout import REPAIR
 
 PARTITION_RECORDS = 1 << 22
 """Records that one reduce task is meant to hold; what its memory is proportional to."""
@@ -31,16 +31,6 @@ Records = dict[str, np.ndarray]
 def count_partitions(num_records: int) -> int:
     """Partitions for so many records."""
     return max(1, -(-num_records // PARTITION_RECORDS))
-
-
-def record_file(shard: int, count: int) -> str:
-    """File name of a shard or a partition."""
-    return shard_file("", shard, count, "arrow")
-
-
-def record_files(count: int) -> list[str]:
-    """File names of `count` shards or partitions; they sort in this order."""
-    return [record_file(shard, count) for shard in range(count)]
 
 
 def hash_range(partition: int, num_partitions: int) -> tuple[int, int]:

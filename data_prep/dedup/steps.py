@@ -18,9 +18,9 @@ from cluster.shards import ShardResult, WriteShard
 from data_prep.dedup import near, paragraphs, repeats
 from data_prep.dedup.config import NearDedup, ParagraphDedup
 from data_prep.dedup.graph import ROUND, link_documents, list_leaves, pair_documents
-from data_prep.dedup.records import count_partitions, document_ranges, record_files
+from data_prep.dedup.records import count_partitions, document_ranges
 from data_prep.dedup.texts import Survivors
-from data_prep.selection import selection_file, selection_files
+from data_prep.layout import RECORD_FILES, SELECTION_FILES
 from data_prep.workspace import Workspace, library_versions
 
 VERSION = 3
@@ -58,7 +58,7 @@ class Deduplication:
         """A document shard after all methods."""
         if self.job.config.dedup.paragraphs is None:
             return self.unlike(shard)
-        selection = self.job.directory(PARAGRAPHS_REMOVED) / selection_file(shard, self.job.num_shards)
+        selection = self.job.directory(PARAGRAPHS_REMOVED) / SELECTION_FILES.file(shard, self.job.num_shards)
         return replace(self.unlike(shard), selection=selection)
 
     def make(self) -> None:
@@ -140,7 +140,7 @@ class Deduplication:
         if not within:
             find_repeats = partial(repeats.find_repeats, keys=paragraphs.KEYS, columns=paragraphs.REPEATS)
             repeated = self._by_key(PARAGRAPH_REPEATS, find_repeats, repeated)
-        files = selection_files(self.job.num_shards)
+        files = SELECTION_FILES.files(self.job.num_shards)
         self._by_shard(PARAGRAPHS_REMOVED, remove, [before, repeated], limits, files)
 
     def _by_shard(
@@ -152,7 +152,7 @@ class Deduplication:
         files: Sequence[str] | None = None,
     ) -> Manifest:
         """Make a step with one shard per document shard."""
-        files = files or record_files(self.job.num_shards)
+        files = files or RECORD_FILES.files(self.job.num_shards)
         sizes = [entry.size_bytes for entry in self.documents.files]
         return self._make(name, make, files, inputs, settings or {}, sizes)
 
@@ -163,7 +163,7 @@ class Deduplication:
         def make(number: int) -> WriteShard:
             return partial(function, self.job.directory(records.kind), number, total)
 
-        return self._make(name, make, record_files(total), [records], {})
+        return self._make(name, make, RECORD_FILES.files(total), [records], {})
 
     def _by_document(
         self, name: str, function: RangeShard, graph: Manifest, ranges: Sequence[tuple[int, int]]
@@ -174,7 +174,7 @@ class Deduplication:
             return partial(function, self.job.directory(graph.kind), *ranges[number])
 
         settings = {"ranges": [list(own) for own in ranges]}
-        return self._make(name, make, record_files(len(ranges)), [graph], settings)
+        return self._make(name, make, RECORD_FILES.files(len(ranges)), [graph], settings)
 
     def _make(
         self,

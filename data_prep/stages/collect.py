@@ -18,9 +18,9 @@ from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord, sum_stats
 from cluster.shards import ShardResult, WriteShard
 from data_prep.document import MARK, Document, named_by_place
-from data_prep.documents import DocumentWriter, document_files
+from data_prep.documents import DocumentWriter
 from data_prep.filters import AnyFilter, FilterChain
-from data_prep.layout import DOCUMENTS
+from data_prep.layout import DOCUMENT_FILES, DOCUMENTS
 from data_prep.sources.base import FilePart, LeftOut, Skipped, SourceConfig
 from data_prep.workspace import Workspace, library_versions
 
@@ -61,7 +61,7 @@ def collect(job: Workspace) -> Manifest:
 
     return job.build(
         DOCUMENTS,
-        document_files(job.num_shards),
+        DOCUMENT_FILES.files(job.num_shards),
         make,
         contents,
         job.groups.sizes,

@@ -19,8 +19,8 @@ from data_prep.decontaminate.edits import EditedText, cut_short_pieces, widen
 from data_prep.decontaminate.hits import REPORT_FILE, Hits, Tally, load_hits, most_frequent
 from data_prep.decontaminate.steps import Places, Steps, identify, read_texts
 from data_prep.documents import read_row_groups
-from data_prep.layout import DECONTAMINATION
-from data_prep.selection import Selection, load_selection, selection_files, write_selection
+from data_prep.layout import DECONTAMINATION, SELECTION_FILES
+from data_prep.selection import Selection, load_selection, write_selection
 from data_prep.workspace import Workspace
 
 VERSION = 2
@@ -63,7 +63,7 @@ def decontaminate(
 
     return job.build(
         DECONTAMINATION,
-        selection_files(job.num_shards),
+        SELECTION_FILES.files(job.num_shards),
         make,
         lambda shard: [config, documents.fingerprint, selection.fingerprint, shard],
         [entry.size_bytes for entry in documents.files],
@@ -81,7 +81,7 @@ def _write_report(directory: Path, places: Places) -> dict[str, Any]:
     tally = Tally(read_texts(places.evaluation))
     num_overlaps = 0
     with (directory / REPORT_FILE).open("wb") as report:
-        for shard, file in enumerate(selection_files(places.num_shards)):
+        for shard, file in enumerate(SELECTION_FILES.files(places.num_shards)):
             hits = overlaps(load_hits(places.hits(shard)), counts, settings.max_documents)
             for overlap in tally.overlaps(index, hits, load_selection(directory / file)):
                 report.write(orjson.dumps(asdict(overlap), option=orjson.OPT_APPEND_NEWLINE))

@@ -18,8 +18,8 @@ from data_prep.dedup.records import read_documents, rows_of
 from data_prep.dedup.steps import ID_REPEATS, Deduplication
 from data_prep.dedup.texts import Survivors
 from data_prep.documents import read_selected
-from data_prep.layout import DEDUP
-from data_prep.selection import Selection, selection_files, write_selection
+from data_prep.layout import DEDUP, SELECTION_FILES
+from data_prep.selection import Selection, write_selection
 from data_prep.workspace import Workspace
 
 VERSION = 5
@@ -63,7 +63,7 @@ def deduplicate(job: Workspace, documents: Manifest) -> Manifest:
 
     return job.build(
         DEDUP,
-        selection_files(job.num_shards),
+        SELECTION_FILES.files(job.num_shards),
         make,
         lambda shard: [settings, documents.fingerprint, shard],
         [entry.size_bytes for entry in documents.files],

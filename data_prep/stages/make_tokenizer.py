@@ -12,17 +12,11 @@ from cluster.artefacts.shard_records import ShardRecord
 from cluster.copies import place_of_file
 from cluster.runtime import node_cpus
 from cluster.shards import ShardResult, WriteShard
-from data_prep.layout import DOCUMENTS, TOKENIZER, TOKENIZER_FILE, WORK
-from data_prep.selection import selection_file
+from data_prep.layout import DOCUMENTS, SAMPLE_FILES, SELECTION_FILES, TOKENIZER, TOKENIZER_FILE, WORK
 from data_prep.token_writer import write_tokenizer
 from data_prep.tokenizers.config import PretrainedTokenizer, TrainedTokenizer
 from data_prep.tokenizers.pretrained import convert_tokenizer, find_tokenizer
-from data_prep.tokenizers.sampling import (
-    add_histograms,
-    plan_draws,
-    sample_files,
-    write_histogram,
-)
+from data_prep.tokenizers.sampling import add_histograms, plan_draws, write_histogram
 from data_prep.tokenizers.special import tokenizer_facts
 from data_prep.tokenizers.training import train_tokenizer
 from data_prep.workspace import Workspace
@@ -113,14 +107,14 @@ def draw_and_train(
         ConfigError: as `plan_draws`.
     """
     num_shards = len(documents)
-    files = [out / WORK / SAMPLE / file for file in sample_files(num_shards)]
+    files = [out / WORK / SAMPLE / file for file in SAMPLE_FILES.files(num_shards)]
     draws = plan_draws(add_histograms(zip(sources, files, strict=True)), wanted, source_names)
     by_source = {
         name: {lang: draw for (source, lang), draw in draws.items() if source == name}
         for name in source_names
     }
     drawn = [
-        (out / DOCUMENTS / file, out / selection / selection_file(shard, num_shards), by_source[source])
+        (out / DOCUMENTS / file, out / selection / SELECTION_FILES.file(shard, num_shards), by_source[source])
         for shard, (file, source) in enumerate(zip(documents, sources, strict=True))
     ]
     return train_tokenizer(drawn, wanted, num_threads, path)
@@ -136,7 +130,7 @@ def _make_sample(job: Workspace, documents: Manifest, selection: Manifest) -> Ma
     hashes = job.selection_hashes(selection)
     return job.build(
         SAMPLE,
-        sample_files(job.num_shards),
+        SAMPLE_FILES.files(job.num_shards),
         make,
         lambda shard: [VERSION, documents.files[shard].xxh3_128, hashes[shard]],
         [entry.size_bytes for entry in documents.files],

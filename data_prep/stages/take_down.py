@@ -16,8 +16,8 @@ from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.shards import ShardResult, WriteShard
 from data_prep.documents import read_selected
-from data_prep.layout import TAKEDOWN
-from data_prep.selection import load_selection, selection_files, write_selection
+from data_prep.layout import SELECTION_FILES, TAKEDOWN
+from data_prep.selection import load_selection, write_selection
 from data_prep.workspace import Workspace
 
 VERSION = 1
@@ -40,7 +40,7 @@ def take_down(job: Workspace, documents: Manifest, selection: Manifest, ids: Seq
 
     made = job.build(
         TAKEDOWN,
-        selection_files(job.num_shards),
+        SELECTION_FILES.files(job.num_shards),
         make,
         lambda shard: [config, documents.fingerprint, selection.fingerprint, shard],
         [entry.size_bytes for entry in documents.files],

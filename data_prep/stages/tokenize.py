@@ -15,10 +15,10 @@ from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.shards import ShardResult, WriteShard
 from data_prep.documents import one_chunk, read_selected, read_values, text_bytes_by
-from data_prep.layout import TOKENIZER, TOKENIZER_FILE, TOKENS
+from data_prep.layout import TOKEN_FILES, TOKENIZER, TOKENIZER_FILE, TOKENS
 from data_prep.selection import load_selection
 from data_prep.sentences import cut_sentences
-from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
+from data_prep.token_writer import EncodedBatch, token_dtype, write_sidecars, write_token_shard
 from data_prep.tokenizers.fast import agrees_with, make_fast_encoder, round_trips
 from data_prep.tokenizers.reference import Encoder, ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, tokenizer_facts
@@ -33,7 +33,7 @@ def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer
     tokenizer_path = job.out / TOKENIZER / TOKENIZER_FILE
     facts = tokenizer_facts(tokenizer_path)
     dtype = token_dtype(facts["vocab_size"])
-    files = token_files(job.num_shards)
+    files = TOKEN_FILES.files(job.num_shards)
     settings = {"sentences": job.config.sentences, "dtype": dtype.name}
 
     def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:

@@ -18,7 +18,6 @@ from cluster.artefacts.errors import ConfigError
 from cluster.shards import ShardResult
 from data_prep.documents import one_chunk, read_selected
 from data_prep.hashing import hash_strings
-from data_prep.layout import shard_file
 from data_prep.ragged import string_offsets
 from data_prep.selection import load_selection
 from data_prep.tokenizers.config import TrainedTokenizer
@@ -44,11 +43,6 @@ class Draw:
 
 
 NOTHING = Draw(0, 0)
-
-
-def sample_files(num_shards: int) -> list[str]:
-    """File names, in the order of the document shards."""
-    return [shard_file("sample-", number, num_shards, "parquet") for number in range(num_shards)]
 
 
 def write_histogram(documents: Path, selection: Path, path: Path) -> ShardResult:

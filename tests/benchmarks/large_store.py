@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from data_prep.layout import TOKEN_FILES
+
 NUM_DOCUMENTS = int(os.environ.get("CLOZE_BENCHMARK_DOCUMENTS", 20_000_000))
 FORMATS = os.environ.get("CLOZE_BENCHMARK_FORMATS", "contiguous,best_fit").split(",")
 LENGTH, BATCH = 512, 256
@@ -151,12 +153,12 @@ def _write_sparse_store(path: Path, num_documents: int) -> None:
 
     from cluster.artefacts.manifest import FileEntry
     from cluster.artefacts.storage import commit, staging_directory
-    from data_prep.token_writer import token_dtype, token_files, token_schema, write_sidecars
+    from data_prep.token_writer import token_dtype, token_schema, write_sidecars
 
     special = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
     words = [f"<{name}>" for name in special] + [f"w{number}" for number in range(5, 100)]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, "<unk>"))
-    files, dtype = token_files(-(-num_documents // _PER_FILE)), token_dtype(len(words))
+    files, dtype = TOKEN_FILES.files(-(-num_documents // _PER_FILE)), token_dtype(len(words))
     schema = token_schema(dtype)
     staging = staging_directory(path, "benchmark")
     staging.mkdir(parents=True)

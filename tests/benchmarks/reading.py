@@ -15,9 +15,10 @@ import pyarrow as pa
 import torch
 
 from cluster.artefacts.storage import commit, staging_directory
+from data_prep.layout import TOKEN_FILES
 from data_prep.ragged import Ragged
 from data_prep.token_store import TokenStore
-from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
+from data_prep.token_writer import EncodedBatch, token_dtype, write_sidecars, write_token_shard
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.mixture import Sampling, StoreShare
 from pipeline.samples.noise import Noise
@@ -66,7 +67,7 @@ def write_store(path: Path, lengths: np.ndarray) -> Path:
     """Commit documents of random tokens, in sentences of about 25, as a token store."""
     staging = staging_directory(path, "benchmark")
     staging.mkdir(parents=True)
-    files, dtype = token_files(NUM_FILES), token_dtype(VOCAB_SIZE)
+    files, dtype = TOKEN_FILES.files(NUM_FILES), token_dtype(VOCAB_SIZE)
     for number, (file, own) in enumerate(zip(files, np.array_split(lengths, NUM_FILES), strict=True)):
         noise = Noise.of("benchmark", number)
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(own)])

@@ -26,6 +26,8 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
+from data_prep.layout import TOKEN_FILES
+
 CASES = ((10_000, "contiguous"), (8_000_000, "contiguous"), (8_000_000, "full_sentences"))
 """Documents, and the format of samples, of resumed runs."""
 ROUNDS = 3
@@ -173,7 +175,6 @@ def write_short_documents(path: Path, num_documents: int) -> None:
     from data_prep.token_writer import (
         EncodedBatch,
         token_dtype,
-        token_files,
         write_sidecars,
         write_token_shard,
     )
@@ -183,7 +184,7 @@ def write_short_documents(path: Path, num_documents: int) -> None:
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, "<unk>"))
     staging = staging_directory(path, "benchmark")
     staging.mkdir(parents=True)
-    files, dtype = token_files(NUM_FILES), token_dtype(VOCAB_SIZE)
+    files, dtype = TOKEN_FILES.files(NUM_FILES), token_dtype(VOCAB_SIZE)
     generator = np.random.Generator(np.random.Philox(1))
     for shard, file in enumerate(files):
         count = num_documents // NUM_FILES

@@ -11,7 +11,8 @@ from cluster.artefacts.shard_records import Reject
 from cluster.artefacts.storage import commit
 from data_prep import documents
 from data_prep.document import Document
-from data_prep.documents import DocumentStore, DocumentWriter, document_files, read_selected
+from data_prep.documents import DocumentStore, DocumentWriter, read_selected
+from data_prep.layout import DOCUMENT_FILES
 from data_prep.selection import Selection, load_selection, write_selection
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 from data_prep.stages.collect import collect_documents
@@ -27,7 +28,7 @@ def make(number, text="text", **meta):
 def open_store(directory, written):
     staging = directory / ".staging"
     staging.mkdir()
-    with DocumentWriter(staging / document_files(1)[0]) as writer:
+    with DocumentWriter(staging / DOCUMENT_FILES.files(1)[0]) as writer:
         for document in written:
             writer.add(document)
     commit(staging, directory / "documents", "documents", config={})

@@ -15,10 +15,10 @@ from cluster.artefacts.errors import ConfigError, MissingInputError, WorkersLost
 from cluster.runtime import ray_runtime
 from data_prep import input_hashes
 from data_prep.config import PreparationConfig
-from data_prep.documents import document_files
 from data_prep.input_checks import check_inputs
 from data_prep.input_hashes import CACHE_NAME, hash_inputs
 from data_prep.inputs import Inputs, group_inputs, list_inputs
+from data_prep.layout import DOCUMENT_FILES
 from data_prep.sources.base import FilePart, SourceFile
 
 
@@ -169,7 +169,7 @@ def test_a_big_file_is_split_into_parts_that_end_where_the_next_begins(tmp_path)
 
 @pytest.mark.parametrize("num_shards", [1, 100_000, 100_001])
 def test_names_of_shards_sort_like_their_numbers(num_shards: int):
-    files = document_files(num_shards)
+    files = DOCUMENT_FILES.files(num_shards)
     assert files == sorted(files)
     if num_shards <= 100_000:
         assert files[-1] == f"documents-{num_shards - 1:05d}-of-{num_shards:05d}.parquet"

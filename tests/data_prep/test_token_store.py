@@ -15,11 +15,12 @@ from tokenizers import Tokenizer, models
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
 from cluster.artefacts.storage import commit
 from data_prep.document import Document
-from data_prep.documents import DocumentWriter, document_files
+from data_prep.documents import DocumentWriter
+from data_prep.layout import DOCUMENT_FILES, SELECTION_FILES, TOKEN_FILES
 from data_prep.ragged import Ragged
-from data_prep.selection import Selection, selection_files, write_selection
+from data_prep.selection import Selection, write_selection
 from data_prep.token_store import TokenStore
-from data_prep.token_writer import EncodedBatch, token_dtype, token_files, write_sidecars, write_token_shard
+from data_prep.token_writer import EncodedBatch, token_dtype, write_sidecars, write_token_shard
 from tests.surroundings import flip_bit
 
 LANGS = ["en", "de"]
@@ -39,7 +40,7 @@ def write_store(
 ) -> Path:
     staging = path.with_name(".staging")
     staging.mkdir()
-    files, dtype = token_files(len(shards)), token_dtype(vocab_size)
+    files, dtype = TOKEN_FILES.files(len(shards)), token_dtype(vocab_size)
     for number, (file, rows) in enumerate(zip(files, shards, strict=True)):
         batches = [
             batch_of(rows[start : start + batch_documents]) for start in range(0, len(rows), batch_documents)
@@ -126,7 +127,7 @@ def test_datasets_opens_the_store_as_it_lies_on_disk(path):
 
 def test_schema_on_disk_is_the_contract(path):
     name = "dictionary<values=string, indices=int32, ordered=0>"
-    with pa.ipc.open_stream(path / token_files(3)[0]) as reader:
+    with pa.ipc.open_stream(path / TOKEN_FILES.files(3)[0]) as reader:
         assert [(field.name, str(field.type)) for field in reader.schema] == [
             ("doc_id", "string"),
             ("source", name),
@@ -158,7 +159,7 @@ def test_a_store_opens_by_its_preparation_and_pickled_by_its_path(path, tmp_path
 
 
 def test_damage_is_named_with_the_command_that_repairs_it(path):
-    file = path / token_files(3)[2]
+    file = path / TOKEN_FILES.files(3)[2]
     data = flip_bit(file)
     with pytest.raises(CorruptArtefactError, match=file.name) as raised:
         TokenStore.open(path)
@@ -183,14 +184,16 @@ def test_what_is_no_store_is_answered_with_the_right_path_or_how_to_make_one(pat
 
 def test_documents_are_read_as_they_were_selected(tmp_path):
     (tmp_path / ".documents").mkdir()
-    for shard, name in enumerate(document_files(2)):
+    for shard, name in enumerate(DOCUMENT_FILES.files(2)):
         with DocumentWriter(tmp_path / ".documents" / name) as writer:
             for row in range(3):
                 writer.add(Document(f"d:{shard}:{row}", "source", "file", "", "en", f"first\nline {row}"))
     commit(tmp_path / ".documents", tmp_path / "documents", "documents", config={})
     (tmp_path / "dedup").mkdir()
     removed = Selection(np.array([0, 2]), np.array([0, 1]), np.array([[0, 6]]))
-    for name, selection in zip(selection_files(2), (removed, Selection.whole(np.array([1, 2]))), strict=True):
+    for name, selection in zip(
+        SELECTION_FILES.files(2), (removed, Selection.whole(np.array([1, 2]))), strict=True
+    ):
         write_selection(tmp_path / "dedup" / name, selection)
     rows = [[encoded(f"d:{shard}:{row}", [1]) for row in range(2)] for shard in range(2)]
     store = TokenStore.open(write_store(tmp_path / "tokens", rows))

@@ -19,9 +19,9 @@ from cluster.artefacts.manifest import FileEntry, Manifest, hash_file
 from cluster.artefacts.storage import commit, staging_directory
 from data_prep.config import PreparationConfig
 from data_prep.document import Document
-from data_prep.documents import DocumentStore, DocumentWriter, document_files
+from data_prep.documents import DocumentStore, DocumentWriter
 from data_prep.inputs import Inputs, group_inputs
-from data_prep.layout import DEDUP
+from data_prep.layout import DEDUP, DOCUMENT_FILES
 from data_prep.selection import read_selection
 from data_prep.sources.base import SourceFile
 from data_prep.stages.deduplicate import deduplicate
@@ -38,7 +38,7 @@ def write_documents(out: Path, texts: Sequence[Sequence[str]]) -> Manifest:
     staging = staging_directory(out / "documents", "test")
     staging.mkdir(parents=True)
     entries = []
-    for file, own in zip(document_files(len(texts)), texts, strict=True):
+    for file, own in zip(DOCUMENT_FILES.files(len(texts)), texts, strict=True):
         with DocumentWriter(staging / file) as writer:
             for number, text in enumerate(own):
                 writer.add(Document(f"{file}:{number}", "web", "u", "t", "en", text))

@@ -11,7 +11,8 @@ from scipy.sparse.csgraph import connected_components
 
 from data_prep.dedup import records
 from data_prep.dedup.graph import EDGES, ROUND, both_ways, distinct, list_leaves
-from data_prep.dedup.records import RecordWriter, document_ranges, number_documents, read_range, record_files
+from data_prep.dedup.records import RecordWriter, document_ranges, number_documents, read_range
+from data_prep.layout import RECORD_FILES
 
 ROWS = 7
 """Documents in every shard."""
@@ -26,7 +27,7 @@ def numbers(nodes):
 def leaves(directory, edges, num_nodes):
     """(positions of the nodes that are not the first of their component, rounds until nothing changed)."""
     ranges = document_ranges([ROWS] * -(-num_nodes // ROWS))
-    files = record_files(len(ranges))
+    files = RECORD_FILES.files(len(ranges))
     graph = directory / "edges"
     graph.mkdir()
     left, right = np.array(edges, dtype=np.int64).reshape(-1, 2).T

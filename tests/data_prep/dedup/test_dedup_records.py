@@ -15,10 +15,10 @@ from data_prep.dedup.records import (
     number_documents,
     read_documents,
     read_range,
-    record_files,
     rows_of,
 )
 from data_prep.dedup.repeats import iterate_repeats
+from data_prep.layout import RECORD_FILES
 
 COLUMNS = {"key": "uint64", "document": "uint64"}
 LAST_KEY = (1 << 64) - 1
@@ -36,7 +36,7 @@ def write(path, runs):
 @given(st.lists(st.lists(st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=5), max_size=3), max_size=3))
 def test_partitions_hold_every_record_once(tmp_path_factory, files):
     directory = tmp_path_factory.mktemp("records")
-    for name, runs in zip(record_files(len(files)), files, strict=True):
+    for name, runs in zip(RECORD_FILES.files(len(files)), files, strict=True):
         write(directory / name, runs)
     expected = sorted(record for runs in files for run in runs for record in run)
     for num_partitions in (1, 2, 3, 7):
@@ -64,7 +64,7 @@ def test_document_ranges_hold_all_documents_and_no_more_than_allowed_each(rows, 
 
 
 def test_documents_of_a_shard_are_found_among_those_of_others(tmp_path):
-    for name, shard in zip(record_files(2), (3, 0), strict=True):
+    for name, shard in zip(RECORD_FILES.files(2), (3, 0), strict=True):
         with RecordWriter(tmp_path / name, {"document": "uint64"}) as writer:
             writer.write({"document": number_documents(shard, np.array([7, 0, 2**32 - 1]))})
             writer.write({"document": number_documents(3, np.array([5]))})

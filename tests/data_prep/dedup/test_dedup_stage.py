@@ -20,7 +20,7 @@ from data_prep.dedup.config import NearDedup
 from data_prep.dedup.near import band_keys, sign
 from data_prep.dedup.records import RecordWriter, read_range
 from data_prep.dedup.texts import shingle
-from data_prep.selection import selection_files
+from data_prep.layout import SELECTION_FILES
 from data_prep.stages.deduplicate import deduplicate
 from tests.data_prep.dedup.corpus import (
     FULL,
@@ -182,7 +182,7 @@ def test_an_intact_artefact_needs_none_of_the_work(tmp_path, monkeypatch):
 @pytest.mark.parametrize("with_work", [True, False])
 def test_a_damaged_selection_comes_back_as_it_was(tmp_path, with_work):
     job, documents, fingerprint = prepared(tmp_path)
-    path = job.out / "dedup" / selection_files(3)[2]
+    path = job.out / "dedup" / SELECTION_FILES.files(3)[2]
     good = path.read_bytes()
     path.write_bytes(good[:-1] + b"!")
     if not with_work:
