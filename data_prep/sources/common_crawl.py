@@ -19,9 +19,9 @@ from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, even_parts
 from data_prep.sources.warc_records import HEADER_BYTES, RawRecord, is_record_by_record, read_records
-from data_prep.text import clean_text
+from data_prep.text import UnreadableError, clean_text
 from data_prep.text.encodings import decode_declared, decode_html
-from data_prep.text.html import Page, PageError, read_page
+from data_prep.text.html import Page, read_page
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _OTHER_TYPES = frozenset({"warcinfo", "request", "metadata", "revisit", "continuation"})
@@ -84,7 +84,7 @@ class CommonCrawlConfig(SourceConfig):
             page = self._page(headers, response, record.content)
         except UnicodeDecodeError as error:
             return Reject(file.name, stored_start, f"invalid UTF-8 at byte {error.start} of the content")
-        except (BodyError, PageError) as error:
+        except UnreadableError as error:
             return Reject(file.name, stored_start, str(error))
         meta: dict[str, Any] = {
             "url": clean_text(headers.get("WARC-Target-URI") or "").strip("<> \n"),
@@ -104,7 +104,7 @@ class CommonCrawlConfig(SourceConfig):
             html = decode_html(response.body(self.max_page_bytes), response.charset, self.lang)
             return read_page(html, main_content=self.extraction == "main", max_depth=self.max_page_depth)
         if len(content) > self.max_page_bytes:
-            raise BodyError(f"a text longer than the limit of {self.max_page_bytes} bytes")
+            raise UnreadableError(f"a text longer than the limit of {self.max_page_bytes} bytes")
         text = decode_declared(content, charset) if (charset := charset_of(headers)) else None
         return Page("", clean_text(content.decode("utf-8") if text is None else text))
 
@@ -147,10 +147,6 @@ _CHUNK_SIZE = re.compile(rb"[ \t]*(?=[0-9A-Fa-f])0*([0-9A-Fa-f]{0,15})[ \t]*(?:;
 _LINE_END = re.compile(rb"\r?\n")
 
 
-class BodyError(ValueError):
-    """A body that cannot be decoded, or is longer than the limit."""
-
-
 class _Reader(Protocol):
     def read(self, size: int = ..., /) -> bytes: ...
 
@@ -173,8 +169,8 @@ class Response:
         """The body without its codings.
 
         Raises:
-            BodyError: it is longer than `max_bytes`, damaged, or cut short within a coding. Nothing is taken of such
-                a body: where its bytes end, so may a word, or a character.
+            UnreadableError: it is longer than `max_bytes`, damaged, or cut short within a coding. Nothing is taken of
+                such a body: where its bytes end, so may a word, or a character.
         """
         data = self.payload
         for coding in reversed(self.codings):
@@ -184,14 +180,14 @@ class Response:
                 except (OSError, zlib.error) as error:
                     # Archives are full of headers that name a coding which the crawler has undone already.
                     if not _LOOKS_LIKE_HTML.match(data):
-                        raise BodyError(f"no {coding} body: {error}") from error
+                        raise UnreadableError(f"no {coding} body: {error}") from error
         if data.startswith(_GZIP_MAGIC):  # compressed without a word about it
             try:
                 data = _gunzip(data, max_bytes)
             except (OSError, zlib.error) as error:
-                raise BodyError(f"no gzip body: {error}") from error
+                raise UnreadableError(f"no gzip body: {error}") from error
         if len(data) > max_bytes:
-            raise BodyError(f"a body longer than the limit of {max_bytes} bytes")
+            raise UnreadableError(f"a body longer than the limit of {max_bytes} bytes")
         return data
 
 

@@ -28,7 +28,7 @@ from data_prep.sources.base import FilePart, LeftOut, Skipped, SourceConfig, Sou
 from data_prep.sources.books import primary_language
 from data_prep.sources.elements import Between, Element, cut_elements
 from data_prep.sources.streams import Gap, read_chunks, read_streams, storage_of, to_utf8
-from data_prep.text import clean_text
+from data_prep.text import UnreadableError, clean_text
 from data_prep.text.wiki_page import (
     ENGLISH_LINKS,
     HIDDEN_NAMESPACES,
@@ -37,7 +37,7 @@ from data_prep.text.wiki_page import (
     Page,
     is_disambiguation,
 )
-from data_prep.text.wikitext import WikitextError, plain_text
+from data_prep.text.wikitext import plain_text
 
 # -- the header of a dump ------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class _Reader:
                 keep_formulas=config.math == "keep",
                 dropped=self.dropped_templates,
             )
-        except WikitextError as error:
+        except UnreadableError as error:
             return self.reject(element.start, f"page {page.id}: {error}")
         except XML_ERRORS as error:
             return self.reject(element.start, f"malformed page: {error}")

@@ -25,8 +25,7 @@ from data_prep.sources.records import (
     value_at,
 )
 from data_prep.sources.streams import Gap, is_archive, read_archive
-from data_prep.text import clean_text
-from data_prep.text.html import PageError
+from data_prep.text import UnreadableError, clean_text
 from data_prep.text.wiki_html import article_text, is_disambiguation_page
 
 ARTICLES = 0
@@ -88,7 +87,7 @@ class WikipediaHtmlConfig(SourceConfig):
             return Skipped("disambiguation")
         try:
             text = article_text(html, keep_formulas=self.math == "keep", max_depth=self.max_page_depth)
-        except PageError as error:
+        except UnreadableError as error:
             return Reject(file.name, start, f"page {page_id}: {error}")
         stated = _string(record, "in_language.identifier") or _string(
             record, "is_part_of.in_language.identifier"

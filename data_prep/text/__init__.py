@@ -16,10 +16,10 @@ _BLANK_LINES, _CHAPTER_BREAKS = re.compile(r"\n{3,}"), re.compile(r"\n{4,}")
 
 
 class UnreadableError(ValueError):
-    """Bytes that are not what they should be: text, XML, a book."""
+    """Bytes or text that is not what it should be (XML, a page, a book), or is made to exhaust its reader."""
 
     def __init__(self, reason: str, offset: int = 0) -> None:
-        super().__init__(reason, offset)
+        super().__init__(reason)
         self.reason = reason
         self.offset = offset
         """Byte near which the trouble was met."""

@@ -9,7 +9,7 @@ import numpy as np
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from data_prep.text import clean_text
+from data_prep.text import UnreadableError, clean_text
 
 _MANY_ATTRIBUTES = 2000
 """The parsers compare each attribute of an element with all before it, so thousands of them take minutes."""
@@ -24,10 +24,6 @@ _SOFT_HYPHEN = "\u00ad"
 """Shows only where a browser breaks a line."""
 _MAX_GROWTH = 4
 """Text longer than so many times its page is the indentation of lists in lists."""
-
-
-class PageError(ValueError):
-    """A page in an unknown encoding, or one that is made to exhaust its reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,7 @@ def read_page(
         prepare: takes out of the page what its kind of pages has around its text, in place of the choice of an article.
 
     Raises:
-        PageError: the page is deeper, has an element with thousands of attributes, or its text is not decoded.
+        UnreadableError: the page is deeper, has an element with thousands of attributes, or its text is not decoded.
     """
     sample = html[:_SAMPLE_CHARACTERS]
     data = sample.encode("utf-8", "replace")
@@ -63,7 +59,7 @@ def read_page(
         if has_many_attributes(
             np.frombuffer(html.encode("utf-8", "replace"), dtype=np.uint8), _MANY_ATTRIBUTES
         ):
-            raise PageError("the page has an element with thousands of attributes")
+            raise UnreadableError("the page has an element with thousands of attributes")
     page = _read_article(html, max_depth) if main_content and prepare is None else None
     page = page or _read_text(html, main_content, max_depth, prepare)
     _require_decoded(page.text)
@@ -72,18 +68,15 @@ def read_page(
 
 def _require_decoded(text: str) -> None:
     if text.count("\ufffd") > _MAX_NO_TEXT_SHARE * len(text):
-        raise PageError("the page is in an unknown encoding: neither declared, nor one of `lang`")
+        raise UnreadableError("the page is in an unknown encoding: neither declared, nor one of `lang`")
 
 
 def _read_article(html: str, max_depth: int) -> Page | None:
     """The page's article; None if there is none, or a small fraction of the page's text."""
     from data_prep.text.article import main_content
-    from data_prep.text.page_blocks import MAX_DEPTH, TooDeepError, read_blocks
+    from data_prep.text.page_blocks import MAX_DEPTH, read_blocks
 
-    try:
-        page = read_blocks(html, min(max_depth, MAX_DEPTH))
-    except TooDeepError:
-        raise PageError(f"the page has more than {max_depth} elements inside each other") from None
+    page = read_blocks(html, min(max_depth, MAX_DEPTH))
     text = None if page is None else main_content(page)
     if page is None or text is None:
         return None
@@ -98,7 +91,7 @@ def _read_text(
     if tree.document is None or tree.body is None:
         return Page("", "")
     if tree.document.query_selector(" > ".join(["*"] * (max_depth + 1))) is not None:
-        raise PageError(f"the page has more than {max_depth} elements inside each other")
+        raise UnreadableError(f"the page has more than {max_depth} elements inside each other")
     if prepare is not None:
         prepare(tree)
     text = extract_plain_text(
@@ -113,5 +106,5 @@ def _read_text(
         comments=not main_content,
     )
     if len(text) > _MAX_GROWTH * len(html):
-        raise PageError(f"a page of {len(html)} characters shows {len(text)} of them")
+        raise UnreadableError(f"a page of {len(html)} characters shows {len(text)} of them")
     return Page(" ".join(clean_text(tree.title or "").split()), clean_text(text.replace(_SOFT_HYPHEN, "")))

@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
-from data_prep.text import names, table
+from data_prep.text import UnreadableError, names, table
 from data_prep.text import page_scan as kernel
 from data_prep.text.page_blocks_kernel import BLOCK_RECORD, ELEMENT_RECORD, build_blocks
 
@@ -186,10 +186,6 @@ _DROPPED = bytes([*range(1, 9), *range(14, 28)])
 _MAX_OPEN = 1 << 12
 
 
-class TooDeepError(ValueError):
-    """More elements inside each other than allowed."""
-
-
 @dataclass(slots=True)
 class Block:
     """Text without a break in it."""
@@ -242,19 +238,20 @@ def read_blocks(html: str, max_depth: int) -> Blocks | None:
     element.
 
     Raises:
-        TooDeepError: more than `max_depth` elements are inside each other.
+        UnreadableError: more than `max_depth` elements are inside each other.
     """
     root = etree.fromstring(html.encode("utf-8", "replace").translate(_CONTROL, _DROPPED), _PARSER)
     if root is None:
         return None
     root.getroottree().docinfo.clear()  # a page that says it is XHTML is written otherwise
     markup = etree.tostring(root, encoding="utf-8", xml_declaration=False, with_tail=False)
+    too_deep = f"the page has more than {max_depth} elements inside each other"
     data, texts = np.frombuffer(markup, dtype=np.uint8), np.empty(len(markup), dtype=np.uint32)
     tokens = np.zeros(3 * markup.count(b"<"), dtype=kernel.TOKEN)
     opened = np.empty(_MAX_OPEN, dtype=np.int32)
     count, title = kernel.scan_markup(data, _TABLES, PROSE, tokens, opened, texts)
     if count < 0:
-        raise TooDeepError
+        raise UnreadableError(too_deep)
     found = markup[title : markup.index(b"<", title)].decode("utf-8") if title >= 0 else ""
     title_text = html_escapes.unescape(found.replace("&#xFFFD;", ""))  # a character that XML lacks
     out = np.empty(len(markup) + 2, dtype=np.uint32)
@@ -263,6 +260,6 @@ def read_blocks(html: str, max_depth: int) -> Blocks | None:
         texts, tokens[:count], _ENDS, _CELL_CHARACTERS, max_depth, out, blocks, elements
     )
     if num_blocks < 0:
-        raise TooDeepError
+        raise UnreadableError(too_deep)
     text = out[:size].tobytes().decode("utf-32-le")
     return Blocks(title_text, text, blocks[:num_blocks], elements[:num_elements], left_out)

@@ -53,7 +53,7 @@ def article_text(html: str, *, keep_formulas: bool, max_depth: int) -> str:
         max_depth: most elements inside each other.
 
     Raises:
-        PageError: see `read_page`.
+        UnreadableError: see `read_page`.
     """
     prepare = partial(_keep_article, keep_formulas=keep_formulas)
     page = read_page(html.replace(_HEADING, ""), main_content=False, max_depth=max_depth, prepare=prepare)

@@ -17,7 +17,7 @@ import mwparserfromhell
 from mwparserfromhell import nodes
 from mwparserfromhell.parser import ParserError
 
-from data_prep.text import clean_text
+from data_prep.text import UnreadableError, clean_text
 from data_prep.text.wiki_numbers import Values
 from data_prep.text.wiki_page import LinkRules, Page, template_key, title_text
 from data_prep.text.wiki_templates import shown_by
@@ -136,10 +136,6 @@ def _drop_tables(wikitext: str) -> str:
 # -- the whole page ------------------------------------------------------------------------------------------
 
 
-class WikitextError(ValueError):
-    """The markup of a page cannot be parsed."""
-
-
 def plain_text(
     wikitext: str,
     rules: LinkRules,
@@ -156,7 +152,7 @@ def plain_text(
         keep_formulas: show formulas as their TeX source between dollar signs, or leave them out.
 
     Raises:
-        WikitextError: mwparserfromhell gave up on the page.
+        UnreadableError: mwparserfromhell gave up on the page.
     """
     source, protected = take_extensions(wikitext, keep_formulas=keep_formulas)
     context = Context(rules, page, Counter() if dropped is None else dropped)
@@ -165,7 +161,7 @@ def plain_text(
         code = mwparserfromhell.parse(source, skip_style_tags=True)
         rendered = _render(code, context)
     except (ParserError, RecursionError, SystemError) as error:
-        raise WikitextError(f"its wikitext cannot be parsed: {error}") from error
+        raise UnreadableError(f"its wikitext cannot be parsed: {error}") from error
     rendered = drop_quotes(rendered)
     for mark in (APOSTROPHE, COLON, EDGE, LINE_BREAK, SPACE):
         rendered = rendered.replace(mark, SHOWN[mark])

@@ -21,8 +21,9 @@ from data_prep.filters import AnyFilter, FilterChain
 from data_prep.filters.gopher_quality import GopherQualityConfig
 from data_prep.filters.gopher_repetition import GopherRepetitionConfig
 from data_prep.sources import FilePart
-from data_prep.sources.common_crawl import BodyError, CommonCrawlConfig, parse_headers, parse_response
+from data_prep.sources.common_crawl import CommonCrawlConfig, parse_headers, parse_response
 from data_prep.sources.warc_records import RawRecord, read_records
+from data_prep.text import UnreadableError
 from data_prep.text.encodings import decode_html
 from tests.benchmarks.compare import Comparison, compare, peer_name
 
@@ -82,7 +83,7 @@ def _pages(root: Path) -> Iterator[tuple[bytes, tuple[RawRecord, str]]]:
             if response.status == 200 and response.media_type == "text/html":
                 try:
                     yield found.group(), (record, decode_html(response.body(MAX_BYTES), response.charset))
-                except BodyError:
+                except UnreadableError:
                     continue
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from cluster.artefacts.errors import ConfigError
 from data_prep.sources import FilePart
 from data_prep.stages.collect import collect_documents
+from data_prep.text import UnreadableError
 from data_prep.text.encodings import decode_html
-from data_prep.text.html import PageError, read_page
+from data_prep.text.html import read_page
 from tests.data_prep import reading
 from tests.data_prep.warc_files import COMPRESS, config_of, http, page, read, record, warcinfo, write
 
@@ -268,7 +269,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_pages_made_to_exhaust_their_reader_are_refused_in_seconds(name):
-    with pytest.raises(PageError):
+    with pytest.raises(UnreadableError):
         read_page(HOSTILE[name], main_content=False, max_depth=512)
 
 
