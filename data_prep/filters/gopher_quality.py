@@ -6,21 +6,24 @@ find fewer words with letters, and drop more tables and lists than the appendix 
 
 from __future__ import annotations
 
+import itertools
 import re
+from functools import cache
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.text.words import Words, lines, word_spans, words
+from data_prep.text.words import Words, code_points, lines, word_spans
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 """The eight English words of the appendix."""
 BULLETS = ("•", "‣", "◦", "▪", "●", "-", "–", "*")
 """Appendix A.1.1 mentions bullet points without listing them."""
-_WITH_LETTER = re.compile(r"[^\W\d_]\S*")
-"""What is left, from the first letter on, of a word between white space that holds one."""
+_LAST_LETTER = 0x40000
+"""Characters beyond are no letters."""
 
 
 class GopherQualityConfig(FilterConfig):
@@ -51,17 +54,19 @@ class GopherQualityConfig(FilterConfig):
 
     def build(self) -> Apply:
         """A filter that only looks."""
-        stop_words, fewest = frozenset(self.stop_words), self.min_stop_words
+        stop_words, fewest = dict.fromkeys(self.stop_words), self.min_stop_words
 
         def apply(document: Document) -> Passed | Dropped:
             text = document.text
             found = word_spans(text)
             if reason := _about_words(found, self) or _about_lines(text, found.num_words, self):
                 return Dropped(reason)
-            with_letter, num_runs = len(_WITH_LETTER.findall(text)), len(text.split())
+            points = code_points(text)
+            num_runs, with_letter = letter_runs(points)
             if num_runs and with_letter / num_runs < self.min_letter_words:
                 return Dropped("few_words_with_letters")
-            if fewest and len(stop_words.intersection(words(text))) < fewest:
+            there = (True for word in stop_words if _occurs(word, points, found))
+            if sum(itertools.islice(there, fewest)) < fewest:
                 return Dropped("few_stop_words")
             return Passed(document)
 
@@ -91,3 +96,29 @@ def _about_lines(text: str, num_words: int, config: GopherQualityConfig) -> str 
     if sum(line.endswith(("...", "…")) for line in found) > config.max_ellipsis_lines * len(found):
         return "ellipsis_lines"
     return None
+
+
+def _occurs(word: str, points: np.ndarray, found: Words) -> bool:
+    """Whether a word of a text is written like this."""
+    places = found.places[found.ends - found.places == len(word)]
+    for place, character in enumerate(word):
+        places = places[points[places + place] == ord(character)]
+    return len(places) > 0
+
+
+def letter_runs(points: np.ndarray) -> tuple[int, int]:
+    """(Runs of characters other than white space, such runs that hold a letter)."""
+    kinds = _kinds()[np.minimum(points, _LAST_LETTER)]
+    is_inside = np.concatenate([[False], kinds != 1])
+    run = np.cumsum(is_inside[1:] & ~is_inside[:-1])
+    return int(run[-1]) if len(run) else 0, int(np.count_nonzero(np.diff(run[kinds == 2], prepend=0)))
+
+
+@cache
+def _kinds() -> np.ndarray:
+    """[code points] uint8: 1 for white space, 2 for letters, 0 for all else."""
+    kinds = np.zeros(_LAST_LETTER + 1, np.uint8)
+    for kind, pattern in enumerate((r"\s+", r"[^\W\d_]+"), start=1):
+        for match in re.finditer(pattern, "".join(map(chr, range(_LAST_LETTER)))):
+            kinds[slice(*match.span())] = kind
+    return kinds

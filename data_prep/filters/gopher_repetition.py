@@ -11,7 +11,6 @@ The appendix leaves room for interpretation; the counts here are:
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -21,7 +20,7 @@ from pydantic import Field, field_validator
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.text.words import lines, words
+from data_prep.text.words import code_points, lines, word_spans
 
 _BLANK_LINES = regex.compile(r"\n[^\S\n]*+(?:\n[^\S\n]*+)++")
 """Possessive, so that a page of blank lines is read once."""
@@ -82,20 +81,30 @@ def _shares(text: str, config: GopherRepetitionConfig) -> Iterator[tuple[str, fl
 
     from data_prep.text.word_kernel import ngram_characters
 
-    found, tops, repeats = words(text), config.top_ngram_characters, config.duplicate_ngram_characters
+    tops, repeats = config.top_ngram_characters, config.duplicate_ngram_characters
     longest = max([*tops, *repeats], default=1)
     top, repeated = np.zeros((2, longest + 1), np.int64)
-    # Words as numbers, by first occurrence, and the characters of all words before each.
-    numbers: dict[str, int] = {}
-    codes = np.array([numbers.setdefault(word, len(numbers)) for word in found], np.int64)
-    before = np.array([0, *itertools.accumulate(map(len, found))], np.int64)
-    ngram_characters(codes, before, top, repeated)
+    numbers, before = number_words(text)
+    ngram_characters(numbers, before, top, repeated)
     size = max(int(before[-1]), 1)
     for n in sorted({*tops, *repeats}):
         if n in tops:
             yield f"top_{n}_gram", int(top[n]) / size, tops[n]
         if n in repeats:
             yield f"duplicate_{n}_grams", int(repeated[n]) / size, repeats[n]
+
+
+def number_words(text: str) -> tuple[np.ndarray, np.ndarray]:
+    """[words] int64 numbers, equal for words that are written alike, and [words + 1] characters of all before each."""
+    from data_prep.text.word_kernel import hash_runs
+
+    found = word_spans(text)
+    sizes = found.ends - found.places
+    before = np.concatenate([[0], np.cumsum(sizes)])
+    places = np.arange(before[-1]) + np.repeat(found.places - before[:-1], sizes)
+    hashes = np.empty(found.num_words, dtype=np.uint64)
+    hash_runs(code_points(text)[places], before, hashes)
+    return np.unique(hashes, return_inverse=True)[1], before
 
 
 def duplicates(parts: Sequence[str]) -> tuple[float, int]:

@@ -1,6 +1,7 @@
 """Gopher's repetition rules, on examples counted by hand and against counting by brute force."""
 
 from collections import Counter
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from data_prep.filters.gopher_repetition import GopherRepetitionConfig
+from data_prep.filters.gopher_repetition import GopherRepetitionConfig, number_words
 from data_prep.text.word_kernel import ngram_characters
 
 NO_LIMITS = {
@@ -74,8 +75,9 @@ def test_limits_without_sense_are_refused(bench, limits):
 
 @given(st.lists(st.sampled_from(["a", "b", "cc", "漢", "A", "e\u0301"]), max_size=40))
 def test_characters_in_repeated_ngrams_are_those_that_brute_force_finds(words):
-    numbers = np.array([list(dict.fromkeys(words)).index(word) for word in words], np.int64)
-    before = np.cumsum([0, *map(len, words)])
+    numbers, before = number_words(" ".join(words))
+    assert len(set(numbers.tolist())) == len({*zip(numbers.tolist(), words, strict=True)}) == len({*words})
+    assert before.tolist() == [0, *accumulate(map(len, words))]
     top, repeated = np.zeros((2, 9), np.int64)
     ngram_characters(numbers, before, top, repeated)
 

@@ -1,9 +1,15 @@
 """Rules for pages and lines at their limits: those of C4, FineWeb and Gopher, length, boilerplate."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster.artefacts.errors import MissingInputError
 from data_prep.filters.c4 import without_citations
+from data_prep.filters.gopher_quality import letter_runs
+from data_prep.text.words import code_points
 
 GOOD = "One sentence stands here alone.\nDoes another one stand here?\nA third one makes it enough!"
 FIFTY = "the of " + "stone " * 48
@@ -222,3 +228,20 @@ def test_bad_words_drop_pages_that_hold_them_as_words(bench, tmp_path):
         assert c4.reason(f"{GOOD} {text}") == reason
     with pytest.raises(MissingInputError, match=r"absent\.txt"):
         bench("c4", bad_words=tmp_path / "absent.txt")
+
+
+@given(st.text(st.sampled_from("aZé漢ก١7_.-# \t\n\x1c\x85\xa0\u200b\u0301\U00020000\U000e0100"), max_size=60))
+def test_runs_with_a_letter_are_those_that_an_expression_finds(text):
+    assert letter_runs(code_points(text)) == (len(text.split()), len(re.findall(r"[^\W\d_]\S*", text)))
+
+
+@given(
+    st.lists(st.sampled_from(["the", "The", "thé", "of", "漢", "x" * 40, "y" * 40]), min_size=1, max_size=12),
+    st.lists(st.sampled_from(["the", "th", "of", "漢", "字", "x" * 40, "x" * 41, ""]), max_size=5),
+    st.integers(0, 4),
+)
+def test_stop_words_are_counted_once_each_and_as_written(bench, found, listed, fewest):
+    limits = {"min_words": 0, "min_mean_word_length": 0, "max_mean_word_length": 50, "min_letter_words": 0}
+    quality = bench("gopher_quality", **limits, stop_words=listed, min_stop_words=fewest)
+    expected = None if len({*found} & {*listed}) >= fewest else "few_stop_words"
+    assert quality.reason(" ".join(found)) == expected
