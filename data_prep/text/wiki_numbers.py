@@ -9,11 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from data_prep.text import table
-from data_prep.text.wiki_page import Page, Show, month_name
-
-Values = Mapping[str, str]
-"""Parameters of a template as rendered text, by name; unnamed ones are "1", "2" and so on."""
-
+from data_prep.text.wiki_page import Page, Show, Values, month_name
 
 _WORDS = table("wiki_words")
 
@@ -63,17 +59,17 @@ def superscript(text: str) -> str:
     return text.translate(_SUPERSCRIPTS)
 
 
-def format_number(values: Values, lang: str) -> str:
+def format_number(values: Values, page: Page) -> str:
     """`{{formatnum:1234567}}`; with `R` the reverse, with `NOSEP` without separators."""
-    number, how = values.get("1", "").strip(), values.get("2", "")
+    number, how = values["1"].strip(), values["2"]
     if how == "NOSEP":
         return number
-    return read_number(number, lang) if how == "R" else write_number(number, lang)
+    return read_number(number, page.lang) if how == "R" else write_number(number, page.lang)
 
 
-def ordinal(values: Values, lang: str) -> str:
+def ordinal(values: Values, page: Page) -> str:
     """`{{ordinal|22}}` is 22nd."""
-    number = values.get("1", "")
+    number = values["1"]
     digits = number.replace(",", "")
     if not digits.isdecimal():
         return number
@@ -89,20 +85,20 @@ _UNITS: Mapping[str, str] = _WORDS["units"]
 _PLURALS: Mapping[str, str] = _WORDS["plurals"]
 
 
-def quantity(values: Values, lang: str) -> str:
+def quantity(values: Values, page: Page) -> str:
     """`{{convert|3|to|5|km|mi}}` reads "3 to 5 km"; the converted quantity is left out."""
-    shown, rest = write_number(values.get("1", ""), lang), [values.get(str(n), "") for n in range(2, 10)]
+    shown, rest = write_number(values["1"], page.lang), [values[str(n)] for n in range(2, 10)]
     while rest and rest[0] in _RANGE_WORDS:
-        shown += _RANGE_WORDS[rest[0]] + write_number(rest[1], lang)
+        shown += _RANGE_WORDS[rest[0]] + write_number(rest[1], page.lang)
         rest = rest[2:]
     unit, smaller, smaller_unit = (*rest, "", "", "")[:3]
     if smaller_unit in _SMALLER_UNITS.get(unit, ()) and _NUMBER.fullmatch(smaller):
         return f"{shown} {unit} {smaller} {smaller_unit}"  # `{{convert|5|ft|3|in|m}}`
     if thousands := _THOUSANDS.match(unit):
         shown, unit = f"{shown} {_BIG_NUMBERS[thousands.group(1)]}", unit[thousands.end() :]
-    if values.get("adj") in ("on", "mid"):
+    if values["adj"] in ("on", "mid"):
         return f"{shown}{'-' if unit in _PLURALS else ' '}{_UNITS.get(unit, unit)}"
-    plural = _PLURALS.get(unit, unit) if values.get("1") != "1" else unit
+    plural = _PLURALS.get(unit, unit) if values["1"] != "1" else unit
     return f"{shown} {_UNITS.get(plural, plural)}".strip()
 
 
@@ -111,51 +107,51 @@ _THOUSANDS = re.compile("e(3|6|9|12)")
 _BIG_NUMBERS = {"3": "thousand", "6": "million", "9": "billion", "12": "trillion"}
 
 
-def uncertain_value(values: Values, lang: str) -> str:
+def uncertain_value(values: Values, page: Page) -> str:
     """`{{val|1.2|0.1|e=6|u=m}}` reads "1.2 ± 0.1 ×10⁶ m"; in Italian `{{M|5||km}}` is one too."""
-    number = write_number(values.get("1", ""), lang)
-    uncertainty = values.get("2", "")
+    number = write_number(values["1"], page.lang)
+    uncertainty = values["2"]
     if uncertainty in _RANGE_WORDS:
-        number += _RANGE_WORDS[uncertainty] + write_number(values.get("3", ""), lang)
+        number += _RANGE_WORDS[uncertainty] + write_number(values["3"], page.lang)
     elif uncertainty:
-        number += f" ± {write_number(uncertainty, lang)}"
-    exponent = f"×10{superscript(values['e'])}" if values.get("e") else ""
-    unit = values.get("u") or values.get("ul") or (values.get("3", "") if lang == "it" else "")
+        number += f" ± {write_number(uncertainty, page.lang)}"
+    exponent = f"×10{superscript(values['e'])}" if values["e"] else ""
+    unit = values["u"] or values["ul"] or (values["3"] if page.lang == "it" else "")
     return f"{number}{exponent} {unit}".strip()
 
 
-def unit_of_measure(values: Values, lang: str) -> str:
+def unit_of_measure(values: Values, page: Page) -> str:
     """French `{{unité|90|km|2}}` reads "90 km²", Spanish `{{unidad|12345|km}}` "12 345 km"."""
-    shown = write_number(values.get("1", "").replace(" ", ""), lang)
+    shown = write_number(values["1"].replace(" ", ""), page.lang)
     for word, text in (("à", " à "), ("et", " et "), ("ou", " ou "), ("+/-", " ± ")):
-        if values.get(word):
-            shown += text + write_number(values[word], lang)
-    if values.get("e"):
+        if values[word]:
+            shown += text + write_number(values[word], page.lang)
+    if values["e"]:
         shown += f" × 10{superscript(values['e'])}"
     for number in range(2, 8):
-        part = values.get(str(number), "")
+        part = values[str(number)]
         if part:
             shown += superscript(part) if re.fullmatch(r"[-−]?\d", part) else f" {part}"
     return shown
 
 
-def height(values: Values, lang: str) -> str:
+def height(values: Values, page: Page) -> str:
     """`{{height|m=1.85}}`, `{{height|ft=6|in=1}}`."""
-    units = [unit for unit in ("m", "cm", "ft", "in") if values.get(unit)]
-    if not units and lang == "de":  # `{{Höhe|1234|DE-NHN}}`
-        level = _SEA_LEVELS.get(values.get("2", ""), "m")
-        return f"{write_number(values.get('1', ''), lang)} {level}"
+    units = [unit for unit in ("m", "cm", "ft", "in") if values[unit]]
+    if not units and page.lang == "de":  # `{{Höhe|1234|DE-NHN}}`
+        level = _SEA_LEVELS.get(values["2"], "m")
+        return f"{write_number(values['1'], page.lang)} {level}"
     return " ".join(f"{values[unit]} {unit}" for unit in units)
 
 
 _SEA_LEVELS = {"DE-NN": "m ü. NN", "DE-NHN": "m ü. NHN", "DE": "m ü. NHN", "AT": "m ü. A.", "CH": "m ü. M."}
 
 
-def track_gauge(values: Values, lang: str) -> str:
+def track_gauge(values: Values, page: Page) -> str:
     """`{{track gauge|1435mm}}` reads "1,435 mm"."""
-    code = values.get("1", "")
+    code = values["1"]
     found = re.fullmatch(r"([\d.]+)\s*(mm|cm|m|in)", code)
-    return f"{write_number(found.group(1), lang)} {found.group(2)}" if found else code
+    return f"{write_number(found.group(1), page.lang)} {found.group(2)}" if found else code
 
 
 # -- money ------------------------------------------------------------------------------------------------------------
@@ -168,29 +164,29 @@ _SIGN_BEHIND = frozenset(
 )
 
 
-def money(values: Values, lang: str, code: str) -> str:
+def money(values: Values, page: Page, code: str) -> str:
     """`{{USD|100 million}}` reads "US$100 million"; in languages that write so, the sign follows the amount."""
-    sign, amount = _SIGNS[code], write_number(values.get("1", ""), lang)
+    sign, amount = _SIGNS[code], write_number(values["1"], page.lang)
     if not amount:
         return sign.strip()
-    return f"{amount} {sign.strip()}" if lang in _SIGN_BEHIND else sign + amount
+    return f"{amount} {sign.strip()}" if page.lang in _SIGN_BEHIND else sign + amount
 
 
-def currency(values: Values, lang: str) -> str:
+def currency(values: Values, page: Page) -> str:
     """`{{currency|5000|USD}}`."""
-    code = values.get("2", "").lower()
-    return money(values, lang, code if code in MONEY else "usd")
+    code = values["2"].lower()
+    return money(values, page, code if code in MONEY else "usd")
 
 
-def rupees(values: Values, lang: str) -> str:
+def rupees(values: Values, page: Page) -> str:
     """`{{INRConvert|5|c}}` reads "₹5 crore"."""
     words = dict(
         zip("clkmbt", (" crore", " lakh", " thousand", " million", " billion", " trillion"), strict=True)
     )
-    return money(values, lang, "inr") + words.get(values.get("2", ""), "")
+    return money(values, page, "inr") + words.get(values["2"], "")
 
 
-def unnamed(values: Values) -> list[str]:
+def unnamed(values: Mapping[str, str]) -> list[str]:
     """Unnamed parameters in their order, without empty ones."""
     numbers = sorted(int(key) for key in values if key.isdecimal())
     return [value for number in numbers if (value := values[str(number)])]
@@ -242,12 +238,12 @@ def spelled_date(year: str, month: str, day: str, lang: str) -> str:
     return separator.join(filter(None, (day.lstrip("0"), month, year)))
 
 
-def age(values: Mapping[str, str], page: Page) -> str:
+def age(values: Values, page: Page) -> str:
     """Whole years between two dates (year, month, day), or until the page was saved."""
     try:
-        born = tuple(int(values.get(key) or 1) for key in "123")
-        if values.get("4"):
-            then: tuple[int, ...] = tuple(int(values.get(key) or 1) for key in "456")
+        born = tuple(int(values[key] or 1) for key in "123")
+        if values["4"]:
+            then: tuple[int, ...] = tuple(int(values[key] or 1) for key in "456")
         else:
             if page.saved is None:
                 return ""
@@ -259,25 +255,25 @@ def age(values: Mapping[str, str], page: Page) -> str:
 
 def date_in_french(values: Values, page: Page) -> str:
     """Day, month and year, then the subject that the year links to."""
-    day, month, year = (values.get(key, "") for key in "123")
+    day, month, year = (values[key] for key in "123")
     return spelled_date(year, month, day if day != "1" else "1er", "fr")
 
 
 def as_of(values: Values, page: Page) -> str:
     words = "since" if "since" in values else "as of"
-    words = words if values.get("lc") else words.capitalize()
-    year, month, day = (values.get(key, "") for key in "123")
-    return values.get("alt") or f"{words} {spelled_date(year, month, day, page.lang)}".strip()
+    words = words if values["lc"] else words.capitalize()
+    year, month, day = (values[key] for key in "123")
+    return values["alt"] or f"{words} {spelled_date(year, month, day, page.lang)}".strip()
 
 
 def julian_date(values: Values, page: Page) -> str:
     """Russian `{{СС3|26.5.1799}}`: a date of the Julian calendar, with the Gregorian one."""
     try:
-        day, month, year = (int(part) for part in values.get("1", "").split("."))
+        day, month, year = (int(part) for part in values["1"].split("."))
         shift = year // 100 - year // 400 - 2 - (year % 100 == 0 and year % 400 != 0 and month < 3)
         later = datetime.date(year, month, day) + datetime.timedelta(days=shift)
     except (ValueError, OverflowError):
-        return values.get("1", "")
+        return values["1"]
     old, new = month_name(month, "ru, genitive"), month_name(later.month, "ru, genitive")
     if later.year != year:
         return f"{day} {old} {year} ({later.day} {new} {later.year})"
@@ -287,30 +283,22 @@ def julian_date(values: Values, page: Page) -> str:
 DATES: Mapping[str, Show] = {
     "age": age,
     "age_of_day_first": lambda values, page: age(
-        {"1": values.get("3", ""), "2": values.get("2", ""), "3": values.get("1", "")}, page
+        Values({"1": values["3"], "2": values["2"], "3": values["1"]}), page
     ),
-    "date": lambda values, page: spelled_date(
-        values.get("1", ""), values.get("2", ""), values.get("3", ""), page.lang
-    ),
-    "day_first": lambda values, page: spelled_date(
-        values.get("3", ""), values.get("2", ""), values.get("1", ""), page.lang
-    ),
+    "date": lambda values, page: spelled_date(values["1"], values["2"], values["3"], page.lang),
+    "day_first": lambda values, page: spelled_date(values["3"], values["2"], values["1"], page.lang),
     "date_in_french": date_in_french,
     "as_of": as_of,
-    "old_style_date": lambda values, page: (
-        f"{values.get('1', '')} [O.S. {values.get('3', '')}] {values.get('2', '')}".strip()
-    ),
+    "old_style_date": lambda values, page: f"{values['1']} [O.S. {values['3']}] {values['2']}".strip(),
     "julian_date": julian_date,
     # Chinese `{{bd|1879年|3月14日|1955年|4月18日}}`.
-    "life": lambda values, page: (
-        f"（{values.get('1', '')}{values.get('2', '')}－{values.get('3', '')}{values.get('4', '')}）"
-    ),
-    "hour": lambda values, page: " ".join(filter(None, (values.get("1", ""), "h", values.get("2", "")))),
+    "life": lambda values, page: f"（{values['1']}{values['2']}－{values['3']}{values['4']}）",
+    "hour": lambda values, page: " ".join(filter(None, (values["1"], "h", values["2"]))),
     # Spanish `{{siglo|V|a}}`; the second parameter says before (`a`) or after Christ.
-    "siglo": lambda values, page: f"siglo {values.get('1', '')}{_SPANISH_ERAS.get(values.get('2', ''), '')}",
+    "siglo": lambda values, page: f"siglo {values['1']}{_SPANISH_ERAS.get(values['2'], '')}",
     # French `{{s|XIX|e}}`; with one parameter it is the "do not wrap" of other wikis.
     "century": lambda values, page: (
-        centuries("")(values, page) if values.get("1") and values.get("2") else values.get("1", "")
+        centuries("")(values, page) if values["1"] and values["2"] else values["1"]
     ),
 }
 """Forms of `wiki_templates.yaml`."""

@@ -28,7 +28,15 @@ class Page:
     """When its revision was saved (UTC)."""
 
 
-Show = Callable[[Mapping[str, str], Page], str]
+class Values(dict[str, str]):
+    """Parameters of a template as rendered text, by name; unnamed ones are "1", "2" and so on, and those that are not
+    there are empty."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+Show = Callable[[Values, Page], str]
 """The text of a template from its parameters, on a page."""
 
 

@@ -16,7 +16,6 @@ from data_prep.text.wiki_numbers import (
     DATES,
     MONEY,
     NAMES_THAT_ARE_TEXT,
-    Values,
     centuries,
     currency,
     format_number,
@@ -33,7 +32,7 @@ from data_prep.text.wiki_numbers import (
     write_number,
     years,
 )
-from data_prep.text.wiki_page import Page, Show, magic_word, template_key
+from data_prep.text.wiki_page import Page, Show, Values, magic_word, template_key
 from data_prep.text.wikitext_source import literal
 
 _LANGUAGE = re.compile(r"lang-[\w-]+|link-[a-z-]+")
@@ -58,7 +57,7 @@ def shown_by(name: str, page: Page) -> Callable[[Values], str] | None:
 
     def number(values: Values) -> str:
         moved = {str(int(key) + 1) if key.isdecimal() else key: value for key, value in values.items()}
-        return format_number({"1": argument.strip(), **moved}, page.lang)
+        return format_number(Values({"1": argument.strip(), **moved}), page)
 
     return number
 
@@ -79,11 +78,11 @@ def _tables() -> Mapping[str, Mapping[str, Show]]:
 
 def _by_pattern(key: str) -> Show | None:
     if key in MONEY:
-        return _in_language(partial(money, code=key))
+        return partial(money, code=key)
     if _LANGUAGE.fullmatch(key) or key.startswith("script/"):
         return first
     if conversion := _CONVERSION.fullmatch(key):
-        return lambda values, page: quantity({"1": values.get("1", ""), "2": conversion.group(1)}, page.lang)
+        return lambda values, page: quantity(Values({"1": values["1"], "2": conversion.group(1)}), page)
     for pattern, text in NAMES_THAT_ARE_TEXT:
         if found := pattern.fullmatch(key):
             return constant(text(found))
@@ -101,7 +100,7 @@ def constant(text: str) -> Show:
 def parameter(names: str) -> Show:
     """The first of the parameters that is not empty."""
     wanted = names.split(", ")
-    return lambda values, page: next((values[name] for name in wanted if values.get(name)), "")
+    return lambda values, page: next((values[name] for name in wanted if values[name]), "")
 
 
 def joined(separator: str) -> Show:
@@ -112,18 +111,18 @@ def joined(separator: str) -> Show:
 def prefixed(form: str) -> Show:
     """Some text and the first parameter, if there is one."""
     prefix = form.removesuffix("…")
-    return lambda values, page: f"{prefix}{values['1']}" if values.get("1") else prefix.rstrip(" ")
+    return lambda values, page: f"{prefix}{values['1']}" if values["1"] else prefix.rstrip(" ")
 
 
 def wrapped(form: str) -> Show:
     """The first parameter between two texts; nothing where there is none."""
     before, after = map(literal, form.split("…"))
-    return lambda values, page: f"{before}{values['1']}{after}" if values.get("1") else ""
+    return lambda values, page: f"{before}{values['1']}{after}" if values["1"] else ""
 
 
 def law(sign: str) -> Show:
     """German `{{§|433|bgb|juris}}` reads "§ 433 BGB"."""
-    return lambda values, page: f"{sign} {values.get('1', '')} {values.get('2', '').upper()}".rstrip()
+    return lambda values, page: f"{sign} {values['1']} {values['2'].upper()}".rstrip()
 
 
 # -- forms without --------------------------------------------------------------------------------
@@ -137,14 +136,14 @@ def quotation(values: Values, page: Page) -> str:
 
 def japanese(values: Values, page: Page) -> str:
     """`{{nihongo|English|kanji|romaji|extra}}`."""
-    name, *rest = (values.get(key, "") for key in "1234")
+    name, *rest = (values[key] for key in "1234")
     inside = ", ".join(filter(None, rest))
     return f"{name} ({inside})" if name and inside else name or inside
 
 
 def number_with_unit(values: Values, page: Page) -> str:
-    rest = [values[key] for key in "2345" if values.get(key)]
-    return " ".join([write_number(values.get("1", "").replace(" ", ""), page.lang), *rest])
+    rest = [values[key] for key in "2345" if values[key]]
+    return " ".join([write_number(values["1"].replace(" ", ""), page.lang), *rest])
 
 
 def fraction(values: Values, page: Page) -> str:
@@ -160,7 +159,7 @@ def fraction(values: Values, page: Page) -> str:
 def as_written(values: Values, page: Page) -> str:
     """`{{sic|hostige}}`."""
     text = "".join(unnamed(values))
-    return text if values.get("hide") in ("y", "yes") else f"{text} [sic]".strip()
+    return text if values["hide"] in ("y", "yes") else f"{text} [sic]".strip()
 
 
 def citation_in_text(values: Values, page: Page) -> str:
@@ -171,9 +170,7 @@ def citation_in_text(values: Values, page: Page) -> str:
         if len(names) > 3
         else " & ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
     )
-    where = "".join(
-        f", {sign} {values[key]}" for key, sign in (("p", "p."), ("pp", "pp.")) if values.get(key)
-    )
+    where = "".join(f", {sign} {values[key]}" for key, sign in (("p", "p."), ("pp", "pp.")) if values[key])
     return f"{who} ({year}{where})".strip()
 
 
@@ -185,47 +182,32 @@ _FORMS_OF: Mapping[str, Callable[[str], Show]] = {
 }
 
 
-def _in_language(write: Callable[[Values, str], str]) -> Show:
-    """Words and formats that depend on the language of the wiki."""
-    return lambda values, page: write(values, page.lang)
-
-
 _FORMS: Mapping[str, Show] = {
     **DATES,
     "first": first,
     "second": parameter("2"),
     "last": lambda values, page: (unnamed(values) or [""])[-1],
     # Such as a list in columns.
-    "on_own_lines": lambda values, page: f"\n{values['1']}\n" if values.get("1") else "",
-    "number": lambda values, page: write_number(values.get("1", ""), page.lang),
-    "us_patent": lambda values, page: f"U.S. patent {write_number(values.get('1', ''), page.lang)}",
-    "power_of_ten": lambda values, page: f"×10{superscript(values.get('1', ''))}",
-    "spanish_ordinal": lambda values, page: f"{values.get('1', '')}.{'ª' if values.get('2') == 'a' else 'º'}",
-    "raised": lambda values, page: superscript(values.get("1", "")) if values.get("1") else "e",
+    "on_own_lines": lambda values, page: f"\n{values['1']}\n" if values["1"] else "",
+    "number": lambda values, page: write_number(values["1"], page.lang),
+    "us_patent": lambda values, page: f"U.S. patent {write_number(values['1'], page.lang)}",
+    "power_of_ten": lambda values, page: f"×10{superscript(values['1'])}",
+    "spanish_ordinal": lambda values, page: f"{values['1']}.{'ª' if values['2'] == 'a' else 'º'}",
+    "raised": lambda values, page: superscript(values["1"]) if values["1"] else "e",
     "ship": lambda values, page: " ".join(unnamed({**values, "3": "", "4": ""})),
-    "ship_class": lambda values, page: f"{values.get('1', '')}-class {values.get('2', '')}".strip(),
-    "reading": lambda values, page: f"{values.get('1', '')}（{values.get('2', '')}）",
+    "ship_class": lambda values, page: f"{values['1']}-class {values['2']}".strip(),
+    "reading": lambda values, page: f"{values['1']}（{values['2']}）",
     "chinese": lambda values, page: "; ".join(
-        f"{label}: {values[key]}" for key, label in _CHINESE if values.get(key)
+        f"{label}: {values[key]}" for key, label in _CHINESE if values[key]
     ),
-    "music": lambda values, page: _MUSIC.get(values.get("1", ""), ""),
+    "music": lambda values, page: _MUSIC.get(values["1"], ""),
     "biography": lambda values, page: biography(values),
     **{
-        write.__name__: _in_language(write)
-        for write in (
-            quantity,
-            uncertain_value,
-            ordinal,
-            height,
-            currency,
-            rupees,
-            track_gauge,
-            unit_of_measure,
-        )
-    },
-    **{
         show.__name__: show
-        for show in (quotation, japanese, number_with_unit, fraction, as_written, citation_in_text)
+        for show in (
+            *(quantity, uncertain_value, ordinal, height, currency, rupees, track_gauge, unit_of_measure),
+            *(quotation, japanese, number_with_unit, fraction, as_written, citation_in_text),
+        )
     },
 }
 
@@ -242,23 +224,23 @@ _UNKNOWN = frozenset({"", "?"})
 
 def biography(values: Values) -> str:
     """`{{Bio|Nome=Dante|Cognome=Alighieri|...}}`: "Dante Alighieri (Firenze, 1265 – Ravenna, 1321) è stato un ..."."""
-    name = " ".join(filter(None, (values.get(key) for key in ("Titolo", "Nome", "Cognome"))))
-    if values.get("Pseudonimo"):
+    name = " ".join(filter(None, (values[key] for key in ("Titolo", "Nome", "Cognome"))))
+    if values["Pseudonimo"]:
         name = f"{values['Pseudonimo']}, pseudonimo di {name}"
-    after = values.get("PostCognome", "")
+    after = values["PostCognome"]
     name += after if after.startswith(",") else f" {after}" if after else ""
     birth, death = _event(values, "Nascita"), _event(values, "Morte")
     life = f"{birth or '...'} – {death}" if death else birth
-    dates = "; ".join(filter(None, (values.get("PreData"), life)))
+    dates = "; ".join(filter(None, (values["PreData"], life)))
     start = f"{name} ({dates})" if dates else name
-    end = values.get("FineIncipit") or _predicate(values)
-    return f"{start} {end}".strip() + ("" if values.get("Punto") == "no" else ".")
+    end = values["FineIncipit"] or _predicate(values)
+    return f"{start} {end}".strip() + ("" if values["Punto"] == "no" else ".")
 
 
 def _event(values: Values, kind: str) -> str:
-    place = values.get(f"Luogo{kind}Alt") or values.get(f"Luogo{kind}", "")
-    year = values.get(f"Anno{kind}", "")
-    day = values.get(f"GiornoMese{kind}", "")
+    place = values[f"Luogo{kind}Alt"] or values[f"Luogo{kind}"]
+    year = values[f"Anno{kind}"]
+    day = values[f"GiornoMese{kind}"]
     date = " ".join(part for part in (day, year) if part not in _UNKNOWN)
     if not date and not place and year != "?":
         return ""
@@ -267,7 +249,7 @@ def _event(values: Values, kind: str) -> str:
 
 def _predicate(values: Values) -> str:
     """Verb, article, occupations and nationality."""
-    is_woman, is_dead = values.get("Sesso") == "F", bool(values.get("AnnoMorte"))
+    is_woman, is_dead = values["Sesso"] == "F", bool(values["AnnoMorte"])
     work = _occupations(values)
     if not work:
         return ""
@@ -281,9 +263,9 @@ def _predicate(values: Values) -> str:
 
 def _occupations(values: Values) -> str:
     first, second, third, more = (
-        values.get(key, "") for key in ("Attività", "Attività2", "Attività3", "AttivitàAltre")
+        values[key] for key in ("Attività", "Attività2", "Attività3", "AttivitàAltre")
     )
-    work = " ".join(filter(None, (values.get("PreAttività") or values.get("Preattività"), first)))
+    work = " ".join(filter(None, (values["PreAttività"] or values["Preattività"], first)))
     if more:
         named = ", ".join(filter(None, (work, second, third)))
         work = named + (more if more.startswith(",") else f" {more}")
@@ -291,11 +273,11 @@ def _occupations(values: Values) -> str:
         work = f"{work}, {second} e {third}"
     elif second:
         work = f"{work} e {second}"
-    nation = values.get("Nazionalità", "")
-    if values.get("NazionalitàNaturalizzato"):
+    nation = values["Nazionalità"]
+    if values["NazionalitàNaturalizzato"]:
         nation = f"{nation} naturalizzato {values['NazionalitàNaturalizzato']}"
-        nation = nation.replace("zzato ", "zzata ") if values.get("Sesso") == "F" else nation
-    after = values.get("PostNazionalità", "")
+        nation = nation.replace("zzato ", "zzata ") if values["Sesso"] == "F" else nation
+    after = values["PostNazionalità"]
     return " ".join(filter(None, (work, nation))) + (
         after if after.startswith(",") else f" {after}" if after else ""
     )

@@ -18,8 +18,7 @@ from mwparserfromhell import nodes
 from mwparserfromhell.parser import ParserError
 
 from data_prep.text import UnreadableError, clean_text
-from data_prep.text.wiki_numbers import Values
-from data_prep.text.wiki_page import LinkRules, Page, template_key, title_text
+from data_prep.text.wiki_page import LinkRules, Page, Values, template_key, title_text
 from data_prep.text.wiki_templates import shown_by
 from data_prep.text.wikitext_source import (
     APOSTROPHE,
@@ -249,7 +248,9 @@ def _render_template(node: Any, context: Context) -> str:
     name = _render(node.name, context) if "{" in str(node.name) else str(node.name)
     show = context.shown_by(name)
     if show is not None:
-        return show({str(each.name).strip(): _render(each.value, context).strip() for each in node.params})
+        return show(
+            Values({str(each.name).strip(): _render(each.value, context).strip() for each in node.params})
+        )
     if "\n" not in str(node):
         context.count_dropped(name)
     return ""
