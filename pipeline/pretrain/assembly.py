@@ -24,8 +24,7 @@ from pipeline.engine.interface import EngineSettings
 from pipeline.pretrain.batches import HostBatch, host_batch
 from pipeline.pretrain.evaluation import Evaluation
 from pipeline.pretrain.lost_workers import memory_explained
-from pipeline.pretrain.machine import describe
-from pipeline.pretrain.measure import Measurements
+from pipeline.pretrain.measure import Measurements, describe
 from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.profiling import StepProfiler
 from pipeline.pretrain.run_checkpoints import RunCheckpoints, find_start

@@ -14,9 +14,8 @@ from cluster.artefacts.errors import ClozeError, ResumeRefusedError, WorkersLost
 from cluster.artefacts.places import absolute, is_uri
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
-from cluster.elastic import GroupSize
 from cluster.failures import Retries
-from cluster.group import GroupFailure, Rank, run_group
+from cluster.group import GroupFailure, GroupSize, Rank, run_group
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile, stop_on_sigterm
 from pipeline.checkpoint.checkpoint import step_of

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from cluster import elastic
-from cluster.elastic import GroupSize, choose_workers, free_workers, largest_fitting, reason_to_move
+from cluster import group
+from cluster.group import GroupSize, choose_workers, free_workers, largest_fitting, reason_to_move
 
 FIXED = GroupSize(workers=4, cpus_per_worker=2, gpus_per_worker=0)
 ELASTIC = GroupSize(workers=4, cpus_per_worker=2, gpus_per_worker=0, smaller=(2, 1))
@@ -20,8 +20,8 @@ Nodes = Mapping[str, Mapping[str, float]]
 
 
 def cluster_of(monkeypatch: pytest.MonkeyPatch, free: Nodes, *drained: str) -> None:
-    monkeypatch.setattr(elastic, "free_resources_by_node", lambda: free)
-    monkeypatch.setattr(elastic, "draining_nodes", lambda: dict.fromkeys(drained, 0))
+    monkeypatch.setattr(group, "free_resources_by_node", lambda: free)
+    monkeypatch.setattr(group, "draining_nodes", lambda: dict.fromkeys(drained, 0))
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_a_group_of_a_fixed_size_is_left_to_ray(monkeypatch):
 def test_start_waits_for_room_that_no_longer_changes(monkeypatch, capsys):
     free = [0.0, 0.0, 2.0, 4.0, 6.0, 6.0, 64.0]
     clock = SimpleNamespace(sleep=lambda seconds: free.pop(0), monotonic=time.monotonic)
-    monkeypatch.setattr(elastic, "time", clock)
-    monkeypatch.setattr(elastic, "free_resources_by_node", lambda: {"a": {"CPU": free[0]}})
-    monkeypatch.setattr(elastic, "draining_nodes", dict)
+    monkeypatch.setattr(group, "time", clock)
+    monkeypatch.setattr(group, "free_resources_by_node", lambda: {"a": {"CPU": free[0]}})
+    monkeypatch.setattr(group, "draining_nodes", dict)
     assert choose_workers(ELASTIC) == 2
     assert free == [6.0, 64.0]
     assert "waiting for room for 1 workers; there is room for 0" in capsys.readouterr().err

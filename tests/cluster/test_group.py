@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, WorkersLostError
-from cluster.elastic import GroupSize, worker_environment
 from cluster.failures import Failure, Retries, failure_of
-from cluster.group import Rank, run_group
+from cluster.group import GroupSize, Rank, run_group, worker_environment
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile
 

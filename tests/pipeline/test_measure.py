@@ -21,8 +21,15 @@ from models.distillation import DistilledLanguageModel
 from models.language_models import CausalLanguageModel, MaskedLanguageModel
 from pipeline.engine.gpus import peak_flops
 from pipeline.plan.flops import Flops, count_flops
-from pipeline.pretrain.machine import MachineMetrics, by_host, describe
-from pipeline.pretrain.measure import SampleFlops, compare_ranks, device_peak, speeds
+from pipeline.pretrain.measure import (
+    MachineMetrics,
+    SampleFlops,
+    by_host,
+    compare_ranks,
+    describe,
+    device_peak,
+    speeds,
+)
 from tests.benchmarks.plan_memory import CASES, network_and_batch
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, LENGTH, ROWS = 512, 64, 3, 4, 32, 4

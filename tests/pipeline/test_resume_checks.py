@@ -10,8 +10,7 @@ import orjson
 import pytest
 
 from cluster.artefacts.errors import ResumeRefusedError
-from cluster.elastic import GroupSize, worker_environment
-from cluster.group import Rank
+from cluster.group import GroupSize, Rank, worker_environment
 from pipeline.checkpoint.checkpoint import (
     list_checkpoints,
     read_trainer_state,

@@ -14,10 +14,9 @@ import pytest
 from cluster.artefacts.errors import StorageError
 from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import MODEL_FILE, checkpoint_name
-from pipeline.checkpoint.rank_save import RankSave, write_rank_files
+from pipeline.checkpoint.rank_save import RankSave, from_array, write_rank_files
 from pipeline.checkpoint.saver import CheckpointSaver, Committed
 from pipeline.checkpoint.store import CheckpointStore, apply_retention, open_store
-from pipeline.checkpoint.weights_file import from_array
 from tests.pipeline.saver_ranks import make_saver
 from tests.pipeline.small_checkpoints import state_at, write_files
 

@@ -28,16 +28,20 @@ from pipeline.checkpoint.checkpoint import (
     MODEL_FILE,
     read_trainer_state,
 )
-from pipeline.checkpoint.rank_save import PARTS_DIRECTORY, RankSave, Snapshot, assemble, files_of_all
-from pipeline.checkpoint.saver import CheckpointSaver, Committed, Failed
-from pipeline.checkpoint.store import CheckpointStore, newest_good, store_of
-from pipeline.checkpoint.weights_file import (
+from pipeline.checkpoint.rank_save import (
+    PARTS_DIRECTORY,
     IncompleteWeightsError,
+    RankSave,
+    Snapshot,
+    assemble,
+    files_of_all,
     from_array,
     read_slices,
     write_slices,
     write_weights,
 )
+from pipeline.checkpoint.saver import CheckpointSaver, Committed, Failed
+from pipeline.checkpoint.store import CheckpointStore, newest_good, store_of
 from pipeline.engine.deepspeed.engine import Engine
 from tests.pipeline.full_disk import largest_file
 from tests.pipeline.process_group import PATIENCE_S, Group, run_group
