@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,10 @@ class Corpus:
             for end in np.cumsum(each)
         }
 
-    def arrays(self) -> TokenArrays:
+    @cached_property
+    def in_store(self) -> TokenArrays:
         """The documents as a token store has them, with something else before the first."""
-        documents = range(len(self.sentences))
-        ids = np.concatenate([[9], *(self.ids(document) for document in documents)]).astype(np.uint16)
+        ids = np.concatenate([[9], FIRST_ORDINARY + np.arange(self.num_tokens)]).astype(np.uint16)
         words = np.concatenate([[9], *self.starts]).astype(np.int32)
         ids.flags.writeable = words.flags.writeable = False
         counts = np.array([len(each) for each in self.sentences], dtype=np.int32)
@@ -90,7 +91,7 @@ class Corpus:
         order = StoreOrder("fingerprint", seed)
         documents = np.arange(len(self.sentences), dtype=np.int32)
         name = "the test documents"
-        return FormatInput(self.lengths, self.arrays, documents, length, order, name, relation)
+        return FormatInput(self.lengths, lambda: self.in_store, documents, length, order, name, relation)
 
 
 @dataclass

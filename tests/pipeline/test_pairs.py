@@ -140,14 +140,14 @@ def test_chunks_are_those_of_the_released_loop(documents, length: int, seed: int
             if i == len(sizes) - 1 or long_enough:
                 expected.append((document, first, i + 1 - first))
                 first, total = i + 1, 0
-    text = Corpus(documents).arrays()
+    text = Corpus(documents).in_store
     chunks = segment_chunks(text, np.arange(len(documents)), length, np.uint64(noise.state), either_way=False)
     assert list(zip(*(each.tolist() for each in chunks), strict=True)) == expected
 
 
 def test_a_tenth_of_the_chunks_aims_at_a_random_shorter_length():
     corpus = Corpus([[1] * 4_000] * 30)
-    chunks = segment_chunks(corpus.arrays(), np.arange(30), 67, np.uint64(7), either_way=False)
+    chunks = segment_chunks(corpus.in_store, np.arange(30), 67, np.uint64(7), either_way=False)
     inside = chunks.counts[chunks.first + chunks.counts < 4_000]
     short = inside[inside < 64]
     assert len(short) / len(inside) == pytest.approx(0.1 * 62 / 63, abs=0.02)
@@ -158,7 +158,7 @@ def test_a_tenth_of_the_chunks_aims_at_a_random_shorter_length():
 def test_chunks_of_a_document_may_share_their_target_as_in_the_released_code():
     corpus = Corpus([[1] * 1_000] * 300)
     chunks = segment_chunks(
-        corpus.arrays(), np.arange(300), 67, np.uint64(7), either_way=False, shared_targets=True
+        corpus.in_store, np.arange(300), 67, np.uint64(7), either_way=False, shared_targets=True
     )
     inside = chunks.first + chunks.counts < 1_000
     targets = [
