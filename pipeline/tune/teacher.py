@@ -27,9 +27,6 @@ FORMS = ("classification", "tags", "spans")
 _UNNAMED = "label_"
 """Begins the names that `transformers` gives to labels without names."""
 
-_SCORES = ("head.output", "output", "scores")
-"""Layers with a row for each label, in all networks."""
-
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
@@ -96,7 +93,7 @@ def load_teacher(teacher: Teacher, task: PreparedTask, device: torch.device) -> 
     """
     import torch
 
-    from models.hf.heads import POOLER
+    from models.hf.heads import POOLER, SCORES
     from models.weights import check_tensors
 
     with torch.device("meta"):
@@ -114,7 +111,7 @@ def load_teacher(teacher: Teacher, task: PreparedTask, device: torch.device) -> 
             next_step="name a teacher that was fine-tuned on a task of this form and with its labels",
         ) from None
     if teacher.columns:
-        scores = (f"{layer}.{kind}" for layer in _SCORES for kind in ("weight", "bias"))
+        scores = (each for name in SCORES for each in (name, name.replace("weight", "bias")))
         tensors |= {name: tensors[name][list(teacher.columns)] for name in scores if name in tensors}
     model.to_empty(device="cpu")
     model.load_state_dict(tensors)
