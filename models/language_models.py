@@ -229,33 +229,40 @@ class SequenceToSequence(nn.Module):
 
 
 class ConditionalGenerator(nn.Module):
-    """An encoder-decoder as it is fine-tuned: on padded pairs of texts (Lewis et al. 2020, section 3.3)."""
+    """A network that writes, as it is fine-tuned on padded pairs of texts: an encoder-decoder (Lewis et al. 2020,
+    section 3.3), or a decoder that continues prompts (Radford et al. 2019, section 3.6)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.network = SequenceToSequence(config)
+        has_encoder = config.network == "encoder_decoder"
+        self.network = SequenceToSequence(config) if has_encoder else CausalLanguageModel(config)
 
     def forward(
         self,
         input_ids: Tensor,
-        attention_mask: Tensor,
-        decoder_input_ids: Tensor,
         predicted_positions: Tensor,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
     ) -> Tensor:
         """Scores for the next token; padding of the decoder, on the right, is after everything that is predicted.
 
         Args:
-            input_ids: [batch, length] int64, padded on the right.
-            attention_mask: [batch, length] bool, true at tokens.
-            decoder_input_ids: [batch, decoder length] int64, padded on the right.
-            predicted_positions: [predicted] int64 positions in the flattened decoder batch.
+            input_ids: [batch, length] int64, padded on the right; of a decoder alone, prompts with their targets.
+            predicted_positions: [predicted] int64 positions in the flattened batch of the decoder.
+            attention_mask: [batch, length] bool, true at tokens, for an encoder-decoder.
+            decoder_input_ids: [batch, decoder length] int64, padded on the right, for an encoder-decoder.
 
         Returns:
             [predicted, vocab_size] logits.
         """
-        memory = self.network.encode(input_ids, attention_mask)
-        return self.network.project(self.network.decode(decoder_input_ids, memory, read=predicted_positions))
+        if isinstance(self.network, CausalLanguageModel):
+            hidden = self.network.decoder(input_ids, read=predicted_positions)
+        else:
+            assert decoder_input_ids is not None
+            memory = self.network.encode(input_ids, attention_mask)
+            hidden = self.network.decode(decoder_input_ids, memory, read=predicted_positions)
+        return self.network.project(hidden)
 
 
 def smoothed_loss(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:

@@ -26,7 +26,7 @@ from pipeline.tune.forms.base import NetworkPart, PreparedTask
 _KEY = "peft"
 """The one key of the file's metadata: several are written by safetensors in an order that differs between processes."""
 WRAPPER = "network."
-"""Prefix of the tensor names of a ConditionalGenerator, which the encoder-decoder inside does not have."""
+"""Prefix of the tensor names of a ConditionalGenerator, which the network inside does not have."""
 
 
 def initial_network(

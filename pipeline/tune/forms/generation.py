@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data_prep.ragged import Ragged
-from models.config import TransformerConfig
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
-from models.language_models import CausalLanguageModel, ConditionalGenerator, smoothed_loss
+from models.language_models import ConditionalGenerator, smoothed_loss
 from pipeline.tasks.files.lines import json_lines
 from pipeline.tasks.forms import TextPair
 from pipeline.tasks.metrics.texts import sentences
@@ -52,31 +51,11 @@ class EncodedPairs(EncodedRows):
 class Writer:
     """How one kind of network writes."""
 
-    build: Callable[[TransformerConfig], nn.Module]
-    """The network: `network` in it is what generates, and its `forward` gives logits of the tokens of the targets."""
     before_target: str
     """Written before the text of each target."""
     batch: Callable[[EncodedPairs, np.ndarray, int, int], PaddedBatch]
     """(pairs, int64 indices of the pairs, padding, start token) to the arguments of the network; the targets hold the
     ids of `targets`, and `prompts` with `prompt_mask`, which generation reads."""
-
-
-class PromptedGenerator(nn.Module):
-    """A decoder, fine-tuned to continue prompts (Radford et al. 2019, section 3.6).
-
-    Raises:
-        ValueError: `config.vocab_size` is not set.
-    """
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.network = CausalLanguageModel(config)
-
-    def forward(self, input_ids: Tensor, predicted_positions: Tensor) -> Tensor:
-        """[predicted, vocab_size] scores for the tokens that follow the positions (int64 [predicted], in the flattened
-        batch) of `input_ids` (int64 [batch, length], padded on the right, after everything that is predicted)."""
-        return self.network.project(self.network.decoder(input_ids, read=predicted_positions))
 
 
 def _encoder_decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int) -> PaddedBatch:
@@ -129,9 +108,9 @@ def texts_before_end(tokenizer: TextTokenizer, ids: np.ndarray, special_ids: Col
 
 WRITERS: Mapping[str, Writer] = MappingProxyType(
     {
-        "encoder_decoder": Writer(ConditionalGenerator, "", _encoder_decoder_batch),
+        "encoder_decoder": Writer("", _encoder_decoder_batch),
         # Byte-level tokens of words begin with a space, also after a prompt.
-        "decoder": Writer(PromptedGenerator, " ", _decoder_batch),
+        "decoder": Writer(" ", _decoder_batch),
     }
 )
 """By kind of network."""
@@ -165,7 +144,7 @@ class GenerationTask(PreparedTask):
         self.evaluation_batch_size = max(1, EVALUATION_BATCH_SIZE // config.num_beams)
 
     def build(self) -> nn.Module:
-        return self.writer.build(self.network)
+        return ConditionalGenerator(self.network)
 
     def batch(self, part: EncodedPairs, rows: np.ndarray) -> PaddedBatch:
         """Pairs as the network reads them."""

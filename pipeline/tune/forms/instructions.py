@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.ragged import Ragged
-from models.language_models import CausalLanguageModel
+from models.language_models import CausalLanguageModel, ConditionalGenerator
 from models.losses import EACH
 from pipeline.tasks.files.lines import json_lines
 from pipeline.tasks.instructions import Conversation
@@ -206,7 +206,7 @@ class EncoderDecoderInstructions(InstructionTask):
     pairs = WRITERS["encoder_decoder"]
 
     def build(self) -> nn.Module:
-        return self.pairs.build(self.network)
+        return ConditionalGenerator(self.network)
 
     @property
     def format(self) -> GenerationFormat:
