@@ -9,7 +9,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from cluster.artefacts.entries import InputEntries
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -61,7 +60,7 @@ def build_sharded_artefact(
         ConfigError: a committed artefact of other inputs or settings is in the way and `replace` is False.
         CorruptArtefactError: a repaired file differs from the first one, or a manifest cannot be read.
     """
-    contents = list(InputEntries.of(inputs).contents())
+    contents = [[entry.kind, entry.fingerprint] for entry in inputs]
     key = hash_json([kind, config, contents, [shard.identity for shard in shards]])
     if made_with:
         shards = [replace_fields(each, identity=hash_json([each.identity, *made_with])) for each in shards]

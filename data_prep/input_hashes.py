@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import xxhash
 
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.entries import PackedStrings
 from cluster.artefacts.manifest import has_seal, write_durably, write_seal
 from cluster.artefacts.storage import storage_errors
 from cluster.failures import TASK_RETRIES
@@ -30,14 +29,13 @@ HASH_TASK_FILES = 4096
 """Most files of a task: opening one costs as much as reading some 10 KB."""
 _DIGEST_BYTES = 16
 _SCHEMA = pa.schema(
-    # Names of files may hold bytes that are not UTF-8.
     [("path", pa.large_binary()), ("version", pa.large_binary()), ("digest", pa.binary(_DIGEST_BYTES))]
 )
 _BLOCK_BYTES = 4 << 20
 _SAVE_INTERVAL_S = 30.0
 
 
-def hash_inputs(inputs: Inputs, directory: Path) -> PackedStrings:
+def hash_inputs(inputs: Inputs, directory: Path) -> list[str]:
     """xxh3_128 hex digest of every file, computed in Ray tasks.
 
     Digests are remembered in `directory` by path and version, so that only new and changed files are read
@@ -48,11 +46,11 @@ def hash_inputs(inputs: Inputs, directory: Path) -> PackedStrings:
     if len(pending):
         with storage_errors(directory):
             _hash_pending(inputs, pending, cache)
-    digests = cache.digests.tobytes()
+    digests = [digest.tobytes().hex() for digest in cache.digests]
     del cache
     # Arrow keeps what it needed to look a million files up for the next time.
     pa.default_memory_pool().release_unused()
-    return PackedStrings.of_length(2 * _DIGEST_BYTES, digests.hex().encode())
+    return digests
 
 
 class _Cache:
@@ -60,11 +58,9 @@ class _Cache:
 
     def __init__(self, inputs: Inputs, directory: Path) -> None:
         self._path = directory / CACHE_NAME
-        has_uris = b"://" in inputs.paths.data
-        self._paths = _column(
-            PackedStrings(map(without_credentials, inputs.paths)) if has_uris else inputs.paths
-        )
-        self._versions = _column(inputs.versions)
+        paths = [without_credentials(file.path).encode() for file in inputs.files]
+        self._paths = pa.array(paths, pa.large_binary())
+        self._versions = pa.array(map(str.encode, inputs.versions), pa.large_binary())
         self.digests = np.zeros((len(inputs), _DIGEST_BYTES), dtype=np.uint8)
         self.is_known = np.zeros(len(inputs), dtype=bool)
         self._others = _SCHEMA.empty_table()
@@ -112,12 +108,6 @@ def _call(name: str, *columns: Any, **options: Any) -> Any:
     return getattr(pc, name)(*columns, **options)
 
 
-def _column(strings: PackedStrings) -> pa.Array:
-    """The strings as an array of bytes, without a copy."""
-    buffers = [None, pa.py_buffer(strings.bounds), pa.py_buffer(strings.data)]
-    return pa.Array.from_buffers(pa.large_binary(), len(strings), buffers)
-
-
 def _hash_pending(inputs: Inputs, pending: np.ndarray, cache: _Cache) -> None:
     require_ray()
     saved = time.monotonic()
@@ -152,12 +142,11 @@ def _run_tasks(inputs: Inputs, batches: Iterable[np.ndarray]) -> Iterator[tuple[
     remote = ray.remote(num_cpus=1, max_retries=TASK_RETRIES)(_hash_paths)
 
     def paths(batch: np.ndarray) -> list[str]:
-        return [inputs.paths[number] for number in batch.tolist()]
+        return [inputs.files[number].path for number in batch.tolist()]
 
     def who(batch: np.ndarray) -> str:
-        return (
-            f"The task that hashes {without_credentials(inputs.paths[int(batch[0])])} and the files after it"
-        )
+        first = without_credentials(inputs.files[batch[0]].path)
+        return f"The task that hashes {first} and the files after it"
 
     window = tasks_in_flight()
     for batch, digests in in_flight(lambda batch: remote.remote(paths(batch)), batches, window, who):

@@ -1,19 +1,20 @@
-"""The source files of a preparation: listed, and grouped into shards. There may be millions, so they are columns."""
+"""The source files of a preparation: listed, and grouped into shards."""
 
 from __future__ import annotations
 
 import os
+import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cluster.artefacts.entries import PackedStrings
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.config import PreparationConfig
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 
 MIN_PART_BYTES = 1 << 20
 """Smaller files are not split, however small shards are: a task costs more than reading this."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WHOLE = -1
 """The end of a part that ends where its file does."""
 
@@ -25,27 +26,21 @@ class Inputs:
         self.sources = tuple(sources)
         self.source_numbers = array("I")
         """[files] places in `sources`."""
-        self.paths = PackedStrings()
-        self.names = PackedStrings()
+        self.files: list[SourceFile] = []
         self.sizes = array("q")
         """[files] bytes."""
-        self.versions = PackedStrings()
+        self.versions: list[str] = []
         """Each changes when the file does: its size and time of modification, or what the remote store offers."""
 
     def add(self, source: int, file: SourceFile, size_bytes: int, version: str) -> None:
         """Add a file of a source at the end."""
         self.source_numbers.append(source)
-        self.paths.append(file.path)
-        self.names.append(file.name)
+        self.files.append(file)
         self.sizes.append(size_bytes)
         self.versions.append(version)
 
     def __len__(self) -> int:
         return len(self.sizes)
-
-    def file(self, number: int) -> SourceFile:
-        """Path and name of a file."""
-        return SourceFile(self.paths[number], self.names[number])
 
 
 def list_inputs(
@@ -64,8 +59,8 @@ def list_inputs(
     for number, source in enumerate(config.sources):
         for file in listed[number] if listed else source.list_files():
             inputs.add(number, file, *_size_and_version(file.path))
-    if not all(_is_utf8(names.data) for names in (inputs.paths, inputs.names)):
-        odd = [path for path in inputs.paths if not _is_utf8(os.fsencode(path))]
+    # Python has a byte that is not UTF-8 as a surrogate (PEP 383).
+    if odd := [file.path for file in inputs.files if _SURROGATE.search(file.path)]:
         shown = ", ".join(str(os.fsencode(path))[1:] for path in odd[:3])
         raise ConfigError(
             f"The names of {len(odd)} source files are not UTF-8: {shown}.",
@@ -73,14 +68,6 @@ def list_inputs(
             next_step="rename them, such as with `convmv -r -f latin1 -t utf8 --notest DIRECTORY`",
         )
     return inputs
-
-
-def _is_utf8(data: bytes | bytearray) -> bool:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def stored_bytes(path: str) -> int:
@@ -152,7 +139,7 @@ class Groups:
     def parts(self, shard: int) -> tuple[FilePart, ...]:
         """Inputs of a shard."""
         return tuple(
-            FilePart(self.inputs.file(file), start, end) for file, start, end in self._columns(shard)
+            FilePart(self.inputs.files[file], start, end) for file, start, end in self._columns(shard)
         )
 
     def contents(self, shard: int, digests: Sequence[str]) -> list[list[Any]]:
@@ -161,8 +148,10 @@ class Groups:
         Args:
             digests: of all files.
         """
-        names = self.inputs.names
-        return [[names[file], digests[file], start, end] for file, start, end in self._columns(shard)]
+        return [
+            [self.inputs.files[file].name, digests[file], start, end]
+            for file, start, end in self._columns(shard)
+        ]
 
     def _columns(self, shard: int) -> Iterator[tuple[int, int, int | None]]:
         own = slice(self._bounds[shard], self._bounds[shard + 1])
@@ -182,6 +171,6 @@ def group_inputs(inputs: Inputs, shard_bytes: int) -> Groups:
             groups.add(shard_bytes, number, 0, None)
             continue
         source = inputs.sources[inputs.source_numbers[number]]
-        for part in source.split_file(inputs.file(number), size, part_bytes):
+        for part in source.split_file(inputs.files[number], size, part_bytes):
             groups.add(shard_bytes, number, part.start, part.end)
     return groups

@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from cluster.artefacts.entries import PackedStrings
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord, sum_stats
 from cluster.sharded_artefact import build_sharded_artefact
@@ -46,7 +45,7 @@ class Workspace:
     config: PreparationConfig
     groups: Groups
     """The source parts of every document shard."""
-    digests: PackedStrings
+    digests: Sequence[str]
     """xxh3_128 hex digest of every source file."""
     replace: bool
     """Whether artefacts of other sources or settings may be replaced."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -21,27 +21,27 @@ from typing import Annotated, Any
 import orjson
 import xxhash
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
-    PlainSerializer,
+    NonNegativeInt,
     ValidationError,
-    WrapValidator,
     field_validator,
+    model_serializer,
 )
+from pydantic.dataclasses import dataclass
 
 from cluster.artefacts import signatures
-from cluster.artefacts.entries import FileEntry, InputEntries, InputEntry
+from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError
+from cluster.artefacts.reading import confined_name, inside, read_bytes, sha256_of
 from cluster.artefacts.reading import hash_file as hash_file
-from cluster.artefacts.reading import read_bytes, sha256_of
 from cluster.artefacts.signatures import Signature
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
 _CHECKSUM = "checksum"
 _SIGNATURE = "signature"
-_BATCH = 4096
-"""Inputs that are objects at a time: as objects they take many times their text."""
 
 
 class _Frozen(BaseModel):
@@ -58,25 +58,49 @@ class CreatedBy(_Frozen):
     """UTC, ISO 8601."""
 
 
-def _as_columns(value: Any, validate: Callable[[Any], Sequence[InputEntry]]) -> InputEntries:
-    if isinstance(value, InputEntries):
-        return value
-    if isinstance(value, list) and len(value) > _BATCH:
-        found = InputEntries()
-        # A wrong one is named below, by its number among all.
-        with suppress(ValidationError):
-            for first in range(0, len(value), _BATCH):
-                found.extend(validate(value[first : first + _BATCH]))
-            return found
-    return InputEntries.of(validate(value))
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class FileEntry:
+    """One file of an artefact. A dataclass, because an artefact may have a hundred thousand."""
+
+    path: Annotated[str, AfterValidator(confined_name)]
+    """Relative to the artefact's directory, with forward slashes; never leads out of it."""
+    size_bytes: NonNegativeInt
+    xxh3_128: str
+    rows: int | None = None
+    tokens: int | None = None
+    sha256: str | None = None
+    """In signed manifests only."""
+
+    @model_serializer
+    def plain(self) -> dict[str, Any]:
+        """The entry as JSON-like data; without a SHA-256 where there is none."""
+        found = {
+            "path": self.path,
+            "size_bytes": self.size_bytes,
+            "xxh3_128": self.xxh3_128,
+            "rows": self.rows,
+            "tokens": self.tokens,
+        }
+        return found if self.sha256 is None else found | {"sha256": self.sha256}
+
+    def under(self, directory: Path) -> Path:
+        """Path of the file if the artefact is in `directory`.
+
+        Raises:
+            CorruptArtefactError: a link leads out of it.
+        """
+        return inside(directory, self.path)
 
 
-_Inputs = Annotated[
-    Sequence[InputEntry],
-    WrapValidator(_as_columns),
-    PlainSerializer(lambda entries: list(InputEntries.of(entries).plain())),
-]
-"""Validated as a sequence of entries, and kept as `InputEntries`."""
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class InputEntry:
+    """An input of an artefact, which may have a million."""
+
+    kind: Annotated[str, AfterValidator(sys.intern)]
+    """`source-file`, or the kind of the artefact."""
+    uri: Annotated[str, AfterValidator(without_credentials)]
+    """Its place, without credentials; for people and lineage, never part of the fingerprint."""
+    fingerprint: str
 
 
 class Manifest(_Frozen):
@@ -86,7 +110,7 @@ class Manifest(_Frozen):
     schema_version: int = SCHEMA_VERSION
     config: dict[str, Any]
     """Settings that determined the content besides the inputs; no paths."""
-    inputs: _Inputs
+    inputs: tuple[InputEntry, ...]
     files: tuple[FileEntry, ...]
     stats: dict[str, Any]
     created_by: CreatedBy
@@ -194,7 +218,7 @@ def fingerprint_of(
             "kind": kind,
             "schema_version": SCHEMA_VERSION,
             "config": dict(config),
-            "inputs": list(InputEntries.of(inputs).contents()),
+            "inputs": [[entry.kind, entry.fingerprint] for entry in inputs],
             "files": [[entry.path, entry.xxh3_128] for entry in files],
         }
     )
@@ -209,11 +233,11 @@ def make_manifest(
     stats: Mapping[str, Any],
 ) -> Manifest:
     """Build a manifest with its fingerprint. `config` must be JSON-serialisable and hold no paths."""
-    inputs, ordered = InputEntries.of(inputs), tuple(sorted(files, key=lambda entry: entry.path))
+    ordered = tuple(sorted(files, key=lambda entry: entry.path))
     return Manifest(
         kind=kind,
         config=dict(config),
-        inputs=inputs,
+        inputs=tuple(inputs),
         files=ordered,
         stats=dict(stats),
         created_by=created_by(),
@@ -331,12 +355,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 def _plain(manifest: Manifest) -> dict[str, Any]:
     """JSON-like data; without a signature where there is none."""
-    long = {
-        "inputs": list(InputEntries.of(manifest.inputs).plain()),
-        "files": [entry.plain() for entry in manifest.files],
-    }
-    short = manifest.model_dump(mode="json", exclude={*long, *(() if manifest.signature else ("signature",))})
-    return {name: (short | long)[name] for name in Manifest.model_fields if name in short or name in long}
+    return manifest.model_dump(mode="json", exclude=None if manifest.signature else {"signature"})
 
 
 @cache

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.entries import Columns, PackedStrings
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
@@ -41,40 +40,7 @@ class SourceFile:
     """Path below the pattern's fixed part, equal on every machine. Enters the fingerprints."""
 
 
-class SourceFiles(Columns[SourceFile]):
-    """Source files as columns: objects of a million take gigabytes."""
-
-    __slots__ = ("names", "paths")
-
-    def __init__(self, files: Iterable[SourceFile] = ()) -> None:
-        self.paths, self.names = PackedStrings(), PackedStrings()
-        for file in files:
-            self.append(file)
-
-    def append(self, file: SourceFile) -> None:
-        """Add a file at the end."""
-        self.paths.append(file.path)
-        self.names.append(file.name)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def item(self, place: int) -> SourceFile:
-        """The file at a place."""
-        return SourceFile(self.paths[place], self.names[place])
-
-    def __iter__(self) -> Iterator[SourceFile]:
-        return map(SourceFile, self.paths, self.names)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, SourceFiles):
-            return self.paths == other.paths and self.names == other.names
-        return NotImplemented
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
-
-
-def expand_patterns(patterns: Iterable[str]) -> SourceFiles:
+def expand_patterns(patterns: Iterable[str]) -> list[SourceFile]:
     """Files matching local glob patterns or fsspec URIs, sorted by name, each once, whatever links lead to it.
 
     The name of a file is its path below the last directory of the pattern that has no wildcard. Wildcards match no
@@ -110,7 +76,7 @@ def _name_below(root: str, path: str) -> str:
     return os.path.relpath(path, root or ".").replace(os.sep, "/")
 
 
-def _sorted(paths: list[str], names: list[str]) -> SourceFiles:
+def _sorted(paths: list[str], names: list[str]) -> list[SourceFile]:
     """The files by name, each once, as the first pattern that matches it names it.
 
     Raises:
@@ -124,16 +90,13 @@ def _sorted(paths: list[str], names: list[str]) -> SourceFiles:
     order.sort(key=real.__getitem__)
     order = [next(same) for _, same in itertools.groupby(order, key=real.__getitem__)]
     order.sort(key=names.__getitem__)
-    files = SourceFiles()
-    for number in order:
-        files.append(SourceFile(paths[number], names[number]))
     for first, second in itertools.pairwise(order):
         if names[first] == names[second]:
             raise ConfigError(
                 f"{paths[first]} and {paths[second]} are both named {names[first]} below their patterns.",
                 next_step="name both by one pattern with a wildcard for the directory, such as `DIR/*/FILE`",
             )
-    return files
+    return [SourceFile(paths[number], names[number]) for number in order]
 
 
 def _real_path(path: str, directories: dict[str, str]) -> str:

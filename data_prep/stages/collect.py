@@ -12,9 +12,8 @@ from typing import Any
 
 import orjson
 
-from cluster.artefacts.entries import InputEntries
 from cluster.artefacts.errors import EmptyCorpusError
-from cluster.artefacts.manifest import Manifest
+from cluster.artefacts.manifest import InputEntry, Manifest
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord, sum_stats
 from cluster.shards import ShardResult, WriteShard
 from data_prep.document import MARK, Document, named_by_place
@@ -66,7 +65,10 @@ def collect(job: Workspace) -> Manifest:
         contents,
         job.groups.sizes,
         config={"version": VERSION, "sources": settings, "min_characters": least},
-        inputs=InputEntries.of_one_kind("source-file", job.groups.inputs.paths, job.digests),
+        inputs=[
+            InputEntry(kind="source-file", uri=file.path, fingerprint=digest)
+            for file, digest in zip(job.groups.inputs.files, job.digests, strict=True)
+        ],
         finish=finish,
         max_rejects=job.config.max_rejects,
         made_with=library_versions(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby, islice
@@ -287,7 +288,7 @@ def _json_pieces(node: Node, line: str = "\n") -> Iterator[str]:
     """
     yield output.json_text(node.own)[:-2].replace("\n", line) + f',{line}  "inputs": ['
     comma = ""
-    children = iter(node.inputs)
+    children = node.children()
     while batch := list(islice(children, _BATCH)):
         for is_leaf, group in groupby(batch, lambda child: not child.inputs):
             if is_leaf:
@@ -311,10 +312,10 @@ def _file_lines(root: Node) -> Iterator[str]:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        waiting += [*node.inputs.artefacts.values()][::-1]
-        if node.num_files:
+        waiting += node.artefacts[::-1]
+        if node.files:
             yield f"\nfiles of {node.kind} {node.uri}:\n"
-            yield from (f"{file.fingerprint}  {file.kind} {file.uri}\n" for file in node.inputs.files())
+            yield from (f"{file.fingerprint}  {file.kind} {file.uri}\n" for file in node.files)
 
 
 def _print_tree(root: Node, *, listed: bool) -> None:
@@ -339,9 +340,9 @@ def _print_tree(root: Node, *, listed: bool) -> None:
         if node.problem:
             text.append(visible(f"\n  {node.problem}"), "red")
         tree = Tree(text) if parent is None else parent.add(text)
-        for child in node.inputs.artefacts.values():
+        for child in node.artefacts:
             add(child, tree)
-        if node.num_files:
+        if node.files:
             tree.add(Text(visible("\n".join(_files_in_short(node, listed=listed)))))
         return tree
 
@@ -351,9 +352,10 @@ def _print_tree(root: Node, *, listed: bool) -> None:
 
 def _files_in_short(node: Node, *, listed: bool) -> Iterator[str]:
     """The number of a node's files by kind, the size of their texts, and the names of the first."""
+    files = node.files
     counts = (
         f"{count:,} {kind.replace('-', ' ')}{'s' if count > 1 else ''}"
-        for kind, count in node.inputs.kinds_of_files().items()
+        for kind, count in Counter(file.kind for file in files).items()
     )
     text_bytes = sum(stats.get("text_bytes", 0) for stats in node.facts.get("sources", {}).values())
     size = f", {text_bytes:,} bytes of text" if text_bytes else ""
@@ -361,8 +363,8 @@ def _files_in_short(node: Node, *, listed: bool) -> Iterator[str]:
         ", ".join(counts) + size + (", listed below" if listed else " (--files lists them with their hashes)")
     )
     if not listed:
-        yield from (f"  {file.uri}" for file in islice(node.inputs.files(), _FIRST_FILES))
-        if node.num_files > _FIRST_FILES:
+        yield from (f"  {file.uri}" for file in files[:_FIRST_FILES])
+        if len(files) > _FIRST_FILES:
             yield "  ..."
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from cluster.artefacts.entries import Columns, InputEntries
 from cluster.artefacts.errors import (
     ClozeError,
     ConfigError,
@@ -43,47 +41,6 @@ RUN_KIND = "run"
 MODEL_KIND = "hugging-face-directory"
 
 
-class InputNodes(Columns["Node"]):
-    """The inputs of an artefact, maybe a million files: a file's node is made when it is asked for."""
-
-    __slots__ = ("_entries", "artefacts")
-
-    def __init__(self, entries: InputEntries, artefacts: Mapping[int, Node]) -> None:
-        self._entries = entries
-        self.artefacts = artefacts
-        """The inputs that are no files, by the place of their entries."""
-
-    @classmethod
-    def of(cls, nodes: Sequence[Node]) -> InputNodes:
-        """Artefacts alone."""
-        entries = [InputEntry(kind=one.kind, uri=one.uri, fingerprint=one.fingerprint) for one in nodes]
-        return cls(InputEntries.of(entries), dict(enumerate(nodes)))
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def item(self, place: int) -> Node:
-        """The input at a place."""
-        if (found := self.artefacts.get(place)) is not None:
-            return found
-        entry = self._entries[place]
-        return Node(entry.kind, entry.uri, entry.fingerprint)
-
-    def kinds_of_files(self) -> Counter[str]:
-        """How many are files, which have no ancestry, by their kind."""
-        return Counter(filter(_is_file, self._entries.kinds()))
-
-    def files(self) -> Iterator[Node]:
-        """The files, one after the other."""
-        entries = self._entries
-        for kind, uri, fingerprint in zip(entries.kinds(), entries.uris, entries.fingerprints, strict=True):
-            if _is_file(kind):
-                yield Node(kind, uri, fingerprint)
-
-
-NO_INPUTS = InputNodes(InputEntries.of([]), {})
-
-
 @dataclass(frozen=True, slots=True)
 class Node:
     """One thing in the ancestry."""
@@ -97,7 +54,8 @@ class Node:
     """The damage, or why the ancestry cannot be followed further."""
     facts: dict[str, Any] = field(default_factory=dict)
     """How it was made: of a checkpoint and a run, how training went; of others, their settings and who made them."""
-    inputs: InputNodes = NO_INPUTS
+    inputs: Sequence[Node | InputEntry] = ()
+    """Nodes that it was made of, and files, which have no ancestry; of these there may be a million."""
 
     @property
     def own(self) -> dict[str, Any]:
@@ -107,12 +65,22 @@ class Node:
 
     def as_dict(self) -> dict[str, Any]:
         """The tree as JSON-like data."""
-        return self.own | {"inputs": [node.as_dict() for node in self.inputs]}
+        return self.own | {"inputs": [node.as_dict() for node in self.children()]}
+
+    def children(self) -> Iterator[Node]:
+        """A node for every input."""
+        for each in self.inputs:
+            yield each if isinstance(each, Node) else Node(each.kind, each.uri, each.fingerprint)
 
     @property
-    def num_files(self) -> int:
-        """How many of the inputs are files."""
-        return len(self.inputs) - len(self.inputs.artefacts)
+    def artefacts(self) -> list[Node]:
+        """The inputs that are no files."""
+        return [each for each in self.inputs if isinstance(each, Node)]
+
+    @property
+    def files(self) -> list[InputEntry]:
+        """The inputs that are files."""
+        return [each for each in self.inputs if isinstance(each, InputEntry)]
 
 
 def _is_file(kind: str) -> bool:
@@ -194,9 +162,7 @@ def _run_node(run: RunDirectory, search: _Search) -> Node:
     except (ReferenceNotFoundError, CorruptArtefactError):
         inputs = [_store_node(as_place(store["path"]), search) for store in StoredSettings.of(run).stores]
     note = f"step {facts['step']:,}" + (f", {facts['state']}" if "state" in facts else "")
-    return Node(
-        RUN_KIND, str(run.path), run.info.run_id, note=note, facts=facts, inputs=InputNodes.of(inputs)
-    )
+    return Node(RUN_KIND, str(run.path), run.info.run_id, note=note, facts=facts, inputs=inputs)
 
 
 def _store_node(place: Place, search: _Search) -> Node:
@@ -216,18 +182,15 @@ def _node(manifest: Manifest, place: Place, search: _Search) -> Node:
     is_checkpoint = manifest.kind == CHECKPOINT_KIND
     is_here = isinstance(place, Path)
     facts = checkpoint_facts(place, manifest, search.runs_dir) if is_checkpoint and is_here else {}
-    entries = InputEntries.of(manifest.inputs)
-    artefacts = {
-        number: _follow(entries[number], place, search)
-        for number, kind in enumerate(entries.kinds())
-        if not _is_file(kind)
-    }
+    inputs = [each if _is_file(each.kind) else _follow(each, place, search) for each in manifest.inputs]
     if is_checkpoint:
         # A checkpoint reads tokens; another checkpoint among its inputs taught it.
-        artefacts = {
-            number: replace(node, note=f"teacher, {node.note}") if node.kind == CHECKPOINT_KIND else node
-            for number, node in artefacts.items()
-        }
+        inputs = [
+            replace(each, note=f"teacher, {each.note}")
+            if isinstance(each, Node) and each.kind == CHECKPOINT_KIND
+            else each
+            for each in inputs
+        ]
     # Only complete local artefacts are checked, not URIs or partial copies.
     is_whole = isinstance(place, Path) and not place.is_relative_to(cache_directory())
     search.nodes[place, manifest.fingerprint] = node = Node(
@@ -242,7 +205,7 @@ def _node(manifest: Manifest, place: Place, search: _Search) -> Node:
             "made_by": created_facts(manifest.created_by),
             "sources": manifest.stats.get("sources") or {},
         },
-        inputs=InputNodes(entries, artefacts),
+        inputs=inputs,
     )
     return node
 

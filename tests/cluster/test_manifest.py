@@ -1,4 +1,4 @@
-"""Manifests and fingerprints; many inputs are kept as columns."""
+"""Manifests and fingerprints."""
 
 import errno
 import os
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from cluster.artefacts import manifest as manifests
 from cluster.artefacts import reading
-from cluster.artefacts.entries import InputEntries, PackedStrings
 from cluster.artefacts.errors import CorruptArtefactError, MismatchError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
@@ -181,7 +180,7 @@ MANY = [InputEntry(kind="tokens", uri="s3://other/tokens", fingerprint="f")] + [
 
 @pytest.fixture(scope="module")
 def many() -> Manifest:
-    """A manifest of so many inputs that they are kept as columns and validated in batches."""
+    """A manifest of very many inputs."""
     return make(inputs=MANY)
 
 
@@ -225,23 +224,6 @@ def test_a_wrong_input_among_many_is_named(many: Manifest):
         parse_manifest(data, "m")
 
 
-@given(st.lists(st.text() | st.just("a\udcff")))
-def test_packed_strings_are_a_sequence_of_strings(strings: list[str]):
-    packed = PackedStrings(strings)
-    assert list(packed) == strings
-    assert packed == PackedStrings(strings)
-    assert len(packed) == len(strings)
-    assert packed[1:-1] == strings[1:-1]
-    assert [packed[number] for number in range(-len(strings), 0)] == strings
-    with pytest.raises(IndexError):
-        packed[len(strings)]
-
-
-def test_columns_of_inputs_hold_no_credentials():
-    uris, hashes = PackedStrings(["s3://user:secret@store/a", "/b"]), PackedStrings(["1", "2"])
-    found = InputEntries.of_one_kind("source-file", uris, hashes)
-    assert [entry.uri for entry in found] == ["s3://store/a", "/b"]
-    assert found == [
-        InputEntry(kind="source-file", uri=uri, fingerprint=each)
-        for uri, each in zip(uris, "12", strict=True)
-    ]
+def test_inputs_hold_no_credentials():
+    (entry,) = make(inputs=[InputEntry(kind="k", uri="s3://user:secret@store/a", fingerprint="1")]).inputs
+    assert entry.uri == "s3://store/a"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -111,7 +112,7 @@ def test_sizes_of_sources_that_are_gone_are_not_guessed(finished, tmp_path):
     for name in ("documents", "tokens"):
         (moved / name).mkdir(parents=True)
         manifest = read_manifest(finished.out / name)
-        gone = tuple(entry.model_copy(update={"uri": f"{entry.uri}.gone"}) for entry in manifest.inputs)
+        gone = tuple(replace(entry, uri=f"{entry.uri}.gone") for entry in manifest.inputs)
         write_manifest(moved / name, manifest.model_copy(update={"inputs": gone}))
         shutil.copy(finished.out / name / LOG_NAME, moved / name)
     with pytest.raises(MissingInputError, match="per byte of the sources"):

@@ -1,4 +1,4 @@
-"""Source files as columns: listed, hashed and grouped."""
+"""Source files: listed, hashed and grouped."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def run(inputs: Inputs, batches: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, bytes]]:
         for batch in batches:
-            paths = [inputs.paths[number] for number in batch.tolist()]
+            paths = [inputs.files[number].path for number in batch.tolist()]
             read.extend(f"{Path(path).parent.name}/{Path(path).name}" for path in paths)
             yield batch, input_hashes._hash_paths(paths)
 
@@ -56,17 +56,21 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return read
 
 
+def paths_of(inputs: Inputs) -> list[str]:
+    return [file.path for file in inputs.files]
+
+
 def digests(inputs: Inputs) -> list[str]:
-    return [xxhash.xxh3_128_hexdigest(Path(path).read_bytes()) for path in inputs.paths]
+    return [xxhash.xxh3_128_hexdigest(Path(path).read_bytes()) for path in paths_of(inputs)]
 
 
 def test_files_are_listed_source_by_source_with_sizes(config):
     inputs = list_inputs(config, check_inputs(config, None))
-    assert inputs.names[:] == ["0", "1", "2", "3", "4", "0", "1", "2"]
+    assert [file.name for file in inputs.files] == ["0", "1", "2", "3", "4", "0", "1", "2"]
     assert list(inputs.sizes) == [10, 11, 12, 13, 14, 10, 11, 12]
     assert list(inputs.source_numbers) == [0] * 5 + [1] * 3
     again = list_inputs(config)
-    assert (again.paths, again.names, again.versions) == (inputs.paths, inputs.names, inputs.versions)
+    assert (again.files, again.versions) == (inputs.files, inputs.versions)
 
 
 def test_only_new_and_changed_files_are_hashed(config, hashed, tmp_path):
@@ -84,7 +88,7 @@ def test_only_new_and_changed_files_are_hashed(config, hashed, tmp_path):
 def test_hashes_of_files_that_are_left_out_for_a_time_are_kept(config, hashed):
     hash_inputs(list_inputs(config), config.out)
     one = config.model_copy(update={"sources": config.sources[1:]})
-    os.utime(Path(list_inputs(one).paths[0]), ns=(1, 1))
+    os.utime(Path(list_inputs(one).files[0].path), ns=(1, 1))
     hash_inputs(list_inputs(one), config.out)
     hashed.clear()
     inputs = list_inputs(config)
@@ -107,7 +111,7 @@ def test_a_damaged_cache_costs_time_only(config, hashed):
 def test_what_was_hashed_before_a_failure_is_kept(config, hashed, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(input_hashes, "HASH_TASK_FILES", 2)
     inputs = list_inputs(config)
-    path = Path(inputs.paths[4])
+    path = Path(inputs.files[4].path)
     path.rename(path.with_suffix(".gone"))
     with pytest.raises(MissingInputError):
         hash_inputs(inputs, config.out)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.artefacts.entries import PackedStrings
 from cluster.artefacts.errors import TooManyRejectsError
 from cluster.artefacts.manifest import hash_file
 from data_prep.config import PreparationConfig
@@ -34,7 +33,7 @@ def prepare(directory, files, shard_bytes, **changes):
     config = PreparationConfig.model_validate(plain | {"shard_bytes": shard_bytes} | changes)
     config.out.mkdir(exist_ok=True)
     inputs = list_inputs(config)
-    digests = PackedStrings(hash_file(Path(path))[0] for path in inputs.paths)
+    digests = [hash_file(Path(file.path))[0] for file in inputs.files]
     job = Workspace(config, group_inputs(inputs, shard_bytes), digests, replace=True)
     with without_ray():
         manifest = deduplicate(job, collect(job))

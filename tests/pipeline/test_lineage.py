@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,14 @@ def road(tmp_path: Path) -> Path:
         "scores",
         # As fine-tuning records them: the checkpoint by reference, the tokens by their preparation.
         InputEntry(kind="checkpoint", uri="run@10", fingerprint=fingerprint),
-        tokens.model_copy(update={"uri": str(tmp_path / "data")}),
+        replace(tokens, uri=str(tmp_path / "data")),
     )
     return tmp_path
 
 
 def nodes(node: Node) -> Iterator[Node]:
     yield node
-    for child in node.inputs:
+    for child in node.children():
         yield from nodes(child)
 
 
@@ -233,7 +234,7 @@ def test_an_address_in_a_manifest_is_opened_only_below_a_place_that_the_user_nam
     documents = make(tmp_path / "documents", "documents")
     push(tmp_path / "documents", f"{store}/made/documents")
     strange = [f"http://h{tmp_path}/x", "hf://datasets/a/b", f"{store}/made/../x", "s3://"]
-    inputs = [documents.model_copy(update={"uri": f"{store}/made/documents"})]
+    inputs = [replace(documents, uri=f"{store}/made/documents")]
     inputs += [InputEntry(kind="checkpoint", uri=uri, fingerprint=uri) for uri in strange]
     make(tmp_path / "tokens", "tokens", *inputs)
     (tmp_path / "documents").rename(tmp_path / "moved")

@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.visible import render, visible
 from cluster.copies import place_of
-from pipeline.inspect.lineage import Node, trace
+from pipeline.inspect.lineage import trace
 from pipeline.run.tracking import connect, tracking_message, tracking_uri
 from pipeline.tune.report.bootstrap import CONFIDENCE, NUM_RESAMPLES, Interval, confidence_interval
 from pipeline.tune.report.curves import Curve, plot, thinned
@@ -107,7 +106,7 @@ def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -
         costs=costs,
         total_seconds=sum(cost["seconds"] or 0 for cost in costs),
         lineage=trace(place_of(directory), runs_dir),
-        split_files=split_files,
+        most_files=MOST_FILES,
         folded_at=FOLDED_AT,
     )
 
@@ -196,12 +195,6 @@ def confusion(lines: Sequence[Line], labels: Sequence[str]) -> Confusion:
         counts=[[pairs[right, predicted] for predicted in names] for right in names],
         most=[(*pair, count) for pair, count in pairs.most_common() if pair[0] != pair[1]][:MOST_LABELS],
     )
-
-
-def split_files(node: Node) -> tuple[list[Node], list[Node], int]:
-    """Artefacts among a node's inputs, its first files, and the number of its files."""
-    inputs = node.inputs
-    return list(inputs.artefacts.values()), list(islice(inputs.files(), MOST_FILES)), node.num_files
 
 
 def _result(opened: ScoresDirectory, row: SummaryRow) -> Result:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from cluster import shards
-from cluster.artefacts.entries import PackedStrings
 from cluster.artefacts.manifest import FileEntry, Manifest, hash_file
 from cluster.artefacts.storage import commit, staging_directory
 from data_prep.config import PreparationConfig
@@ -61,7 +60,7 @@ def workspace(out: Path, num_shards: int, dedup: Any) -> Workspace:
     inputs = Inputs(config.sources)
     for number in range(num_shards):
         inputs.add(0, SourceFile(f"f{number}", f"f{number}"), 1, "")
-    return Workspace(config, group_inputs(inputs, 1), PackedStrings(), replace=True)
+    return Workspace(config, group_inputs(inputs, 1), (), replace=True)
 
 
 @contextmanager
