@@ -33,7 +33,7 @@ from cluster.artefacts.manifest import (
     read_manifest,
     write_durably,
 )
-from cluster.artefacts.places import Place, as_place, inner, outer, parse_size, shown_size
+from cluster.artefacts.places import Place, Uri, as_place, parse_size, shown_size
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.reading import confined_name
 from cluster.artefacts.remote import Remote, remove_unlisted
@@ -47,17 +47,18 @@ set, they may take half of the file system; and never more than is free."""
 _ORIGIN, _WORK, _USERS, _SEEN = "origin.json", "work", "users", "seen.json"
 _held: dict[Path, int] = {}
 """Descriptors of this process's locks on the copies that it reads."""
-_opened: dict[Path, str] = {}
+_opened: dict[Path, Uri] = {}
 """The URIs of these copies, with the credentials that are written nowhere."""
 
 
-def manifest_at(place: Place) -> Manifest | None:
+def manifest_at(place: Place | str) -> Manifest | None:
     """The manifest of the artefact at a place; None where there is none.
 
     Raises:
         CorruptArtefactError, UntrustedArtefactError: as `read_manifest`.
         StoreError: the store does not answer.
     """
+    place = as_place(place)
     if isinstance(place, Path):
         return read_manifest(place) if is_committed(place) else None
     try:
@@ -66,20 +67,22 @@ def manifest_at(place: Place) -> Manifest | None:
         return None
 
 
-def is_there(place: Place) -> bool:
+def is_there(place: Place | str) -> bool:
     """Whether a committed artefact is at a place; its bytes are not checked."""
+    place = as_place(place)
     return is_committed(place) if isinstance(place, Path) else Remote.open(place).exists(MANIFEST_NAME)
 
 
-def committed_at(place: Place, kind: str) -> Place:
+def committed_at(place: Place | str, kind: str) -> Place:
     """The place itself, or the directory called `kind` in it where only this one is an artefact, as in the output
     directory of a preparation."""
-    within = inner(place, kind)
+    place = as_place(place)
+    within = place / kind
     return within if not is_there(place) and is_there(within) else place
 
 
 def local_copy(
-    place: Place,
+    place: Place | str,
     *,
     kind: str | None = None,
     only: Collection[str] | None = None,
@@ -103,6 +106,7 @@ def local_copy(
         CorruptArtefactError: files in the store are missing or damaged; names them.
         StoreError: the store does not answer, or there is no room for the copy.
     """
+    place = as_place(place)
     if isinstance(place, Path):
         return place
     remote = Remote.open(place)
@@ -139,7 +143,7 @@ def local_copy(
     return copy
 
 
-def copy_directory(place: str) -> Path:
+def copy_directory(place: Uri) -> Path:
     """The directory of a copy that `local_copy` made with `one_place`; nothing is read."""
     return _directory(place, "")
 
@@ -164,16 +168,17 @@ def place_of(directory: Path) -> str:
 
 def place_of_file(file: Path) -> str:
     """The place of a file that lies directly in an artefact, as `place_of` gives it."""
-    return str(inner(as_place(place_of(file.parent)), file.name))
+    return str(as_place(place_of(file.parent)) / file.name)
 
 
 def beside(directory: Path, name: str) -> Place:
     """The place called `name` beside an artefact, also where `directory` is a copy of it."""
-    return inner(outer(as_place(_opened.get(directory) or place_of(directory))), name)
+    return as_place(_opened.get(directory) or place_of(directory)).parent / name
 
 
-def is_on_this_machine(place: Place) -> bool:
+def is_on_this_machine(place: Place | str) -> bool:
     """Whether opening the artefact at a place would fetch nothing but its manifest."""
+    place = as_place(place)
     manifest = manifest_at(place)
     if manifest is None or isinstance(place, Path):
         return manifest is not None
@@ -184,10 +189,10 @@ def _root() -> Path:
     return cache_directory().absolute() / "artefacts"
 
 
-def _directory(place: str, fingerprint: str) -> Path:
+def _directory(place: Uri, fingerprint: str) -> Path:
     key = xxhash.xxh3_128_hexdigest(f"{without_credentials(place)}\n{fingerprint}".encode())
     # Some results are named for the last name of the URI.
-    name = place.rpartition("/")[2].partition("?")[0]
+    name = place.name.partition("?")[0]
     try:
         return _root() / key / confined_name(name)
     except ValueError:

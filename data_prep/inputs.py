@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.places import size_and_version
 from data_prep.config import PreparationConfig
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 
@@ -81,13 +82,7 @@ def stored_bytes(path: str) -> int:
 
 def _size_and_version(path: str) -> tuple[int, str]:
     try:
-        if "://" not in path:
-            status = os.stat(path)
-            return status.st_size, f"{status.st_size}:{status.st_mtime_ns}"
-        import fsspec
-
-        file_system, remote = fsspec.core.url_to_fs(path)
-        return int(file_system.size(remote) or 0), str(file_system.ukey(remote))
+        return size_and_version(path)
     except FileNotFoundError as error:
         raise MissingInputError(
             f"{path} was listed but is gone.", next_step="restore the file, or correct the source's `paths`"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster.artefacts.places import as_place, inner, outer
+from cluster.artefacts.places import as_place
 from cluster.artefacts.shard_records import summarize_log
 from cluster.copies import manifest_at
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, STAGES
@@ -35,9 +35,9 @@ def describe_store(store: TokenStore) -> dict[str, Any]:
     log of each says of speed and memory. `near_duplicates`: which share of them was to be found (see
     `describe_bands`), where they were removed.
     """
-    out = outer(as_place(store.place))
+    out = as_place(store.place).parent
     recorded = store.manifest.stats
-    manifests = {stage: manifest_at(inner(out, stage)) for stage in _EARLIER}
+    manifests = {stage: manifest_at(out / stage) for stage in _EARLIER}
     made = {stage: manifest.stats if manifest else {} for stage, manifest in manifests.items()}
     earlier = _earlier_counts(made.values())
     everything = np.ones(store.num_documents, dtype=bool)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.manifest import MANIFEST_NAME, Manifest
-from cluster.artefacts.places import Place, is_uri
+from cluster.artefacts.places import Place
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of, open_artefact
 from cluster.copies import beside, committed_at, local_copy, place_of
@@ -83,7 +83,7 @@ class TokenStore:
         self._categories: dict[str, tuple[np.ndarray, list[str]]] = {}
 
     @classmethod
-    def open(cls, path: Place, *, verify: bool = True, seen: SeenFiles | None = None) -> TokenStore:
+    def open(cls, path: Place | str, *, verify: bool = True, seen: SeenFiles | None = None) -> TokenStore:
         """Open the store at `path`, or the one under a preparation's output directory.
 
         Args:
@@ -95,12 +95,10 @@ class TokenStore:
             MissingInputError: there is no token store at `path`, or another artefact.
             CorruptArtefactError: the store is damaged; names every damaged file.
         """
-        if isinstance(path, str) and is_uri(path):
-            # Whatever changed since it was fetched is hashed there.
-            path, verify = local_copy(committed_at(path, TOKENS), kind=TOKENS, verify=verify), False
-        path = Path(path)
-        if not (path / MANIFEST_NAME).exists() and (path / TOKENS / MANIFEST_NAME).exists():
-            path = path / TOKENS
+        place = committed_at(path, TOKENS)
+        path = local_copy(place, kind=TOKENS, verify=verify)
+        # Whatever changed since a copy was fetched has been hashed there.
+        verify = verify and path == place
         if not any((path / name).exists() for name in (MANIFEST_NAME, *SIDECARS)):
             raise MissingInputError(
                 f"There is no token store at {path}.", next_step="make it with `cloze data prepare CONFIG`"

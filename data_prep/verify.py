@@ -10,7 +10,7 @@ from typing import Any
 
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
 from cluster.artefacts.manifest import MANIFEST_NAME, read_manifest
-from cluster.artefacts.places import Place, inner, outer
+from cluster.artefacts.places import Place, Uri, as_place
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject
 from cluster.artefacts.storage import Damage, find_damage, is_committed
@@ -45,8 +45,8 @@ def examine(place: Place) -> list[Health]:
     Raises:
         MissingInputError: there is no artefact at or under `place`.
     """
-    if isinstance(place, str):
-        return [_examine_one(f"{place}/{name}".rstrip("/")) for name in find_published(place)]
+    if isinstance(place, Uri):
+        return [_examine_one(as_place(f"{place}/{name}")) for name in find_published(place)]
     path = place
     work = sorted(one for one in (path / WORK).glob("[!.]*") if one.is_dir())
     stages = [
@@ -72,9 +72,7 @@ def verify_preparation(place: Place) -> list[dict[str, Any]]:
     """
     healths = examine(place)
     damaged = [
-        f"  {inner(health.path, damage.path)}: {damage.reason}"
-        for health in healths
-        for damage in health.damages
+        f"  {health.path / damage.path}: {damage.reason}" for health in healths for damage in health.damages
     ]
     if damaged:
         num_files = sum(health.num_files for health in healths)
@@ -98,22 +96,21 @@ def verify_preparation(place: Place) -> list[dict[str, Any]]:
 
 
 def _remedy(place: Place, broken: Sequence[Place]) -> str:
-    if isinstance(place, str):
+    if isinstance(place, Uri):
         return f"write it again from where it was made: cloze push DIRECTORY {broken[0]} --again"
     # Finished artefacts do not need it, so a preparation that is confirmed does not make it again.
-    if all(outer(one) == place / WORK for one in broken):
+    if all(one.parent == place / WORK for one in broken):
         return f"rm -r {shlex.join(map(str, broken))}  (it only led to the other artefacts, which verify)"
     return REPAIR
 
 
 def _examine_one(place: Place) -> Health:
-    name = place.rpartition("/")[2] if isinstance(place, str) else place.name
     try:
-        manifest = manifest_at(place) if isinstance(place, str) else read_manifest(place)
+        manifest = manifest_at(place) if isinstance(place, Uri) else read_manifest(place)
     except CorruptArtefactError as error:
-        return Health(place, name, "", 1, 0, (Damage(MANIFEST_NAME, error.problem),))
+        return Health(place, place.name, "", 1, 0, (Damage(MANIFEST_NAME, error.problem),))
     assert manifest is not None, "it was found by its manifest"
-    if isinstance(place, str):
+    if isinstance(place, Uri):
         found = [each for each in Remote.open(place).download(manifest.files, None) if each is not None]
     else:
         shards = [entry.path for entry in manifest.files if entry.rows is not None]

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.artefacts.errors import ClozeError, ConfigError, MissingInputError
-from cluster.artefacts.places import Place, absolute, as_place, inner
+from cluster.artefacts.places import Place, absolute, as_place
 from cluster.copies import is_there
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
@@ -136,9 +136,7 @@ def maker_of(store: Place, beside: Path | None = None) -> Maker | None:
         except (ClozeError, OSError, ValueError):
             continue  # of another program
         outs = [as_place(str(plain[key])) for key in ("out", "publish") if plain.get(key)]
-        if "sources" in plain and any(
-            wanted in (absolute(out), absolute(inner(out, TOKENS))) for out in outs
-        ):
+        if "sources" in plain and any(wanted in (absolute(out), absolute(out / TOKENS)) for out in outs):
             return Maker(typed, vocab_size_of(plain.get("tokenizer") or {}))
     return None
 

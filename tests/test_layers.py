@@ -137,6 +137,17 @@ def test_artefacts_know_nothing_of_the_cluster():
     assert above | ray == set()
 
 
+def test_one_file_knows_whether_a_place_is_remote():
+    asked = re.compile(r"""["']://["']|["']file://|\bis_(?:uri|remote)\b""")
+    found = {name_of(path) for path in FILES if asked.search(path.read_text(encoding="utf-8"))}
+    # Addresses in texts that are shown, and of Ray's clusters, are no places.
+    assert found == {
+        "cluster/artefacts/places.py",
+        "cluster/artefacts/credentials.py",
+        "cluster/connecting.py",
+    }
+
+
 def test_no_modules_import_each_other_by_any_way_round():
     left = {name: set(imports) - {name} for name, imports in MODULES.items()}
     # What neither imports nor is imported by any module that is left belongs to no circle.

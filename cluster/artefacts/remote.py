@@ -28,7 +28,7 @@ import xxhash
 from cluster.artefacts.credentials import message_without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError, StoreError
 from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
-from cluster.artefacts.places import is_web
+from cluster.artefacts.places import Uri, is_web
 from cluster.artefacts.reading import inside
 from cluster.artefacts.storage import Damage, difference, storage_errors
 
@@ -76,7 +76,7 @@ class Remote:
     filesystem: Any
     root: str
     """Path in the file system, without the scheme."""
-    uri: str
+    uri: Uri
     """`root` with the scheme."""
 
     @classmethod
@@ -105,7 +105,7 @@ class Remote:
                 reason,
                 next_step="install the store's library (s3fs for s3://, gcsfs for gs://), or name another place",
             ) from None
-        return cls(filesystem, root.rstrip("/"), uri.rstrip("/"))
+        return cls(filesystem, root.rstrip("/"), Uri(uri.rstrip("/")))
 
     @property
     def lists(self) -> bool:
@@ -273,11 +273,11 @@ class Remote:
 
     def below(self, name: str) -> Remote:
         """A directory in this one."""
-        return Remote(self.filesystem, f"{self.root}/{name}", f"{self.uri}/{name}")
+        return Remote(self.filesystem, f"{self.root}/{name}", self.uri / name)
 
-    def place(self, name: str) -> str:
+    def place(self, name: str) -> Uri:
         """URI of a file or directory."""
-        return f"{self.uri}/{name}" if name else self.uri
+        return self.uri / name if name else self.uri
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import glob
 import itertools
 import os
 import re
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.places import expand
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.filters import AnyFilter
@@ -25,9 +23,6 @@ from data_prep.text import UnreadableError
 
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)")
 """Matches relative paths that normalising changes."""
-_RECURSIVE = re.compile(r"(?:(?<=/)|^)\*\*/")
-_HIDDEN = re.compile(r"(?:^|/)\.[^/]")
-"""A hidden file or directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +35,38 @@ class SourceFile:
     """Path below the pattern's fixed part, equal on every machine. Enters the fingerprints."""
 
 
-def expand_patterns(patterns: Iterable[str]) -> list[SourceFile]:
+def expand_patterns(patterns: Iterable[str], *, folders: bool = False) -> list[SourceFile]:
     """Files matching local glob patterns or fsspec URIs, sorted by name, each once, whatever links lead to it.
 
     The name of a file is its path below the last directory of the pattern that has no wildcard. Wildcards match no
     hidden files and directories.
+
+    Args:
+        folders: a directory stands for all files in it.
 
     Raises:
         MissingInputError: a pattern matches nothing, or the store that it names cannot be reached.
         ConfigError: two patterns give different files the same name.
     """
     found: list[str] = []
+    real: list[str] = []
     names: list[str] = []
     for pattern in patterns:
-        pattern = os.path.expanduser(pattern.removeprefix("file://"))
-        paths = _expand_uri(pattern) if "://" in pattern else _expand_local(pattern)
-        if not paths:
+        root, files = expand(pattern, folders=folders)
+        if not files:
             raise MissingInputError(
-                f"No file matches {pattern}." + (" It is a directory." if os.path.isdir(pattern) else ""),
+                f"No file matches {pattern}."
+                + (" It is a directory." if os.path.isdir(os.path.expanduser(pattern)) else ""),
                 next_step="correct the path in the source's `paths`; a directory's files are `DIR/**/*`"
                 + ("; a bracket that belongs to a name is written `[[]`" if "[" in pattern else ""),
             )
-        root = os.path.dirname(pattern) if paths == [pattern] else _fixed_part(pattern)
         # A parameter of a URI that lets its holder in is no part of the file's name.
         root = without_credentials(root)
-        found += paths
-        names += (_name_below(root, without_credentials(path)) for path in paths)
-    return _sorted(found, names)
+        for path, own in files:
+            found.append(path)
+            real.append(own)
+            names.append(_name_below(root, without_credentials(path)))
+    return _sorted(found, real, names)
 
 
 def _name_below(root: str, path: str) -> str:
@@ -76,7 +76,7 @@ def _name_below(root: str, path: str) -> str:
     return os.path.relpath(path, root or ".").replace(os.sep, "/")
 
 
-def _sorted(paths: list[str], names: list[str]) -> list[SourceFile]:
+def _sorted(paths: list[str], real: list[str], names: list[str]) -> list[SourceFile]:
     """The files by name, each once, as the first pattern that matches it names it.
 
     Raises:
@@ -84,8 +84,6 @@ def _sorted(paths: list[str], names: list[str]) -> list[SourceFile]:
             rejects.
     """
     order = list(range(len(paths)))
-    directories: dict[str, str] = {}
-    real = [_real_path(path, directories) for path in paths]
     # Sorting is stable: the last one decides first. No keys are made of both.
     order.sort(key=real.__getitem__)
     order = [next(same) for _, same in itertools.groupby(order, key=real.__getitem__)]
@@ -97,77 +95,6 @@ def _sorted(paths: list[str], names: list[str]) -> list[SourceFile]:
                 next_step="name both by one pattern with a wildcard for the directory, such as `DIR/*/FILE`",
             )
     return [SourceFile(paths[number], names[number]) for number in order]
-
-
-def _real_path(path: str, directories: dict[str, str]) -> str:
-    """A local path without links; those of directories are remembered."""
-    if "://" in path:
-        return path
-    if os.path.islink(path):
-        return os.path.realpath(path)
-    directory, name = os.path.split(path)
-    if directory not in directories:
-        directories[directory] = os.path.realpath(directory)
-    return os.path.join(directories[directory], name)
-
-
-def _expand_local(pattern: str) -> list[str]:
-    """The files of a local pattern; those that are links come last."""
-    if os.path.isfile(pattern):
-        return [pattern]
-    if pattern.endswith("/**"):
-        pattern += "/*"
-    top, *below = _RECURSIVE.split(pattern, maxsplit=1)
-    if below:
-        tops = glob.glob(top or os.curdir)
-        places = (os.path.join(glob.escape(each), below[0]) for each in _directories(tops))
-        found = [path for place in places for path in _expand_local(place)]
-        found = [path.removeprefix("./") for path in found] if not top else found
-    else:
-        found = list(filter(os.path.isfile, glob.glob(pattern)))
-    return sorted(found, key=lambda path: (os.path.islink(path), path))
-
-
-def _directories(tops: list[str]) -> Iterator[str]:
-    """Directories and all that are not hidden below them, each real one once; linked ones come last."""
-    pending, links, seen = sorted(tops, reverse=True), deque[str](), set[str]()
-    while pending or links:
-        directory = pending.pop() if pending else links.popleft()
-        if (real := os.path.realpath(directory)) in seen or not os.path.isdir(directory):
-            continue
-        seen.add(real)
-        yield directory
-        with suppress(PermissionError), os.scandir(directory) as entries:
-            inner = sorted(entries, key=lambda entry: entry.name, reverse=True)
-            pending += [each.path for each in inner if each.name[0] != "." and not each.is_symlink()]
-            links += [each.path for each in reversed(inner) if each.name[0] != "." and each.is_symlink()]
-
-
-def _expand_uri(pattern: str) -> list[str]:
-    import fsspec
-
-    try:
-        file_system, path = fsspec.core.url_to_fs(pattern)
-        found: dict[str, dict[str, Any]] = file_system.glob(path, detail=True)  # type: ignore[assignment]
-    except Exception as error:  # every store's client raises classes of its own
-        raise MissingInputError(
-            f"{pattern} cannot be listed: {type(error).__name__}: {error}.",
-            next_step="check the address and the credentials, and install what fsspec needs for this store, such as"
-            " s3fs, gcsfs or adlfs",
-        ) from error
-    files = [name for name in sorted(found) if found[name]["type"] == "file" and name[-1] != "/"]
-    if not _HIDDEN.search(path):
-        fixed = len(_fixed_part(path))
-        files = [name for name in files if not _HIDDEN.search(name[fixed:])]
-    return [file_system.unstrip_protocol(name) for name in files]
-
-
-def _fixed_part(pattern: str) -> str:
-    parts = pattern.split("/")
-    for number, part in enumerate(parts):
-        if glob.has_magic(part):
-            return "/".join(parts[:number]) or ("/" if pattern.startswith("/") else ".")
-    return os.path.dirname(pattern) or "."
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -37,10 +35,7 @@ class TextFilesConfig(WholeFiles):
     _known_encoding = field_validator("encoding")(known_encoding)
 
     def list_files(self) -> Sequence[SourceFile]:
-        local = [os.path.expanduser(path.removeprefix("file://")) for path in self.paths]
-        return expand_patterns(
-            os.path.join(glob.escape(path), "**", "*") if os.path.isdir(path) else path for path in local
-        )
+        return expand_patterns(self.paths, folders=True)
 
     def documents_of(self, file: SourceFile) -> Iterator[Document | Skipped]:
         """The file as one document; skipped when it is empty."""

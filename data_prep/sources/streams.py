@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from cluster.artefacts import places
 from cluster.artefacts.errors import MissingInputError, StorageError
 from data_prep.sources.decompression import (
     READ_BYTES,
@@ -64,11 +65,7 @@ def open_file(path: str) -> BinaryIO:
         StorageError: it may not be read.
     """
     try:
-        if "://" not in path:
-            return open(path, "rb")
-        import fsspec
-
-        return fsspec.open(path, "rb", block_size=READ_BYTES).open()  # type: ignore[return-value]
+        return places.open_file(path)
     except FileNotFoundError as error:
         raise MissingInputError(
             f"{path} was listed but is gone.", next_step="restore the file, or correct the source's `paths`"

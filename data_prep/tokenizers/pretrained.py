@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from cluster.artefacts.errors import ClozeError, ConfigError, MissingInputError
-from cluster.artefacts.places import Place, is_uri
+from cluster.artefacts.places import Place, Uri
 from cluster.artefacts.signatures import refuse_unsigned
 from cluster.artefacts.storage import is_committed, open_artefact
 from cluster.copies import committed_at, local_copy
@@ -30,7 +30,7 @@ class Published:
     format: str
     """A name in `FORMATS`."""
     files: tuple[Path, ...]
-    uri: str | None = None
+    uri: Uri | None = None
     """URI that `files` are copied from; other machines have copies of their own."""
 
 
@@ -65,10 +65,10 @@ def find_tokenizer(path: Place) -> Published:
         CorruptArtefactError: it is a file of an artefact, and was changed.
         UntrustedArtefactError: signatures are asked for, and it is no file of a signed artefact.
     """
-    if isinstance(path, str) and is_uri(path):
+    if isinstance(path, Uri):
         copy = local_copy(committed_at(path, TOKENIZER), only=[TOKENIZER_FILE])
         return replace(_find(copy / TOKENIZER_FILE), uri=path)
-    found = _find(Path(path))
+    found = _find(path)
     directory, names = found.files[0].parent, {file.name for file in found.files}
     is_listed = is_committed(directory) and names <= {
         entry.path for entry in open_artefact(directory, only=names).files

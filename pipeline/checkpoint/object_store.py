@@ -24,6 +24,7 @@ from cluster.artefacts.manifest import (
     manifest_bytes,
     signed,
 )
+from cluster.artefacts.places import Uri
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.storage import Damage, damaged
 from cluster.copies import copy_directory, drop_copies, local_copy
@@ -55,7 +56,7 @@ class ObjectStore(CheckpointStore):
         """None: the manifest is written last, so that a directory without one is a save that still runs."""
         return []
 
-    def place(self, step: int) -> str:
+    def place(self, step: int) -> Uri:
         return self.remote.place(checkpoint_name(step))
 
     def local(self, step: int) -> Path:
@@ -89,7 +90,7 @@ class ObjectStore(CheckpointStore):
     def delete(self, step: int) -> None:
         self.remote.remove_directory(checkpoint_name(step), MANIFEST_NAME)
 
-    def set_aside(self, step: int, why: str = "corrupt") -> str:
+    def set_aside(self, step: int, why: str = "corrupt") -> Uri:
         name, number = checkpoint_name(step), 0
         target = f"{name}.{why}"
         while self.remote.exists(target):

@@ -19,6 +19,7 @@ from cluster.artefacts.errors import (
     ReferenceNotFoundError,
 )
 from cluster.artefacts.manifest import read_manifest
+from cluster.artefacts.places import Uri, as_place
 from cluster.artefacts.storage import is_committed
 from pipeline.checkpoint import checkpoint as checkpoints
 from pipeline.checkpoint.disk_store import CheckpointStore, open_checkpoint
@@ -72,9 +73,9 @@ def find_checkpoint(reference: str, runs_dir: Path) -> CheckpointReference:
     """
     if matched := _MODELS_URI.match(reference):
         return _registered(reference, matched, runs_dir)
-    if "://" in reference:
-        return _at_uri(reference)
-    directory = Path(reference)
+    directory = as_place(reference)
+    if isinstance(directory, Uri):
+        return _at_uri(directory)
     if (directory / checkpoints.TRAINER_FILE).is_file() or _was_checkpoint(directory):
         return _in_directory(directory)
     if directory.is_dir() and not RunDirectory(directory).exists and directory.name != reference:
@@ -163,9 +164,10 @@ def _name_on_hub(reference: str, runs_dir: Path) -> tuple[HubName, str] | None:
     Raises:
         ReferenceNotFoundError: it is neither, and it is said of what is missing.
     """
-    if "://" in reference or _MODELS_URI.match(reference):
+    path = as_place(reference)
+    if isinstance(path, Uri) or _MODELS_URI.match(reference):
         return None
-    name, path = hub_name(reference), Path(reference)
+    name = hub_name(reference)
     try:
         find_run(reference.partition("@")[0], runs_dir)
         return None
@@ -197,18 +199,16 @@ def _no_average(place: str) -> MismatchError:
     )
 
 
-def _at_uri(uri: str) -> CheckpointReference:
-    place, _, name = uri.rstrip("/").rpartition("/")
+def _at_uri(uri: Uri) -> CheckpointReference:
     try:
-        step = checkpoints.step_of(Path(name))
+        step = checkpoints.step_of(Path(uri.name))
     except ValueError:
         raise ReferenceNotFoundError(
             f"{uri} is no checkpoint: those are named step-00000100.",
             next_step="name one of them, or a run; `cloze lineage` also takes an artefact, such as URI/tokens;"
             " `cloze pull URI DIRECTORY` copies an export to this machine",
         ) from None
-    base, _, run = place.rpartition("/")
-    store = open_store(base, run)
+    store = open_store(uri.parent.parent, uri.parent.name)
     if step not in store.steps():
         raise ReferenceNotFoundError(f"{uri} holds no checkpoint.")
     return CheckpointReference(store, step)
@@ -253,10 +253,9 @@ def _registered(reference: str, matched: re.Match[str], runs_dir: Path) -> Check
             f"The registry {tracking_uri(runs_dir)} has no {reference}: {error}",
             next_step=f"cloze runs --runs-dir {runs_dir}",
         ) from None
-    place = version.tags.get(CHECKPOINT_TAG) or str(version.source)
-    if "://" in place and not place.startswith("file://"):
-        return _at_uri(place)
-    directory = Path(place.removeprefix("file://"))
+    directory = as_place(version.tags.get(CHECKPOINT_TAG) or str(version.source))
+    if isinstance(directory, Uri):
+        return _at_uri(directory)
     if not (directory / checkpoints.TRAINER_FILE).is_file():
         raise ReferenceNotFoundError(f"{reference} points to {directory}, where there is no checkpoint.")
     return _in_directory(directory)

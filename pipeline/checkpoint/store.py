@@ -15,6 +15,7 @@ from cluster.artefacts.errors import (
     CorruptCheckpointError,
     StorageError,
 )
+from cluster.artefacts.places import Place, absolute, as_place
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.remote import Remote
 from pipeline.checkpoint.checkpoint import DESCRIPTION_FILES, TrainerState, read_trainer_state
@@ -47,16 +48,16 @@ def newest_state(run: RunDirectory) -> TrainerState | None:
     return None
 
 
-def open_store(place: str, name: str) -> CheckpointStore:
+def open_store(place: Place | str, name: str) -> CheckpointStore:
     """The checkpoints of the run `name` below a directory or an fsspec URI.
 
     Raises:
         MissingInputError: there is no such kind of store, or its library is not installed.
     """
-    scheme, separator, rest = place.partition("://")
-    if not separator or scheme == "file":
-        return CheckpointStore(Path(rest if separator else place).expanduser() / name)
-    remote = Remote.open(f"{place.rstrip('/')}/{name}")
+    place = absolute(as_place(place)) / name
+    if isinstance(place, Path):
+        return CheckpointStore(place)
+    remote = Remote.open(place)
     key = xxhash.xxh3_64_hexdigest(remote.uri.encode())
     return ObjectStore(cache_directory() / "checkpoints" / key, remote)
 

@@ -18,7 +18,7 @@ from cluster.artefacts.errors import (
     ReferenceNotFoundError,
 )
 from cluster.artefacts.manifest import InputEntry, Manifest, read_manifest
-from cluster.artefacts.places import Place, as_place, inner, is_below, is_uri, outer
+from cluster.artefacts.places import Place, Uri, as_place, is_below
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.storage import describe_damage, is_committed
 from cluster.copies import manifest_at
@@ -128,15 +128,15 @@ def trace(reference: str, runs_dir: Path, follow: Sequence[str] = ()) -> Node:
         ReferenceNotFoundError: there is no such thing.
     """
     named = [as_place(uri) for uri in follow]
-    if is_uri(reference):
-        named.append(outer(as_place(reference)))
+    directory = as_place(reference)
+    if isinstance(directory, Uri):
+        named.append(directory.parent)
     search = _Search(runs_dir, tuple(named))
-    if is_uri(reference):
-        place = as_place(reference)
-        manifest = search.manifest_at(place)
+    if isinstance(directory, Uri):
+        manifest = search.manifest_at(directory)
         if manifest is not None and manifest.kind != CHECKPOINT_KIND:
-            return _node(manifest, place, search)
-    directory = Path(reference)
+            return _node(manifest, directory, search)
+        directory = Path(reference)
     if (directory / CONFIG_FILE).is_file():
         return _model_node(directory, search)
     if is_committed(directory):
@@ -246,13 +246,14 @@ def _candidates(entry: InputEntry, used_by: Place, search: _Search) -> Iterator[
     """Places where an input artefact may lie: where it was, or beside its user when both were moved together."""
     with suppress(ConfigError):
         place = as_place(entry.uri)
-        yield from (place, inner(place, entry.kind))
+        yield from (place, place / entry.kind)
     if (name := entry.uri.rpartition("/")[2]) not in ("", ".", ".."):
-        yield inner(outer(used_by), name)
-    if entry.kind == CHECKPOINT_KIND and (not is_uri(entry.uri) or search.opens(entry.uri)):
+        yield used_by.parent / name
+    if entry.kind == CHECKPOINT_KIND:
         # It may be gone, or lie in a store that does not answer.
         with suppress(ClozeError):
-            yield resolve_checkpoint(entry.uri, search.runs_dir)
+            if search.opens(as_place(entry.uri)):
+                yield resolve_checkpoint(entry.uri, search.runs_dir)
 
 
 def _note(manifest: Manifest) -> str:

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from cluster.artefacts.places import is_uri
 from pipeline.engine.interface import SUB_GROUP_ELEMENTS
 from pipeline.optimizers.base import FLOAT_BYTES
 from pipeline.plan.network import ITEM_BYTES, Network
@@ -327,9 +326,9 @@ class Sharding:
         checkpoint = ranks * self.saved_bytes + whole + (whole if config.ema else 0)
         kept = kept_checkpoints(config)
         total = None if kept is None else (kept + 1) * checkpoint
-        place, free = config.checkpoint.directory or str(config.runs_dir), None
-        if not is_uri(place):
-            path = Path(place).absolute()
+        place, free = config.checkpoint.directory or config.runs_dir, None
+        if isinstance(place, Path):
+            path = place.absolute()
             while not path.exists():
                 path = path.parent
             free = shutil.disk_usage(path).free

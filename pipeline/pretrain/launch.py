@@ -11,7 +11,7 @@ from pathlib import Path
 from cluster import logs, signals
 from cluster.artefacts.credentials import tracking_environment
 from cluster.artefacts.errors import ClozeError, ResumeRefusedError, WorkersLostError
-from cluster.artefacts.places import absolute, is_uri
+from cluster.artefacts.places import absolute
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
 from cluster.failures import Retries
@@ -210,9 +210,9 @@ def settled(config: PretrainConfig) -> PretrainConfig:
     stores = tuple(store.model_copy(update={"path": absolute(store.path)}) for store in config.data.stores)
     data = config.data.model_copy(update={"stores": stores})
     place = config.checkpoint.directory
-    if place is not None and not is_uri(place):
-        place = str(Path(place).expanduser().resolve())
-    checkpoint = config.checkpoint.model_copy(update={"directory": place})
+    checkpoint = config.checkpoint.model_copy(
+        update={"directory": None if place is None else absolute(place)}
+    )
     changed = {
         "data": data,
         "runs_dir": config.runs_dir.resolve(),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cluster.artefacts.places import is_uri
+from cluster.artefacts.places import as_place
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -204,11 +204,11 @@ def _logged_model(
 def _source(client: MlflowClient, directory: str, model_id: str) -> str:
     """The `source` of a model version. A server refuses paths on its clients' machines: it gets the logged model
     instead, and the path in the tag `cloze.checkpoint`."""
-    if is_uri(directory):
+    if not isinstance(place := as_place(directory), Path):
         return directory
     if client.tracking_uri.startswith(("http://", "https://", "databricks")):
         return f"models:/{model_id}"
-    return Path(directory).resolve().as_uri()
+    return place.resolve().as_uri()
 
 
 def _create_version(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from cluster.artefacts.credentials import require_no_credentials
 from cluster.artefacts.errors import ConfigProblem
 from cluster.artefacts.places import PlaceSetting
 from data_prep.short_forms import also_written
@@ -233,7 +232,7 @@ class CheckpointConfig(Config):
     """Newest checkpoints kept besides the best one."""
     keep_every_steps: int | None = Field(default=None, gt=0)
     """Checkpoints of every so many steps are kept for good."""
-    directory: Annotated[str, AfterValidator(require_no_credentials)] | None = None
+    directory: PlaceSetting | None = None
     """A directory or fsspec URI, such as s3://bucket/checkpoints, that gets a directory per run; null keeps
     checkpoints in the run's directory. Holds no credentials."""
     asynchronous: bool = True

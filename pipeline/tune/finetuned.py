@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from cluster.artefacts.errors import ExportError, MismatchError, ReferenceNotFoundError
 from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, Manifest
-from cluster.artefacts.places import as_place, is_uri
+from cluster.artefacts.places import Uri, as_place
 from cluster.artefacts.reading import inside
 from cluster.artefacts.storage import contents_of
 from cluster.copies import local_copy, manifest_at, place_of
@@ -35,14 +35,12 @@ def split_scores(reference: str) -> tuple[Path, str | None]:
     Directories of scores have the names of checkpoints, which hold an `@` themselves. Scores at a URI are copied to
     this machine, and the directory is the copy's.
     """
-    if is_uri(reference):
-        whole = str(as_place(reference))
-        directory, _, trial = whole.rpartition("@")
-        for place, named in ((whole, None), (directory, trial or None)):
-            if is_uri(place) and (manifest := manifest_at(place)) is not None and manifest.kind == KIND:
-                return local_copy(place, kind=KIND), named
+    whole, (directory, _, trial) = as_place(reference), reference.rpartition("@")
+    if isinstance(whole, Uri):
+        for place, named in ((whole, None), (as_place(directory), trial or None)):
+            if isinstance(place, Uri) and (found := manifest_at(place)) is not None and found.kind == KIND:
+                return local_copy(place), named
         return Path(reference), None
-    whole, (directory, _, trial) = Path(reference), reference.rpartition("@")
     if directory and not is_artefact(whole, KIND) and is_artefact(Path(directory), KIND):
         return Path(directory), trial or None
     return whole, None

@@ -11,7 +11,7 @@ import typer.main
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from cluster.artefacts.places import PlaceSetting, UriSetting, as_place, folded_uri, inner, outer
+from cluster.artefacts.places import PlaceSetting, Uri, UriSetting, as_place, folded_uri
 from data_prep.config import PreparationConfig
 from pipeline.commands.verbs import app
 from pipeline.config.loading import load_config
@@ -90,8 +90,11 @@ def test_places_are_told_apart_and_joined():
     assert as_place("data/tiny") == Path("data/tiny")
     assert as_place("file:///data/tiny") == Path("/data/tiny")
     assert as_place("s3://bucket/a/") == "s3://bucket/a"
-    assert (inner("s3://b/a", "c"), outer("s3://b/a/c")) == ("s3://b/a/c", "s3://b/a")
-    assert (inner(Path("a"), "c"), outer(Path("a/c"))) == (Path("a/c"), Path("a"))
+    for place in (as_place("s3://b/a"), as_place("b/a")):
+        assert str(place / "c").endswith("b/a/c")
+        assert (place / "c").parent == place
+        assert (place.name, type(place / "c")) == ("a", type(place))
+    assert isinstance(as_place("s3://b/a"), Uri)
     assert folded_uri(Path("s3://bucket/a")) == "s3://bucket/a"
     assert folded_uri(Path("/data/s3:/a")) == folded_uri(Path("C:/a")) == ""
     setting = TypeAdapter(PlaceSetting)

@@ -105,7 +105,7 @@ def test_a_resumption_keeps_absolute_places(
     monkeypatch.setattr("pipeline.commands.train._show_end", lambda run, as_json: None)
     arguments = ["resume", str(run.path), "checkpoint.directory=ckpts", "steps=5"]
     cloze(*arguments, "--allow-changed", "steps")
-    assert run.config().checkpoint.directory == str(tmp_path / "ckpts")
+    assert run.config().checkpoint.directory == tmp_path / "ckpts"
     assert run.config().steps == 5
 
 

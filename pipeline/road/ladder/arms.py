@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, MismatchError
-from cluster.artefacts.places import Place, absolute, inner
+from cluster.artefacts.places import Place, absolute
 from cluster.copies import is_there
 from data_prep.config import PreparationConfig
 from data_prep.layout import TOKENIZER_FILE, TOKENS
@@ -131,7 +131,7 @@ class Ladder:
         chosen = self.arms[arm]
         scratch = None
         if chosen.is_random:
-            tokenizer = inner(chosen.pretrain.data.stores[0].path, TOKENIZER_FILE)
+            tokenizer = chosen.pretrain.data.stores[0].path / TOKENIZER_FILE
             scratch = ScratchConfig(model=chosen.pretrain.model, tokenizer=tokenizer)
         return chosen.finetune.model_copy(
             update={"name": f"{arm}-seed{seed}", "out": self.scores, "seeds": (seed,), "scratch": scratch}
