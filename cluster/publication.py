@@ -1,16 +1,14 @@
 """Artefacts copied to an object store, and back into directories.
 
-Each artefact is committed there by its manifest, written last. Files go several at a time; which of them have arrived
-is noted in the store, so that a copy that was killed continues from any machine, and one that is complete is confirmed
-by a few requests.
+Each artefact is committed there by its manifest, written last. Files go several at a time. Their hashes are noted in
+the store before, and a store shows files as a whole: one that has its size has arrived. So a copy that was killed
+continues from any machine, and one that is complete is confirmed by a few requests.
 """
 
 from __future__ import annotations
 
 import shutil
-import threading
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,11 +42,9 @@ from cluster.copies import fetch_files
 from cluster.progress import transfer
 
 _NOTE = "arrived.json"
-"""Beside the files in the store: the hash of every file that has arrived, by name."""
+"""Beside the files in the store: the hash of every file that was or is to be written, by name."""
 RECORD_BYTES = 1 << 26
 """Much more than any record of a shard or log of shards has; no manifest says how large they are."""
-NOTING_S = 5.0
-"""Seconds between two notes: the work that is repeated after a kill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,32 +91,33 @@ def push(directory: Path, uri: str, *, replace: bool = False, again: bool = Fals
         raise _in_the_way(uri, there, "URI")
     if there is None and not replace:
         _require_none_below(uri, sizes.keys() - {entry.path for entry in files})
-    arrived: dict[str, str] = {}
+    noted: dict[str, str] = {}
     with suppress(FileNotFoundError, ValueError, TypeError):
-        arrived = dict(orjson.loads(remote.read(_NOTE))) if _NOTE in sizes else {}
-    earlier = set(arrived) | {entry.path for entry in (there.files if there is not None else ())}
-    if again:
-        arrived = {}
-    elif is_same:
-        arrived |= {entry.path: entry.xxh3_128 for entry in manifest.files}
-    present = {
-        entry.path: entry.xxh3_128
+        noted = dict(orjson.loads(remote.read(_NOTE))) if _NOTE in sizes else {}
+    listed = {entry.path: entry.xxh3_128 for entry in there.files} if there is not None else {}
+    arrived = {} if again else noted | (listed if is_same else {})
+    missing = [
+        entry
         for entry in files
-        if sizes.get(entry.path) == entry.size_bytes and arrived.get(entry.path) == entry.xxh3_128
-    }
-    missing = [entry for entry in files if entry.path not in present]
+        if sizes.get(entry.path) != entry.size_bytes or arrived.get(entry.path) != entry.xxh3_128
+    ]
     if missing:
         open_artefact(directory)
-        if there is not None and not is_same:
+        if not is_same:
             remote.remove([MANIFEST_NAME])
-        _upload(remote, directory, missing, present)
+    # No file with another hash may have the size of one that is noted now.
+    written = {entry.path for entry in missing}
+    kept = {entry.path for entry in files} - written | ({*listed} if is_same else set())
+    remote.remove(({*noted, *listed, *written} & sizes.keys()) - kept - {MANIFEST_NAME, _NOTE})
+    if missing:
+        remote.write(_NOTE, orjson.dumps({entry.path: entry.xxh3_128 for entry in files}))
+        _upload(remote, directory, missing)
         sizes = remote.sizes()
     if wrong := [entry.path for entry in files if sizes.get(entry.path) != entry.size_bytes]:
         raise StoreError(
             f"{uri} does not hold what was written: {', '.join(wrong[:3])}.",
             next_step="find out who else writes there, and type the same command again",
         )
-    remote.remove((earlier & sizes.keys()) - {entry.path for entry in files} - {MANIFEST_NAME, _NOTE})
     data = (directory / MANIFEST_NAME).read_bytes()
     if not is_same or remote.read(MANIFEST_NAME) != data:
         remote.write(MANIFEST_NAME, data)
@@ -253,38 +250,22 @@ def _is_record(name: str) -> bool:
     )
 
 
-def _upload(
-    remote: Remote, directory: Path, entries: Sequence[FileEntry], arrived: Mapping[str, str]
-) -> None:
-    """Write files to the store, several at a time.
-
-    Args:
-        arrived: hashes, by name, of the other files of the artefact, which are there.
-    """
-    done, lock, noted = dict(arrived), threading.Lock(), time.monotonic()
-    # Before a file is overwritten, its old hash must not be noted any more.
-    remote.write(_NOTE, orjson.dumps(done))
+def _upload(remote: Remote, directory: Path, entries: Sequence[FileEntry]) -> None:
+    """Write files to the store, several at a time."""
 
     def upload(entry: FileEntry) -> None:
-        nonlocal noted
         remote.upload(entry.under(directory), entry.path)
         advance(entry.size_bytes)
-        with lock:
-            done[entry.path] = entry.xxh3_128
-            if time.monotonic() - noted > NOTING_S:
-                remote.write(_NOTE, orjson.dumps(done))
-                noted = time.monotonic()
 
     size_bytes = sum(entry.size_bytes for entry in entries)
-    with transfer(f"push {without_credentials(remote.uri)}", size_bytes) as advance:
-        with ThreadPoolExecutor(TRANSFERS) as pool:
-            running = [pool.submit(upload, entry) for entry in entries]
-            try:
-                for one in running:
-                    one.result()
-            finally:
-                pool.shutdown(cancel_futures=True)
-        remote.write(_NOTE, orjson.dumps(done))
+    shown = f"push {without_credentials(remote.uri)}"
+    with transfer(shown, size_bytes) as advance, ThreadPoolExecutor(TRANSFERS) as pool:
+        running = [pool.submit(upload, entry) for entry in entries]
+        try:
+            for one in running:
+                one.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _copied(manifest: Manifest, place: str, missing: Sequence[FileEntry]) -> Copied:

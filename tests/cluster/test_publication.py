@@ -69,18 +69,12 @@ def test_repeated_push_and_pull_copy_nothing(uri: str, tmp_path: Path, artefact:
 
 def test_push_that_was_killed_is_no_artefact_and_is_continued(uri: str, artefact: Path, proxy: Proxy):
     program = (
-        "import sys; from pathlib import Path; from cluster import publication; publication.NOTING_S = -1;"
-        " publication.push(Path(sys.argv[1]), sys.argv[2])"
+        "import sys; from pathlib import Path; from cluster.publication import push;"
+        " push(Path(sys.argv[1]), sys.argv[2])"
     )
-
-    def first_is_noted() -> bool:
-        # After an empty note.
-        noted = proxy.count("PUT", "arrived.json") >= 2 and proxy.count("PUT", "a.bin")
-        return bool(noted) and "a.bin" in str(Remote.open(uri).read("arrived.json"))
-
     with killed_at_the_second_file(proxy, "PUT") as ready:
         process = subprocess.Popen([sys.executable, "-c", program, str(artefact), uri])
-        ready(process, first_is_noted)
+        ready(process, lambda: "a.bin" in objects(uri))
     assert "a.bin" in objects(uri)
     assert not is_there(uri)
     with pytest.raises(MissingInputError):
