@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from cluster.artefacts.errors import ClozeError, ConfigError, MissingInputError
-from cluster.artefacts.places import Place, Uri
+from cluster.artefacts.places import Place, Uri, as_place
 from cluster.artefacts.signatures import refuse_unsigned
 from cluster.artefacts.storage import is_committed, open_artefact
 from cluster.copies import committed_at, local_copy
@@ -57,7 +57,7 @@ _LAYOUTS = (
 _BY_SUFFIX = MappingProxyType({".model": "SentencePiece", ".txt": "WordPiece", ".json": "tokenizer.json"})
 
 
-def find_tokenizer(path: Place) -> Published:
+def find_tokenizer(path: Place | str) -> Published:
     """The tokenizer that a place is or holds; at a URI, an artefact's.
 
     Raises:
@@ -65,6 +65,7 @@ def find_tokenizer(path: Place) -> Published:
         CorruptArtefactError: it is a file of an artefact, and was changed.
         UntrustedArtefactError: signatures are asked for, and it is no file of a signed artefact.
     """
+    path = as_place(path)
     if isinstance(path, Uri):
         copy = local_copy(committed_at(path, TOKENIZER), only=[TOKENIZER_FILE])
         return replace(_find(copy / TOKENIZER_FILE), uri=path)

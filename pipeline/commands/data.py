@@ -109,12 +109,11 @@ def stats(
     as_json: output.Json = False,
 ) -> None:
     """Documents, tokens, sentences and lengths of a token store: as a whole, per source and per language."""
-    from cluster.artefacts.places import as_place
     from data_prep.stats import describe_store
     from data_prep.token_store import TokenStore
 
     output.require_place(html)
-    opened = TokenStore.open(as_place(store), verify=False)
+    opened = TokenStore.open(store, verify=False)
     output.warn_of_damage([opened])
     found = describe_store(opened)
     if html is not None:
@@ -225,7 +224,6 @@ def find(
     Steps are exact and found without making a sample again. Exit code 23 when no document fits.
     """
     from cluster.artefacts.errors import ReferenceNotFoundError
-    from cluster.artefacts.places import as_place
     from data_prep.finding import Wanted, find_numbers
     from data_prep.token_store import TokenStore
     from pipeline.inspect.exposure import exposure_of
@@ -235,7 +233,7 @@ def find(
     wanted = Wanted(tuple(ids or ()), tuple(uris or ()), tuple(texts or ()))
     if wanted == Wanted():
         raise typer.BadParameter("name documents by --id, --uri or --text")
-    opened = [TokenStore.open(as_place(place), verify=False) for place in stores]
+    opened = [TokenStore.open(place, verify=False) for place in stores]
     output.warn_of_damage(opened)
     found = [(store, *find_numbers(store, wanted)) for store in opened]
     documents = [

@@ -212,11 +212,10 @@ def _pretrain_config(name: str, overrides: tuple[str, ...], objective: str | Non
 
 def _show_document(name: str, number: int, as_json: bool) -> None:
     from cluster.artefacts.errors import ReferenceNotFoundError
-    from cluster.artefacts.places import as_place
     from data_prep.provenance import trace_document
     from data_prep.token_store import TokenStore
 
-    store = TokenStore.open(as_place(name), verify=False)
+    store = TokenStore.open(name, verify=False)
     output.warn_of_damage([store])
     if not 0 <= number < store.num_documents:
         raise ReferenceNotFoundError(

@@ -55,10 +55,9 @@ def encode(
     """Show how a tokenizer cuts a text."""
     from tokenizers import Tokenizer
 
-    from cluster.artefacts.places import as_place
     from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 
-    loaded = Tokenizer.from_str(read_tokenizer(find_tokenizer(as_place(tokenizer))))
+    loaded = Tokenizer.from_str(read_tokenizer(find_tokenizer(tokenizer)))
     encoded = loaded.encode(text, add_special_tokens=False)
     if as_json:
         output.print_json({"ids": encoded.ids, "tokens": encoded.tokens, "offsets": encoded.offsets})
@@ -81,11 +80,10 @@ def compare(
     os.environ["RAYON_NUM_THREADS"] = "1"
     from dataclasses import asdict
 
-    from cluster.artefacts.places import as_place
     from data_prep.tokenizers.compare import fit
     from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 
-    loaded = {name: read_tokenizer(find_tokenizer(as_place(name))) for name in tokenizers}
+    loaded = {name: read_tokenizer(find_tokenizer(name)) for name in tokenizers}
     lines = _read_lines(text)
     fits = {name: asdict(fit(data, lines)) for name, data in loaded.items()}
     if as_json:
