@@ -133,10 +133,7 @@ class _Lease:
         self._mine: dict[str, Any] = {
             "token": uuid4().hex,
             "what": what,
-            "host": platform.node(),
-            "machine": this_machine(),
-            "pid": os.getpid(),
-            "started_s": born_s(psutil.Process()),
+            **this_process(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
             "count": 0,
         }
@@ -258,6 +255,16 @@ def this_machine() -> str:
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return platform.node()
+
+
+def this_process() -> dict[str, Any]:
+    """This process as others find it: `host` for people, `machine`, and `pid` and `started_s` for `find_process`."""
+    return {
+        "host": platform.node(),
+        "machine": this_machine(),
+        "pid": os.getpid(),
+        "started_s": born_s(psutil.Process()),
+    }
 
 
 def born_s(process: psutil.Process) -> float:

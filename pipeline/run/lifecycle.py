@@ -5,15 +5,12 @@ driver was killed, as any verb does that looks at the run.
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from contextlib import suppress
 
-import psutil
-
 from cluster.artefacts.credentials import refused
 from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, TakenOverError
-from cluster.artefacts.owner import born_s, this_machine
+from cluster.artefacts.owner import this_process
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.history import last_logged
@@ -27,15 +24,7 @@ SENT_ON_THE_WAY_BYTES = 1 << 20
 
 def record_launch(run: RunDirectory) -> None:
     """Record this process as the driver of the run."""
-    process = psutil.Process()
-    run.record_event(
-        Event.LAUNCHED,
-        host=platform.node(),
-        machine=this_machine(),
-        pid=process.pid,
-        started_s=born_s(process),
-        submission_id=os.environ.get(JOB_VARIABLE),
-    )
+    run.record_event(Event.LAUNCHED, **this_process(), submission_id=os.environ.get(JOB_VARIABLE))
 
 
 def record_failure(run: RunDirectory, error: BaseException) -> None:

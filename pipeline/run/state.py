@@ -25,7 +25,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cluster.artefacts.errors import StorageError
-from cluster.artefacts.owner import born_s, find_process, is_in_use, this_machine
+from cluster.artefacts.owner import find_process, is_in_use, this_machine, this_process
 from cluster.artefacts.reading import read_bytes
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
@@ -81,14 +81,7 @@ class Heartbeat:
             StorageError: the file system refuses.
         """
         self._timeout_s = timeout_s
-        process = psutil.Process()
-        self._who = {
-            "rank": rank,
-            "host": platform.node(),
-            "machine": this_machine(),
-            "pid": process.pid,
-            "started_s": born_s(process),
-        }
+        self._who = {"rank": rank, **this_process()}
         self._first_step: int | None = None
         self._parts: set[str] = set()
         """Parts that earlier steps went through."""
@@ -101,7 +94,7 @@ class Heartbeat:
             run.stacks.mkdir(exist_ok=True)
             # Kept open: a process that runs out of memory, or loses the file system, can still write.
             self._file = os.open(run.heartbeat(rank), os.O_RDWR | os.O_CREAT, 0o644)
-            self._stacks_path = run.stack_file(rank, platform.node(), process.pid)
+            self._stacks_path = run.stack_file(rank, platform.node(), os.getpid())
             # Added to: in containers, processes of all starts have one number.
             self._stacks = self._stacks_path.open("a")
             self._write(-1, "starting", timeout_s * FIRST_TIMES_AS_LONG)
