@@ -58,9 +58,8 @@ class _Cache:
 
     def __init__(self, inputs: Inputs, directory: Path) -> None:
         self._path = directory / CACHE_NAME
-        paths = [without_credentials(file.path).encode() for file in inputs.files]
-        self._paths = pa.array(paths, pa.large_binary())
-        self._versions = pa.array(map(str.encode, inputs.versions), pa.large_binary())
+        self._paths = _column([without_credentials(file.path) for file in inputs.files])
+        self._versions = _column(inputs.versions)
         self.digests = np.zeros((len(inputs), _DIGEST_BYTES), dtype=np.uint8)
         self.is_known = np.zeros(len(inputs), dtype=bool)
         self._others = _SCHEMA.empty_table()
@@ -106,6 +105,10 @@ class _Cache:
 def _call(name: str, *columns: Any, **options: Any) -> Any:
     """A function of Arrow, whose types are not declared."""
     return getattr(pc, name)(*columns, **options)
+
+
+def _column(texts: list[str]) -> pa.Array:
+    return pa.array(texts, pa.large_string()).cast(pa.large_binary())
 
 
 def _hash_pending(inputs: Inputs, pending: np.ndarray, cache: _Cache) -> None:
