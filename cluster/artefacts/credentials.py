@@ -110,8 +110,6 @@ def refused(error: object) -> bool:
 
 
 REMOVED = "***"
-_SHORTEST = 6
-"""Characters of a known secret; shorter ones are often ordinary words."""
 _LARGEST_FILE_BYTES = 1 << 20
 _WORDS = (
     r"passw(?:or)?d|passphrase|(?<![a-z])(?:pass|pwd)|secret|api[-_]?key|access[-_]?key(?:[-_]?id)?|private[-_]?key|secret[-_]?key"
@@ -121,7 +119,6 @@ _NAMED = re.compile(rf"(?:^|[-_.])(?:{_WORDS}|key|auth|login)$", re.IGNORECASE)
 """Names of variables whose values are secrets."""
 _NO_SECRETS = frozenset({"PWD", "OLDPWD"})
 _ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?([\w.-]+)\s*[=:]\s*[\"']?(.*?)[\"']?\s*$")
-_IN_URI = re.compile(r"://([^\s/?#\"'<>\\]+)@")
 _VALUE = r"""\\".{0,1000}?\\"|"(?:[^"\\]|\\.)*"|'[^']*'|(?:(?:bearer|basic|token)\s+)?[^\s"',;&)}\]\\]+"""
 _NAMED_VALUE = re.compile(rf"""((?:{_WORDS})(?:\\?["'])?\s*[:=]\s*)({_VALUE})""", re.IGNORECASE)
 _OPTION = re.compile(rf"((?<!-)--[\w-]{{0,40}}(?:{_WORDS})\s+)({_VALUE})", re.IGNORECASE)
@@ -146,7 +143,7 @@ class Redactor:
         forms = {form for secret in known for form in (secret, quote(secret, safe=""), unquote(secret))}
         # The longest first: a secret may begin with another one.
         words = sorted(
-            (form for form in forms if len(form) >= _SHORTEST), key=lambda form: (-len(form), form)
+            (form for form in forms if len(form) >= _SHORTEST_PASSWORD), key=lambda form: (-len(form), form)
         )
         self._known = re.compile("|".join(map(re.escape, words))) if words else None
         self.count = 0
@@ -204,7 +201,7 @@ def known_secrets(environment: Mapping[str, str], *directories: Path) -> set[str
     # The value after every `password` and `account`, also in a file that is not well-formed.
     words = _read(netrc).split()
     found |= {value for name, value in pairwise(words) if name in ("password", "account")}
-    return {secret for secret in found if len(secret) >= _SHORTEST}
+    return {secret for secret in found if len(secret) >= _SHORTEST_PASSWORD}
 
 
 def _of_assignments(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -215,10 +212,10 @@ def _of_assignments(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _of_uris(text: str) -> Iterator[str]:
-    for user in _IN_URI.findall(text):
+    for user in _USER.findall(text):
         # A name without a password is a token, if it is long.
-        name, _, password = user.partition(":")
-        yield password or (name if len(name) >= 16 else "")
+        name, _, password = user[:-1].partition(":")
+        yield password or (name if len(name) >= _SHORTEST_TOKEN else "")
 
 
 def _read(path: Path) -> str:

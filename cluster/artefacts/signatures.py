@@ -15,11 +15,10 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -27,6 +26,8 @@ from cluster.artefacts.errors import ConfigError, MissingInputError, UntrustedAr
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+Key = TypeVar("Key")
 
 KEY_VARIABLE = "CLOZE_SIGNING_KEY"
 """Environment variable that names the file of a private key."""
@@ -45,15 +46,6 @@ class Signature(BaseModel):
     """First digits of the SHA-256 of the raw public key."""
     value: str
     """Base64 of the 64 bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrustedKeys:
-    """Public keys by name, and the files they are from."""
-
-    directory: Path
-    keys: Mapping[str, Ed25519PublicKey]
-    files: Mapping[str, str]
 
 
 def is_signing() -> bool:
@@ -96,11 +88,11 @@ def is_vouched(contents: bytes, signature: Any) -> bool:
     except ValidationError:
         return False
     if is_trusting():
-        keys = _read_trusted(Path(os.environ[TRUST_VARIABLE])).keys
+        keys = _read_trusted()
     else:
         own = _read_private(Path(os.environ[KEY_VARIABLE])).public_key()
-        keys = {key_name(own): own}
-    return found.key in keys and _fits(keys[found.key], contents, found)
+        keys = {key_name(own): ("", own)}
+    return found.key in keys and _fits(keys[found.key][1], contents, found)
 
 
 def sign(contents: bytes) -> Signature:
@@ -113,26 +105,24 @@ def sign(contents: bytes) -> Signature:
     return Signature(key=key_name(key.public_key()), value=base64.b64encode(key.sign(contents)).decode())
 
 
-def require_trusted(place: str, contents: bytes, signature: Signature | None) -> str:
-    """Check a signature against the trusted keys, which must be named; returns the name of the key's file.
+def require_trusted(place: str, contents: bytes, signature: Signature | None) -> None:
+    """Check a signature against the trusted keys, which must be named.
 
     Raises:
         UntrustedArtefactError: it is unsigned, signed by another key, or its contents are not what was signed.
     """
-    trusted = _read_trusted(Path(os.environ[TRUST_VARIABLE]))
+    trusted = _read_trusted()
     if signature is None:
         raise _untrusted(f"{place} is not signed, and {TRUST_VARIABLE} asks for signatures.")
-    key = trusted.keys.get(signature.key)
-    if key is None:
-        known = ", ".join(sorted(trusted.files.values())) or "none"
+    if signature.key not in trusted:
+        known = ", ".join(sorted(file for file, _ in trusted.values()))
         raise _untrusted(
-            f"{place} was signed by the key {signature.key}, which is not in {trusted.directory} (there: {known})."
+            f"{place} was signed by the key {signature.key}, which is not in {os.environ[TRUST_VARIABLE]}"
+            f" (there: {known})."
         )
+    file, key = trusted[signature.key]
     if not _fits(key, contents, signature):
-        raise _untrusted(
-            f"{place} is not what {trusted.files[signature.key]} signed: it was altered afterwards."
-        )
-    return trusted.files[signature.key]
+        raise _untrusted(f"{place} is not what {file} signed: it was altered afterwards.")
 
 
 def _fits(key: Ed25519PublicKey, contents: bytes, signature: Signature) -> bool:
@@ -218,37 +208,37 @@ def _read_private(path: Path) -> Ed25519PrivateKey:
         ) from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"Others can read the private key {path}.", next_step=f"chmod 600 {path}")
-    try:
-        key = load_pem_private_key(data, password=None)
-    except (ValueError, TypeError) as error:
-        raise _no_key(path, str(error)) from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise _no_key(path, "it is of another kind")
-    return key
+    return _loaded(path, lambda: load_pem_private_key(data, password=None), Ed25519PrivateKey)
 
 
-def _read_trusted(directory: Path) -> TrustedKeys:
-    """The public keys of a directory. Read every time: a key that is removed is trusted no longer."""
+def _read_trusted() -> dict[str, tuple[str, Ed25519PublicKey]]:
+    """The trusted public keys, each with the name of its file. Read every time: a key that is removed is trusted no
+    longer."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+    directory = Path(os.environ[TRUST_VARIABLE])
     files = sorted(directory.glob(f"*{PUBLIC_SUFFIX}"))
     if not files:
         raise MissingInputError(
             f"{TRUST_VARIABLE} names {directory}, which holds no public key (*{PUBLIC_SUFFIX}).",
             next_step=f"copy the keys of those you trust there, or unset {TRUST_VARIABLE}",
         )
-    keys, names = {}, {}
+    found = {}
     for file in files:
-        try:
-            key = load_pem_public_key(file.read_bytes())
-        except (ValueError, TypeError, OSError) as error:
-            raise _no_key(file, str(error)) from None
-        if not isinstance(key, Ed25519PublicKey):
-            raise _no_key(file, "it is of another kind")
-        keys[key_name(key)] = key
-        names[key_name(key)] = file.name
-    return TrustedKeys(directory, keys, names)
+        key = _loaded(file, lambda file=file: load_pem_public_key(file.read_bytes()), Ed25519PublicKey)
+        found[key_name(key)] = (file.name, key)
+    return found
+
+
+def _loaded(path: Path, load: Callable[[], object], kind: type[Key]) -> Key:
+    try:
+        key = load()
+    except (ValueError, TypeError, OSError) as error:
+        raise _no_key(path, str(error)) from None
+    if not isinstance(key, kind):
+        raise _no_key(path, "it is of another kind")
+    return key
 
 
 def _no_key(path: Path, reason: str) -> ConfigError:
