@@ -219,12 +219,17 @@ def commit(
         StorageError: the file system refused; `staging` is left as it is.
         UntrustedArtefactError: it would not be signed, and this process itself would refuse to read it.
     """
-    require_key()
     entries = list(files) if files is not None else hash_tree(staging)
     manifest = make_manifest(kind, config=config, inputs=inputs, files=entries, stats=stats or {})
+    return commit_manifest(staging, directory, manifest)
+
+
+def commit_manifest(staging: Path, directory: Path, manifest: Manifest) -> Manifest:
+    """As `commit`, for files whose manifest is made."""
+    require_key()
     with storage_errors(directory):
         manifest = write_manifest(staging, manifest)
-    put_in_place(staging, directory, entries)
+    put_in_place(staging, directory, manifest.files)
     return manifest
 
 

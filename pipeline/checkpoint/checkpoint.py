@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,14 @@ import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from cluster.artefacts.errors import CorruptArtefactError, CorruptCheckpointError
-from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, read_manifest
+from cluster.artefacts.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    InputEntry,
+    Manifest,
+    make_manifest,
+    read_manifest,
+)
 from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import Damage, contents_of, is_committed
 from models.config import NetworkConfig
@@ -162,20 +169,18 @@ def description(state: TrainerState, model: NetworkConfig, tokenizer_json: str) 
     }
 
 
-def manifest_config(state: TrainerState) -> dict[str, Any]:
-    """The manifest's `config`: step and identity, which determine the checkpoint."""
-    return {"step": state.step, "identity": state.identity}
-
-
-def manifest_stats(state: TrainerState) -> dict[str, Any]:
-    """The manifest's `stats`: metrics, and facts about the run."""
-    run = state.model_dump(mode="json", include=set(OF_THE_RUN))
-    measured = {
+def manifest_of(
+    state: TrainerState, files: Sequence[FileEntry], inputs: Sequence[InputEntry] = ()
+) -> Manifest:
+    """The manifest of a checkpoint. Step and identity determine it; metrics and facts about the run are statistics."""
+    stats = {
         "metric": state.metric,
         "held_out": state.held_out,
         "predicted_tokens": state.predicted_tokens,
+        "run": state.model_dump(mode="json", include=set(OF_THE_RUN)),
     }
-    return measured | {"run": run}
+    config = {"step": state.step, "identity": state.identity}
+    return make_manifest(KIND, config=config, inputs=inputs, files=files, stats=stats)
 
 
 def evaluated(stats: Mapping[str, Any]) -> tuple[str, dict[str, float]]:

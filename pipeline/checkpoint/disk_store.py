@@ -10,20 +10,20 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar
 
 import xxhash
 
 from cluster.artefacts.errors import CorruptArtefactError, CorruptCheckpointError, StorageError
-from cluster.artefacts.manifest import FileEntry, InputEntry, Manifest, read_manifest, write_durably
+from cluster.artefacts.manifest import FileEntry, Manifest, read_manifest, write_durably
 from cluster.artefacts.signatures import is_signing
 from cluster.artefacts.storage import (
     Damage,
-    commit,
+    commit_manifest,
     find_damage,
     free_name,
     is_committed,
@@ -223,21 +223,16 @@ class Staging:
             return {}
         return {path.name: path.read_bytes() for path in directory.iterdir() if path.name[0] != "."}
 
-    def publish(
-        self,
-        files: Sequence[FileEntry],
-        config: Mapping[str, Any],
-        inputs: Sequence[InputEntry],
-        stats: Mapping[str, Any],
-    ) -> Manifest:
-        """Commit the checkpoint with these files; PARTS_DIRECTORY is removed.
+    def publish(self, manifest: Manifest) -> Manifest:
+        """Commit the checkpoint with the files of a manifest, which is returned signed where this process signs;
+        PARTS_DIRECTORY is removed.
 
         Raises:
             StorageError: the store refuses, or does not hold what was written.
         """
         with storage_errors(self.path):
             shutil.rmtree(self.path / PARTS_DIRECTORY, ignore_errors=True)
-        return commit(self.path, self.target, KIND, config=config, inputs=inputs, files=files, stats=stats)
+        return commit_manifest(self.path, self.target, manifest)
 
     def discard(self) -> None:
         """Delete everything of this save."""

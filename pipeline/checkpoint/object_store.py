@@ -8,19 +8,16 @@ own.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar
 
 from cluster.artefacts.errors import CorruptArtefactError, StorageError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
-    FileEntry,
-    InputEntry,
     Manifest,
-    make_manifest,
     manifest_bytes,
     signed,
 )
@@ -28,7 +25,7 @@ from cluster.artefacts.places import Uri
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.storage import Damage, damaged
 from cluster.copies import copy_directory, drop_copies, local_copy
-from pipeline.checkpoint.checkpoint import CHECKPOINT_NAME, KIND, checkpoint_name
+from pipeline.checkpoint.checkpoint import CHECKPOINT_NAME, checkpoint_name
 from pipeline.checkpoint.disk_store import (
     MARKERS_DIRECTORY,
     PARTS_DIRECTORY,
@@ -149,15 +146,8 @@ class ObjectStaging(Staging):
         directory = self._name(MARKERS_DIRECTORY)
         return {name: self.remote.read(f"{directory}/{name}") for name in self.remote.names(directory)}
 
-    def publish(
-        self,
-        files: Sequence[FileEntry],
-        config: Mapping[str, Any],
-        inputs: Sequence[InputEntry],
-        stats: Mapping[str, Any],
-    ) -> Manifest:
-        manifest = make_manifest(KIND, config=config, inputs=inputs, files=files, stats=stats)
-        known, sizes = {entry.path for entry in files}, self.remote.sizes(self.target.name)
+    def publish(self, manifest: Manifest) -> Manifest:
+        known, sizes = {entry.path for entry in manifest.files}, self.remote.sizes(self.target.name)
         self.remote.remove([f"{self.target.name}/{name}" for name in sizes if name not in known])
         if damages := _wrong_sizes(manifest, sizes):
             raise StorageError(

@@ -31,8 +31,7 @@ from pipeline.checkpoint.checkpoint import (
     MODEL_FILE,
     TrainerState,
     description,
-    manifest_config,
-    manifest_stats,
+    manifest_of,
 )
 from pipeline.checkpoint.rank_save import (
     RankSave,
@@ -230,7 +229,7 @@ class CheckpointSaver:
         for file in save.weights:
             entries.append(assemble(save, file, self.rank.world_size))
         self.before_publishing()
-        manifest = staging.publish(entries, manifest_config(state), self.inputs, manifest_stats(state))
+        manifest = staging.publish(manifest_of(state, entries, self.inputs))
         seconds = time.perf_counter() - save.began
         self._known.add(step)
         best, warning = False, ""

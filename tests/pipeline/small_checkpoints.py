@@ -12,8 +12,7 @@ from pipeline.checkpoint.checkpoint import (
     MODEL_FILE,
     TrainerState,
     description,
-    manifest_config,
-    manifest_stats,
+    manifest_of,
 )
 from pipeline.checkpoint.store import CheckpointStore
 
@@ -61,4 +60,4 @@ def write_files(
         entries.append(stream.entry(name))
     staging.mark("rank-00001.done", b"[]")
     if publish:
-        staging.publish(entries, manifest_config(state), inputs, manifest_stats(state))
+        staging.publish(manifest_of(state, entries, inputs))
