@@ -6,6 +6,7 @@ nothing that varies between two correct runs (places, times, hosts, worker count
 
 from __future__ import annotations
 
+import operator
 import os
 import platform
 import subprocess
@@ -24,10 +25,10 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Field,
     NonNegativeInt,
     ValidationError,
     field_validator,
-    model_serializer,
 )
 from pydantic.dataclasses import dataclass
 
@@ -68,20 +69,8 @@ class FileEntry:
     xxh3_128: str
     rows: int | None = None
     tokens: int | None = None
-    sha256: str | None = None
+    sha256: str | None = Field(default=None, exclude_if=operator.not_)
     """In signed manifests only."""
-
-    @model_serializer
-    def plain(self) -> dict[str, Any]:
-        """The entry as JSON-like data; without a SHA-256 where there is none."""
-        found = {
-            "path": self.path,
-            "size_bytes": self.size_bytes,
-            "xxh3_128": self.xxh3_128,
-            "rows": self.rows,
-            "tokens": self.tokens,
-        }
-        return found if self.sha256 is None else found | {"sha256": self.sha256}
 
     def under(self, directory: Path) -> Path:
         """Path of the file if the artefact is in `directory`.
@@ -115,7 +104,7 @@ class Manifest(_Frozen):
     stats: dict[str, Any]
     created_by: CreatedBy
     fingerprint: str
-    signature: Signature | None = None
+    signature: Signature | None = Field(default=None, exclude_if=operator.not_)
     """Signature of all the above; None in an unsigned manifest."""
 
     @field_validator("kind")
@@ -268,7 +257,7 @@ def signed(manifest: Manifest, digest: Callable[[FileEntry], str]) -> Manifest:
 
 def signed_bytes(manifest: Manifest) -> bytes:
     """The bytes that a signature is of: canonical JSON of everything but the signature."""
-    return _canonical(_plain(manifest.model_copy(update={"signature": None})))
+    return _canonical(manifest.model_copy(update={"signature": None}).model_dump(mode="json"))
 
 
 def sha256_if_signing(path: Path) -> str | None:
@@ -350,12 +339,7 @@ def parse_manifest(data: bytes, place: str, *, anyone: bool = False) -> Manifest
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The contents of `manifest.json`, with a checksum."""
-    return orjson.dumps(seal(_plain(manifest)), option=orjson.OPT_INDENT_2)
-
-
-def _plain(manifest: Manifest) -> dict[str, Any]:
-    """JSON-like data; without a signature where there is none."""
-    return manifest.model_dump(mode="json", exclude=None if manifest.signature else {"signature"})
+    return orjson.dumps(seal(manifest.model_dump(mode="json")), option=orjson.OPT_INDENT_2)
 
 
 @cache

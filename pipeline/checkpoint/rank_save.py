@@ -157,8 +157,7 @@ def write_rank_files(save: RankSave, rank: int) -> None:
                 begun.append(_slices_path(file, rank))
                 with save.staging.create(_slices_path(file, rank)) as stream:
                     write_slices(stream, slices)
-            entries = [entry.plain() for entry in save.entries]
-            save.staging.mark(_done(rank), orjson.dumps(entries))
+            save.staging.mark(_done(rank), orjson.dumps(save.entries))
     except Exception as error:
         save.error = error
         with suppress(Exception):
