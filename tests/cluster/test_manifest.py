@@ -174,13 +174,13 @@ def test_a_manifest_that_another_machine_replaces_is_opened_again(tmp_path, monk
 
 MANY = [InputEntry(kind="tokens", uri="s3://other/tokens", fingerprint="f")] + [
     InputEntry(kind="source-file", uri=f"/texts/ä-{number}.jsonl", fingerprint=f"{number:032x}")
-    for number in range(40_000)
+    for number in range(300)
 ]
 
 
 @pytest.fixture(scope="module")
 def many() -> Manifest:
-    """A manifest of very many inputs."""
+    """A manifest of many inputs."""
     return make(inputs=MANY)
 
 
@@ -198,10 +198,10 @@ def test_a_manifest_of_many_inputs_has_the_bytes_of_orjson_and_comes_back(tmp_pa
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b"%032x" % 30_000, b"%032x" % 1),
-        (b'-30000.jsonl"', b'-30000.json"'),
-        (b'"uri": "/texts/\xc3\xa4-30000', b'"url": "/texts/\xc3\xa4-30000'),
-        (b"-30000.jsonl", b"-30000\x00jsonl"),
+        (b"%032x" % 200, b"%032x" % 1),
+        (b'-200.jsonl"', b'-200.json"'),
+        (b'"uri": "/texts/\xc3\xa4-200', b'"url": "/texts/\xc3\xa4-200'),
+        (b"-200.jsonl", b"-200\x00jsonl"),
     ],
 )
 def test_altered_inputs_are_noticed_among_many(many: Manifest, old: bytes, new: bytes):
@@ -211,16 +211,11 @@ def test_altered_inputs_are_noticed_among_many(many: Manifest, old: bytes, new: 
         parse_manifest(data.replace(old, new), "m")
 
 
-def test_of_equal_names_in_a_manifest_the_last_one_counts_as_in_json(many: Manifest):
-    data = manifest_bytes(many).replace(b'  "inputs": [', b'  "inputs": [],\n  "inputs": [')
-    assert parse_manifest(data, "m").inputs == many.inputs
-
-
 def test_a_wrong_input_among_many_is_named(many: Manifest):
     plain = many.model_dump(mode="json", exclude={"signature"})
-    plain["inputs"][30_000]["fingerprint"] = 3
+    plain["inputs"][200]["fingerprint"] = 3
     data = orjson.dumps(seal(plain), option=orjson.OPT_INDENT_2)
-    with pytest.raises(CorruptArtefactError, match=r"inputs\.30000\.fingerprint"):
+    with pytest.raises(CorruptArtefactError, match=r"inputs\.200\.fingerprint"):
         parse_manifest(data, "m")
 
 
