@@ -10,6 +10,8 @@ or has lost the file system. Clocks of machines are never compared.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import platform
 import sys
@@ -27,7 +29,6 @@ import orjson
 import psutil
 
 from cluster.artefacts.errors import InUseError
-from cluster.artefacts.file_locks import lock
 from cluster.artefacts.storage import storage_errors
 
 
@@ -79,6 +80,38 @@ _WATCHING_S = 0.5
 _LEASE_BYTES = 1024
 _LOOKING_S = 0.14
 """Seconds to wait for processes that only look whether a directory is in use, which takes them microseconds."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
+_LOOK_S = 0.02
+
+
+def lock(descriptor: int, *, shared: bool = False, wait_s: float | None = None) -> bool:
+    """Lock an open file (`flock`) until it is closed; the kernel unlocks it when the process ends, however that ends.
+
+    Returns False on a file system without locks (Lustre without `-o flock`, some of NFS), where no other process can
+    have it either.
+
+    Args:
+        shared: with others that share it.
+        wait_s: longest time to wait for other processes; None waits for ever.
+
+    Raises:
+        BlockingIOError: another process holds it after that time.
+    """
+    mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    deadline = None if wait_s is None else time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, mode if deadline is None else mode | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return False
+            if error.errno not in _HELD:
+                raise
+            if deadline is None or time.monotonic() >= deadline:
+                raise BlockingIOError(*error.args) from None
+        time.sleep(_LOOK_S)
 
 
 @contextmanager

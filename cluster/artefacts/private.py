@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cluster.artefacts.errors import StorageError
-from cluster.artefacts.file_locks import lock
+from cluster.artefacts.owner import lock
 
 CACHE_VARIABLE = "CLOZE_CACHE"
 """Environment variable that names the directory for copies; ~/.cache/cloze where it is not set."""

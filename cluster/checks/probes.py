@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from cluster.artefacts.errors import ClozeError
-from cluster.artefacts.file_locks import lock
 from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.owner import lock
 from cluster.artefacts.storage import commit, open_artefact
 from cluster.checks.machine import Check, Places, check_machine, existing_place
 

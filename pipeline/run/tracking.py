@@ -26,7 +26,7 @@ from cluster.artefacts.credentials import (
     without_credentials,
 )
 from cluster.artefacts.errors import TrackingUnreachableError
-from cluster.artefacts.file_locks import lock
+from cluster.artefacts.owner import lock
 from cluster.artefacts.storage import storage_errors
 from pipeline.config.loading import flatten
 from pipeline.run.history import environment, source_tags, without_secrets

@@ -26,8 +26,8 @@ import numpy as np
 import orjson
 
 from cluster.artefacts.errors import ClozeError, ConfigError
-from cluster.artefacts.file_locks import lock
 from cluster.artefacts.manifest import hash_json, seal_signed, unseal_signed, write_durably
+from cluster.artefacts.owner import lock
 from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import commit, is_committed, open_artefact, staging_directory
 from pipeline.samples import digest_of

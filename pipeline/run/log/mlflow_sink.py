@@ -19,8 +19,8 @@ from typing import Any
 import orjson
 
 from cluster.artefacts.credentials import connection_uri
-from cluster.artefacts.file_locks import lock
 from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.owner import lock
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.log.lines import METRIC_PREFIXES, LogKind, entries_from, key_of, log_size, numbers_of
