@@ -16,7 +16,7 @@ def test_ranks_outlast_their_groups_timeout_while_one_verifies_a_checkpoint() ->
 
 
 def work() -> str:
-    time.sleep(5)
+    time.sleep(3)
     return "verified"
 
 

@@ -78,7 +78,9 @@ def test_ids_are_those_of_tiktoken_on_characters_of_all_planes(encoders, oracle)
     characters = [chr(number) for number in range(0x110000) if not 0xD800 <= number < 0xE000]
     for start in range(0, len(characters), 1 << 16):
         # Between a letter, a space and a figure, each character shows which class it belongs to.
-        text = "".join(f"a{each} {each}1" for each in characters[start : start + (1 << 16)][::13])
+        # The planes behind the third hold hardly any, and the encoder is tried with each before it is used.
+        step = 13 if start < 3 << 16 else 389
+        text = "".join(f"a{each} {each}1" for each in characters[start : start + (1 << 16)][::step])
         assert encode(encoders[1], text).tolist() == oracle.encode_ordinary(text)
 
 
