@@ -115,5 +115,5 @@ def hash_words(texts: pa.StringArray, *, fold_digits: bool = False) -> Ragged:
 
     words = split_joined(*join_texts(texts), fold_digits=fold_digits)
     hashes = np.empty(words.num_words, dtype=np.uint64)
-    hash_runs(words.codes, words.starts, hashes)
+    hash_runs(words.codes, words.starts[:-1], words.starts[1:], hashes)
     return Ragged(mix(hashes), words.first_words)

@@ -24,6 +24,8 @@ BULLETS = ("•", "‣", "◦", "▪", "●", "-", "–", "*")
 """Appendix A.1.1 mentions bullet points without listing them."""
 _LAST_LETTER = 0x40000
 """Characters beyond are no letters."""
+_SPACE, _LETTER = 1, 2
+"""Kinds of characters; others are 0."""
 
 
 class GopherQualityConfig(FilterConfig):
@@ -108,17 +110,18 @@ def _occurs(word: str, points: np.ndarray, found: Words) -> bool:
 
 def letter_runs(points: np.ndarray) -> tuple[int, int]:
     """(Runs of characters other than white space, such runs that hold a letter)."""
-    kinds = _kinds()[np.minimum(points, _LAST_LETTER)]
-    is_inside = np.concatenate([[False], kinds != 1])
-    run = np.cumsum(is_inside[1:] & ~is_inside[:-1])
-    return int(run[-1]) if len(run) else 0, int(np.count_nonzero(np.diff(run[kinds == 2], prepend=0)))
+    kinds = _kinds().take(points, mode="clip")
+    is_space = kinds == _SPACE
+    starts = np.flatnonzero(~is_space & np.append(True, is_space)[:-1])
+    most = np.maximum.reduceat(kinds, starts) if len(starts) else starts
+    return len(starts), int(np.count_nonzero(most == _LETTER))
 
 
 @cache
 def _kinds() -> np.ndarray:
-    """[code points] uint8: 1 for white space, 2 for letters, 0 for all else."""
+    """[code points] uint8: whether each is white space, a letter, or neither, as those beyond are."""
     kinds = np.zeros(_LAST_LETTER + 1, np.uint8)
-    for kind, pattern in enumerate((r"\s+", r"[^\W\d_]+"), start=1):
+    for kind, pattern in ((_SPACE, r"\s+"), (_LETTER, r"[^\W\d_]+")):
         for match in re.finditer(pattern, "".join(map(chr, range(_LAST_LETTER)))):
             kinds[slice(*match.span())] = kind
     return kinds

@@ -99,11 +99,9 @@ def number_words(text: str) -> tuple[np.ndarray, np.ndarray]:
     from data_prep.text.word_kernel import hash_runs
 
     found = word_spans(text)
-    sizes = found.ends - found.places
-    before = np.concatenate([[0], np.cumsum(sizes)])
-    places = np.arange(before[-1]) + np.repeat(found.places - before[:-1], sizes)
     hashes = np.empty(found.num_words, dtype=np.uint64)
-    hash_runs(code_points(text)[places], before, hashes)
+    hash_runs(code_points(text), found.places, found.ends, hashes)
+    before = np.concatenate([[0], np.cumsum(found.ends - found.places)])
     return np.unique(hashes, return_inverse=True)[1], before
 
 

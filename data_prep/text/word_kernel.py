@@ -119,11 +119,11 @@ def split_points(
 
 
 @njit(cache=True, nogil=True)
-def hash_runs(codes: np.ndarray, starts: np.ndarray, hashes: np.ndarray) -> None:
-    """Fill in a uint64 hash of each run of uint32 codes, from `starts[i]` to before `starts[i + 1]`."""
+def hash_runs(codes: np.ndarray, starts: np.ndarray, ends: np.ndarray, hashes: np.ndarray) -> None:
+    """Fill in a uint64 hash of each run of uint32 codes, from `starts[i]` to before `ends[i]`."""
     for run in range(len(hashes)):
         value = _GOLDEN
-        for place in range(starts[run], starts[run + 1]):
+        for place in range(starts[run], ends[run]):
             value = (value ^ np.uint64(codes[place])) * _GOLDEN
             value ^= value >> np.uint64(29)
         hashes[run] = value
