@@ -256,7 +256,11 @@ def test_a_log_reads_the_same_in_both_directions(
         assert list(entries_backwards(run))[::-1] == read_new(run)[0]
 
 
-def test_the_last_status_is_set_after_everything_else_arrived(run: RunDirectory, tmp_path: Path):
+def test_the_last_status_is_set_after_everything_else_arrived(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # As in the process that sends.
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     tracked = start_run("test", "status", config={}, tags={}, runs_dir=tmp_path / "runs")
     write_losses(run, "loss", range(1, 2))
     want_status(run, "KILLED")
