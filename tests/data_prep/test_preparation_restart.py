@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import ray
 
 from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.runtime import ray_runtime
@@ -40,13 +41,14 @@ NUM_KEPT_SHARDS = 3
 @pytest.fixture(scope="module")
 def one_worker(finished, configure, tmp_path_factory):
     """The fingerprint of a preparation with one worker, made when that with two is finished."""
+    assert not ray.is_initialized(), "the cluster of three workers is there already"
     with ray_runtime("local", num_cpus=1):
         return prepare(configure(tmp_path_factory.mktemp("one") / "out")).fingerprint
 
 
 @pytest.fixture(scope="module")
-def three_workers(one_worker):
-    """A cluster of three workers, started after the others are gone."""
+def three_workers(finished):
+    """A cluster of three workers, started after that of two is gone."""
     with ray_runtime("local", num_cpus=3):
         yield
 
