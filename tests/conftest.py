@@ -210,7 +210,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is imported by now out of every later search for garbage: half a second each, and tests make many."""
+    _leave_out_of_searches()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        _leave_out_of_searches()
+
+
+def _leave_out_of_searches() -> None:
+    """Leave what is there by now (modules, and what they and pytest keep) out of every later search for garbage: half a
+    second each, and every training makes some."""
     gc.collect()
     gc.freeze()
 
