@@ -203,13 +203,13 @@ def build_blocks(
     state = np.zeros(1, _STATE)[0]
     while place < len(tokens):
         token = tokens[place]
-        value = np.int64(token.value)
+        value = int(token.value)
         what, own = value & 7, value >> KIND_BITS & 15
         kind = block_kinds[num_kinds - 1]
         row_kind = 0 if kind == KIND_OF_ROW else kind
         place += 1
         if token.kind == START:
-            element, role = NO_ELEMENT, np.int64(token.role)
+            element, role = NO_ELEMENT, int(token.role)
             if what in (INLINE, LINK):
                 links += what == LINK
                 if role == _HIDDEN:
@@ -239,8 +239,8 @@ def build_blocks(
                 until = place
                 while tokens[until].kind == TEXT:
                     until += 1
-                first = np.int64(tokens[place].first) if until > place else 0
-                end = np.int64(tokens[until - 1].end) if until > place else 0
+                first = int(tokens[place].first) if until > place else 0
+                end = int(tokens[until - 1].end) if until > place else 0
                 is_leaf = tokens[until].kind != START
                 is_named = not is_leaf or (token.flags & HAS_ATTRIBUTES) != 0
                 is_hidden = (
@@ -281,7 +281,7 @@ def build_blocks(
                 return -1, 0, 0, 0
         else:
             depth -= 1
-            element = opened[depth]
+            element = int(opened[depth])
             if element != NO_ELEMENT:
                 if what != CELL:
                     if state.pieces:
@@ -302,7 +302,7 @@ def build_blocks(
         while until < len(tokens) and tokens[until].kind == TEXT:
             until += 1
         if until > place:
-            first, end = np.int64(tokens[place].first), np.int64(tokens[until - 1].end)
+            first, end = int(tokens[place].first), int(tokens[until - 1].end)
             _read_run(texts, first, end, state, out, kind, pre > 0, links > 0)
             place = until
     kind = block_kinds[num_kinds - 1]

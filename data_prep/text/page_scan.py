@@ -413,9 +413,10 @@ def scan_markup(
                     level = depth - 1
                     while level >= 0:
                         if opened[level] >= 0:
-                            if tokens[opened[level]].flags & HAS_PROSE:
+                            around = tokens[int(opened[level])]
+                            if around.flags & HAS_PROSE:
                                 break
-                            tokens[opened[level]].flags |= HAS_PROSE
+                            around.flags |= HAS_PROSE
                         level -= 1
             continue
         is_end = data[place + 1] == 47
@@ -486,7 +487,7 @@ def scan_markup(
             unseen -= what in (REMOVED, UNSEEN)
             if opened[depth] >= 0:
                 tokens[count].kind, tokens[count].value = END, value
-                tokens[opened[depth]].other = count
+                tokens[int(opened[depth])].other = count
                 count += 1
     return count, title
 
