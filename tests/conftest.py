@@ -250,6 +250,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _copied_tracking_stores() -> Iterator[None]:
+    """Where any test file needs MLflow, no test waits for the tables of a new store."""
+    if "mlflow" not in sys.modules:
+        yield
+        return
+    from tests.tracking_stores import copied_stores
+
+    with copied_stores():
+        yield
+
+
 @pytest.fixture(scope="session")
 def corpora() -> Path:
     """The folder of real corpora named by CLOZE_DATA."""
