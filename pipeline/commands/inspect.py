@@ -114,7 +114,7 @@ def _show_step(
     runs_dir: Path,
     as_json: bool,
 ) -> None:
-    from pipeline.inspect.run_lineage import described
+    from pipeline.inspect.facts import described
     from pipeline.inspect.step import inspect_step, rebuild_data_step, rebuild_step
     from pipeline.run.directory import find_run
 
@@ -370,8 +370,8 @@ def _files_in_short(node: Node, *, listed: bool) -> Iterator[str]:
 def _facts(node: Node) -> Iterator[str]:
     """The facts that people read of a node: the course of a run or up to a checkpoint; documents by source."""
     from pipeline.checkpoint.checkpoint import KIND
+    from pipeline.inspect.facts import described
     from pipeline.inspect.lineage import MODEL_KIND, RUN_KIND
-    from pipeline.inspect.run_lineage import described
 
     if node.kind in (RUN_KIND, KIND, MODEL_KIND):
         yield from described(node.facts)

@@ -27,12 +27,14 @@ from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.hub import CONFIG_FILE
 from pipeline.checkpoint.pretrained import is_export
 from pipeline.checkpoint.references import resolve_checkpoint
-from pipeline.inspect.model_directory import (
+from pipeline.inspect.facts import (
+    checkpoint_facts,
+    created_facts,
     describe_model_directory,
     find_model_directory,
     hash_weights,
+    run_facts,
 )
-from pipeline.inspect.run_lineage import checkpoint_facts, created_facts, run_facts
 from pipeline.run.directory import RunDirectory, find_run
 from pipeline.run.history import StoredSettings
 from pipeline.run.lifecycle import reconcile

@@ -17,14 +17,13 @@ import numpy as np
 from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import newest_state
+from pipeline.inspect.facts import attempt_facts
 from pipeline.inspect.lineage import Whereabouts, find_documents
-from pipeline.inspect.run_lineage import attempt_facts
 from pipeline.inspect.sample import InspectedPiece, LocatedSlice, SampleReader, documents_of, located
 from pipeline.objectives.base import Batch
-from pipeline.run import history as run_history
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import CONFIG_FILE, RunDirectory
-from pipeline.run.history import Attempt
+from pipeline.run.history import Attempt, list_attempts, logged
 from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from pipeline.samples.dataset import SampleOrigin, TokenDataset
@@ -169,7 +168,8 @@ def rebuild_data_step(run: RunDirectory, data_step: int, overrides: Sequence[str
 def _rebuild(
     run: RunDirectory, step: int, data_step: int, ledger: SkipLedger, overrides: Sequence[str]
 ) -> RebuiltStep:
-    attempts = run_history.attempts_at(run_history.list_attempts(run.events()), step)
+    # Those that began before the step may have made it; the last of them counts.
+    attempts = [one for one in list_attempts(run.events()) if one.first_step < step]
     config = run.config(overrides, attempts[-1].config_file if attempts else CONFIG_FILE)
     if step > config.num_steps:
         raise ReferenceNotFoundError(
@@ -183,7 +183,7 @@ def _rebuild(
         spike=spike,
         skipped=tuple(entry for entry in ledger.entries if entry.data_step < data_step),
         attempts=tuple(attempts),
-        metrics=None if spike else run_history.logged(run, step),
+        metrics=None if spike else logged(run, step),
         config=config,
         inputs=open_inputs(config, verify=False, resolve=resolve_model),
     )

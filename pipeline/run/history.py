@@ -219,11 +219,6 @@ def tokens_by_step(run: RunDirectory, settings: StoredSettings | None = None) ->
     return tokens
 
 
-def attempts_at(attempts: Sequence[Attempt], step: int) -> list[Attempt]:
-    """The attempts that began before a step and may have made it, oldest first; the last of them counts."""
-    return [attempt for attempt in attempts if attempt.first_step < step]
-
-
 def logged(run: RunDirectory, step: int) -> dict[str, Any] | None:
     """The logged metrics of a step; None before it was made."""
     for entry in entries_backwards(run, b'"step":%d,' % step):
