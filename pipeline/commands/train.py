@@ -40,12 +40,12 @@ def pretrain(
         typer.echo(f"An earlier attempt of job {job} began {begun.path.name}.", err=True)
         resume(str(begun.path), overrides, as_json=as_json)
         return
-    run = begin(settings, submission_id=job, created=_announce)
+    run = begin(
+        settings,
+        submission_id=job,
+        created=lambda run: typer.echo(f"run {run.path.name}  (MLflow run {run.info.run_id})", err=True),
+    )
     _show_end(run, as_json)
-
-
-def _announce(run: RunDirectory) -> None:
-    typer.echo(f"run {run.path.name}  (MLflow run {run.info.run_id})", err=True)
 
 
 def resume(

@@ -105,16 +105,6 @@ def assemble_rows(
     )
 
 
-def used_columns(lengths: np.ndarray, rows: np.ndarray) -> int:
-    """Columns that the longest row needs, at least 1.
-
-    Args:
-        lengths: [pieces] int64.
-        rows: [pieces] int64 row of each piece.
-    """
-    return int(np.bincount(rows, weights=lengths, minlength=1).max(initial=1))
-
-
 def _width(usual: int, used: np.ndarray) -> int:
     """The usual width, or the next multiple of `WIDENING` above it that holds every row."""
     return usual + max(0, -(-(int(used.max()) - usual) // WIDENING)) * WIDENING

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.objectives.base import Batch
-from pipeline.objectives.encoder_decoder import Denoising, TextPairs, assemble_rows, used_columns
+from pipeline.objectives.encoder_decoder import Denoising, TextPairs, assemble_rows
 from pipeline.objectives.kernels.span_noise import (
     Denoisers,
     SpanTokens,
@@ -126,7 +126,8 @@ def corrupt_spans(
 
 
 def _tight(most: int, lengths: np.ndarray, pairs: TextPairs) -> int:
-    return min(most, -(-used_columns(lengths, pairs.rows) // TIGHT) * TIGHT)
+    longest_row = int(np.bincount(pairs.rows, weights=lengths, minlength=1).max(initial=1))
+    return min(most, -(-longest_row // TIGHT) * TIGHT)
 
 
 def longest(denoisers: Denoisers, number: int, raw: int) -> tuple[int, int]:

@@ -80,7 +80,11 @@ def duration_of(
     steps: int | None = config.num_steps
     if config.num_steps >= UNBOUNDED_STEPS:
         assert limit is not None
-        steps = None if rate is None else _steps_within(config, network, rate * limit)
+        steps = None
+        if rate is not None:
+            # The most steps that the operations of that time suffice for.
+            beyond = bisect_right(range(1 << 50), rate * limit, key=partial(operations, config, network))
+            steps = max(beyond - 1, 1)
     flops = None if steps is None else operations(config, network, steps)
     unlimited = None if rate is None or flops is None else flops / rate / 3600
     hours = unlimited
@@ -117,11 +121,6 @@ def _stretches(config: PretrainConfig, steps: int) -> Iterator[tuple[int, int, P
         first += phase.steps
     if first < steps:
         yield first, steps, rest
-
-
-def _steps_within(config: PretrainConfig, network: Network, flops: float) -> int:
-    """The most steps that `flops` operations suffice for, at least 1."""
-    return max(bisect_right(range(1 << 50), flops, key=partial(operations, config, network)) - 1, 1)
 
 
 def measured(config: PretrainConfig, gpu: Gpu) -> Speed | None:
