@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -126,21 +125,9 @@ def stats(
         print_stats(found)
 
 
-class Publisher(StrEnum):
-    """Publishers of corpora."""
-
-    wikipedia = "wikipedia"
-    commoncrawl = "commoncrawl"
-    gutenberg = "gutenberg"
-
-
-class Archive(StrEnum):
-    """Kinds of Common Crawl's files."""
-
-    warc = "warc"
-    wet = "wet"
-
-
+Publisher = Literal["wikipedia", "commoncrawl", "gutenberg"]
+Archive = Literal["warc", "wet"]
+"""Kinds of Common Crawl's files."""
 _WHAT = "Wikipedia, Gutenberg: a language, such as en. Common Crawl: CC-MAIN-YYYY-WW or CC-NEWS-YYYY-MM."
 _SHOWN_FILES = 20
 
@@ -152,7 +139,7 @@ def download(
     date: Annotated[str, typer.Option(help="Wikipedia: YYYYMMDD, or the newest finished dump.")] = "latest",
     archive: Annotated[
         Archive, typer.Option(help="Common Crawl: pages as they were sent, or their plain text.")
-    ] = Archive.warc,
+    ] = "warc",
     match: Annotated[str, typer.Option(help="Shell pattern that the names of files must match.")] = "*",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first files of the list.")] = None,
     base_url: Annotated[str | None, typer.Option(help="A mirror in place of the usual server.")] = None,
@@ -170,14 +157,14 @@ def download(
     from data_prep.download.publishers import choose, list_files
 
     http = Http(Politeness(contact=contact, connections=connections, attempts=attempts))
-    listed = list_files(http, publisher.value, what, base_url, date=date, archive=archive.value)
+    listed = list_files(http, publisher, what, base_url, date=date, archive=archive)
     files = choose(listed, match, limit)
     if dry_run:
         if as_json:
             output.print_json([asdict(file) for file in files])
             return
         rows = [[file.name, file.size_bytes, file.algorithm] for file in files[:_SHOWN_FILES]]
-        title = f"{publisher.value} {what}: what would be fetched"
+        title = f"{publisher} {what}: what would be fetched"
         output.print_table(title, ("file", "bytes", "checksum"), rows)
         if len(files) > _SHOWN_FILES:
             typer.echo(f"... and {len(files) - _SHOWN_FILES:,} more")
@@ -196,7 +183,7 @@ def download(
     }
     if found.missing:
         summary["listed but not there"] = len(found.missing)
-    output.print_mapping(f"{publisher.value} {what} in {out}", summary)
+    output.print_mapping(f"{publisher} {what} in {out}", summary)
 
 
 def find(
