@@ -61,6 +61,7 @@ class MaskingObjective(EncoderObjective):
     `models.heads.PairHead`.
     """
 
+    rate: float
     mask_share: float
     random_share: float
     pairs: Relation | None = None
