@@ -130,9 +130,9 @@ def count_trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     trained: list[int] = []
     original = runner.train
 
-    def train(accelerator, model, task, settings, seed, **others):
+    def train(accelerator, model, task, settings, seed, state_file, **others):
         trained.append(seed)
-        return original(accelerator, model, task, settings, seed, **others)
+        return original(accelerator, model, task, settings, seed, state_file, **others)
 
     monkeypatch.setattr(runner, "train", train)
     return trained
