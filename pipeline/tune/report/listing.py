@@ -51,7 +51,7 @@ def list_scores(root: Place) -> list[Listed]:
     if isinstance(root, Path):
         places = [(path, str(path.relative_to(root))) for path in find_artefacts(root)]
     else:
-        places = [(f"{root}/{name}".rstrip("/"), name or ".") for name in find_published(root)]
+        places = [(root / name if name else root, name or ".") for name in find_published(root)]
     found = [listed for place, name in places if (listed := _listed(place, name)) is not None]
     return sorted(sorted(found, key=lambda each: each.name), key=lambda each: each.time, reverse=True)
 
