@@ -1,7 +1,9 @@
 """Language identification."""
 
+import copy
 import random
 import sys
+from collections.abc import Iterator
 
 import pytest
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -26,6 +28,15 @@ DANISH = (
 )
 EN_FR = {"allowed": ["en", "fr"]}
 SURE = {"min_probability": 0.9}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """Each filter gets a copy of a model that is read once: that takes half a second, and there are many filters."""
+    model = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LanguageIdentifier, "from_model_file", lambda *_, **__: copy.copy(model))
+        yield
 
 
 @pytest.mark.parametrize(
