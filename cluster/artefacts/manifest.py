@@ -268,11 +268,16 @@ def sha256_if_signing(path: Path) -> str | None:
 def write_durably(path: Path, data: bytes) -> None:
     """Replace `path` by `data` in one step that survives a crash: readers see the old bytes or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        # What is left of it would become a file of the artefact at the next attempt.
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_manifest(directory: Path, *, anyone: bool = False) -> Manifest:
