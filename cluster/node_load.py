@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import psutil
 
-_CGROUP = Path("/sys/fs/cgroup")
+CGROUP = Path("/sys/fs/cgroup")
 """Directory of control groups, version 2."""
 
 
@@ -31,7 +31,7 @@ def memory() -> Memory:
 def _bytes(name: str) -> int | None:
     """A number of this container's memory controller; None where there is no limit."""
     try:
-        text = (_CGROUP / name).read_text().strip()
+        text = (CGROUP / name).read_text().strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None

@@ -16,7 +16,7 @@ from cluster import signals
 from cluster.artefacts.errors import ClusterUnreachableError, PreemptedError
 from cluster.artefacts.private import RAY_NAME, private_directory
 from cluster.connecting import connect_to_cluster, host_and_port, named_exactly, tcp_answers
-from cluster.failures import result_of
+from cluster.failures import TASK_RETRIES, result_of
 from cluster.node_watch import cluster_watched
 from cluster.progress import announce
 from cluster.ray_internals import loopback_only, own_signal_handlers, shut_down
@@ -238,6 +238,22 @@ def in_flight(
         # Tasks end with a program that a signal ends; Ray may abort it where one is cancelled as it ends by itself.
         for reference in () if signals.received() else running:
             ray.cancel(reference)
+
+
+def run_tasks(
+    function: Callable[..., Any],
+    items: Iterable[Item],
+    arguments: Callable[[Item], tuple[Any, ...]],
+    who: Callable[[Item], str],
+    *,
+    num_cpus: float = 1.0,
+) -> Iterator[tuple[Item, Any]]:
+    """Run `function(*arguments(item))` in a Ray task for every item, `tasks_in_flight` at a time, and yield and raise
+    as `in_flight` does."""
+    import ray
+
+    remote = ray.remote(num_cpus=num_cpus, max_retries=TASK_RETRIES)(function)
+    return in_flight(lambda item: remote.remote(*arguments(item)), items, tasks_in_flight(), who)
 
 
 def tasks_in_flight() -> int:

@@ -33,7 +33,7 @@ from cluster.artefacts.shard_records import (
 from cluster.artefacts.storage import storage_errors
 from cluster.failures import TASK_RETRIES, result_of
 from cluster.progress import progress
-from cluster.runtime import in_flight, node_cpus, require_ray, tasks_in_flight
+from cluster.runtime import node_cpus, require_ray, run_tasks, tasks_in_flight
 
 TINY_BYTES = 64 * 1024
 """Shards with at most this input are tiny: a task takes several, because starting one would cost the driver more than
@@ -158,21 +158,18 @@ def run_in_task(function: Callable[..., Any], *arguments: Any) -> Any:
 def _run(
     pending: Sequence[Shard], directory: Path, num_cpus: float | None
 ) -> Iterator[tuple[Shard, _Made | None]]:
-    """Run at most `tasks_in_flight()` tasks at a time and yield their results as they finish; every STATUS_INTERVAL_S
-    without a result, yield a running shard with None."""
-    import ray
+    """Run the tasks and yield every shard with its result; every STATUS_INTERVAL_S without a result, yield a running
+    shard with None."""
 
-    num_cpus = node_cpus() if num_cpus is None else num_cpus
-    remote = ray.remote(num_cpus=num_cpus, max_retries=TASK_RETRIES)(_make_shards)
-    window = tasks_in_flight()
-
-    def submit(task: Sequence[Shard]) -> Any:
-        return remote.remote([(shard.make(), shard.part) for shard in task], str(directory))
+    def arguments(task: Sequence[Shard]) -> tuple[Any, ...]:
+        return [(shard.make(), shard.part) for shard in task], str(directory)
 
     def who(task: Sequence[Shard]) -> str:
         return f"The task for {task[0].file}" + (f" to {task[-1].file}" if len(task) > 1 else "")
 
-    for task, result in in_flight(submit, _tasks(pending, window), window, who):
+    tasks = share_tasks(pending, tasks_in_flight())
+    num_cpus = node_cpus() if num_cpus is None else num_cpus
+    for task, result in run_tasks(make_shards, tasks, arguments, who, num_cpus=num_cpus):
         if result is None:
             yield task[0], None
             continue
@@ -182,8 +179,8 @@ def _run(
             raise error
 
 
-def _tasks(pending: Sequence[Shard], window: int) -> list[Sequence[Shard]]:
-    """The shards of every task: one, or neighbours that are tiny."""
+def share_tasks(pending: Sequence[Shard], window: int) -> list[Sequence[Shard]]:
+    """The shards of every task, of which `window` are in flight: one, or neighbours that are tiny."""
     most = max(1, min(TINY_PER_TASK, len(pending) // (TASKS_PER_SLOT * window)))
     tasks: list[Sequence[Shard]] = []
     for tiny, neighbours in groupby(pending, key=lambda shard: 0 < shard.size_bytes <= TINY_BYTES):
@@ -201,7 +198,7 @@ class _Made:
     effort: Effort
 
 
-def _make_shards(
+def make_shards(
     shards: Sequence[tuple[WriteShard, ArtefactPart]], directory: str
 ) -> tuple[list[_Made], ClozeError | None]:
     """Body of the Ray task: the shards that were made, and the error that ended it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ import xxhash
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.manifest import has_seal, write_durably, write_seal
 from cluster.artefacts.storage import storage_errors
-from cluster.failures import TASK_RETRIES
 from cluster.progress import progress
-from cluster.runtime import in_flight, require_ray, tasks_in_flight
+from cluster.runtime import require_ray, run_tasks
 from data_prep.inputs import Inputs
 from data_prep.sources.streams import open_file
 
@@ -112,11 +111,21 @@ def _column(texts: list[str]) -> pa.Array:
 
 
 def _hash_pending(inputs: Inputs, pending: np.ndarray, cache: _Cache) -> None:
+    def arguments(batch: np.ndarray) -> tuple[list[str]]:
+        return ([inputs.files[number].path for number in batch.tolist()],)
+
+    def who(batch: np.ndarray) -> str:
+        first = without_credentials(inputs.files[batch[0]].path)
+        return f"The task that hashes {first} and the files after it"
+
     require_ray()
     saved = time.monotonic()
     with progress("hashing source files", len(pending)) as advance:
         try:
-            for batch, digests in _run_tasks(inputs, _batches(inputs, pending)):
+            batches = _batches(inputs, pending)
+            for batch, digests in run_tasks(hash_files, batches, arguments, who):
+                if digests is None:
+                    continue
                 cache.digests[batch] = np.frombuffer(digests, dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
                 cache.is_known[batch] = True
                 advance(len(batch))
@@ -138,26 +147,7 @@ def _batches(inputs: Inputs, pending: np.ndarray) -> Iterator[np.ndarray]:
         yield pending[first:]
 
 
-def _run_tasks(inputs: Inputs, batches: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, bytes]]:
-    """Hash batches of files, a bounded number at a time, in any order."""
-    import ray
-
-    remote = ray.remote(num_cpus=1, max_retries=TASK_RETRIES)(_hash_paths)
-
-    def paths(batch: np.ndarray) -> list[str]:
-        return [inputs.files[number].path for number in batch.tolist()]
-
-    def who(batch: np.ndarray) -> str:
-        first = without_credentials(inputs.files[batch[0]].path)
-        return f"The task that hashes {first} and the files after it"
-
-    window = tasks_in_flight()
-    for batch, digests in in_flight(lambda batch: remote.remote(paths(batch)), batches, window, who):
-        if digests is not None:
-            yield batch, digests
-
-
-def _hash_paths(paths: Sequence[str]) -> bytes:
+def hash_files(paths: Sequence[str]) -> bytes:
     """Body of the Ray task: the bytes as they are stored, compressed or not; the digests one after the other."""
     digests = []
     for path in paths:

@@ -21,7 +21,7 @@ def main() -> None:
     code: int | str | None = 1
     try:
         signals.answer_signals(shlex.join(["cloze", *sys.argv[1:]]))
-        code = _run()
+        code = run_verb()
     except BaseException as ended:
         # Whatever a library made of the interruption.
         if signals.received():
@@ -33,7 +33,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _run() -> int:
+def run_verb() -> int:
     """Run a verb; returns the exit code of one that failed as documented."""
     from cluster.artefacts.credentials import message_without_credentials, split_tracking_credentials
     from cluster.artefacts.errors import ClozeError, StorageError

@@ -181,10 +181,10 @@ def test_what_is_behind_the_door_is_imported_by_the_engine_alone():
     assert not found
 
 
-def test_private_names_of_others_are_used_behind_two_doors():
+def test_private_names_of_others_are_used_behind_two_doors_and_in_no_test():
     found = {
         f"{name_of(path)}:{use}"
-        for path in FILES
+        for path in [*FILES, *sorted((ROOT / "tests").rglob("*.py"))]
         if not name_of(path).startswith(PRIVATE_DOORS)
         for use in private_uses(path.read_text())
     }
@@ -197,9 +197,12 @@ def test_the_check_sees_private_modules_names_and_attributes():
         from ray._private import worker
         from hypothesis.internal import floats
         from accelerate.commands.launch import _validate
-        def f(engine):
+        from cluster.shards import _run as run
+        def f(engine, monkeypatch):
             os._exit(engine._asdict())
-            return engine._state, getattr(engine, "_hidden"), torch._foreach_add_
+            monkeypatch.setattr(engine, "_patched", None)
+            monkeypatch.setattr("cluster.shards._own", None)
+            return engine._state, getattr(engine, "_hidden"), torch._foreach_add_, torch._own
         class C:
             def __init__(self): self._own = 1
             def same(self, other): return self._own == other._own
@@ -210,9 +213,13 @@ def test_the_check_sees_private_modules_names_and_attributes():
         "ray._private.worker",
         "hypothesis.internal.floats",
         "accelerate.commands.launch._validate",
+        "cluster.shards._run",
+        "_patched",
+        "cluster.shards._own",
         "engine._state",
         "_hidden",
         "torch._foreach_add_",
+        "torch._own",
         "super()._apply",
         "numba.config.reload_config",
     ]
@@ -323,7 +330,7 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
 def private_uses(source: str) -> list[str]:
     """`LINE: NAME` of each use of a private module, name or attribute of somebody else, in the order of lines.
 
-    An attribute is a file's own where the file defines it, and does not take it from `super()`.
+    An attribute is a file's own where the file defines it, and does not take it from `super()` or an imported module.
     """
     tree = ast.parse(source)
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -337,27 +344,31 @@ def private_uses(source: str) -> list[str]:
         and isinstance(node.value, ast.Name)
         and node.value.id in ("self", "cls")
     }
+    others = {"super()"} | {
+        alias.asname or alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 found += [(node.lineno, alias.name) for alias in names if INTERNAL.search(alias.name)]
-            case ast.ImportFrom(module=str(module), names=names) if (
-                module.partition(".")[0] not in MAY_IMPORT
-            ):
+            case ast.ImportFrom(module=str(module), names=names):
                 full = [f"{module}.{alias.name}" for alias in names]
                 found += [(node.lineno, name) for name in full if INTERNAL.search(name)]
             case ast.Attribute(attr=attr, value=holder) if (
-                is_private(attr) and (attr not in own or ast.unparse(holder) == "super()")
+                is_private(attr) and (attr not in own or ast.unparse(holder) in others)
             ) or ast.unparse(node) in UNDOCUMENTED:
                 name = ast.unparse(node)
                 if not {name, f".{attr}"} & DOCUMENTED:
                     found.append((node.lineno, name))
-            case ast.Call(
-                func=ast.Name(id="getattr" | "setattr"), args=[_, ast.Constant(value=str(name)), *_]
+            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=arguments) if (
+                called in ("getattr", "setattr", "delattr")
             ):
-                if is_private(name):
-                    found.append((node.lineno, name))
+                names = [one.value for one in arguments[:2] if isinstance(one, ast.Constant)]
+                found += [(node.lineno, name) for name in names if is_private(str(name).rpartition(".")[2])]
     return [f"{line}: {name}" for line, name in sorted(found, key=lambda use: use[0])]
 
 

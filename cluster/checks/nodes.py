@@ -80,7 +80,7 @@ def check_nodes(address: str, places: Places, *, num_nodes: int | None = None) -
             node.report.checks.append(_check_clock(node.probe))
         present = [node for node, _ in answering]
         _check_storage(present, places)
-        _check_exchanges(present)
+        check_exchanges(present)
         _end([node.probe for node in nodes])
         return [*reports, *(node.report for node in nodes)]
 
@@ -245,7 +245,7 @@ def _not_shared(found: str, directory: Any) -> Check:
     return Check("shared storage", "fail", found, remedy)
 
 
-def _check_exchanges(nodes: Sequence[_Node]) -> None:
+def check_exchanges(nodes: Sequence[_Node]) -> None:
     """All-reduce between neighbours: by NCCL where both have a free GPU, else by gloo."""
     if not (pairs := _ring(nodes)):
         return

@@ -9,10 +9,10 @@ import re
 
 import numpy as np
 
-_TITLES = "Mr Mrs Ms Dr St Mme Mlle Mons Messrs Prof"
-_ENGLISH_TITLES = "Capt Col Gen Lieut Lt Maj Sgt Rev Hon Gov Sen Rep viz"
+TITLES = "Mr Mrs Ms Dr St Mme Mlle Mons Messrs Prof"
+ENGLISH_TITLES = "Capt Col Gen Lieut Lt Maj Sgt Rev Hon Gov Sen Rep viz"
 """Abbreviations before a name or an example; in other languages, some of these are words that end sentences."""
-_NUMBERED = (
+NUMBERED = (
     "No Nos Nr Vol vol Vols vols Fig fig Figs figs Ch ch Chap chap Art art pp p Jan Feb Aug Sept Oct Nov Dec"
 )
 """Abbreviations before a number."""
@@ -22,14 +22,14 @@ _SPEECH = (
     "said|asked|cried|replied|answered|exclaimed|inquired|enquired|demanded|observed|remarked|whispered|murmured"
     "|muttered|shouted|echoed|repeated|ejaculated|retorted|rejoined|screamed|gasped|interposed|suggested|queried"
 )
-_TAG = re.compile(
+SPEAKER = re.compile(
     rb"(?:I|(?!(?:He|She|It|We|You|They|The|This|That|Nobody|One|Everybody|Somebody)\b)"
     rb"(?:(?:Mrs?|Miss|Dr|Lady|Lord|Sir|Captain|Aunt|Uncle)\.? )?[A-Z][a-z]+(?: [A-Z][a-z]+)?)"
     rb" (?:[a-z]+ly )?(?:" + _SPEECH.encode() + rb")\b(?! (?:nothing|no more)\b)"
 )
 """`I asked`, `Mr. Pumblechook cried`: begins with a capital and continues a sentence after a quotation that ends
 with a question or exclamation. A pronoun would begin with a small letter if it did so."""
-_TAG_BYTES = 64
+_SPEAKER_BYTES = 64
 _SPACE = np.zeros(256, dtype=bool)
 _SPACE[list(b" \t")] = True
 _ALPHANUMERIC = np.zeros(256, dtype=bool)
@@ -74,7 +74,7 @@ def is_sentence_start(
     is_start[stopped[_goes_with_abbreviation(data, starts, ends, origins, english, stopped)]] = False
     quoted = quoted[english[quoted] & is_start[quoted]]
     for number in quoted[_ends_with_any(data, ends[quoted], _EXCLAMATIONS)].tolist():
-        is_start[number] = not _TAG.match(data[starts[number] : starts[number] + _TAG_BYTES].tobytes())
+        is_start[number] = not SPEAKER.match(data[starts[number] : starts[number] + _SPEAKER_BYTES].tobytes())
     return is_start
 
 
@@ -97,10 +97,10 @@ def _goes_with_abbreviation(
         ahead = ((token >> np.uint64(8 * length)) & np.uint64(0xFF)).astype(np.uint8)
         among = np.flatnonzero(~_ALPHANUMERIC[ahead] & ~joined & (is_capital | is_digit))
         word = token[among] & np.uint64((1 << 8 * length) - 1)
-        after_title = np.isin(word, _codes(_TITLES, length)) | (
-            english[rows[among]] & np.isin(word, _codes(_ENGLISH_TITLES, length))
+        after_title = np.isin(word, _codes(TITLES, length)) | (
+            english[rows[among]] & np.isin(word, _codes(ENGLISH_TITLES, length))
         )
-        joined[among] = np.where(is_digit[among], np.isin(word, _codes(_NUMBERED, length)), after_title)
+        joined[among] = np.where(is_digit[among], np.isin(word, _codes(NUMBERED, length)), after_title)
     return joined | (is_capital & _follows_initial(data, starts, stop, origin, rows))
 
 

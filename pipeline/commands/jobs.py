@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from dataclasses import asdict
@@ -87,7 +86,7 @@ def submit(
     from pipeline.run import submission
 
     sized = submission.with_group_size(verb, nodes, gpus_per_node, elastic)
-    prepared, variables = submission.prepare(context.obj, sized), _variables(env or [])
+    prepared, variables = submission.prepare(context.obj, sized), submission.given_variables(env or [])
     _start_if_needed(address, local_cpus)
     client = _connect(address)
     for job in after or []:
@@ -205,25 +204,6 @@ def _report(
     typer.echo(f"{submission_id}: {_status(ended)}", err=True)
     if ended.status != "SUCCEEDED":
         raise typer.Exit(ended.driver_exit_code or 1)
-
-
-def _variables(given: list[str]) -> dict[str, str]:
-    """`["A=1", "B"]` as variables; B has its value from this process's environment."""
-    from cluster.artefacts.credentials import has_credentials
-    from cluster.artefacts.errors import ConfigError
-
-    unset = [entry for entry in given if "=" not in entry and entry not in os.environ]
-    if unset:
-        raise ConfigError(f"--env {', '.join(unset)}: not set here.", next_step="write --env NAME=VALUE")
-    pairs = [entry.partition("=") if "=" in entry else (entry, "=", os.environ[entry]) for entry in given]
-    variables = {name: value for name, _, value in pairs}
-    if secret := [name for name, value in variables.items() if has_credentials(value)]:
-        raise ConfigError(
-            f"--env {', '.join(secret)}: holds credentials, and all users of the cluster see a job's"
-            " environment.",
-            next_step="set the variable on the cluster's machines",
-        )
-    return variables
 
 
 def _write(text: str) -> None:

@@ -117,7 +117,7 @@ class SampleReader:
     def __init__(self, inputs: Inputs, dataset: TokenDataset) -> None:
         self._inputs, self._dataset = inputs, dataset
         with contents_of(inputs.stores[0].tokenizer_path):
-            self._tokens = _Tokens(inputs.vocabulary.tokenizer_json)
+            self._tokens = TokenTexts(inputs.vocabulary.tokenizer_json)
         self._pad = inputs.vocabulary["pad"]
 
     def read(
@@ -157,7 +157,7 @@ class _Place:
     """First and one past the last position that may predict something about it."""
 
 
-class _Tokens:
+class TokenTexts:
     """Texts of tokens, with the spaces that belong to them."""
 
     def __init__(self, tokenizer_json: str) -> None:
@@ -235,7 +235,7 @@ def _pieces_of(boundaries: np.ndarray, flat: np.ndarray, pad: int) -> list[tuple
     return found
 
 
-def _cells(tokens: _Tokens, place: _Place, batch: Batch, mask: int | None) -> Iterator[Cell]:
+def _cells(tokens: TokenTexts, place: _Place, batch: Batch, mask: int | None) -> Iterator[Cell]:
     if "decoder_input_ids" in batch.inputs:
         fates = {"equal": "", "delete": "deleted", "insert": "inserted", "replace": "replaced"}
         matcher = SequenceMatcher(None, place.ids.tolist(), place.read.tolist(), autojunk=False)
@@ -264,7 +264,7 @@ def _cells(tokens: _Tokens, place: _Place, batch: Batch, mask: int | None) -> It
             yield Cell(tokens.text(place.ids[own]), tokens.text(place.read[own]), name)
 
 
-def _target(tokens: _Tokens, place: _Place, batch: Batch) -> str:
+def _target(tokens: TokenTexts, place: _Place, batch: Batch) -> str:
     if "targets" not in batch.inputs:
         return tokens.text(place.ids)
     start, stop = place.written

@@ -84,13 +84,19 @@ class Muon(Optimizer):
         return FLOAT_BYTES * sum(tensors)
 
 
-def orthogonalised(matrix: Tensor) -> Tensor:
+def orthogonalised(matrix: Tensor, precision: torch.dtype | None = None) -> Tensor:
     """The nearest orthogonal matrix, roughly: singular values near 1, by Newton-Schulz iterations.
 
     Args:
-        matrix: [rows, columns] float32. The result has the precision of the iterations.
+        matrix: [rows, columns] float32.
+        precision: type of the iterations and of the result; None takes bfloat16, which is precise enough but slower
+            than float32 on CPUs, or there float32.
     """
-    wide = matrix.to(_precision(matrix.device))
+    import torch
+
+    if precision is None:
+        precision = torch.bfloat16 if matrix.device.type == "cuda" else torch.float32
+    wide = matrix.to(precision)
     is_tall = wide.size(0) > wide.size(1)
     wide = wide.T if is_tall else wide
     # Its spectral norm must be at most 1.
@@ -100,13 +106,6 @@ def orthogonalised(matrix: Tensor) -> Tensor:
         gram = wide @ wide.T
         wide = wide.addmm(gram.addmm(gram, gram, beta=b, alpha=c), wide, beta=a)
     return wide.T if is_tall else wide
-
-
-def _precision(device: torch.device) -> torch.dtype:
-    """bfloat16 is precise enough for the iterations, but slower than float32 on CPUs."""
-    import torch
-
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def _is_hidden(name: str, dim: int) -> bool:

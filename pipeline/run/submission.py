@@ -191,6 +191,26 @@ def submit(
     return submission_id, started
 
 
+def given_variables(given: Sequence[str]) -> dict[str, str]:
+    """`["A=1", "B"]` as variables; B has its value from this process's environment.
+
+    Raises:
+        ConfigError: a variable is not set here, or holds credentials.
+    """
+    unset = [entry for entry in given if "=" not in entry and entry not in os.environ]
+    if unset:
+        raise ConfigError(f"--env {', '.join(unset)}: not set here.", next_step="write --env NAME=VALUE")
+    pairs = [entry.partition("=") if "=" in entry else (entry, "=", os.environ[entry]) for entry in given]
+    variables = {name: value for name, _, value in pairs}
+    if secret := [name for name, value in variables.items() if has_credentials(value)]:
+        raise ConfigError(
+            f"--env {', '.join(secret)}: holds credentials, and all users of the cluster see a job's"
+            " environment.",
+            next_step="set the variable on the cluster's machines",
+        )
+    return variables
+
+
 def environment_of(submission_id: str) -> dict[str, str]:
     """The environment of the job, besides the variables that the submitter names."""
     split_tracking_credentials()

@@ -12,6 +12,7 @@ import html
 import os
 import random
 import re
+import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -109,7 +110,7 @@ def _messages() -> Iterator[tuple[tuple[str, str], list[str]]]:
                 catalogue = gettext.GNUTranslations(file)
         except (IndexError, ValueError):  # catalogues that are not in order
             continue
-        for original, text in vars(catalogue)["_catalog"].items():
+        for original, text in _translations(path.read_bytes(), catalogue.charset() or "ascii"):
             if original and len(text) >= 30 and text != original and len(re.findall(r"[%<\\]", text)) < 4:
                 messages[path.parts[-3]].append(text.replace("_", ""))
     for locale, texts in messages.items():
@@ -117,6 +118,17 @@ def _messages() -> Iterator[tuple[tuple[str, str], list[str]]]:
         if len(texts) >= TEXTS and "@" not in locale:
             random.Random(1).shuffle(texts)
             yield (f"messages {locale}", OTHER_NAMES.get(label, label)), texts
+
+
+def _translations(data: bytes, charset: str) -> Iterator[tuple[str, str]]:
+    """Every text of a catalogue's file with its original, plurals one by one."""
+    order = "<" if data.startswith(b"\xde\x12\x04\x95") else ">"
+    count, *tables = struct.unpack_from(f"{order}3I", data, 8)
+    for number in range(count):
+        places = [struct.unpack_from(f"{order}2I", data, table + 8 * number) for table in tables]
+        original, texts = (data[start : start + size].decode(charset) for size, start in places)
+        for text in texts.split("\0"):
+            yield original, text
 
 
 def _speed() -> Iterator[Comparison]:

@@ -201,8 +201,13 @@ def _run_datatrove(documents: Path, num_shards: int, out: Path) -> int:
     """Signatures, buckets and clusters; returns how many documents are to be removed."""
     try:
         from datatrove.executor import LocalPipelineExecutor
-        from datatrove.pipeline.dedup import MinhashDedupBuckets, MinhashDedupCluster, MinhashDedupSignature
-        from datatrove.pipeline.dedup.minhash import MinhashConfig
+        from datatrove.pipeline.dedup import minhash
+        from datatrove.pipeline.dedup.minhash import (
+            MinhashConfig,
+            MinhashDedupBuckets,
+            MinhashDedupCluster,
+            MinhashDedupSignature,
+        )
         from datatrove.pipeline.readers import ParquetReader
         from datatrove.utils.word_tokenizers import WordTokenizer
     except ImportError as error:
@@ -220,9 +225,9 @@ def _run_datatrove(documents: Path, num_shards: int, out: Path) -> int:
     folders = [str(out / name) for name in ("signatures", "buckets", "remove")]
     reader = ParquetReader(str(documents), text_key="text", id_key="doc_id", glob_pattern="*.parquet")
     words: Any = PlainWords()
-    sign = MinhashDedupSignature(folders[0], config, language=words)
     # Its default hash hands strings to xxhash, which from version 4 on wants bytes.
-    sign._hash_func = lambda gram: xxhash.xxh64_intdigest(gram.encode())
+    minhash.create_hash_func = lambda config: lambda gram: xxhash.xxh64_intdigest(gram.encode())
+    sign = MinhashDedupSignature(folders[0], config, language=words)
     steps = [
         ([reader, sign], num_shards),
         ([MinhashDedupBuckets(folders[0], folders[1], config=config)], BANDS),

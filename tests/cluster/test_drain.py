@@ -87,7 +87,8 @@ def test_jobs_elsewhere_are_stopped_while_verbs_here_still_save_and_no_verb_is_a
     monkeypatch.setattr(jobs, "connect", lambda _: None)
     monkeypatch.setattr(jobs, "list_jobs", list_jobs)
     monkeypatch.setattr(jobs, "ask_to_stop", lambda _, job: asked.append(job))
-    assert not drain._drain_head(0.5)
+    monkeypatch.setattr(sys, "argv", ["drain", "head", "0.5"])
+    assert drain.main() == 1
     assert asked == ["elsewhere"]
 
 

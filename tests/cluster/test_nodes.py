@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
 from cluster.checks import nodes as node_checks
 from cluster.checks.machine import Check, Places
@@ -91,7 +92,7 @@ def test_a_storage_that_is_not_shared_is_found_and_nodes_that_do_not_join_are_co
     monkeypatch.setattr(node_checks, "NodeProbe", Apart)
     monkeypatch.setattr(node_checks, "VISIBLE_S", 0.5)
     monkeypatch.setattr(node_checks, "ANSWER_S", 0.1)
-    monkeypatch.setattr(node_checks, "_check_exchanges", lambda nodes: None)
+    monkeypatch.setattr(node_checks, "check_exchanges", lambda nodes: None)
     missing, *reports = check_nodes(address, places(tmp_path), num_nodes=4)
     assert missing.checks[0].found == "3 of 4 joined"
     assert len(reports) == 3
@@ -106,7 +107,7 @@ def test_nodes_with_other_software_a_wrong_clock_or_no_answer_are_named_and_do_n
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     # Of equally many nodes with a version, the first ones are right.
-    broken, _, odd = sorted(each["NodeID"] for each in node_checks._alive())
+    broken, _, odd = sorted(each["NodeID"] for each in ray.nodes() if each["Alive"])
 
     class Odd(NodeProbe):
         def __init__(self) -> None:
@@ -127,7 +128,7 @@ def test_nodes_with_other_software_a_wrong_clock_or_no_answer_are_named_and_do_n
             return super().now_s() - (100 if self.node == odd else 0)
 
     monkeypatch.setattr(node_checks, "NodeProbe", Odd)
-    monkeypatch.setattr(node_checks, "_check_exchanges", lambda nodes: None)
+    monkeypatch.setattr(node_checks, "check_exchanges", lambda nodes: None)
     reports = {report.node[-7:-1]: by_name(report) for report in check_nodes(address, places(tmp_path))}
     wrong, silent = reports.pop(odd[:6]), reports.pop(broken[:6])
     assert wrong["versions"].status == wrong["clock"].status == "fail"

@@ -118,17 +118,25 @@ def test_ray_is_checked_if_there_is_an_address(http_server):
     assert machine.check_ray("127.0.0.1:1").status == "fail"
 
 
-def test_memory_counts_the_limit_of_the_container(monkeypatch):
-    limits = {"memory.max": 2 * 1024**3, "memory.current": 1024**3}
-    monkeypatch.setattr(node_load, "_bytes", limits.get)
+@pytest.fixture
+def cgroup(tmp_path, monkeypatch):
+    """The directory of the container's limits."""
+    monkeypatch.setattr(node_load, "CGROUP", tmp_path)
+    return tmp_path
+
+
+def test_memory_counts_the_limit_of_the_container(cgroup):
+    (cgroup / "memory.max").write_text(f"{2 * 1024**3}\n")
+    (cgroup / "memory.current").write_text(f"{1024**3}\n")
     check = machine.check_memory()
     assert check.status == "warn"
     assert check.found == "1.0 GiB available of 2.0 GiB"
-    limits["memory.current"] = 3 * 1024**3
+    (cgroup / "memory.current").write_text(f"{3 * 1024**3}\n")
     assert node_load.memory() == (2 * 1024**3, 0)
 
 
-@pytest.mark.parametrize("limit", [None, 1 << 60])
-def test_memory_without_a_limit_below_it_is_the_machine_s(monkeypatch, limit):
-    monkeypatch.setattr(node_load, "_bytes", {"memory.max": limit, "memory.current": 1}.get)
+@pytest.mark.parametrize("limit", [None, "max", 1 << 60])
+def test_memory_without_a_limit_below_it_is_the_machine_s(cgroup, limit):
+    if limit is not None:
+        (cgroup / "memory.max").write_text(f"{limit}\n")
     assert node_load.memory().total == psutil.virtual_memory().total

@@ -73,10 +73,10 @@ def test_a_place_that_cannot_be_a_directory_ends_a_verb_as_documented(
             (tmp_path / place).mkdir(parents=True, exist_ok=True)
 
     monkeypatch.setattr("pipeline.commands.verbs.app", make_directory)
-    assert cli._run() == StorageError.exit_code
+    assert cli.run_verb() == StorageError.exit_code
 
 
 def test_a_working_directory_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    assert cli._run() == 11
+    assert cli.run_verb() == 11

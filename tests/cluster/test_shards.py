@@ -34,7 +34,15 @@ from cluster.artefacts.shard_records import (
 )
 from cluster.runtime import node_cpus, ray_runtime, tasks_in_flight
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import TASKS_PER_SLOT, TINY_BYTES, TINY_PER_TASK, Shard, ShardResult, map_shards
+from cluster.shards import (
+    TASKS_PER_SLOT,
+    TINY_BYTES,
+    TINY_PER_TASK,
+    Shard,
+    ShardResult,
+    map_shards,
+    share_tasks,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -142,7 +150,7 @@ def test_a_task_that_is_killed_once_is_run_again(tmp_path):
 
 
 def test_a_task_that_always_dies_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards_module, "TASK_RETRIES", 0)
+    monkeypatch.setattr(runtime, "TASK_RETRIES", 0)
     with pytest.raises(WorkersLostError, match="shard-1 died"):
         map_one_by_one(make(["a", "b"], _1={"die": True}), tmp_path)
     assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path)] == ["shard-0"]
@@ -151,7 +159,7 @@ def test_a_task_that_always_dies_is_named_and_the_others_are_kept(tmp_path, monk
 def test_a_task_of_tiny_shards_that_dies_keeps_those_before(tmp_path, monkeypatch):
     texts = "abcdefgh"
     tiny = [replace(shard, size_bytes=1) for shard in make(texts, _1={"die": True})]
-    monkeypatch.setattr(shards_module, "TASK_RETRIES", 0)
+    monkeypatch.setattr(runtime, "TASK_RETRIES", 0)
     with pytest.raises(WorkersLostError, match="shard-0 to shard-1 died"):
         map_one_by_one(tiny, tmp_path)
     assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path)] == ["shard-0"]
@@ -178,7 +186,7 @@ def test_an_error_among_tiny_shards_keeps_and_logs_those_before(tmp_path):
 @given(st.lists(st.sampled_from([0, 1, TINY_BYTES, TINY_BYTES + 1, 10**9]), max_size=300), st.integers(1, 20))
 def test_only_tiny_neighbours_share_tasks_and_only_where_there_are_many(sizes, window):
     shards = [Shard(str(number), pytest.fail, str(number), size) for number, size in enumerate(sizes)]
-    tasks = shards_module._tasks(shards, window)
+    tasks = share_tasks(shards, window)
     assert [shard for task in tasks for shard in task] == shards
     assert all(len(task) <= TINY_PER_TASK for task in tasks)
     assert all(0 < shard.size_bytes <= TINY_BYTES for task in tasks if len(task) > 1 for shard in task)

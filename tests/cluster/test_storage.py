@@ -53,7 +53,7 @@ def test_committed_artefact_opens_and_lists_every_file(directory):
     assert staging_directory(directory, "a" * 20) != staging_directory(directory, "b" * 20)
 
 
-@pytest.mark.parametrize("step", ["write_manifest", "_fsync"])
+@pytest.mark.parametrize("step", [(storage, "write_manifest"), (os, "fsync")])
 def test_failed_commit_leaves_the_old_artefact_and_the_staged_work(directory, monkeypatch, step):
     old = committed(directory, a="old")
     staging = stage(directory, a="new")
@@ -62,7 +62,7 @@ def test_failed_commit_leaves_the_old_artefact_and_the_staged_work(directory, mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, step, fail)
+        patch.setattr(*step, fail)
         with pytest.raises(StorageError, match="No space left") as raised:
             commit(staging, directory, "kind", config={})
     assert "free disk space" in raised.value.next_step

@@ -12,19 +12,19 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 
-from cluster import shards
+from cluster.artefacts.shard_records import ShardLog
 from cluster.runtime import ray_runtime
 
-add, left = shards._Tally.add, {count}
+add, left = ShardLog.add, {count}
 
-def add_and_die(tally, record):
+def add_and_die(log, file, *facts, **counts):
     global left
-    add(tally, record)
-    left -= record.entry.path.startswith({prefix!r})
+    add(log, file, *facts, **counts)
+    left -= file.startswith({prefix!r})
     if not left:
         os.kill(os.getpid(), signal.SIGKILL)
 
-shards._Tally.add = add_and_die
+ShardLog.add = add_and_die
 with ray_runtime("local", num_cpus=1):
 """
 

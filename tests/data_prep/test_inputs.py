@@ -2,15 +2,16 @@
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster import runtime
 from cluster.artefacts.errors import ConfigError, MissingInputError, WorkersLostError
 from cluster.runtime import ray_runtime
 from data_prep import input_hashes
@@ -45,13 +46,13 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are read to be hashed, in this process."""
     read: list[str] = []
 
-    def run(inputs: Inputs, batches: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, bytes]]:
+    def run(function: Any, batches: Any, arguments: Any, who: Any) -> Iterator[tuple[Any, bytes]]:
         for batch in batches:
-            paths = [inputs.files[number].path for number in batch.tolist()]
+            (paths,) = arguments(batch)
             read.extend(f"{Path(path).parent.name}/{Path(path).name}" for path in paths)
-            yield batch, input_hashes._hash_paths(paths)
+            yield batch, function(paths)
 
-    monkeypatch.setattr(input_hashes, "_run_tasks", run)
+    monkeypatch.setattr(input_hashes, "run_tasks", run)
     monkeypatch.setattr(input_hashes, "require_ray", lambda: None)
     return read
 
@@ -122,8 +123,8 @@ def test_what_was_hashed_before_a_failure_is_kept(config, hashed, monkeypatch: p
 
 
 def test_a_hashing_task_that_always_dies_is_named(config, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(input_hashes, "TASK_RETRIES", 0)
-    monkeypatch.setattr(input_hashes, "_hash_paths", lambda paths: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(runtime, "TASK_RETRIES", 0)
+    monkeypatch.setattr(input_hashes, "hash_files", lambda paths: os.kill(os.getpid(), signal.SIGKILL))
     with ray_runtime("local", num_cpus=1), pytest.raises(WorkersLostError, match="a/0 and"):
         hash_inputs(list_inputs(config), config.out)
 

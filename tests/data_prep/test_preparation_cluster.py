@@ -63,7 +63,7 @@ class Saboteur(threading.Thread):
     def _kill_a_task(self) -> None:
         for process in psutil.Process(os.getpid()).children(recursive=True):
             with suppress(psutil.Error):
-                if "_make_shard" in " ".join(process.cmdline()):
+                if "make_shards" in " ".join(process.cmdline()):
                     process.kill()
                     self.killed.append("process")
                     return

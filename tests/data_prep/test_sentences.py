@@ -72,10 +72,10 @@ def is_within_sentence(text, start, before, lang):
     first = re.sub("^[-–—][ \t]?", "", tail)[:1]
     if re.search(f"{QUOTE}$", head) and first.islower() and first < "\u0800":
         return True
-    if lang == "en" and re.search(f"[?!]{QUOTE}$", head) and joins._TAG.match(tail[:64].encode()):
+    if lang == "en" and re.search(f"[?!]{QUOTE}$", head) and joins.SPEAKER.match(tail[:64].encode()):
         return True
-    words = joins._NUMBERED if re.match("[0-9]", tail) else joins._TITLES
-    words += " " + joins._ENGLISH_TITLES if lang == "en" and not re.match("[0-9]", tail) else ""
+    words = joins.NUMBERED if re.match("[0-9]", tail) else joins.TITLES
+    words += " " + joins.ENGLISH_TITLES if lang == "en" and not re.match("[0-9]", tail) else ""
     is_capital = tail[0].isupper() and tail[0] < "\u0800"
     if not is_capital and not re.match("[0-9]", tail):
         return False

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from data_prep.text import table
 from data_prep.text.wiki_numbers import MONEY
 from data_prep.text.wiki_page import ENGLISH_LINKS, Page, is_disambiguation
-from data_prep.text.wiki_templates import _tables
 from data_prep.text.wikitext import plain_text
 from data_prep.text.wikitext_source import (
     HEADING,
@@ -103,11 +103,15 @@ def test_templates_that_show_nothing_are_counted_where_they_leave_a_sentence():
     assert dropped == {"unknown": 2, "sfn": 1}
 
 
-NAMES = [
-    "formatnum:",
-    "formatnombre:",
-    *sorted({*MONEY, *(name for own in _tables().values() for name in own)}),
-]
+TEMPLATES = table("wiki_templates")
+
+
+def named(entries):
+    """All names in the lists of a form, or of the arguments of a form."""
+    return {*entries} if isinstance(entries, list) else set().union(*map(named, entries.values()))
+
+
+NAMES = ["formatnum:", "formatnombre:", *sorted({*MONEY, *named(TEMPLATES)})]
 WORDS = (
     "1 12345.6 -5 nan 1e400 x ''y'' [[a|b]] {{nowrap|z}} 3=q e=3 x= km to <br> 31.2.1799 Nome=A Attività=b"
 )
@@ -117,7 +121,7 @@ VALUES = [*WORDS.split(), "AnnoMorte=?", "<nowiki>|}}</nowiki>", "", "\n", "9" *
 @given(
     st.sampled_from(NAMES),
     st.lists(st.sampled_from(VALUES), max_size=6),
-    st.sampled_from([*_tables(), "en", "bg"]),
+    st.sampled_from([*TEMPLATES, "en", "bg"]),
 )
 def test_any_parameters_of_any_template_give_text(name, values, lang):
     text = render(f"a {{{{{'|'.join([name, *values])}}}}} b", lang)

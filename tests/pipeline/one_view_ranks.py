@@ -4,7 +4,6 @@ import os
 import runpy
 
 from pipeline.run.directory import RunDirectory
-from pipeline.run.skipped_data import SkipLedger
 
 
 def refuse(*_: object) -> None:
@@ -13,5 +12,5 @@ def refuse(*_: object) -> None:
 
 if os.environ["RANK"] != "0":
     RunDirectory.config = refuse  # type: ignore[method-assign, assignment]
-    SkipLedger._read = refuse  # type: ignore[method-assign, assignment]
+    RunDirectory.skipped = property(refuse)  # type: ignore[assignment]
 runpy.run_module("pipeline.pretrain", run_name="__main__")

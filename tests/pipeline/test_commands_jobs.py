@@ -20,7 +20,6 @@ from cluster.artefacts.errors import (
 from cluster.jobs import connect as connect_jobs
 from cluster.jobs import submit
 from cluster.local_cluster import resolve_address, start_local_cluster
-from pipeline.commands import jobs
 from pipeline.commands.verbs import app
 from pipeline.run import submission
 
@@ -207,9 +206,9 @@ def test_mistakes_are_reported_before_anything_is_submitted(config):
 
 def test_what_is_passed_on_is_named_or_refused(monkeypatch):
     monkeypatch.setenv("HF_HOME", "/cache")
-    assert jobs._variables(["A=b=c", "HF_HOME"]) == {"A": "b=c", "HF_HOME": "/cache"}
+    assert submission.given_variables(["A=b=c", "HF_HOME"]) == {"A": "b=c", "HF_HOME": "/cache"}
     with pytest.raises(ConfigError, match="NO_SUCH_VARIABLE"):
-        jobs._variables(["NO_SUCH_VARIABLE"])
+        submission.given_variables(["NO_SUCH_VARIABLE"])
 
 
 def test_the_code_that_a_job_gets_finds_the_configurations_that_come_with_cloze(tmp_path: Path):

@@ -14,7 +14,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ReferenceNotFoundError
-from pipeline.inspect.sample import InspectedPiece, _Tokens, inspect_sample
+from pipeline.inspect.sample import InspectedPiece, TokenTexts, inspect_sample
 from pipeline.objectives import OBJECTIVES
 from pipeline.run.inputs import Inputs
 from tests.pipeline.command import cloze
@@ -151,7 +151,7 @@ def test_characters_of_several_tokens_are_readable(store_of: Callable[[str], Pat
     tokenizer_json = (store_of("tiny") / "tokenizer.json").read_text()
     ids = Tokenizer.from_str(tokenizer_json).encode(text, add_special_tokens=False).ids
     assert len(ids) > len(text)
-    assert _Tokens(tokenizer_json).text(ids) == text
+    assert TokenTexts(tokenizer_json).text(ids) == text
 
 
 def test_masked_space_is_seen(store_of: Callable[[str], Path]):

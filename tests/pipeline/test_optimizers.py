@@ -165,7 +165,7 @@ def test_muon_is_torchs_for_hidden_matrices_and_torchs_adamw_for_all_others(
     adjust: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # torch iterates in bfloat16 on CPUs too.
-    monkeypatch.setattr(muon, "_precision", lambda device: torch.bfloat16)
+    monkeypatch.setattr(muon, "orthogonalised", partial(muon.orthogonalised, precision=torch.bfloat16))
     ours, theirs = _networks()
     shared = {"weight_decay": 0.1, "lr": 0.02}
     settings = settings_of(kind="muon", adjust_lr=adjust, adamw_lr=0.01, eps=1e-8, **shared)

@@ -102,7 +102,6 @@ def test_a_resumption_keeps_absolute_places(
     shutil.copytree(run.checkpoints, tmp_path / "ckpts" / run.info.name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pipeline.pretrain.launch.execute", lambda run, held: None)
-    monkeypatch.setattr("pipeline.commands.train._show_end", lambda run, as_json: None)
     arguments = ["resume", str(run.path), "checkpoint.directory=ckpts", "steps=5"]
     cloze(*arguments, "--allow-changed", "steps")
     assert run.config().checkpoint.directory == tmp_path / "ckpts"

@@ -6,31 +6,43 @@ import errno
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import pytest
+import torch
 
 from cluster.artefacts.errors import StorageError
 from cluster.group import Rank
-from pipeline.checkpoint.checkpoint import MODEL_FILE, checkpoint_name
-from pipeline.checkpoint.rank_save import RankSave, from_array, write_rank_files
+from pipeline.checkpoint.checkpoint import checkpoint_name
 from pipeline.checkpoint.saver import CheckpointSaver, Committed
 from pipeline.checkpoint.store import CheckpointStore, apply_retention, open_store
+from pipeline.engine.interface import Captured, ParameterSlice
 from tests.pipeline.saver_ranks import make_saver
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 ALONE = Rank(0, 1, 0, 1)
 
 
-def save(saver: CheckpointSaver, store: CheckpointStore, step: int) -> Committed:
-    """What the thread of the only rank does when its state was captured."""
-    weights = np.full(3, step, dtype=np.float32)
-    job = RankSave(state_at(step), store.staging(step, f"test-{step}"), 0.0)
-    job.files = {"deepspeed/mp_rank_00_model_states.pt": {"step": step}}
-    job.weights, job.shapes = {MODEL_FILE: [from_array("weight", 0, weights)]}, {"weight": (3,)}
-    write_rank_files(job, 0)
-    saver._conclude(job)
+class EngineAt:
+    """The state of an engine at a step, without a network."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def capture(self, copied: Any) -> Captured:
+        return Captured({"mp_rank_00_model_states.pt": {"step": self.step}})
+
+    def slices(self, kind: str) -> list[ParameterSlice]:
+        return [ParameterSlice("weight", 0, torch.full((3,), float(self.step)))]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"weight": (3,)}
+
+
+def save(saver: CheckpointSaver, step: int) -> Committed:
+    """Save as the only rank, and wait for it."""
+    saver.save(cast(Any, EngineAt(step)), state_at(step))
+    saver.wait()
     (outcome,) = saver.finished()
     assert isinstance(outcome, Committed), outcome
     return outcome
@@ -41,7 +53,7 @@ def test_a_directory_that_is_still_in_use_elsewhere_is_deleted_later(
 ) -> None:
     store = CheckpointStore(tmp_path / "checkpoints")
     saver = make_saver(store, ALONE, 1)
-    save(saver, store, 10)
+    save(saver, 10)
     remove = os.rmdir
 
     def rmdir(path: Any, **options: Any) -> None:
@@ -52,33 +64,33 @@ def test_a_directory_that_is_still_in_use_elsewhere_is_deleted_later(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "rmdir", rmdir)
-        outcomes = [save(saver, store, step) for step in (20, 30, 40, 50)]
+        outcomes = [save(saver, step) for step in (20, 30, 40, 50)]
     assert all("not empty" in outcome.warning for outcome in outcomes)
     assert store.steps() == [50]
-    assert save(saver, store, 60).warning == ""
+    assert save(saver, 60).warning == ""
     assert [path.name for path in store.directory.iterdir()] == [checkpoint_name(60)]
 
 
 def test_a_link_is_deleted_as_a_link_and_what_was_moved_away_is_no_failure(tmp_path: Path) -> None:
     store, elsewhere = CheckpointStore(tmp_path / "checkpoints"), tmp_path / "elsewhere"
     saver = make_saver(store, ALONE, 1)
-    save(saver, store, 10)
+    save(saver, 10)
     shutil.move(store.local(10), elsewhere)
     store.local(10).symlink_to(elsewhere)
     assert store.steps() == [10]
-    assert save(saver, store, 20).warning == ""
+    assert save(saver, 20).warning == ""
     assert store.steps() == [20]
     assert (elsewhere / "manifest.json").is_file()
     # The same step again, where a link stands.
     shutil.move(store.local(20), tmp_path / "moved")
     store.local(20).symlink_to(tmp_path / "moved")
-    assert save(saver, store, 20).kept == (20,)
+    assert save(saver, 20).kept == (20,)
     assert not store.local(20).is_symlink()
     assert (tmp_path / "moved" / "manifest.json").is_file()
     # Gone between listing and deleting, or for good.
     store.delete(999)
     shutil.rmtree(store.local(20))
-    assert save(saver, store, 30).warning == ""
+    assert save(saver, 30).warning == ""
     assert [path.name for path in store.directory.iterdir()] == [checkpoint_name(30)]
 
 
@@ -87,7 +99,7 @@ def test_a_remote_store_that_refuses_to_delete_keeps_what_was_just_published(
 ) -> None:
     store: Any = open_store(f"memory://{tmp_path.name}", "run")
     saver = make_saver(store, ALONE, 1)
-    save(saver, store, 10)
+    save(saver, 10)
     kind = type(store.remote.filesystem)
     remove = kind.rm_file
 
@@ -98,10 +110,10 @@ def test_a_remote_store_that_refuses_to_delete_keeps_what_was_just_published(
 
     with monkeypatch.context() as patched:
         patched.setattr(kind, "rm_file", rm_file)
-        assert "step-00000010" in save(saver, store, 20).warning
+        assert "step-00000010" in save(saver, 20).warning
     assert store.steps() == [10, 20]
     assert store.damage(20, store.manifest(20), deep=True) == []
-    assert save(saver, store, 30).warning == ""
+    assert save(saver, 30).warning == ""
     assert store.steps() == [30]
     left = store.remote.filesystem.find(store.remote.root)
     assert {path.split("/")[3] for path in left} == {checkpoint_name(30)}
@@ -121,7 +133,7 @@ def test_an_answer_that_is_lost_behind_the_manifest_is_no_failure(
             raise TimeoutError("the answer did not arrive")
 
     monkeypatch.setattr(kind, "pipe_file", pipe_file)
-    save(saver, store, 10)
+    save(saver, 10)
     assert store.steps() == [10]
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -282,13 +285,29 @@ def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
     assert "no-python" in sender.close()
 
 
+REPLACED = """
+import sys
+from pathlib import Path
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.mlflow_sink import send_to_mlflow
+sender = send_to_mlflow(RunDirectory(Path(sys.argv[1])))
+print(sender.pid, flush=True)
+sys.stdin.read()
+"""
+
+
 def test_a_sender_that_was_replaced_does_not_say_that_the_run_was_killed(run: RunDirectory, tmp_path: Path):
     tracked = start_run("test", "replaced", config={}, tags={}, runs_dir=tmp_path / "runs")
-    replaced, newest = (send_to_mlflow(tied(run, tracked.uri, tracked.run_id, "replaced")) for _ in range(2))
-    # As when its rank 0 is killed.
-    process = replaced._process
-    assert process is not None
-    process.communicate(timeout=60)
+    tied(run, tracked.uri, tracked.run_id, "replaced")
+    killed = subprocess.Popen(
+        [sys.executable, "-c", REPLACED, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert killed.stdout is not None
+    replaced = psutil.Process(int(killed.stdout.readline()))
+    newest = send_to_mlflow(run)
+    killed.kill()
+    killed.communicate()
+    replaced.wait(60)
     assert newest.close() == ""
     assert not run.log.with_name("log.status").exists()
     assert connect(tracked.uri).get_run(tracked.run_id).info.status == "RUNNING"

@@ -166,7 +166,7 @@ class Preparation:
         return [
             process
             for process in psutil.Process(raylet).children(recursive=True)
-            if "_make_shard" in " ".join(process.cmdline())
+            if "make_shards" in " ".join(process.cmdline())
         ]
 
 

@@ -67,12 +67,14 @@ def workspace(out: Path, num_shards: int, dedup: Any) -> Workspace:
 def without_ray() -> Iterator[None]:
     """Shard functions run one after the other in this process; all else is as ever, but for waiting for the disk."""
 
-    def run(pending, directory, num_cpus):
-        for shard in pending:
-            yield shard, shards._make_shard(shard.make(), shard.part, str(directory))
+    def run(function: Any, tasks: Any, arguments: Any, who: Any, *, num_cpus: float) -> Iterator[Any]:
+        for task in tasks:
+            yield task, function(*arguments(task))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "_run", run)
+        patch.setattr(shards, "run_tasks", run)
+        for count in ("tasks_in_flight", "node_cpus"):
+            patch.setattr(shards, count, lambda: 1)
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 

@@ -137,10 +137,10 @@ def launch(script: str, folder: Path, launcher: Sequence[str] = (), *arguments: 
     assert ran.returncode == 0, ran.stderr[-4000:]
 
 
-def launch_two(script: str, folder: Path) -> dict[str, Any]:
+def launch_two(script: str, folder: Path, *arguments: str) -> dict[str, Any]:
     """Run a script in two processes, and read its report."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--log-dir={folder}", "--nproc-per-node=2")
-    launch(script, folder, torchrun)
+    launch(script, folder, torchrun, *arguments)
     return read_report(folder)
 
 

@@ -11,7 +11,9 @@ from tests.pipeline.tune.launched_run import launch, launch_two
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory) -> dict[str, dict]:
     """What each case of `zero_run.py` reports."""
-    return launch_two(zero_run.__file__, tmp_path_factory.mktemp("zero"))
+    # An accelerator computes in one precision for the life of a process.
+    plain, half = (tmp_path_factory.mktemp(name) for name in ("fp32", "bf16"))
+    return launch_two(zero_run.__file__, plain) | launch_two(zero_run.__file__, half, "bf16")
 
 
 def test_trainings_of_the_other_tests_learn(cases):

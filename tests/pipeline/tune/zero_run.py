@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
 from cluster.artefacts.errors import PreemptedError
@@ -93,17 +92,14 @@ def resumed(config: FinetuneConfig, going_on: FinetuneConfig) -> dict[str, Any]:
     return found
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, precision: str) -> None:
     cases = {name: configured(folder, name, case) for name, case in CASES.items()}
-    accelerator = make_accelerator(cases["plain"])
+    accelerator = make_accelerator(next(config for config in cases.values() if config.precision == precision))
     on_first(accelerator, lambda: make_inputs(folder))
-    found = {name: report(config) for name, config in cases.items() if config.precision == "fp32"}
-    for before, after in RESUMED.items():
+    found = {name: report(config) for name, config in cases.items() if config.precision == precision}
+    for before, after in RESUMED.items() if precision == "fp32" else ():
         stopped = cases[before].model_copy(update={"name": f"resumed-{before[-1]}"})
         found[f"{before} -> {after}"] = resumed(stopped, cases[after])
-    # An accelerator computes in one precision for the life of a process.
-    AcceleratorState._reset_state()
-    found |= {name: report(config) for name, config in cases.items() if config.precision == "bf16"}
     if accelerator.is_main_process:
         (folder / "report.json").write_text(json.dumps(found))
     torch.distributed.barrier()
@@ -117,4 +113,7 @@ def alone(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    (alone if "alone" in sys.argv else main)(Path(sys.argv[1]))
+    if "alone" in sys.argv:
+        alone(Path(sys.argv[1]))
+    else:
+        main(Path(sys.argv[1]), *sys.argv[2:] or ["fp32"])

@@ -9,6 +9,8 @@ import subprocess
 import urllib.request
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -16,6 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.shard_records import ShardLog
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.state import Heartbeat
@@ -82,11 +85,15 @@ def test_server_answers_prometheus_on_loopback_and_reads_anew_each_time(run: Run
             pass
 
 
-def test_alerts_and_dashboard_ask_for_exported_metrics_and_labels(run: RunDirectory):
+def test_alerts_and_dashboard_ask_for_exported_metrics_and_labels(run: RunDirectory, tmp_path: Path):
+    (tmp_path / "data" / "tiny" / "tokens").mkdir(parents=True)
+    ShardLog(tmp_path / "data" / "tiny" / "tokens", "tokens", [1])
+    cluster: Any = SimpleNamespace(jobs=lambda: {("pretrain", "RUNNING"): 1})
+    whole = ClozeCollector(RunsReader([run.path.parent], days=7, most=50), [tmp_path / "data"], cluster)
     names, labels = set(), set()
-    for family in collector(run).collect():
+    for family in whole.collect():
         names.add(family.name + ("_total" if isinstance(family, CounterMetricFamily) else ""))
-        labels |= set(getattr(family, "_labelnames", ()))
+        labels |= {label for sample in family.samples for label in sample.labels}
     # A label of one of its own names would be renamed by Prometheus.
     assert not labels & OF_PROMETHEUS
     labels |= OF_PROMETHEUS
