@@ -166,7 +166,7 @@ def test_a_remote_checkpoint_writes_nothing_outside_of_its_copy(
     manifest = f"{place}/{MANIFEST_NAME}"
     filesystem.pipe_file(manifest, forged(filesystem.cat_file(manifest), rename))
     filesystem.pipe_file(os.path.normpath(f"{place}/{name}"), b"x" * 6)
-    with pytest.raises(CorruptArtefactError, match="not the name of a file"):
+    with pytest.raises(CorruptArtefactError):
         store.fetch(10)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 

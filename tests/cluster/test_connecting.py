@@ -19,7 +19,7 @@ def test_an_address_without_a_cluster_is_refused(speaks: bool, monkeypatch: pyte
         else:
             server.socket.close()
         address = f"127.0.0.1:{server.server_port}"
-        with pytest.raises(ClusterUnreachableError, match=f"No Ray cluster answers at {address}"):
+        with pytest.raises(ClusterUnreachableError, match=address):
             connect_to_cluster(address)
         if speaks:
             server.shutdown()

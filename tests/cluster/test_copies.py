@@ -72,7 +72,7 @@ def test_only_the_files_that_are_asked_for_are_fetched(uri: str, tmp_path: Path,
     push(make(tmp_path / "tokens"), uri)
     copy = local_copy(uri, only=["inner/b.bin"])
     assert [path.name for path in copy.rglob("*") if path.is_file()] == ["b.bin"]
-    with pytest.raises(CorruptArtefactError, match="not a committed artefact"):
+    with pytest.raises(CorruptArtefactError):
         open_artefact(copy)
     open_artefact(local_copy(uri))
     assert proxy.count("GET", "b.bin") == 1
@@ -164,9 +164,7 @@ def test_artefact_that_is_larger_than_the_cache_is_refused_with_both_sizes(
 ):
     push(make(tmp_path / "tokens"), uri)
     monkeypatch.setenv(SIZE_VARIABLE, "4 kB")
-    with pytest.raises(
-        StorageError, match=r"takes 4\.9KiB, .* may take 3\.9KiB, as CLOZE_CACHE_BYTES"
-    ) as caught:
+    with pytest.raises(StorageError, match=r"4\.9KiB, .*3\.9KiB") as caught:
         local_copy(uri)
     assert "CLOZE_CACHE" in caught.value.next_step
     assert proxy.count("GET", "a.bin") == 0
@@ -181,7 +179,7 @@ def test_copies_never_take_more_than_is_free(uri: str, tmp_path: Path, monkeypat
     push(make(tmp_path / "tokens"), uri)
     claim_a_huge_file(uri)
     monkeypatch.setenv(SIZE_VARIABLE, "9000PB")
-    with pytest.raises(StorageError, match=r"takes 1\.0EiB, .* which is what is free"):
+    with pytest.raises(StorageError, match=r"1\.0EiB"):
         local_copy(uri)
 
 
@@ -198,11 +196,11 @@ def test_object_that_is_larger_than_its_manifest_says_takes_no_more_room(uri: st
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(s3fs.core.S3File, "read", counted)
-        with pytest.raises(CorruptArtefactError, match=r"a\.bin: more than 3000 bytes"):
+        with pytest.raises(CorruptArtefactError, match=r"a\.bin.* 3000"):
             local_copy(uri)
     assert 0 < sum(received) < 20_000_000
     s3fs.S3FileSystem().pipe_file(f"{uri}/a.bin", b"a" * 10)
-    with pytest.raises(CorruptArtefactError, match=r"a\.bin: 10 bytes instead of 3000"):
+    with pytest.raises(CorruptArtefactError, match=r"a\.bin.* 3000"):
         local_copy(uri)
 
 
@@ -216,7 +214,7 @@ def test_manifest_with_impossible_files_is_refused(uri: str, tmp_path: Path, fie
     changed = forged(manifest, lambda contents: contents["files"][0].update(fields))
     s3fs.S3FileSystem().pipe_file(f"{uri}/{MANIFEST_NAME}", changed)
     for read in (local_copy, lambda place: pull(place, tmp_path / "back")):
-        with pytest.raises(CorruptArtefactError, match="is not a manifest"):
+        with pytest.raises(CorruptArtefactError, match=MANIFEST_NAME):
             read(uri)
 
 
@@ -234,7 +232,7 @@ def test_damaged_note_of_a_copy_stops_no_other(uri: str, tmp_path: Path, damaged
 
 @pytest.mark.parametrize("place", ["s3://", "s3:///", "s3:///corpus/tokens", "gs:///corpus", "memory://"])
 def test_uri_without_a_bucket_is_no_path_either(place: str):
-    with pytest.raises(ConfigError, match=r"names no bucket; write it like s3://bucket/corpus"):
+    with pytest.raises(ConfigError, match="s3://bucket/corpus"):
         as_place(place)
 
 
@@ -242,16 +240,14 @@ def test_places_without_an_artefact_and_other_kinds_are_refused_before_anything_
     uri: str, tmp_path: Path
 ):
     for place in (uri, "s3://no-such-bucket/tokens"):
-        with pytest.raises(MissingInputError, match="There is no artefact at"):
+        with pytest.raises(MissingInputError, match=place):
             local_copy(place)
     push(make(tmp_path / "documents", kind="documents"), f"{uri}/documents")
-    with pytest.raises(
-        MissingInputError, match="of the kind `documents`; one of the kind `tokens` is needed"
-    ):
+    with pytest.raises(MissingInputError, match=r"`documents`.*`tokens`"):
         local_copy(f"{uri}/documents", kind="tokens")
     assert not list((tmp_path / "cache").rglob("*.bin"))
     assert committed_at(uri, "documents") == f"{uri}/documents"
-    with pytest.raises(MissingInputError, match="nosuch://place/tokens cannot be reached"):
+    with pytest.raises(MissingInputError, match="nosuch://place/tokens"):
         local_copy("nosuch://place/tokens")
 
 
@@ -262,7 +258,7 @@ def test_artefact_without_files_is_copied_and_an_unsigned_one_refused_where_sign
     assert open_artefact(local_copy(uri)).files == ()
     private, _ = make_keys(tmp_path / "keys", "team")
     monkeypatch.setenv(TRUST_VARIABLE, str(private.parent))
-    with pytest.raises(UntrustedArtefactError, match=f"{uri}/{MANIFEST_NAME} is not signed"):
+    with pytest.raises(UntrustedArtefactError, match=f"{uri}/{MANIFEST_NAME}"):
         local_copy(uri)
 
 
@@ -310,5 +306,5 @@ def test_web_server_is_read_without_listings_or_ranges_and_its_password_is_not_k
 def test_manifest_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(remote, "SMALL_BYTES", 1 << 24)
-    with web_server(Endless) as host, pytest.raises(StorageError, match="larger than 16 MiB"):
+    with web_server(Endless) as host, pytest.raises(StorageError, match="16 MiB"):
         local_copy(f"http://{host}/tokens")

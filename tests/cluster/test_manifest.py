@@ -117,7 +117,7 @@ def test_unreadable_manifest_is_damage(tmp_path, data):
 def test_missing_manifest_and_a_file_in_the_place_of_a_directory_say_that_nothing_was_committed(tmp_path):
     (tmp_path / "rows.csv").touch()
     for place in (tmp_path, tmp_path / "rows.csv"):
-        with pytest.raises(CorruptArtefactError, match=f"{place.name} is not a committed artefact"):
+        with pytest.raises(CorruptArtefactError, match=place.name):
             read_manifest(place)
 
 

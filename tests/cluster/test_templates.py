@@ -269,7 +269,7 @@ def test_names_that_could_break_out_are_refused_and_paths_are_quoted(text: str):
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\x00b", "a\u2028b", "http://me:secret@host/"])
 def test_line_breaks_and_credentials_are_refused(text: str):
-    with pytest.raises(ConfigError, match="would hold a secret in clear"):
+    with pytest.raises(ConfigError, match="MLFLOW_TRACKING_PASSWORD"):
         load_template("ssh", ("env.MLFLOW_TRACKING_PASSWORD=x",))
     for kind in ("kuberay", "slurm", "ray-up", "ssh"):
         with pytest.raises(ValueError, match="env"):
@@ -287,7 +287,7 @@ def test_all_problems_are_told_at_once_with_the_nearest_names():
     assert all(key in message for key in ("workers.replicas", "storage.mount", "namespace"))
     with pytest.raises(ConfigError, match="zone, project, machine_image"):
         load_template("ray-up", ("cloud=gcp",))
-    with pytest.raises(ConfigError, match="Did you mean slurm"):
+    with pytest.raises(ConfigError, match="slurm"):
         load_template("slrum")
     with pytest.raises(MissingInputError):
         load_template("missing.yaml")
@@ -295,7 +295,7 @@ def test_all_problems_are_told_at_once_with_the_nearest_names():
 
 @pytest.mark.parametrize("word", ["$(id)", "a;b", "'a b'", "x&", "`id`", "*"])
 def test_a_job_that_the_shell_of_its_pod_would_read_otherwise_is_refused(word: str):
-    with pytest.raises(ConfigError, match="a RayJob takes words of letters"):
+    with pytest.raises(ConfigError, match=r"job\.verb"):
         load_template("kuberay", (f"job.verb=pretrain run.yaml {word}",))
     assert f"pretrain {word}" in render(load_template("slurm", (f"verb=pretrain {word}",)))[
         "cloze.sbatch"

@@ -78,7 +78,7 @@ def test_a_measurement_on_a_busy_machine_is_named(config, finished, tmp_path):
 
 
 def test_without_a_measurement_there_is_no_plan(config, tmp_path):
-    with pytest.raises(ConfigError, match="holds no finished preparation"):
+    with pytest.raises(ConfigError, match=str(tmp_path)):
         forecast(config, tmp_path, nodes=1, cpus_per_node=1)
 
 
@@ -115,5 +115,5 @@ def test_sizes_of_sources_that_are_gone_are_not_guessed(finished, tmp_path):
         gone = tuple(replace(entry, uri=f"{entry.uri}.gone") for entry in manifest.inputs)
         write_manifest(moved / name, manifest.model_copy(update={"inputs": gone}))
         shutil.copy(finished.out / name / LOG_NAME, moved / name)
-    with pytest.raises(MissingInputError, match="per byte of the sources"):
+    with pytest.raises(MissingInputError, match="sources"):
         forecast(small_config(write_corpus(tmp_path / "corpus"), moved), moved, nodes=1, cpus_per_node=1)

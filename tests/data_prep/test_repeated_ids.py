@@ -75,7 +75,7 @@ def test_every_document_has_an_id_of_its_own_and_the_first_of_equal_ids_is_kept(
 
 def test_repeated_ids_are_rejected_where_that_is_asked_for(tmp_path):
     files = {"a.jsonl": [1, 2, 1], "b.jsonl": [3, 2]}
-    with pytest.raises(TooManyRejectsError, match=r"a\.jsonl.*an earlier document has the id s:1"):
+    with pytest.raises(TooManyRejectsError, match=r"a\.jsonl.* s:1"):
         prepare(tmp_path, files, 40, repeated_ids="reject")
     manifest, names = prepare(tmp_path, files, 40, repeated_ids="reject", max_rejects=2)
     assert sorted(names.values()) == ["s:1", "s:2", "s:3"]

@@ -97,7 +97,7 @@ def test_a_file_without_the_column_of_texts_is_refused_and_one_without_optional_
     pq.write_table(TABLE, path.with_name("a.parquet"))
     found = read(path, pa.table({"text": TEXTS, "info": [{"title": "T"}] * 50}), FIELDS)
     assert (found[50].doc_id, found[50].title, found[50].lang) == ("s:data.parquet:0", "T", "en")
-    with pytest.raises(ConfigError, match="no column 'text'; there are body"):
+    with pytest.raises(ConfigError, match=r"'text'.*body"):
         read(path, pa.table({"body": TEXTS}))
     with pytest.raises(ConfigError):
         read(path, pa.table({"m": [[{"text": "a"}]]}), {"text_field": "m.text"})
@@ -122,5 +122,5 @@ def test_a_damaged_row_group_costs_only_itself(path):
     found = reading.read(config(path))
     (bad,) = found.rejects
     assert found.texts == TEXTS[:16] + TEXTS[24:]
-    assert "row group 2 is damaged, from row 16 on" in bad.reason
+    assert "row 16" in bad.reason
     assert bad.byte_offset <= middle

@@ -87,37 +87,35 @@ def test_page_can_be_followed(block: str, exported: Path, monkeypatch: pytest.Mo
 def test_damaged_and_missing_files_are_named(name: str, exported: Path):
     whole = (exported / name).read_bytes()
     (exported / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=f"{name} is (damaged|not JSON)"):
+    with pytest.raises(ValueError, match=name):
         load_elmo(exported)
     (exported / name).unlink()
-    with pytest.raises(ValueError, match=f"has no {name}"):
+    with pytest.raises(ValueError, match=name):
         load_elmo(exported)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "value"),
     [
-        ("encoder.tokens.projection.weight", torch.full((6, 13), torch.nan), "NaN or infinite values in {}"),
-        ("softmax.bias", torch.full((600,), torch.inf), "NaN or infinite values in {}"),
-        ("encoder.forward_layers.1.gate_bias", None, "missing {}"),
-        ("encoder.extra", torch.zeros(1), "unexpected {}"),
-        ("softmax.bias", torch.zeros(599), r"other shapes: {} is \[599\], expected \[600\]"),
+        ("encoder.tokens.projection.weight", torch.full((6, 13), torch.nan)),
+        ("softmax.bias", torch.full((600,), torch.inf)),
+        ("encoder.forward_layers.1.gate_bias", None),
+        ("encoder.extra", torch.zeros(1)),
+        ("softmax.bias", torch.zeros(599)),
     ],
 )
-def test_wrong_tensors_are_refused_by_name(
-    name: str, value: torch.Tensor | None, message: str, exported: Path
-):
+def test_wrong_tensors_are_refused_by_name(name: str, value: torch.Tensor | None, exported: Path):
     tensors = load_file(exported / "model.safetensors") | {name: value}
     kept = {key: tensor for key, tensor in tensors.items() if tensor is not None}
     save_file(kept, exported / "model.safetensors")
-    with pytest.raises(ValueError, match=message.format(name)):
+    with pytest.raises(ValueError, match=name):
         load_elmo(exported)
 
 
 def test_network_with_weights_that_are_no_numbers_is_not_exported(model: ElmoLanguageModel, tmp_path: Path):
     with torch.no_grad():
         model.softmax.bias[3] = float("nan")
-    with pytest.raises(ValueError, match=r"NaN or infinite values in softmax.bias"):
+    with pytest.raises(ValueError, match=r"softmax\.bias"):
         save_elmo(tmp_path / "elmo", model, LEXICON)
     assert not (tmp_path / "elmo").exists()
 
@@ -125,11 +123,11 @@ def test_network_with_weights_that_are_no_numbers_is_not_exported(model: ElmoLan
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "bert"}, "does not describe an ELMo"),
-        ({"num_heads": 4}, "differs in num_heads"),
-        ({"filters": 3}, r"filters must be"),
-        ({"cell_size": 0}, "cell_size must be"),
-        ({"vocab_size": 30}, "has 518 words, but the network predicts 30"),
+        ({"model_type": "bert"}, "ELMo"),
+        ({"num_heads": 4}, "num_heads"),
+        ({"filters": 3}, "filters"),
+        ({"cell_size": 0}, "cell_size"),
+        ({"vocab_size": 30}, "518 .* 30"),
     ],
 )
 def test_wrong_configuration_is_refused_with_its_key(change: dict, message: str, exported: Path):

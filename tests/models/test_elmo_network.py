@@ -269,10 +269,10 @@ def test_initial_weights_follow_the_released_code_and_the_seed():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"filters": ((1, 0),)}, "filters must be pairs"),
-        ({"filters": ((17, 4),)}, "filters has width 17"),
-        ({"cell_clip": 0.0, "dropout": 1.0}, "cell_clip must be .*; dropout must be"),
-        ({"num_layers": 0, "cell_size": True}, "num_layers must be .*; cell_size must be"),
+        ({"filters": ((1, 0),)}, "filters"),
+        ({"filters": ((17, 4),)}, "width 17"),
+        ({"cell_clip": 0.0, "dropout": 1.0}, "cell_clip .*; dropout"),
+        ({"num_layers": 0, "cell_size": True}, "num_layers .*; cell_size"),
     ],
 )
 def test_impossible_shapes_are_refused_with_all_their_problems(change: dict, message: str):
@@ -283,7 +283,7 @@ def test_impossible_shapes_are_refused_with_all_their_problems(change: dict, mes
 def test_boundaries_and_words_of_another_shape_are_refused():
     inputs = read_sentences([LINE], CONFIG.max_characters)
     for wrong in ([0, 3], [0, 4, 4, len(inputs.words)], [1, len(inputs.words)], [0]):
-        with pytest.raises(ValueError, match="cu_seqlens must ascend"):
+        with pytest.raises(ValueError, match="cu_seqlens"):
             make().encoder(inputs.characters, inputs.words, torch.tensor(wrong))
-    with pytest.raises(ValueError, match=r"characters must have shape \[words, 16\]"):
+    with pytest.raises(ValueError, match=r"\[words, 16\]"):
         make().encoder(*read_sentences([LINE], 20))

@@ -107,9 +107,9 @@ def test_classifier_computes_in_mixed_precision(frozen: bool):
 
 
 def test_sentence_that_is_a_string_and_a_mixture_of_other_layers_are_refused():
-    with pytest.raises(ValueError, match="of 3 layers, but 2"):
+    with pytest.raises(ValueError, match="3 layers"):
         ScalarMix(3)(torch.zeros(2, 4))
-    with pytest.raises(ValueError, match="a sentence is a list of words"):
+    with pytest.raises(ValueError, match="sentence"):
         read_sentences(["not split"], 12)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="no sentences"):
         read_sentences([], 12)

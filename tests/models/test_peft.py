@@ -106,7 +106,7 @@ def test_saved_state_makes_another_start_the_same_network(method):
     state = {name: tensor.clone() for name, tensor in peft_state(model).items()}
     load_peft(other, state)
     assert torch.equal(model(IDS, MASK), other(IDS, MASK))
-    with pytest.raises(ValueError, match=r"missing head\.output\.bias"):
+    with pytest.raises(ValueError, match=r"head\.output\.bias"):
         load_peft(other, {name: tensor for name, tensor in state.items() if name != "head.output.bias"})
 
 
@@ -134,7 +134,7 @@ def test_merged_network_computes_the_same_with_the_tensors_it_had(network):
     assert model.state_dict().keys() == names
     assert all(parameter.requires_grad for parameter in model.parameters())
     torch.testing.assert_close(model(IDS, MASK), expected, atol=1e-5, rtol=0)
-    with pytest.raises(ValueError, match="the method is none"):
+    with pytest.raises(ValueError, match=r"\bnone$"):
         merge(model)
 
 
@@ -253,7 +253,7 @@ def test_recomputed_layers_have_the_same_gradients():
 )
 def test_settings_outside_their_range_are_refused_by_name(kind, fields):
     (name,) = fields
-    with pytest.raises(ValueError, match=f"{name.removeprefix('prefix_')} must be"):
+    with pytest.raises(ValueError, match=name.removeprefix("prefix_")):
         kind(**fields)
 
 
@@ -276,7 +276,7 @@ def test_a_second_method_another_merging_and_elmo_are_refused():
     model = adapted("encoder", "houlsby")
     with pytest.raises(ValueError, match="has a method"):
         apply_peft(model, LoraSettings(), 1)
-    with pytest.raises(ValueError, match="the method is adapters"):
+    with pytest.raises(ValueError, match="adapters"):
         merge(model)
-    with pytest.raises(ValueError, match="ELMo has none"):
+    with pytest.raises(ValueError, match="ELMo"):
         apply_peft(ElmoClassifier(tiny_elmo(), 2), LoraSettings(), 1)

@@ -77,10 +77,10 @@ def test_prefix_computes_the_same_before_the_network_it_started_from(tmp_path, f
 @pytest.mark.parametrize(
     ("settings", "family", "message"),
     [
-        (None, "RoBERTa", "peft has no none"),
-        (AdapterSettings(), "RoBERTa", "peft has no adapters"),
-        (AdapterSettings(), "XLNet", "no family 'XLNet'"),
-        (PrefixSettings(), "RoBERTa", "for causal_lm only"),
+        (None, "RoBERTa", "none"),
+        (AdapterSettings(), "RoBERTa", "adapters"),
+        (AdapterSettings(), "XLNet", "'XLNet'"),
+        (PrefixSettings(), "RoBERTa", "causal_lm"),
     ],
 )
 def test_methods_and_families_that_peft_has_not_are_refused(settings, family, message):

@@ -47,7 +47,7 @@ def test_choice_is_scored_as_a_text_by_itself(kind):
     ids, mask = some_tokens(6, 9, 1), padding([9, 4, 7, 2, 9, 1], 9)
     found = choices(ids.view(2, 3, 9), mask.view(2, 3, 9))
     torch.testing.assert_close(found, alone(ids, mask).view(2, 3))
-    with pytest.raises(ValueError, match=r"\[batch, choices, length\], not \[6, 9\]"):
+    with pytest.raises(ValueError, match=r"\[6, 9\]"):
         choices(ids, mask)
 
 
@@ -60,11 +60,11 @@ def test_decoder_reads_each_token_one_place_later_behind_the_last():
 
 def test_networks_refuse_what_they_have_not():
     ids = some_tokens(1, 4, 1)
-    with pytest.raises(ValueError, match="segment_ids belong to an encoder"):
+    with pytest.raises(ValueError, match="segment_ids"):
         read_text(built(TokenClassifier, "decoder", 2), ids, segment_ids=ids)
-    with pytest.raises(ValueError, match="decoder_input_ids belong to an encoder_decoder"):
+    with pytest.raises(ValueError, match="decoder_input_ids"):
         read_text(built(TokenClassifier, "encoder", 2), ids, decoder_input_ids=ids)
-    with pytest.raises(ValueError, match="not encoder_decoder"):
+    with pytest.raises(ValueError, match="encoder_decoder"):
         TokenClassifier(small_config(network="encoder_decoder"), 2)
     for classifier in (TokenClassifier, SequenceClassifier):
         with pytest.raises(ValueError, match="at least 1"):
@@ -139,11 +139,11 @@ def test_named_layer_is_counted_from_the_embeddings():
     torch.testing.assert_close(model.features(input_ids=ids), states[1])
     with pytest.raises(ValueError, match="needed there"):
         FeatureSettings("layer")
-    with pytest.raises(ValueError, match="combine is last"):
+    with pytest.raises(ValueError, match="combine"):
         FeatureSettings(layer=1)
-    with pytest.raises(ValueError, match="layers 0 to 2, not 3"):
+    with pytest.raises(ValueError, match="0 to 2"):
         FeatureTagger(small_config(), 3, FeatureSettings("layer", layer=3))
-    with pytest.raises(ValueError, match="needs four layers, the network has 2"):
+    with pytest.raises(ValueError, match="four layers"):
         FeatureTagger(small_config(), 3, FeatureSettings("sum_last_four"))
 
 
@@ -161,11 +161,11 @@ def test_tensors_that_do_not_fit_are_named():
     cut = state.pop("encoder.transformer.layers.1.feed_forward.up.bias")
     state["encoder.transformer.layers.2.attention.qkv.bias"] = cut
     state["encoder.embeddings.positions.weight"] = torch.zeros(99, 16)
-    with pytest.raises(ValueError, match="does not fit") as refused:
+    with pytest.raises(ValueError, match="the checkpoint") as refused:
         check_tensors(expected, state, "the checkpoint")
     message = str(refused.value)
     assert "missing encoder.transformer.layers.1.feed_forward.up.bias" in message
     assert "unexpected encoder.transformer.layers.2.attention.qkv.bias" in message
     assert "encoder.embeddings.positions.weight is [99, 16], expected [24, 16]" in message
-    with pytest.raises(ValueError, match=rf"missing .* and {len(expected) - 8} more$"):
+    with pytest.raises(ValueError, match=rf" {len(expected) - 8} more$"):
         check_tensors(expected, {}, "the checkpoint")

@@ -24,17 +24,17 @@ from models.stacks import Encoder
     ],
 )
 def test_impossible_value_is_refused_by_name(field, value):
-    with pytest.raises(ValueError, match=f"{field} must be"):
+    with pytest.raises(ValueError, match=field):
         TransformerConfig(**{field: value})
 
 
 def test_all_impossible_values_are_named_at_once():
-    with pytest.raises(ValueError, match=r"num_layers.*dropout.*norm must be"):
+    with pytest.raises(ValueError, match=r"num_layers.*dropout.*norm"):
         TransformerConfig(num_layers=0, dropout=2.0, norm="none")  # pyright: ignore[reportArgumentType]
 
 
 def test_hidden_size_must_divide_into_heads():
-    with pytest.raises(ValueError, match=r"hidden_size \(100\) must be a multiple .*; 96 would"):
+    with pytest.raises(ValueError, match=r"hidden_size \(100\).* 96 "):
         TransformerConfig(hidden_size=100)
 
 
@@ -42,12 +42,12 @@ def test_hidden_size_must_divide_into_heads():
 def test_distances_that_leave_no_far_buckets_are_refused(network, exact):
     shape = {"network": network, "positions": "relative_bias", "relative_buckets": 32}
     assert TransformerConfig(**shape, relative_max_distance=exact + 1)
-    with pytest.raises(ValueError, match=rf"relative_max_distance \({exact}\) must be above {exact}"):
+    with pytest.raises(ValueError, match=rf"relative_max_distance \({exact}\)"):
         TransformerConfig(**shape, relative_max_distance=exact)
 
 
 def test_network_without_a_vocabulary_is_refused_with_the_remedy():
-    with pytest.raises(ValueError, match=r"vocab_size is not set.*tokenizer"):
+    with pytest.raises(ValueError, match=r"vocab_size.*tokenizer"):
         Encoder(TransformerConfig())
     assert dataclasses.replace(TransformerConfig(), vocab_size=7).require_vocab_size() == 7
 

@@ -89,15 +89,15 @@ def test_variable_length_kernel_is_left_what_it_can_compute():
 
 
 def test_combinations_that_are_not_supported_are_refused():
-    with pytest.raises(ValueError, match="prefix_lengths belong to causal attention"):
+    with pytest.raises(ValueError, match="prefix_lengths"):
         see(layout_of("whole", 0), prefix_lengths=torch.tensor([1, 1]))
     pieces = Varlen(PACKED, PACKED, LENGTH, LENGTH, (-1, -1))
     for forms in ({"mask": torch.ones(1), "causal": True}, {"causal": True, "varlen": pieces}):
-        with pytest.raises(ValueError, match="either causal, or masked, or left to"):
+        with pytest.raises(ValueError, match="causal"):
             Visible(**forms)
     tokens = torch.zeros(2, LENGTH, dtype=torch.int64)
     decoder = CausalLanguageModel(small_config(network="decoder"))
-    with pytest.raises(ValueError, match="packed rows cannot fill or continue a cache"):
+    with pytest.raises(ValueError, match="packed rows"):
         decoder.logits(tokens, cu_seqlens=PACKED, cache=decoder.decoder.new_cache())
-    with pytest.raises(ValueError, match="does not read position_ids"):
+    with pytest.raises(ValueError, match="position_ids"):
         Encoder(small_config(positions="relative_bias"))(tokens, position_ids=torch.arange(LENGTH))

@@ -325,7 +325,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path: Path):
     log = RunLog(run)
     log.write("checkpoint", 20, {"directory": "/mnt/gone/step-00000020", "fingerprint": "f"})
     log.close()
-    with pytest.raises(CorruptCheckpointError, match=r"step 20 at /mnt/gone"):
+    with pytest.raises(CorruptCheckpointError, match=r"step 20 .*/mnt/gone"):
         require_not_lost(run, None)
 
 

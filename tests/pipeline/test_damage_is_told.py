@@ -100,7 +100,7 @@ def test_a_configuration_that_was_edited_by_hand_is_answered_with_what_to_type(r
     file = run.config_file
     before = run.config()
     file.write_text(file.read_text().replace("steps: 8", "steps: 80"))
-    with pytest.raises(CorruptArtefactError, match="edited by hand") as told:
+    with pytest.raises(CorruptArtefactError) as told:
         run.config()
     assert "cloze resume" in told.value.next_step
     assert "last line" in told.value.next_step
@@ -112,7 +112,7 @@ def test_a_configuration_that_was_edited_by_hand_is_answered_with_what_to_type(r
     run.reconfigure(before)
     assert run.config() == before
     assert run.config(name="config.yaml.1").steps == 80
-    with pytest.raises(CorruptArtefactError, match="not the name of a file"):
+    with pytest.raises(CorruptArtefactError, match=r"other.yaml"):
         run.config(name="../../other.yaml")
 
 

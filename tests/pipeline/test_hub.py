@@ -189,7 +189,7 @@ def test_offline_the_cache_is_used_and_the_hub_is_not_asked(
     asked = len(online.asked)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert resolve_model("bert-tiny", tmp_path) == found
-    with pytest.raises(ReferenceNotFoundError, match="HF_HUB_OFFLINE is set"):
+    with pytest.raises(ReferenceNotFoundError, match="HF_HUB_OFFLINE"):
         resolve_model("org/bert.v1-Tiny", tmp_path)
     assert len(online.asked) == asked
 
@@ -222,7 +222,7 @@ def test_a_tokenizer_with_a_vocabulary_only_is_converted(old: Path, bert_directo
     assert not (old / "tokenizer.json").exists()
     assert resolve_model(str(old), tmp_path).tokenizer_path == found.tokenizer_path
     (old / "vocab.txt").write_text("\n".join([*WORDS, "dog"]) + "\n")
-    with pytest.raises(MismatchError, match="ids up to 12"):
+    with pytest.raises(MismatchError, match=" 12"):
         resolve_model(str(old), tmp_path)
 
 

@@ -40,9 +40,9 @@ def test_files_filters_and_tasks_are_looked_for_beside_wrong_settings(tmp_path: 
 
 def test_a_filter_that_cannot_be_made_is_refused_before_the_work(tmp_path: Path):
     source = f"kind: json_lines, name: b, paths: [{tmp_path}/there.jsonl]"
-    with pytest.raises(ConfigError, match="does not know all"):
+    with pytest.raises(ConfigError, match=r"\ball\b"):
         load(tmp_path, f"sources=[{{{source}}}]", "filters=[{kind: language, allowed: [all]}]")
-    with pytest.raises(ConfigError, match="does not know qq"):
+    with pytest.raises(ConfigError, match="qq"):
         load(tmp_path, f"sources=[{{{source}, filters: [{{kind: language, allowed: [qq]}}]}}]")
 
 

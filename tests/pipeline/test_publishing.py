@@ -141,7 +141,7 @@ def test_another_store_is_taken_only_where_that_is_meant(
 ):
     before = history(run)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
-    with pytest.raises(ConfigError, match="is tracked in"):
+    with pytest.raises(ConfigError):
         track_anew(run, move=False)
     track_anew(run, move=True)
     assert run.info.tracking_uri == tracking_uri(run.path.parent)

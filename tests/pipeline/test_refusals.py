@@ -189,7 +189,7 @@ def test_networks_that_do_not_fit_the_tokens_or_the_teacher_are_refused_at_once(
 
 
 def test_a_vocabulary_larger_than_the_tokens_need_is_taken_and_a_smaller_one_named_with_the_size(store: Path):
-    with pytest.raises(MismatchError, match=r"model.vocab_size is 100.*need 300"):
+    with pytest.raises(MismatchError, match=r"model\.vocab_size.*100.*300"):
         opened(store, "t5_span_corruption", model={"vocab_size": 100})
     assert opened(store, "t5_span_corruption", model={"vocab_size": 301}).model.vocab_size == 301
 
@@ -220,7 +220,7 @@ def test_teachers_that_are_no_encoders_or_have_other_tokens_are_refused_at_once(
         pytest.param(
             40,
             {"objective": {"pairs": "nsp"}, "model": {"num_segments": 2}},
-            "has two sentences",
+            "sentences",
             id="no document with a pair of sentences",
         ),
         pytest.param(40, {"data": {"langs": ["xx"]}}, "it has en", id="no document in the language"),

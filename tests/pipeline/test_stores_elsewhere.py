@@ -93,7 +93,7 @@ def test_other_tokens_at_the_same_uri_are_refused_by_fingerprint(tmp_path: Path,
 def test_settings_of_a_run_keep_a_uri_as_it_is_and_refuse_credentials(tmp_path: Path):
     config = make_config(tmp_path, URI)  # pyright: ignore[reportArgumentType]
     assert settled(config).data.stores[0].path == URI
-    with pytest.raises(ConfigError, match="must not hold credentials") as caught:
+    with pytest.raises(ConfigError, match="credentials") as caught:
         make_config(tmp_path, "'s3://user:planted@bucket/tokens'")  # pyright: ignore[reportArgumentType]
     assert "planted" not in str(caught.value)
 

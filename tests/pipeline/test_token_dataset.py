@@ -154,7 +154,7 @@ def test_stores_of_different_tokenizers_and_sources_that_are_not_there_are_refus
     with pytest.raises(MismatchError, match="tokenizers"):
         make_dataset(store, write_store(tmp_path / "other", vocab_size=150))
     ingredient = StoreShare(TokenStore.open(store), sources=("tset",))
-    with pytest.raises(ConfigError, match="tset; it has test"):
+    with pytest.raises(ConfigError, match=r"tset.* test"):
         TokenDataset([ingredient], Sampling(sequence_length=16, seed=1, held_out=0.2))
 
 

@@ -151,7 +151,7 @@ def test_a_missing_client_is_told_before_anything_starts(tmp_path: Path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     require_client(None)
     config = make_config(tmp_path, tmp_path, "wandb={}")
-    with pytest.raises(MissingInputError, match="client is not installed") as refusal:
+    with pytest.raises(MissingInputError) as refusal:
         create_run(config)
     assert "pip install wandb" in refusal.value.next_step
     assert not config.runs_dir.exists()

@@ -130,14 +130,14 @@ def test_a_model_that_is_given_is_compared_with_its_conversion(tmp_path, model, 
     assert stats["tied"] <= 1
     other = convert(train_model(corpus(), config(model), 500))
     monkeypatch.setattr(pretrained, "read_tokenizer", lambda *arguments: other)
-    with pytest.raises(ConfigError, match="differ on"):
+    with pytest.raises(ConfigError):
         convert_tokenizer(published, "auto", tmp_path / "tokenizer.json")
 
 
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "x.model"
     path.write_bytes(b"no model at all")
-    with pytest.raises(ConfigError, match="no SentencePiece model"):
+    with pytest.raises(ConfigError, match="SentencePiece"):
         read_tokenizer(find_tokenizer(path))
 
 

@@ -73,9 +73,9 @@ def test_a_pretrained_tokenizer_is_copied_byte_for_byte_and_an_unusable_one_refu
     convert_tokenizer(published, "auto", tmp_path / "copy")
     assert (tmp_path / "copy").read_text() == trained
     for contents, reason in (
-        ("{}", "cannot be loaded"),
+        ("{}", "loaded"),
         (trained.replace('"dropout": null', '"dropout": 0.1'), "dropout"),
-        (trained.replace("<s>", "<one>").replace("</s>", "<two>"), "no bos and no eos"),
+        (trained.replace("<s>", "<one>").replace("</s>", "<two>"), "bos.*eos"),
     ):
         path.write_text(contents)
         with pytest.raises(ConfigError, match=reason):

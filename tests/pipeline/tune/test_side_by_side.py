@@ -97,7 +97,7 @@ def test_sigterm_lets_all_workers_save_and_the_same_command_goes_on(ray, folder)
     config = make_config(folder, "stopped", runs_dir=folder / "stopped-runs", **changes)
     with ThreadPoolExecutor(1) as pool:
         stopped = pool.submit(stop_when_both_have_trained, config)
-        with pytest.raises(PreemptedError, match="stopped after update"):
+        with pytest.raises(PreemptedError):
             finetune(config, None)
         stopped.result()
     assert len(list((folder / "finetuned/stopped").rglob(f"{IN_PROGRESS}/*.safetensors"))) == 2
