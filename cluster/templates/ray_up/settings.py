@@ -85,13 +85,7 @@ class RayUp(ClusterTemplate):
     def values(self) -> dict[str, Any]:
         cpu = {} if self.workers.gpus else {"DS_ACCELERATOR": "cpu"}
         fixed = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/etc/cloze/ray_token"}
-        node_config = _NODE_CONFIG[self.cloud]
         return super().values() | {
-            "provider": _PROVIDER[self.cloud](self),
-            "head_config": node_config(self, self.head),
-            "worker_config": node_config(self, self.workers),
-            "resources": {"CPU": self.workers.cpus}
-            | ({"GPU": self.workers.gpus} if self.workers.gpus else {}),
             "run_options": [
                 # The image's entry point is cloze, and Ray starts a shell.
                 *("--entrypoint=", f"--shm-size={self.shm_gib}g", "--ulimit=nofile=65536:65536"),
@@ -113,45 +107,3 @@ class RayUp(ClusterTemplate):
             f"sudo mkdir -p {place}",
             f"mountpoint -q {place} || sudo mount -t nfs4 -o {options} {quote(self.nfs)} {place}",
         ]
-
-
-def _aws_provider(settings: RayUp) -> dict[str, Any]:
-    zone = {"availability_zone": settings.zone} if settings.zone else {}
-    return {"type": "aws", "region": settings.region, "cache_stopped_nodes": False} | zone
-
-
-def _gcp_provider(settings: RayUp) -> dict[str, Any]:
-    return {
-        "type": "gcp",
-        "region": settings.region,
-        "availability_zone": settings.zone,
-        "project_id": settings.project,
-        "cache_stopped_nodes": False,
-    }
-
-
-def _aws_node(settings: RayUp, machine: CloudMachine) -> dict[str, Any]:
-    disk = {"VolumeSize": machine.disk_gib, "VolumeType": "gp3"}
-    config: dict[str, Any] = {
-        "InstanceType": machine.type,
-        "BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": disk}],
-    }
-    if settings.machine_image:
-        config["ImageId"] = settings.machine_image
-    if machine.spot:
-        config["InstanceMarketOptions"] = {"MarketType": "spot"}
-    return config
-
-
-def _gcp_node(settings: RayUp, machine: CloudMachine) -> dict[str, Any]:
-    disk = {"diskSizeGb": machine.disk_gib, "sourceImage": settings.machine_image}
-    config: dict[str, Any] = {
-        "machineType": machine.type,
-        "disks": [{"boot": True, "autoDelete": True, "type": "PERSISTENT", "initializeParams": disk}],
-    }
-    scheduling = {"onHostMaintenance": "TERMINATE"} | ({"preemptible": True} if machine.spot else {})
-    return config | {"scheduling": [scheduling]}
-
-
-_PROVIDER = {"aws": _aws_provider, "gcp": _gcp_provider}
-_NODE_CONFIG = {"aws": _aws_node, "gcp": _gcp_node}
