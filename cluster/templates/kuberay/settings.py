@@ -222,13 +222,12 @@ class KubeRay(ClusterTemplate):
             "end_s": self.grace_s + LEAVE_S,
             # Parts with a PodDisruptionBudget, and the pods of each that no drain may take.
             "budgets": budgets,
+            "spot": spot,
             "node_selector": dict(sorted((self.workers.node_selector | spot).items())),
-            "tolerations": self._tolerations(),
             "runtime_env": orjson.dumps(self._runtime_env(), option=orjson.OPT_SORT_KEYS).decode(),
             "secrets": self._secrets(),
             "server": self._server,
             "ray_labels": names | ({"kueue.x-k8s.io/queue-name": self.queue.name} if self.queue else {}),
-            "mlflow_command": self._mlflow_command(),
             # Services with a NetworkPolicy: the parts that may connect, and the port.
             "guarded": guarded,
         }
@@ -241,17 +240,6 @@ class KubeRay(ClusterTemplate):
         # Kubernetes would put other variables in the place of $(NAME).
         given = {name: value.replace("$", "$$") for name, value in self.env.items()}
         return dict(sorted((fixed | own | given).items()))
-
-    def _tolerations(self) -> list[dict[str, str]]:
-        tolerations = []
-        if self.workers.gpus:
-            tolerations.append(
-                {"key": self.workers.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
-            )
-        if self.workers.spot:
-            key, value = SPOT_LABELS[self.workers.spot]
-            tolerations.append({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"})
-        return tolerations
 
     def _runtime_env(self) -> dict[str, Any]:
         """Environment that `cloze submit` sets for a job, except for the code, which the image has."""
@@ -274,18 +262,6 @@ class KubeRay(ClusterTemplate):
         if self.fault_tolerant_head:
             secrets[f"{self.name}-redis"] = ("password",)
         return secrets
-
-    def _mlflow_command(self) -> list[str]:
-        server = self._server
-        hosts = [server, f"{server}.{self.namespace}", f"{server}.{self.namespace}.svc", "localhost"]
-        return [
-            *("mlflow", "server", "--app-name", "basic-auth", "--host", "0.0.0.0", "--port", "5000"),
-            *("--backend-store-uri", "postgresql+psycopg:///mlflow"),
-            *("--artifacts-destination", f"{self.storage.mount}/mlflow-artifacts"),
-            *("--allowed-hosts", ",".join(f"{host}{port}" for host in hosts for port in ("", ":5000"))),
-            # More workers have a supervisor, which kills those that take 5 s to start.
-            *("--workers", "1"),
-        ]
 
     @property
     def _has_server(self) -> bool:
