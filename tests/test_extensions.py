@@ -135,6 +135,29 @@ EXTENSIONS = {
         "Parity |",
         "from pipeline.tasks.parity import Parity",
     ),
+    "task of GLUE": (
+        "",
+        "",
+        "pipeline/tasks/glue.py",
+        "GLUE: Mapping[str, GlueRow] = {\n",
+        '"mood": GlueRow(folder="Mood", texts=("sentence",), names=("sad", "glad"), metrics=("accuracy",)),',
+        "",
+    ),
+    "evaluation set": (
+        "pipeline/tasks/proverbs.py",
+        """
+        from pipeline.tasks.task import EvaluationSet, Files
+
+        def read(path):
+            yield from (("proverb", line) for line in path.read_text().splitlines())
+
+        PROVERBS = EvaluationSet("proverbs", (Files(("proverbs/*.txt",), read),), "proverbs")
+        """,
+        "pipeline/tasks/evaluation_sets.py",
+        "        for found in (\n",
+        "PROVERBS,",
+        "from pipeline.tasks.proverbs import PROVERBS",
+    ),
     "kind of cluster": (
         "cluster/templates/one_host/settings.py",
         """
@@ -155,7 +178,8 @@ EXTENSIONS = {
         "from cluster.templates.one_host.settings import OneHost",
     ),
 }
-"""By kind: the file and its text; the package that names it, the text before its line, the line, and its import."""
+"""By kind: the file and its text, where there is one; the module that names it, the text before its line, the line,
+and its import."""
 USES = {
     "source, filter and tokenizer": """
         from data_prep.config import PreparationConfig
@@ -194,6 +218,30 @@ USES = {
         data = config.tasks["parity"].load()
         assert data.labels == ("even", "odd") and len(data.evaluation) == 2
         """,
+    "task of GLUE, and evaluation set": """
+        import numpy as np
+        from data_prep.decontaminate.config import DecontaminationConfig
+        from pipeline.ask.prompting.config import PromptConfig
+        from pipeline.tasks.evaluation_sets import evaluation_texts
+        from pipeline.tune.config import FinetuneConfig
+
+        for name, text in {
+            "glue/Mood/train.tsv": "sentence\\tlabel\\nfine\\t1\\n",
+            "glue/Mood/dev.tsv": "sentence\\tlabel\\nodd\\t0\\n",
+            "glue/Mood/test.tsv": "index\\tsentence\\n7\\tbad\\n",
+            "proverbs/german.txt": "Ende gut",
+        }.items():
+            Path("sets", name).parent.mkdir(parents=True, exist_ok=True)
+            Path("sets", name).write_text(text)
+        task = {"kind": "mood", "path": "sets/glue/Mood", "submit": True}
+        config = FinetuneConfig.model_validate({"tasks": {"mood": task}}).tasks["mood"]
+        data = config.load()
+        assert (data.labels, data.evaluation[0].text_a) == (("sad", "glad"), "odd")
+        assert config.submission(data.test, np.eye(2)[:1]) == {"Mood.tsv": b"index\\tprediction\\n7\\t0\\n"}
+        PromptConfig(task=task, templates=("[x] It was [z].",), verbalizers={"sad": "bad", "glad": "good"})
+        texts = evaluation_texts(DecontaminationConfig(tasks=("mood", "proverbs"), data=Path("sets")))
+        assert [each.text for each in texts] == ["odd", "bad", "Ende gut"]
+        """,
     "kind of cluster": """
         from cluster.templates.base import render
         from pipeline.config.cluster_templates import load_template
@@ -215,8 +263,9 @@ def tree(tmp_path_factory) -> Path:
     for package in (*PACKAGES, "configs"):
         shutil.copytree(ROOT / package, tree / package)
     for file, text, init, after, line, imported in EXTENSIONS.values():
-        (tree / file).parent.mkdir(exist_ok=True)
-        (tree / file).write_text(dedent(text))
+        if file:
+            (tree / file).parent.mkdir(exist_ok=True)
+            (tree / file).write_text(dedent(text))
         named = (tree / init).read_text()
         assert named.count(after) == 1
         named = named.replace(after, f"{after}    {line}\n")

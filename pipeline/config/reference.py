@@ -274,7 +274,7 @@ def _kinds(alternatives: Sequence[Mapping[str, Any]], keys: Mapping[str, str]) -
     places, kinds = zip(*(key.rpartition(".")[::2] for key in found), strict=True)
     if len(found) < 2 or not all(found) or len(set(places)) > 1:
         return None
-    return f"settings of the kind {', '.join(kinds)} (see {places[0]}.KIND)"
+    return f"settings of the kind {', '.join(kinds).replace('|', ', ')} (see {places[0]}.KIND)"
 
 
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}

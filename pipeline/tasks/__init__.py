@@ -43,8 +43,8 @@ from pipeline.tasks.task import TaskConfig
 from pipeline.tasks.translation import TranslationConfig
 
 TaskChoice = Annotated[
-    GlueConfig
-    | MnliConfig
+    MnliConfig
+    | GlueConfig
     | SnliConfig
     | Sst5Config
     | SuperGluePairsConfig

@@ -19,8 +19,10 @@ from pipeline.tasks.task import EvaluationSet
 SETS: Mapping[str, EvaluationSet] = MappingProxyType(
     {
         found.name: found
-        for sets in ((XQUAD,), *(task.table()[kind].sets(kind) for kind, task in TASKS.items()))
-        for found in sets
+        for found in (
+            XQUAD,
+            *(each for kind, task in TASKS.items() for each in task.table()[kind].sets(kind)),
+        )
     }
 )
 """Every evaluation set by name: the sets of the tasks, and further sets that corpora are decontaminated against."""

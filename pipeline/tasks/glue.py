@@ -1,6 +1,6 @@
 """Tasks of GLUE (Wang et al. 2019), whose folders hold train.tsv, dev.tsv and test.tsv: a table, a row for each.
 
-MNLI is in `classification.py`. Sizes are those of the official release.
+MNLI is in `classification.py`.
 """
 
 from __future__ import annotations
@@ -142,8 +142,6 @@ DEV_IDS = "dev_ids.tsv"
 _ENTAILMENT = ("entailment", "not_entailment")
 
 GLUE: Mapping[str, GlueRow] = {
-    # The Corpus of Linguistic Acceptability: is the sentence acceptable English? (Warstadt et al. 2019).
-    # 8,551 training and 1,043 evaluation sentences.
     "cola": GlueRow(
         folder="CoLA",
         texts=("sentence",),
@@ -151,14 +149,9 @@ GLUE: Mapping[str, GlueRow] = {
         names=("unacceptable", "acceptable"),
         metrics=("matthews", "accuracy"),
     ),
-    # The Stanford Sentiment Treebank: is the film review phrase positive? (Socher et al. 2013).
-    # 67,349 training phrases and 872 evaluation sentences.
     "sst2": GlueRow(
         folder="SST-2", texts=("sentence",), names=("negative", "positive"), metrics=("accuracy",)
     ),
-    # The Microsoft Research Paraphrase Corpus: do two sentences mean the same? (Dolan and Brockett 2005).
-    # 3,668 training and 408 evaluation pairs; copies with fewer are also accepted. GLUE's download_glue_data.py makes
-    # the files from msr_paraphrase_train.txt, which can be read as it is.
     "mrpc": GlueRow(
         folder="MRPC",
         texts=("#1 String", "#2 String"),
@@ -168,11 +161,7 @@ GLUE: Mapping[str, GlueRow] = {
         source="msr_paraphrase_train.txt",
         metrics=("f1", "accuracy"),
     ),
-    # The Semantic Textual Similarity Benchmark: how similar are two sentences, from 0 to 5? (Cer et al. 2017).
-    # 5,749 training and 1,500 evaluation pairs.
     "stsb": GlueRow(folder="STS-B", label="score", bounds=(0.0, 5.0), metrics=("pearson", "spearman")),
-    # Quora Question Pairs: do two questions ask the same? (Quora 2017). 363,846 training and 40,430 evaluation pairs,
-    # QQP-clean.zip; the older QQP.zip has questions with line ends in them, which are refused by file and line.
     "qqp": GlueRow(
         folder="QQP",
         archive="QQP-clean",
@@ -183,8 +172,6 @@ GLUE: Mapping[str, GlueRow] = {
         dev_texts=Files(("glue/QQP/dev*.tsv",), _read_qqp_texts),
         metrics=("f1", "accuracy"),
     ),
-    # Questions of SQuAD, each with a sentence of its passage: does the sentence answer it? (Rajpurkar et al. 2016).
-    # 104,743 training and 5,463 evaluation pairs (QNLIv2).
     "qnli": GlueRow(
         folder="QNLI",
         archive="QNLIv2",
@@ -192,19 +179,33 @@ GLUE: Mapping[str, GlueRow] = {
         labels=_ENTAILMENT,
         metrics=("accuracy",),
     ),
-    # Recognizing Textual Entailment: does text two follow from text one? (Dagan et al. 2006).
-    # 2,490 training and 277 evaluation pairs.
     "rte": GlueRow(folder="RTE", labels=_ENTAILMENT, metrics=("accuracy",)),
-    # Winograd schemas: does text two, with a pronoun resolved, follow from text one? (Levesque et al. 2011).
-    # 635 training and 71 evaluation pairs. The evaluation pairs repeat sentences of the training pairs with the
-    # opposite label, so a network that learns the training pairs by heart scores below chance.
     "wnli": GlueRow(folder="WNLI", names=("not_entailment", "entailment"), metrics=("accuracy",)),
 }
 """By kind; a further task of the same files is a line here."""
 
 
 class GlueConfig(ClassificationTaskConfig):
-    """Settings of a task of GLUE."""
+    """A task of GLUE; sizes are those of training and evaluation.
+
+    - cola, the Corpus of Linguistic Acceptability: is the sentence acceptable English? (Warstadt et al. 2019). 8,551
+      and 1,043 sentences.
+    - sst2, the Stanford Sentiment Treebank: is the film review phrase positive? (Socher et al. 2013). 67,349 phrases
+      and 872 sentences.
+    - mrpc, the Microsoft Research Paraphrase Corpus: do two sentences mean the same? (Dolan and Brockett 2005). 3,668
+      and 408 pairs; copies with fewer are also accepted. GLUE's download_glue_data.py makes the files from
+      msr_paraphrase_train.txt, which can be read as it is.
+    - stsb, the Semantic Textual Similarity Benchmark: how similar are two sentences, from 0 to 5? (Cer et al. 2017).
+      5,749 and 1,500 pairs.
+    - qqp, Quora Question Pairs: do two questions ask the same? (Quora 2017). 363,846 and 40,430 pairs, QQP-clean.zip;
+      the older QQP.zip has questions with line ends in them, which are refused by file and line.
+    - qnli, questions of SQuAD, each with a sentence of its passage: does the sentence answer it? (Rajpurkar et al.
+      2016). 104,743 and 5,463 pairs (QNLIv2).
+    - rte, Recognizing Textual Entailment: does text two follow from text one? (Dagan et al. 2006). 2,490 and 277 pairs.
+    - wnli, Winograd schemas: does text two, with a pronoun resolved, follow from text one? (Levesque et al. 2011). 635
+      and 71 pairs. The evaluation pairs repeat sentences of the training pairs with the opposite label, so a network
+      that learns the training pairs by heart scores below chance.
+    """
 
     kind: Literal[*GLUE]  # pyright: ignore[reportInvalidTypeForm]
     path: Path

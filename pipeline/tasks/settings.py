@@ -4,9 +4,9 @@ authors."""
 from __future__ import annotations
 
 from itertools import product
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from models.config import FeatureSettings
 from models.peft.settings import PeftSettings
@@ -98,46 +98,16 @@ class TrainingConfig(Config):
         return self
 
 
-class TrainingOverrides(Config):
-    """A task's own values for training settings; null takes the shared value."""
-
-    epochs: int | None = Field(default=None, gt=0)
-    """Passes over the training examples."""
-    batch_size: int | None = Field(default=None, gt=0)
-    """Examples of the global batch."""
-    micro_batch_size: int | None = Field(default=None, gt=0)
-    """Examples in one forward pass."""
-    lr: float | None = Field(default=None, gt=0)
-    """Peak learning rate."""
-    warmup_fraction: float | None = Field(default=None, ge=0, lt=1)
-    """The rate rises over this share of the updates."""
-    weight_decay: float | None = Field(default=None, ge=0)
-    """Applied to matrices."""
-    max_length: int | None = Field(default=None, ge=8)
-    """Tokens of an input with its special tokens."""
-    max_train_examples: int | None = Field(default=None, gt=0)
-    """Training examples used."""
-    scored: Scored | None = None
-    """After which epochs the evaluation examples are scored."""
-    layer_decay: float | None = Field(default=None, gt=0, le=1)
-    """Learning rate of each layer as a share of the layer's above it."""
-    optimizer: FinetuningOptimizer | None = None
-    """The optimizer."""
-    keep: Kept | None = None
-    """The epoch that counts."""
-    patience: int | None = Field(default=None, gt=0)
-    """End after so many scored epochs without a better main metric."""
-    peft: PeftChoice | None = None
-    """Parameter-efficient method that is trained instead of all weights."""
-    features: FeatureSettings | None = None
-    """Train a linear layer on frozen features of these layers."""
-    distill: DistillSettings | None = None
-    """Learn also from a teacher."""
-
-    def applied_to(self, shared: TrainingConfig) -> TrainingConfig:
-        """`shared`, with the values that are set here."""
-        own = {name: value for name, value in self if value is not None}
-        return TrainingConfig.model_validate(dict(shared) | own)
+_OPTIONAL: dict[str, Any] = {
+    name: (Annotated[field.annotation, Field(), *field.metadata] | None, None)
+    for name, field in TrainingConfig.model_fields.items()
+}
+TrainingOverrides = create_model(
+    "TrainingOverrides",
+    __base__=TrainingConfig,
+    __doc__="A task's own values for training settings; null takes the shared value.",
+    **_OPTIONAL,
+)
 
 
 class Search(Config):

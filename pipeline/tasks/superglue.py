@@ -213,11 +213,7 @@ def _choices(name: str, passage: dict[str, Any], query: dict[str, Any], *, is_te
 
 _TRUTH = ("false", "true")
 PAIRS: Mapping[str, SuperGlueRow] = {
-    # Boolean Questions: is the answer to the question, by the passage, yes? (Clark et al. 2019).
-    # 9,427 training and 3,270 evaluation questions.
     "boolq": _pairs("BoolQ", "passage", "question", ("no", "yes"), submitted=_TRUTH, metrics=("accuracy",)),
-    # CommitmentBank: is the speaker committed to the clause? (de Marneffe et al. 2019). 250 training and 56 evaluation
-    # pairs. The leaderboard takes the mean of both metrics.
     "cb": _pairs(
         "CB",
         "premise",
@@ -229,12 +225,9 @@ PAIRS: Mapping[str, SuperGlueRow] = {
 """Tasks on pairs of texts, by kind; a further one is a line here."""
 SUPERGLUE: Mapping[str, SuperGlueRow] = {
     **PAIRS,
-    # Recognizing Textual Entailment, as JSON lines: 2,490 training and 277 evaluation pairs, the same as in GLUE.
     "superglue_rte": _pairs(
         "RTE", "premise", "hypothesis", ("entailment", "not_entailment"), metrics=("accuracy",)
     ),
-    # Words in Context: does the word mean the same in both sentences? (Pilehvar and Camacho-Collados 2019).
-    # 5,428 training and 638 evaluation pairs.
     "wic": SuperGlueRow(
         folder="WiC",
         read=_read_wic,
@@ -252,19 +245,13 @@ SUPERGLUE: Mapping[str, SuperGlueRow] = {
             ),
         ),
     ),
-    # Choice of Plausible Alternatives: which one is the cause, or the effect? (Roemmele et al. 2011).
-    # 400 training and 100 evaluation questions.
     "copa": SuperGlueRow(folder="COPA", read=_read_copa, metrics=("accuracy",)),
-    # Multi-Sentence Reading Comprehension: is the answer right, by the paragraph? Questions have several right answers
-    # (Khashabi et al. 2018). 5,100 training and 953 evaluation questions, with 27,243 and 4,848 answers.
     "multirc": SuperGlueRow(
         folder="MultiRC",
         read=_read_multirc,
         labels=_MULTIRC_LABELS,
         metrics=("f1_answers", "exact_match"),
     ),
-    # Reading Comprehension with Commonsense Reasoning: which entity of the news passage is left out of the query?
-    # (Zhang et al. 2018). 100,730 training and 10,000 evaluation queries.
     "record": SuperGlueRow(folder="ReCoRD", read=_read_record, metrics=("f1", "exact_match")),
 }
 """Every task, by kind."""
@@ -306,13 +293,23 @@ class SuperGlueConfig(TaskConfig):
 
 
 class SuperGluePairsConfig(SuperGlueConfig, ClassificationTaskConfig):
-    """Settings of a task of SuperGLUE on pairs of texts with a label."""
+    """A task of SuperGLUE on pairs of texts with a label.
+
+    - boolq, Boolean Questions: is the answer to the question, by the passage, yes? (Clark et al. 2019). 9,427 training
+      and 3,270 evaluation questions.
+    - cb, CommitmentBank: is the speaker committed to the clause? (de Marneffe et al. 2019). 250 training and 56
+      evaluation pairs. The leaderboard takes the mean of both metrics.
+    """
 
     kind: Literal[*PAIRS]  # pyright: ignore[reportInvalidTypeForm]
 
 
 class WicConfig(SuperGluePairsConfig):
-    """Words in Context. The word precedes the first sentence, so that any network can read which one is meant."""
+    """Words in Context: does the word mean the same in both sentences? (Pilehvar and Camacho-Collados 2019).
+
+    5,428 training and 638 evaluation pairs. The word precedes the first sentence, so that any network can read which
+    one is meant.
+    """
 
     kind: Literal["wic"] = "wic"
 
@@ -322,8 +319,10 @@ _RTE_DIAGNOSTICS = {"AX-b": ("sentence1", "sentence2"), "AX-g": ("premise", "hyp
 
 
 class SuperglueRteConfig(SuperGluePairsConfig):
-    """Recognizing Textual Entailment. A network that was trained on it also answers the diagnostic sets AX-b and AX-g
-    (1,104 and 356 pairs; section 3.3)."""
+    """Recognizing Textual Entailment, as JSON lines: 2,490 training and 277 evaluation pairs, the same as in GLUE.
+
+    A network that was trained on it also answers the diagnostic sets AX-b and AX-g (1,104 and 356 pairs; section 3.3).
+    """
 
     kind: Literal["superglue_rte"] = "superglue_rte"
     ax_b: Path | None = None
@@ -354,7 +353,11 @@ class SuperglueRteConfig(SuperGluePairsConfig):
 
 
 class MultircConfig(SuperGluePairsConfig):
-    """Multi-Sentence Reading Comprehension."""
+    """Multi-Sentence Reading Comprehension: is the answer right, by the paragraph? Questions have several right answers
+    (Khashabi et al. 2018).
+
+    5,100 training and 953 evaluation questions, with 27,243 and 4,848 answers.
+    """
 
     kind: Literal["multirc"] = "multirc"
 
@@ -386,13 +389,20 @@ class MultircConfig(SuperGluePairsConfig):
 
 
 class CopaConfig(SuperGlueConfig, ChoicesTaskConfig):
-    """Choice of Plausible Alternatives."""
+    """Choice of Plausible Alternatives: which one is the cause, or the effect? (Roemmele et al. 2011).
+
+    400 training and 100 evaluation questions.
+    """
 
     kind: Literal["copa"] = "copa"
 
 
 class RecordConfig(SuperGlueConfig, ChoicesTaskConfig):
-    """Reading Comprehension with Commonsense Reasoning, as a choice among the passage's entities."""
+    """Reading Comprehension with Commonsense Reasoning, as a choice among the passage's entities: which one is left out
+    of the query? (Zhang et al. 2018).
+
+    100,730 training and 10,000 evaluation queries.
+    """
 
     kind: Literal["record"] = "record"
 

@@ -154,7 +154,7 @@ class TaskConfig(Config):
     """Settings and functions that all tasks share. A class has one `kind`, with `metrics` and `evaluation_sets`; or
     those of a table."""
 
-    training: TrainingOverrides = TrainingOverrides()
+    training: TrainingOverrides = TrainingOverrides()  # pyright: ignore[reportInvalidTypeForm]
     """Training settings of this task that differ from the shared ones."""
 
     if TYPE_CHECKING:

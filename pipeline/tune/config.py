@@ -117,5 +117,5 @@ class FinetuneConfig(Config):
         self, task: str, choice: Mapping[str, float | int] = MappingProxyType({})
     ) -> TrainingConfig:
         """The settings a task is trained with, `choice` among the searched ones."""
-        own = self.tasks[task].training.applied_to(self.training)
-        return TrainingConfig.model_validate(dict(own) | dict(choice))
+        own = {name: value for name, value in self.tasks[task].training if value is not None}
+        return TrainingConfig.model_validate(dict(self.training) | own | dict(choice))

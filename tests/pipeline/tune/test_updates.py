@@ -10,7 +10,8 @@ from torch import nn
 from cluster.artefacts.errors import ConfigError
 from data_prep.ragged import Ragged
 from models.classifiers import SequenceClassifier
-from pipeline.tasks.settings import TrainingConfig, TrainingOverrides
+from pipeline.tasks.settings import TrainingConfig
+from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.encoding import pad_rows
 from pipeline.tune.updates import UpdatePlan, example_order, learning_rate, plan_updates, sample_examples
 from tests.pipeline.tune.conftest import MODEL
@@ -72,7 +73,8 @@ def test_optimizer_is_adamw_of_its_authors_unless_a_setting_says_otherwise():
     used = shared.optimizer_with_rates
     (group,) = used.make(nn.Linear(2, 2, bias=False)).param_groups
     assert (used.lr, used.clip, group["betas"], group["eps"]) == (1e-4, None, (0.9, 0.999), 1e-6)
-    own = TrainingOverrides.model_validate({"optimizer": {"kind": "muon", "clip": None}}).applied_to(shared)
+    task = {"kind": "rte", "path": "RTE", "training": {"optimizer": {"kind": "muon", "clip": None}}}
+    own = FinetuneConfig.model_validate({"tasks": {"rte": task}, "training": shared}).training_of("rte")
     assert (own.optimizer.kind, own.optimizer.clip, own.lr) == ("muon", None, 1e-4)
     with pytest.raises(ValidationError, match=r"optimizer\.adamw\.lr"):
         TrainingConfig.model_validate({"optimizer": {"lr": 1e-4}})
