@@ -146,12 +146,12 @@ EXTENSIONS = {
     "evaluation set": (
         "pipeline/tasks/proverbs.py",
         """
-        from pipeline.tasks.task import EvaluationSet, Files
+        from pipeline.tasks.task import EvaluationSet
 
         def read(path):
             yield from (("proverb", line) for line in path.read_text().splitlines())
 
-        PROVERBS = EvaluationSet("proverbs", (Files(("proverbs/*.txt",), read),), "proverbs")
+        PROVERBS = EvaluationSet("proverbs", "a list of proverbs", read, ("proverbs/*.txt",))
         """,
         "pipeline/tasks/evaluation_sets.py",
         "        for found in (\n",

@@ -21,7 +21,7 @@ from cluster.artefacts.errors import MissingInputError
 from pipeline.tasks.files.lines import require_file, wrong_file
 from pipeline.tasks.files.rows import read_rows
 from pipeline.tasks.forms import Choices, ChoicesTaskConfig
-from pipeline.tasks.task import EvaluationSet, Files, TaskData, folder_input, texts_of
+from pipeline.tasks.task import EvaluationSet, TaskData, folder_input, texts_of
 
 SWAG_ORIGIN = "train.csv and val.csv of SWAG (github.com/rowanz/swagaf)"
 NUM_ENDINGS = 4
@@ -51,7 +51,7 @@ class SwagConfig(ChoicesTaskConfig):
     """The folder with train.csv and val.csv."""
 
     metrics = ("accuracy",)
-    evaluation_sets = (EvaluationSet("swag", (Files(("swag/val.csv",), texts_of(read_swag)),), SWAG_ORIGIN),)
+    evaluation_sets = (EvaluationSet("swag", SWAG_ORIGIN, texts_of(read_swag), ("swag/val.csv",)),)
 
     def load(self) -> TaskData[Choices]:
         """Read `train.csv` and `val.csv`."""
@@ -99,11 +99,7 @@ class RaceConfig(ChoicesTaskConfig):
 
     metrics = ("accuracy",)
     evaluation_sets = (
-        EvaluationSet(
-            "race",
-            tuple(Files((f"race/{split}/*/*.txt",), texts_of(read_race)) for split in ("dev", "test")),
-            RACE_ORIGIN,
-        ),
+        EvaluationSet("race", RACE_ORIGIN, texts_of(read_race), ("race/dev/*/*.txt", "race/test/*/*.txt")),
     )
 
     def load(self) -> TaskData[Choices]:

@@ -29,7 +29,6 @@ from pipeline.tasks.forms import UNLABELLED, ClassificationTaskConfig, Example
 from pipeline.tasks.glue import GlueConfig, GlueRow, Split, glue_archive, submission_file
 from pipeline.tasks.task import (
     EvaluationSet,
-    Files,
     NamedText,
     TaskData,
     TwoFilesTaskConfig,
@@ -93,16 +92,13 @@ MNLI = GlueRow(
     evaluation_sets=(
         EvaluationSet(
             "mnli",
-            (
-                Files(("glue/MNLI/dev_*.tsv", "glue/MNLI/dev_*.jsonl"), _read_mnli_texts),
-                Files(("glue/MNLI/test_*.tsv",), _read_mnli_texts, optional=True),
-            ),
             glue_archive("MNLI"),
+            _read_mnli_texts,
+            (("glue/MNLI/dev_*.tsv", "glue/MNLI/dev_*.jsonl"),),
+            ("glue/MNLI/test_*.tsv",),
         ),
         EvaluationSet(
-            "ax",
-            (Files(("glue/diagnostic/diagnostic*.tsv", "glue/AX/*.tsv"), _read_mnli_texts),),
-            AX_ORIGIN,
+            "ax", AX_ORIGIN, _read_mnli_texts, (("glue/diagnostic/diagnostic*.tsv", "glue/AX/*.tsv"),)
         ),
     ),
 )
@@ -202,11 +198,9 @@ class SnliConfig(ClassificationTaskConfig):
     evaluation_sets = (
         EvaluationSet(
             "snli",
-            tuple(
-                Files(tuple(f"snli/{name}" for name in _snli_names(split)), texts_of(read_inference))
-                for split in ("dev", "test")
-            ),
             SNLI_ORIGIN,
+            texts_of(read_inference),
+            tuple(tuple(f"snli/{name}" for name in _snli_names(split)) for split in ("dev", "test")),
         ),
     )
 
@@ -246,14 +240,7 @@ class Sst5Config(TwoFilesTaskConfig, ClassificationTaskConfig):
     labels = ("very negative", "negative", "neutral", "positive", "very positive")
     metrics = ("accuracy", "macro_f1")
     evaluation_sets = (
-        EvaluationSet(
-            "sst5",
-            (
-                Files(("sst5/dev.txt",), texts_of(_read_trees)),
-                Files(("sst5/test.txt",), texts_of(_read_trees)),
-            ),
-            SST_ORIGIN,
-        ),
+        EvaluationSet("sst5", SST_ORIGIN, texts_of(_read_trees), ("sst5/dev.txt", "sst5/test.txt")),
     )
 
     def examples(self, path: Path) -> Iterator[Example]:

@@ -62,11 +62,11 @@ def evaluation_texts(config: DecontaminationConfig) -> Iterator[EvaluationText]:
             f"There is no folder {folder} of evaluation sets.",
             next_step="correct `decontaminate.data`, or CLOZE_DATA where that is not set",
         )
-    located = [(name, path, read) for name in names for path, read in SETS[name].locate(folder)]
+    located = [(SETS[name], path) for name in names for path in SETS[name].locate(folder)]
     return (
-        EvaluationText(task, example, text, path)
-        for task, path, read in located
-        for example, text in read(path)
+        EvaluationText(found.name, example, text, path)
+        for found, path in located
+        for example, text in found.read(path)
     )
 
 

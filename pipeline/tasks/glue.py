@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from cluster.artefacts.errors import MissingInputError
 from pipeline.tasks.files.lines import read_lines, require_file, wrong_line
 from pipeline.tasks.files.rows import Row, is_dataset, read_split, read_table
 from pipeline.tasks.forms import UNLABELLED, ClassificationTaskConfig, Example
-from pipeline.tasks.task import EvaluationSet, Files, NamedText, TaskData, TaskRow
+from pipeline.tasks.task import EvaluationSet, NamedText, TaskData, TaskRow
 
 Split = tuple[list[Path], list[Example]]
 """The files of a split, and its examples."""
@@ -56,8 +56,6 @@ class GlueRow(TaskRow):
     """Name of the archive; empty where it is the folder's."""
     evaluations: tuple[tuple[str, str], ...] = (("", "dev"),)
     """The files to score on: a group of examples and the beginning of a file's name each."""
-    dev_texts: Files | None = None
-    """How the texts of the development set are read, where not as its examples are."""
     leaderboard: tuple[tuple[str, str, str], ...] = ()
     """The test sets: a group of examples, the beginning of a file's name, and the file to submit each; where it is
     empty, test.tsv alone, submitted as `FOLDER.tsv`."""
@@ -118,16 +116,19 @@ class GlueRow(TaskRow):
 
     def sets(self, kind: str) -> tuple[EvaluationSet, ...]:
         """The texts of dev.tsv and, where it is there, test.tsv."""
-        dev, test = (Files((f"glue/{self.folder}/{stem}.tsv",), self.read_texts) for stem in ("dev", "test"))
-        files = (self.dev_texts or dev, replace(test, optional=True))
-        return self.evaluation_sets or (EvaluationSet(kind, files, self.origin),)
+        names = [(f"glue/{self.folder}/{stem}.tsv",) for stem in ("dev", "test")]
+        return self.evaluation_sets or (EvaluationSet(kind, self.origin, self.read_texts, *names),)
 
 
 _LABEL_AT_END = re.compile(r"\s+[01]$")
 
 
 def _read_qqp_texts(path: Path) -> Iterator[NamedText]:
-    """Question pairs, with or without a header; a label may be glued to the last question by a space."""
+    """Question pairs, of the development set with or without a header; a label may be glued to the last question by a
+    space."""
+    if path.name == "test.tsv":
+        yield from GLUE["qqp"].read_texts(path)
+        return
     for name, line in read_lines(path):
         fields = line.split("\t")
         if fields[0] == "id":
@@ -169,7 +170,15 @@ GLUE: Mapping[str, GlueRow] = {
         label="is_duplicate",
         names=("different", "duplicate"),
         index="id",
-        dev_texts=Files(("glue/QQP/dev*.tsv",), _read_qqp_texts),
+        evaluation_sets=(
+            EvaluationSet(
+                "qqp",
+                glue_archive("QQP-clean"),
+                _read_qqp_texts,
+                ("glue/QQP/dev*.tsv",),
+                ("glue/QQP/test.tsv",),
+            ),
+        ),
         metrics=("f1", "accuracy"),
     ),
     "qnli": GlueRow(

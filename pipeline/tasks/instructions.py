@@ -18,7 +18,7 @@ from models.config import NetworkConfig
 from pipeline.config.loading import Config
 from pipeline.tasks.files.rows import Row
 from pipeline.tasks.rows import RowsTaskConfig
-from pipeline.tasks.task import TaskConfig, check_positions
+from pipeline.tasks.task import check_positions
 
 if TYPE_CHECKING:
     from models.hf.heads import Head
@@ -153,9 +153,27 @@ class Conversation:
         return self.turns[-1].content
 
 
-class InstructionTaskConfig(TaskConfig):
-    """Settings that tasks of instruction tuning share."""
+class ConversationColumns(Config):
+    """Names of the columns. A row holds either `messages`, or a prompt and a response."""
 
+    prompt: str = "prompt"
+    """The instruction."""
+    response: str = "response"
+    """The text to write for it."""
+    system: str | None = None
+    """A system turn before the prompt; null where there is none."""
+    messages: str = "messages"
+    """A list of turns, each an object with `role` (system, user or assistant) and `content`."""
+    id: str | None = None
+    """Names of conversations in the predictions; null takes file and line."""
+
+
+class InstructionsConfig(RowsTaskConfig):
+    """Instruction tuning on one's own conversations."""
+
+    kind: Literal["instructions"] = "instructions"
+    columns: ConversationColumns = ConversationColumns()
+    """Names of the columns."""
     template: ChatTemplate = ChatTemplate()
     """Markers around the turns; exports carry them as `chat_template`."""
     packed: bool = True
@@ -174,6 +192,14 @@ class InstructionTaskConfig(TaskConfig):
     carriers = ("decoder", "encoder_decoder")
     head = "causal_lm"
     metrics = ("likelihood", "perplexity", "loss")
+
+    def example(self, row: Row, labels: tuple[str, ...]) -> Conversation:
+        """The conversation, which ends with a response."""
+        columns = self.columns
+        # Parquet has a column in all rows, with null where a row has no value.
+        is_chat = row.values.get(columns.messages) is not None
+        turns = tuple((_turns_of_messages if is_chat else _turns_of_pair)(row, columns))
+        return Conversation(row.id(columns.id), turns, row.place)
 
     @classmethod
     def head_of(cls, network: NetworkConfig) -> Head:
@@ -244,37 +270,6 @@ class InstructionTaskConfig(TaskConfig):
             # The decoder reads its start token before the response.
             key = f"tasks.{name}.max_response_length"
             check_positions(name, key, self.max_response_length, network, further=1)
-
-
-class ConversationColumns(Config):
-    """Names of the columns. A row holds either `messages`, or a prompt and a response."""
-
-    prompt: str = "prompt"
-    """The instruction."""
-    response: str = "response"
-    """The text to write for it."""
-    system: str | None = None
-    """A system turn before the prompt; null where there is none."""
-    messages: str = "messages"
-    """A list of turns, each an object with `role` (system, user or assistant) and `content`."""
-    id: str | None = None
-    """Names of conversations in the predictions; null takes file and line."""
-
-
-class InstructionsConfig(RowsTaskConfig, InstructionTaskConfig):
-    """Instruction tuning on one's own conversations."""
-
-    kind: Literal["instructions"] = "instructions"
-    columns: ConversationColumns = ConversationColumns()
-    """Names of the columns."""
-
-    def example(self, row: Row, labels: tuple[str, ...]) -> Conversation:
-        """The conversation, which ends with a response."""
-        columns = self.columns
-        # Parquet has a column in all rows, with null where a row has no value.
-        is_chat = row.values.get(columns.messages) is not None
-        turns = tuple((_turns_of_messages if is_chat else _turns_of_pair)(row, columns))
-        return Conversation(row.id(columns.id), turns, row.place)
 
 
 def _turns_of_pair(row: Row, columns: ConversationColumns) -> Iterator[Turn]:

@@ -23,7 +23,7 @@ from pipeline.tasks.files.lines import wrong_file
 from pipeline.tasks.files.rows import read_objects
 from pipeline.tasks.forms import Answer, Question, SpanTaskConfig
 from pipeline.tasks.metrics.squad import UNANSWERABLE_METRICS
-from pipeline.tasks.task import EvaluationSet, Files, NamedText, ReadTexts, TwoFilesTaskConfig
+from pipeline.tasks.task import EvaluationSet, NamedText, ReadTexts, TwoFilesTaskConfig
 
 Passage = tuple[str, str, list[Question]]
 """Name, text and questions."""
@@ -103,9 +103,7 @@ def _read_xquad_texts(path: Path) -> Iterator[NamedText]:
 
 
 XQUAD = EvaluationSet(
-    "xquad",
-    (Files(("xquad/xquad.*.json",), _read_xquad_texts),),
-    "XQuAD (github.com/google-deepmind/xquad)",
+    "xquad", "XQuAD (github.com/google-deepmind/xquad)", _read_xquad_texts, ("xquad/xquad.*.json",)
 )
 """A set that no task here is trained on."""
 
@@ -140,7 +138,7 @@ class SquadConfig(TwoFilesTaskConfig, SpanTaskConfig):
     origin = f"train-v1.1.json and dev-v1.1.json of {SQUAD_ORIGIN}"
     metrics = ("f1", "exact_match")
     evaluation_sets = (
-        EvaluationSet("squad1", (Files(("squad/dev-v1.1*.json",), _texts_of(read_squad)),), SQUAD_ORIGIN),
+        EvaluationSet("squad1", SQUAD_ORIGIN, _texts_of(read_squad), ("squad/dev-v1.1*.json",)),
     )
 
     def examples(self, path: Path) -> list[Question]:
@@ -161,7 +159,7 @@ class Squad2Config(TwoFilesTaskConfig, SpanTaskConfig):
     origin = f"train-v2.0.json and dev-v2.0.json of {SQUAD_ORIGIN}"
     metrics = UNANSWERABLE_METRICS
     evaluation_sets = (
-        EvaluationSet("squad2", (Files(("squad/dev-v2.0*.json",), _texts_of(read_squad)),), SQUAD_ORIGIN),
+        EvaluationSet("squad2", SQUAD_ORIGIN, _texts_of(read_squad), ("squad/dev-v2.0*.json",)),
     )
 
     def examples(self, path: Path) -> list[Question]:
@@ -180,7 +178,7 @@ class MrqaConfig(TwoFilesTaskConfig, SpanTaskConfig):
     metrics = ("f1", "exact_match")
     evaluation_sets = (
         EvaluationSet(
-            "mrqa", (Files(("mrqa/dev/*.jsonl.gz", "mrqa/*.jsonl.gz"), _texts_of(read_mrqa)),), MRQA_ORIGIN
+            "mrqa", MRQA_ORIGIN, _texts_of(read_mrqa), (("mrqa/dev/*.jsonl.gz", "mrqa/*.jsonl.gz"),)
         ),
     )
 

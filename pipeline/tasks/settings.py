@@ -99,7 +99,7 @@ class TrainingConfig(Config):
 
 
 _OPTIONAL: dict[str, Any] = {
-    name: (Annotated[field.annotation, Field(), *field.metadata] | None, None)
+    name: (Annotated[field.annotation, Field(), *field.metadata] | None, None)  # pyright: ignore[reportInvalidTypeForm]
     for name, field in TrainingConfig.model_fields.items()
 }
 TrainingOverrides = create_model(

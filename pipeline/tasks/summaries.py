@@ -23,7 +23,7 @@ from pipeline.samples.noise import Noise
 from pipeline.tasks.files.lines import read_lines, require_file, wrong_file
 from pipeline.tasks.files.rows import read_rows
 from pipeline.tasks.forms import GenerationTaskConfig, TextPair
-from pipeline.tasks.task import EvaluationSet, Files, TaskData, file_input, folder_input, texts_of
+from pipeline.tasks.task import EvaluationSet, TaskData, file_input, folder_input, texts_of
 
 XSUM_ORIGIN = "XSum's documents as JSON lines, CSV or Parquet with id, document and summary"
 PAGE_NOTES = {
@@ -62,9 +62,7 @@ class XsumConfig(GenerationTaskConfig):
 
     num_lead = 1
     metrics = ("rouge1", "rouge2", "rouge_l")
-    evaluation_sets = (
-        EvaluationSet("xsum", (Files(("xsum/test*.jsonl",), texts_of(read_xsum)),), XSUM_ORIGIN),
-    )
+    evaluation_sets = (EvaluationSet("xsum", XSUM_ORIGIN, texts_of(read_xsum), ("xsum/test*.jsonl",)),)
 
     def load(self) -> TaskData[TextPair]:
         """Read the files, and split a single file into documents to learn from and documents to score on."""
@@ -167,8 +165,9 @@ class CnnDailymailConfig(GenerationTaskConfig):
     evaluation_sets = (
         EvaluationSet(
             "cnn_dailymail",
-            (Files(("cnn_dailymail/test*.parquet", "cnn_dailymail/test*.jsonl"), texts_of(read_articles)),),
             CNN_ORIGIN,
+            texts_of(read_articles),
+            (("cnn_dailymail/test*.parquet", "cnn_dailymail/test*.jsonl"),),
         ),
     )
 

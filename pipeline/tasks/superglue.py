@@ -26,7 +26,6 @@ from pipeline.tasks.forms import (
 )
 from pipeline.tasks.task import (
     EvaluationSet,
-    Files,
     NamedText,
     TaskConfig,
     TaskData,
@@ -58,9 +57,8 @@ class SuperGlueRow(TaskRow):
 
     def sets(self, kind: str) -> tuple[EvaluationSet, ...]:
         """The texts of val.jsonl and, where it is there, of test.jsonl."""
-        read, folder = texts_of(self.read), f"superglue/{self.folder}"
-        files = Files((f"{folder}/val.jsonl",), read), Files((f"{folder}/{TEST_FILE}",), read, optional=True)
-        return self.evaluation_sets or (EvaluationSet(kind, files, self.origin),)
+        names = [(f"superglue/{self.folder}/{name}",) for name in ("val.jsonl", TEST_FILE)]
+        return self.evaluation_sets or (EvaluationSet(kind, self.origin, texts_of(self.read), *names),)
 
 
 def id_in(row: Row) -> str:
@@ -237,11 +235,10 @@ SUPERGLUE: Mapping[str, SuperGlueRow] = {
         evaluation_sets=(
             EvaluationSet(
                 "wic",
-                (
-                    Files(("wic/*.jsonl", "WiC/*.jsonl", "superglue/WiC/val.jsonl"), _read_wic_sentences),
-                    Files((f"superglue/WiC/{TEST_FILE}",), _read_wic_sentences, optional=True),
-                ),
                 "WiC of the SuperGLUE benchmark",
+                _read_wic_sentences,
+                (("wic/*.jsonl", "WiC/*.jsonl", "superglue/WiC/val.jsonl"),),
+                (f"superglue/WiC/{TEST_FILE}",),
             ),
         ),
     ),

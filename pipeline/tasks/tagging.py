@@ -25,7 +25,7 @@ from pipeline.tasks.metrics.entities import (
     entity_metrics,
     type_of,
 )
-from pipeline.tasks.task import EvaluationSet, Files, NamedText, TwoFilesTaskConfig
+from pipeline.tasks.task import EvaluationSet, NamedText, TwoFilesTaskConfig
 
 DOCUMENT_START = "-DOCSTART-"
 """The word of lines between documents, which is no text."""
@@ -87,11 +87,9 @@ class ConllNerConfig(TwoFilesTaskConfig, TagsTaskConfig):
     evaluation_sets = (
         EvaluationSet(
             "wnut17",
-            (
-                Files(("wnut17/emerging.dev.conll*",), _read_conll_texts),
-                Files(("wnut17/emerging.test*",), _read_conll_texts),
-            ),
             "WNUT-17's emerging.dev.conll and emerging.test.annotated",
+            _read_conll_texts,
+            ("wnut17/emerging.dev.conll*", "wnut17/emerging.test*"),
         ),
     )
 
@@ -169,11 +167,9 @@ class ConlluPosConfig(TwoFilesTaskConfig, TagsTaskConfig):
     evaluation_sets = (
         EvaluationSet(
             "ud-english-ewt",
-            (
-                Files(("ud-english-ewt/en_ewt-ud-dev.conllu",), _read_conllu_texts),
-                Files(("ud-english-ewt/en_ewt-ud-test.conllu",), _read_conllu_texts),
-            ),
             UD_ORIGIN,
+            _read_conllu_texts,
+            ("ud-english-ewt/en_ewt-ud-dev.conllu", "ud-english-ewt/en_ewt-ud-test.conllu"),
         ),
     )
 

@@ -36,43 +36,37 @@ ReadTexts = Callable[[Path], Iterator[NamedText]]
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
-    """Files of an evaluation set that are read in the same way."""
-
-    patterns: tuple[str, ...]
-    """Relative to the folder of evaluation sets. The first one that matches counts: names differ between releases."""
-    read: ReadTexts
-    optional: bool = False
-    """Whether the set is complete without them, such as test files whose labels are secret."""
-
-
-@dataclass(frozen=True, slots=True)
 class EvaluationSet:
     """The texts that one task evaluates on, which corpora are decontaminated against."""
 
     name: str
     """Its name in `decontaminate.tasks`."""
-    files: tuple[Files, ...]
     origin: str
     """The archive that holds the files, for messages about missing ones."""
+    read: ReadTexts
+    files: tuple[str | tuple[str, ...], ...]
+    """Patterns relative to the folder of evaluation sets; of several for the same files the first that matches counts,
+    because names differ between releases."""
+    optional: tuple[str, ...] = ()
+    """Further files that the set is complete without, such as test files whose labels are secret."""
 
-    def locate(self, data: Path) -> list[tuple[Path, ReadTexts]]:
+    def locate(self, data: Path) -> list[Path]:
         """The files of the set in the folder `data`.
 
         Raises:
             MissingInputError: a file that is not optional is missing.
         """
-        located: list[tuple[Path, ReadTexts]] = []
-        for files in self.files:
-            matches = (sorted(data.glob(pattern)) for pattern in files.patterns)
-            found = next(filter(None, matches), [])
-            if not found and not files.optional:
+        located: list[Path] = []
+        for named in (*self.files, *self.optional):
+            patterns = (named,) if isinstance(named, str) else named
+            found = next(filter(None, (sorted(data.glob(pattern)) for pattern in patterns)), [])
+            if not found and named not in self.optional:
                 raise MissingInputError(
-                    f"The evaluation set `{self.name}` is not at {data / files.patterns[0]}.",
+                    f"The evaluation set `{self.name}` is not at {data / patterns[0]}.",
                     next_step=f"put {self.origin} there, name another folder by `decontaminate.data` or"
                     f" CLOZE_DATA, or leave {self.name} out of `decontaminate`",
                 )
-            located += [(path, files.read) for path in found]
+            located += found
         return located
 
 

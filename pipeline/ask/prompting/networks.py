@@ -159,7 +159,6 @@ class LanguageModel:
     """A network that predicts tokens, ready to be asked."""
 
     reference: str
-    fingerprint: str
     kind: Kind
     model: Any
     """A MaskedLanguageModel, CausalLanguageModel or SequenceToSequence in evaluation mode."""
@@ -226,7 +225,6 @@ def load_language_model(reference: str, runs_dir: Path, weights: Weights = "mode
     is_own = pretrained.step is not None or pretrained.weights_file is not None
     return LanguageModel(
         reference=pretrained.reference,
-        fingerprint=pretrained.fingerprint,
         kind=kind,
         model=model.eval().to("cuda" if torch.cuda.is_available() else "cpu"),
         config=config,

@@ -1,1 +1,1 @@
-"""Files of tasks: lines and JSON objects, GLUE's tables, and rows with named columns."""
+"""Files of tasks: lines, and rows with named columns."""
