@@ -32,9 +32,10 @@ def test_trainings_of_the_other_tests_learn(cases):
 )
 def test_every_stage_computes_the_scores_of_plain_training_up_to_summation_order(cases, sharded, plain):
     one, two = cases[plain], cases[sharded]
-    assert one["metrics"] == two["metrics"]
-    # Another order of summation changes roundings to bfloat16, too.
-    near = 1e-3 if "bf16" in plain else 1e-5
+    # Another order of summation changes roundings to bfloat16, too, and with them one choice of 45 between near ties.
+    near, ties = (1e-3, 1.01 / 45) if "bf16" in plain else (1e-5, 0.0)
+    for epoch, other in zip(one["metrics"], two["metrics"], strict=True):
+        assert epoch == pytest.approx(other, abs=ties)
     assert one["losses"] == pytest.approx(two["losses"], abs=near)
     for left, right in zip(one["logits"], two["logits"], strict=True):
         assert left == pytest.approx(right, abs=10 * near)
