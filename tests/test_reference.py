@@ -67,11 +67,23 @@ def test_a_part_of_a_kind_is_printed_and_a_misspelt_one_is_answered_with_the_nea
     assert "data.filters.language" in printed
     assert "min_probability" in printed
     assert "data.filters.pii" not in printed
+    for shared in (
+        "finetune.tasks.sst2",
+        "finetune.tasks.cb",
+        "finetune.tasks.cola.training",
+        "prompt.task.mrpc",
+    ):
+        printed = cloze("schema", shared)
+        assert shared.rpartition(".")[2] in printed
+        assert "rows_tags" not in printed
+    types = {each.type for section in reference("finetune") for each in section.settings}
+    assert "settings (see tasks.cola.training)" in types
     schema = orjson.loads(cloze("schema", "finetune", "--json-schema"))
     assert "tasks" in schema["properties"]
     for wrong, near in (
         ("date", "did you mean data?"),
         ("data.filters.langage", "did you mean data.filters.language?"),
+        ("finetune.tasks.mrcp", "did you mean finetune.tasks.mrpc?"),
     ):
         with pytest.raises(ConfigError) as caught:
             cloze("schema", wrong)

@@ -92,9 +92,13 @@ def schema(
         output.print_json(config_reference.json_schema(name))
         return
     sections = config_reference.reference(name)
-    chosen = [each for each in sections if not part or each.key == part or each.key.startswith(f"{part}.")]
+    chosen = [
+        each
+        for each in sections
+        if not part or any(f"{key}.".startswith(f"{part}.") for key in (each.key, *each.names))
+    ]
     if not chosen:
-        keys = [each.key for each in sections if each.key]
+        keys = [key for each in sections if each.key for key in each.names]
         near = nearest(part, keys)
         hint = f"did you mean {name}.{near}? " if near else ""
         raise ConfigError(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from itertools import pairwise
+from itertools import pairwise, product
 from types import MappingProxyType
 from typing import Any
 
@@ -96,9 +96,15 @@ class Section:
     """The settings below one key."""
 
     key: str
-    """Dotted, such as `sources.books_text`: the kind `books_text` of the members of `sources`. Empty at the top."""
+    """Dotted, such as `sources.books_text`: the kind `books_text` of the members of `sources`. A part that is several
+    kinds has them between bars. Empty at the top."""
     meaning: str
     settings: tuple[Setting, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The keys that a user types for it: one for each kind."""
+        return _names(self.key)
 
 
 def json_schema(kind: str) -> dict[str, Any]:
@@ -215,6 +221,11 @@ def _choices(node: Mapping[str, Any]) -> list[str]:
     return [str(node["const"])] if "const" in node else [str(choice) for choice in node.get("enum", ())]
 
 
+def _names(key: str) -> list[str]:
+    """A section's key with each of the kinds by itself."""
+    return [".".join(parts) for parts in product(*(part.split("|") for part in key.split(".")))]
+
+
 def _section(
     key: str, node: Mapping[str, Any], definitions: Mapping[str, Any], keys: Mapping[str, str]
 ) -> Section:
@@ -246,7 +257,7 @@ def _type(node: Mapping[str, Any], definitions: Mapping[str, Any], keys: Mapping
             return _type(definitions[name], definitions, keys)
         short = [each for each in definitions[name].get("anyOf", ()) if "properties" not in each]
         return " or ".join(
-            [*(_type(each, definitions, keys) for each in short), f"settings (see {keys[name]})"]
+            [*(_type(each, definitions, keys) for each in short), f"settings (see {_names(keys[name])[0]})"]
         )
     if "const" in node or "enum" in node:
         choices = _choices(node)
@@ -274,7 +285,7 @@ def _kinds(alternatives: Sequence[Mapping[str, Any]], keys: Mapping[str, str]) -
     places, kinds = zip(*(key.rpartition(".")[::2] for key in found), strict=True)
     if len(found) < 2 or not all(found) or len(set(places)) > 1:
         return None
-    return f"settings of the kind {', '.join(kinds).replace('|', ', ')} (see {places[0]}.KIND)"
+    return f"settings of the kind {', '.join(kinds).replace('|', ', ')} (see {_names(places[0])[0]}.KIND)"
 
 
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}

@@ -43,8 +43,8 @@ from pipeline.tasks.task import TaskConfig
 from pipeline.tasks.translation import TranslationConfig
 
 TaskChoice = Annotated[
-    MnliConfig
-    | GlueConfig
+    GlueConfig
+    | MnliConfig
     | SnliConfig
     | Sst5Config
     | SuperGluePairsConfig
