@@ -180,6 +180,8 @@ def export(reference: str, directory: Path | str, *, runs_dir: Path = RUNS, **op
 def lineage(reference: str, *, runs_dir: Path = RUNS, follow: Sequence[str] = ()) -> Node:
     """Everything that a score, checkpoint, run or artefact was made of, down to the source files.
 
+    `children()` of a node are nodes for all that it was made of; in its `inputs`, files are entries of a manifest.
+
     Args:
         follow: places outside of the artefact's own that may also be opened.
     """

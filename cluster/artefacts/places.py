@@ -30,8 +30,9 @@ class Uri(str):
 
     @property
     def parent(self) -> Uri:
-        """The directory that it lies in."""
-        return Uri(self.rpartition("/")[0])
+        """The directory that it lies in; a bucket lies in none but itself."""
+        head = self.rpartition("/")[0]
+        return self if head.endswith(":/") else Uri(head)
 
     @property
     def name(self) -> str:

@@ -56,7 +56,7 @@ class LoraLinear(nn.Linear):
         output = F.linear(input, self.weight, self.bias)
         dropped = dropout(input, self.dropout, self.training)
         for (first, count), update in zip(self.rows.values(), self.lora.values(), strict=True):
-            output[..., first : first + count] += update(dropped) * self.scale
+            output[..., first : first + count].add_(update(dropped) * self.scale)
         return output
 
     @torch.no_grad()

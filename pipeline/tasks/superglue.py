@@ -111,17 +111,6 @@ def _pairs(folder: str, first: str, second: str, labels: tuple[str, ...], **cons
     return SuperGlueRow(folder=folder, read=read, labels=labels, **constants)
 
 
-def _pairs(folder: str, first: str, second: str, labels: tuple[str, ...], **constants: Any) -> SuperGlueRow:
-    """A task on pairs of texts, which are in the fields `first` and `second`."""
-
-    def read(path: Path) -> Iterator[Example]:
-        for row in read_objects(path):
-            texts = row.official_text(first), row.official_text(second)
-            yield Example(id_in(row), *texts, label_in(row, row.values, labels))
-
-    return SuperGlueRow(folder=folder, read=read, labels=labels, **constants)
-
-
 _WIC_LABELS = ("different", "same")
 _JOINED = re.compile(r"(?:Word: (.*?)\.\s*)?Sentence 1: (.*?)\s*Sentence 2: (.*)", re.DOTALL)
 

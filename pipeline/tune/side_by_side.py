@@ -107,14 +107,16 @@ def _train(
     try:
         for trial, record in in_flight(submit, missing, len(workers), lambda trial: f"The worker of {trial}"):
             if record is None:
-                updates, shown = 0, ""
-                with suppress(RayError):  # still starting, or being started again
-                    name, *answer = ray.get(working[trial].progress.remote(), timeout=STATUS_INTERVAL_S)
-                    updates, shown = answer if name == trial.name else (0, "")
-                # A training that was started again repeats what it had not saved.
-                new = max(0, updates - counted[trial.name])
-                counted[trial.name] += new
-                advance(new, shown)
+                shown = ""
+                for other, worker in working.items():
+                    with suppress(RayError):  # still starting, or being started again
+                        name, updates, text = ray.get(worker.progress.remote(), timeout=STATUS_INTERVAL_S)
+                        shown = shown or text
+                        # A worker that was started again repeats what it had not saved.
+                        if name == other.name and (new := updates - counted[name]) > 0:
+                            counted[name] = updates
+                            advance(new, text)
+                advance(0, shown)
             else:
                 idle.append(working.pop(trial))
                 records[trial.name] = record

@@ -11,7 +11,7 @@ import typer.main
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from cluster.artefacts.places import PlaceSetting, Uri, UriSetting, as_place, folded_uri
+from cluster.artefacts.places import PlaceSetting, Uri, UriSetting, as_place, folded_uri, is_below
 from data_prep.config import PreparationConfig
 from pipeline.commands.verbs import app
 from pipeline.config.loading import load_config
@@ -101,6 +101,13 @@ def test_places_are_told_apart_and_joined():
     assert setting.dump_python(setting.validate_python("s3://b/a"), mode="json") == "s3://b/a"
     with pytest.raises(ValidationError):
         TypeAdapter(UriSetting).validate_python("file:///data")
+
+
+def test_nothing_outside_a_bucket_is_below_what_lies_in_it():
+    assert Uri("s3://bucket/a/b").parent == "s3://bucket/a"
+    assert Uri("s3://bucket/a").parent == Uri("s3://bucket").parent == "s3://bucket"
+    assert is_below(Uri("s3://bucket/x"), [Uri("s3://bucket").parent])
+    assert not is_below(Uri("s3://other/x"), [Uri("s3://bucket").parent])
 
 
 def test_push_of_a_run_or_to_a_directory_is_refused(tmp_path: Path):
