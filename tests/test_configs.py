@@ -193,7 +193,7 @@ def test_wrong_settings_are_answered_with_key_value_and_what_is_allowed(override
 
 
 def test_misspelt_source_key_gets_the_nearest_name():
-    with pytest.raises(ConfigError, match="vocab_size"):
+    with pytest.raises(ConfigError, match="mean vocab_size"):
         load_config(PreparationConfig, CONFIGS / "demo" / "practice-data.yaml", ["tokenizer.vocab_sise=2000"])
 
 
@@ -248,7 +248,7 @@ def test_unset_environment_variable_is_named_with_the_command_that_sets_it(monke
         ("a: [1,", "YAML", "correct"),
         ("- 1\n", "`key: value`", ""),
         ("base: other.yaml\n", "itself", ""),
-        (None, "directory", ""),
+        (None, "is a directory", ""),
     ],
 )
 def test_file_that_is_no_configuration_is_answered_with_what_to_correct(

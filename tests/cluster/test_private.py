@@ -122,7 +122,7 @@ def test_it_is_the_owners_alone_whatever_the_mask(place: Path):
     [
         (lambda path: path.mkdir(mode=0o755), "others"),
         (lambda path: path.symlink_to(path.parent), "symbolic link"),
-        (lambda path: path.touch(), "directory"),
+        (lambda path: path.touch(), "not a directory"),
     ],
     ids=["open", "link", "file"],
 )

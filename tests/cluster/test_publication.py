@@ -244,7 +244,7 @@ def test_artefact_that_is_replaced_while_it_is_read_is_not_called_damaged(
 
     for read in (lambda: pull(uri, tmp_path / "back"), lambda: local_copy(uri)):
         monkeypatch.setattr(Remote, "download", replaced)
-        with pytest.raises(StorageError):
+        with pytest.raises(StorageError, match=f"{uri} was replaced"):
             read()
         read()
         push(artefact, uri, replace=True)

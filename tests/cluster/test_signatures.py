@@ -118,8 +118,8 @@ def without_sha256(artefact: Path) -> Any:
 @pytest.mark.parametrize(
     ("forge", "error", "message"),
     [
-        (with_other_numbers, UntrustedArtefactError, r"team\.pub"),
-        (with_the_signature_of_another, UntrustedArtefactError, r"team\.pub"),
+        (with_other_numbers, UntrustedArtefactError, r"team\.pub signed"),
+        (with_the_signature_of_another, UntrustedArtefactError, r"team\.pub signed"),
         (without_sha256, CorruptArtefactError, "SHA-256"),
     ],
 )

@@ -287,7 +287,7 @@ def test_all_problems_are_told_at_once_with_the_nearest_names():
     assert all(key in message for key in ("workers.replicas", "storage.mount", "namespace"))
     with pytest.raises(ConfigError, match="zone, project, machine_image"):
         load_template("ray-up", ("cloud=gcp",))
-    with pytest.raises(ConfigError, match="slurm"):
+    with pytest.raises(ConfigError, match="mean slurm"):
         load_template("slrum")
     with pytest.raises(MissingInputError):
         load_template("missing.yaml")

@@ -123,7 +123,7 @@ def test_network_with_weights_that_are_no_numbers_is_not_exported(model: ElmoLan
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "bert"}, "ELMo"),
+        ({"model_type": "bert"}, "model_type"),
         ({"num_heads": 4}, "num_heads"),
         ({"filters": 3}, "filters"),
         ({"cell_size": 0}, "cell_size"),

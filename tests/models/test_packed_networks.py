@@ -261,7 +261,7 @@ ROWS = some_tokens(2, 24, 1)
         (some_tokens(1, 25, 1), {}, "25 .* 24"),
         (some_tokens(1, 25, 1), {"cu_seqlens": [0, 25]}, "25 tokens"),
         (ROWS, {"cu_seqlens": [0, 48], "attention_mask": [[1] * 24] * 2}, "not both"),
-        (ROWS, {"attention_mask": [[1] * 5] * 2}, "input_ids"),
+        (ROWS, {"attention_mask": [[1] * 5] * 2}, "attention_mask .*shape"),
         (ROWS[0], {}, r"\[batch, length\]"),
     ],
 )

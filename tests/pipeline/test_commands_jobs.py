@@ -111,6 +111,9 @@ def test_same_work_is_not_started_twice_while_it_runs_and_is_attempt_2_after_it_
     again = cli("submit", "--json", "--", "doctor", "--data-dir", ".")
     answer = json.loads(again.stdout)
     assert (answer["submission_id"], answer["started"]) == (base_id, False)
+    told = cli("submit", "--", "doctor", "--data-dir", ".").stderr.splitlines()[0]
+    assert base_id in told
+    assert "running" in told
     assert "STOPPED" in cli("stop", base_id).output
     assert "Next: cloze doctor --data-dir ." in cli("logs", base_id).output
     assert "STOPPED" in cli("jobs").output
@@ -128,7 +131,7 @@ def test_job_starts_after_another_has_succeeded_and_not_after_a_failure(cli):
     failed = json.loads(cli("submit", "--json", *failing).stdout)["submission_id"]
     refused = cli("submit", "--wait", "--after", failed, "--", "doctor", "--runs-dir", "never")
     assert refused.exit_code == 1
-    assert failed in refused.output
+    assert f"{failed}, which is FAILED" in refused.output
     unknown = cli("submit", "--after", "cloze-doctor-0000000000", "--", "doctor")
     assert isinstance(unknown.exception, ReferenceNotFoundError)
 
@@ -154,6 +157,7 @@ def test_group_of_nodes_becomes_settings_of_the_verb(config):
 def test_failed_job_gives_its_exit_code(cli):
     failed = cli("submit", "--wait", "--env", "MLFLOW_TRACKING_URI=http://127.0.0.1:1", "--", "doctor")
     assert failed.exit_code == 1
+    assert "exit code 1" in failed.output
     job = failed.stdout.splitlines()[0]
     described = json.loads(cli("describe", job, "--json").stdout)
     assert (described["job"]["status"], described["ending"]["error"]) == ("FAILED", "ClozeError")

@@ -290,6 +290,7 @@ def test_ranks_that_lose_the_run_end_and_its_checkpoints_stay_the_other_groups(r
     assert not any(event["event"] == "failed" for event in run.events())
     other.require()
     assert len(set(list_checkpoints(run.checkpoints)) - there) <= 1  # one may have been past the check
+    assert f"process {os.getpid()}" in group.output
 
 
 def test_ranks_are_told_settings_and_left_out_data_by_the_first(run: RunDirectory):

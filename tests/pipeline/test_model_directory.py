@@ -49,8 +49,8 @@ def test_directory_tells_network_weights_and_that_its_training_is_unknown(direct
     assert node.facts["parameters"] == sum(each.numel() for each in network.parameters())
     assert node.facts["precision"] == "F32"
     assert node.fingerprint == hash_file(directory / "model.safetensors")[0]
-    printed = cloze("lineage", directory)
-    assert "unknown" in printed
+    assert "training" in node.facts["unknown"]
+    assert node.facts["unknown"] in cloze("lineage", directory)
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ def test_crawls_are_listed_by_their_paths_and_those_that_do_not_exist_named(comm
     assert news.name == "CC-NEWS-1.warc.gz"
     common_crawl.files["/crawl-data/CC-MAIN-2024-10/warc.paths.gz"] = b"<html>"
     for crawl, archive, said in (
-        ("CC-NEWS-2024-09", "wet", "wet"),
-        ("CC-MAIN-24", "wet", "CC-MAIN-24"),
+        ("CC-NEWS-2024-09", "wet", "archives are wet"),
+        ("CC-MAIN-24", "wet", "'CC-MAIN-24'"),
         ("CC-MAIN-2024-10", "warc", "list"),
     ):
         with pytest.raises(DownloadError, match=said):

@@ -284,5 +284,5 @@ def test_network_that_cannot_teach_is_refused_by_name(taught, tmp_path, tokenize
     tasks = {"pairs": {"kind": "rows_generation", "train": tmp_path / "rows.jsonl"}}
     config = taught.training("pairs", {"teacher": str(taught.scores)}, tasks=tasks)
     decoder = dataclasses.replace(taught.student, model=dataclasses.replace(MODEL, network="decoder"))
-    with pytest.raises(MismatchError):
+    with pytest.raises(MismatchError, match=r"pairs.* teacher"):
         plan_trials(config, decoder)

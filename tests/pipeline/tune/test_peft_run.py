@@ -71,7 +71,7 @@ def test_what_no_plain_network_holds_or_lies_over_another_checkpoint_is_not_expo
     init_weights(model, seed=8)
     ids = TokenIds(pad=1, bos=0, eos=2)
     save_hf_directory(start.directory, model.state_dict(), MODEL, ids, head="masked_lm")
-    with pytest.raises(MismatchError):
+    with pytest.raises(MismatchError, match="not the checkpoint"):
         load_finetuned(lora, runs_dir=tmp_path)
 
 

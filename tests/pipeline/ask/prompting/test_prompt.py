@@ -161,7 +161,7 @@ def test_long_and_strange_texts_are_cut_to_fit(kind: str, writer):
         ({"templates": ["It was [z]"]}, r"has no \[x\]"),
         ({"templates": ["[x] It was"]}, r"has no \[z\]"),
         ({"templates": ["[x] [y] [z]"]}, r"leave out \[y\]"),
-        ({"verbalizers": {"positiv": "great", "negative": "bad"}}, "positive"),
+        ({"verbalizers": {"positiv": "great", "negative": "bad"}}, "mean positive"),
         ({"verbalizers": {"positive": "great", "1": "bad"}}, "for negative"),
         ({"verbalizers": {"positive": "great", "negative": "Great"}}, "same tokens"),
         ({"verbalizers": {"positive": "great", "negative": "漢"}}, "not know"),
