@@ -232,6 +232,10 @@ def _change_elements(members: set[type], lower: list[Any], upper: Mapping[Any, A
 
 def _other_member(members: set[type], lower: Mapping[str, Any], upper: Mapping[str, Any]) -> bool:
     """Whether `upper` chooses another member of a union than `lower`, none of whose settings are then left."""
+    if len(members) > 1 and lower.get("kind") != upper.get("kind"):  # several kinds may share a class
+        kinds = set().union(*map(tags_of, members))
+        if {str(lower.get("kind")), str(upper.get("kind"))} <= kinds:
+            return True
     for tag in TAG_FIELDS:
         before, after = (
             {each for each in members if str(it.get(tag)) in tags_of(each)} for it in (lower, upper)

@@ -11,6 +11,7 @@ from data_prep.config import PreparationConfig
 from pipeline.config.loading import load_config, to_yaml
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory, RunInfo
+from pipeline.tune.config import FinetuneConfig
 
 RUN = """
 name: run
@@ -49,6 +50,23 @@ def test_an_element_that_becomes_another_kind_keeps_no_settings_of_the_former(tm
         ("json_lines", "a"),
         ("json_lines", "c"),
     ]
+
+
+@pytest.mark.parametrize(("former", "latter"), [("rte", "wnli"), ("boolq", "cb")])
+def test_a_task_that_becomes_another_kind_of_its_class_keeps_no_settings(
+    tmp_path: Path, former: str, latter: str
+):
+    file = tmp_path / "finetune.yaml"
+    file.write_text(f"tasks: {{one: {{kind: {former}, path: /a, training: {{epochs: 3}}}}}}")
+    with pytest.raises(ConfigError) as caught:
+        load_config(FinetuneConfig, file, [f"tasks.one.kind={latter}"])
+    assert [(problem.key, problem.message) for problem in caught.value.problems] == [
+        ("tasks.one.path", "is required")
+    ]
+    other = load_config(FinetuneConfig, file, [f"tasks.one={{kind: {latter}, path: /b}}"]).tasks["one"]
+    assert (other.kind, other.training.epochs) == (latter, None)
+    same = load_config(FinetuneConfig, file, [f"tasks.one.kind={former}"]).tasks["one"]
+    assert same.training.epochs == 3
 
 
 @pytest.mark.parametrize(
