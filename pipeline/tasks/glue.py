@@ -250,7 +250,8 @@ class GlueConfig(ClassificationTaskConfig):
         if is_dataset(self.path):
             return self._hub_split(stem.replace("dev", "validation"), group, is_test=is_test)
         source = self.path / self.row.source
-        if not is_test and source.is_file() and not (self.path / f"{stem}.tsv").is_file():
+        is_made = bool(self.row.source) and not is_test
+        if is_made and source.is_file() and not (self.path / f"{stem}.tsv").is_file():
             return self._source_split(source, is_held_out=stem == "dev")
         settings = "`path`, or leave `submit` out" if is_test else "`path`"
         path = require_file(self.path / f"{stem}.tsv", self.row.origin, settings)

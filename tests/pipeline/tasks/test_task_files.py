@@ -168,6 +168,7 @@ def test_wrong_file_is_named(tmp_path, name, file, content, said):
     ("name", "settings", "said"),
     [
         ("cola", {"path": "absent"}, ("absent/train.tsv", "CoLA.zip of the GLUE benchmark")),
+        ("sst2", {"path": "train.tsv"}, ("train.tsv/train.tsv", "SST-2.zip")),
         ("sst2", {"submit": True}, ("test.tsv", "SST-2.zip", "`submit`")),
         ("boolq", {"path": "absent"}, ("train.jsonl", "BoolQ.zip of the SuperGLUE benchmark")),
         ("superglue_rte", {"submit": True}, ("test.jsonl",)),
