@@ -103,7 +103,7 @@ def push(directory: Path, uri: str, *, replace: bool = False, again: bool = Fals
     ]
     if missing:
         open_artefact(directory)
-        if not is_same:
+        if not is_same and MANIFEST_NAME in sizes:
             remote.remove([MANIFEST_NAME])
     # No file with another hash may have the size of one that is noted now.
     written = {entry.path for entry in missing}

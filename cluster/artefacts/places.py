@@ -49,7 +49,6 @@ _NAMELESS = re.compile(r"(?!(file|local|memory|hdfs)://).*://(/.*)?|.*://", re.D
 """A URI without a bucket or a host. Stores that need neither begin with a path."""
 _WEB = ("http://", "https://")
 
-
 _READ_BYTES = 1 << 20
 """Size of the reads of a source file at a URI."""
 _RECURSIVE = re.compile(r"(?:(?<=/)|^)\*\*/")
@@ -100,9 +99,14 @@ def absolute(place: Place) -> Place:
 # -- source files: of millions, paths and URIs are plain texts ---------------------------------------------------
 
 
+def _is_remote(path: str) -> bool:
+    """Whether fsspec opens a source file; its URIs may be chained, as in `simplecache::s3://bucket/file`."""
+    return "://" in path
+
+
 def open_file(path: str) -> BinaryIO:
     """Open a local path or an fsspec URI for reading bytes."""
-    if not _URI.match(path):
+    if not _is_remote(path):
         return open(path, "rb")
     import fsspec
 
@@ -112,7 +116,7 @@ def open_file(path: str) -> BinaryIO:
 def size_and_version(path: str) -> tuple[int, str]:
     """Bytes of a file as it is stored, and a text that changes when the file does: its size and time of modification,
     or what its store offers."""
-    if not _URI.match(path):
+    if not _is_remote(path):
         status = os.stat(path)
         return status.st_size, f"{status.st_size}:{status.st_mtime_ns}"
     import fsspec
@@ -135,7 +139,7 @@ def expand(pattern: str, *, folders: bool = False) -> tuple[str, list[tuple[str,
         MissingInputError: the store cannot be reached.
     """
     pattern = os.path.expanduser(pattern.removeprefix("file://"))
-    if _URI.match(pattern):
+    if _is_remote(pattern):
         found = [(path, path) for path in _expand_uri(pattern)]
     else:
         if folders and os.path.isdir(pattern):

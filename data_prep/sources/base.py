@@ -8,13 +8,14 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from cluster.artefacts.places import expand
+from cluster.artefacts.places import as_place, expand
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.filters import AnyFilter
@@ -54,9 +55,10 @@ def expand_patterns(patterns: Iterable[str], *, folders: bool = False) -> list[S
     for pattern in patterns:
         root, files = expand(pattern, folders=folders)
         if not files:
+            place = as_place(pattern)
+            is_directory = isinstance(place, Path) and place.expanduser().is_dir()
             raise MissingInputError(
-                f"No file matches {pattern}."
-                + (" It is a directory." if os.path.isdir(os.path.expanduser(pattern)) else ""),
+                f"No file matches {pattern}." + (" It is a directory." if is_directory else ""),
                 next_step="correct the path in the source's `paths`; a directory's files are `DIR/**/*`"
                 + ("; a bracket that belongs to a name is written `[[]`" if "[" in pattern else ""),
             )

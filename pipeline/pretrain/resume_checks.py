@@ -14,6 +14,7 @@ import xxhash
 
 from cluster.artefacts.errors import CorruptCheckpointError, ResumeRefusedError
 from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
+from cluster.artefacts.places import as_place
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of
 from pipeline.checkpoint import checkpoint as checkpoints
@@ -165,7 +166,7 @@ def _require_same_checkpoints(run: RunDirectory, config: PretrainConfig) -> None
         raise ResumeRefusedError(
             f"checkpoint.directory is to change, and the newest checkpoint {old.place(steps[-1])} is not there.",
             kept="the run and its checkpoints",
-            next_step=f"copy the checkpoints to {Path(new.place(steps[-1])).parent} first, or leave the setting",
+            next_step=f"copy the checkpoints to {as_place(new.place(steps[-1])).parent} first, or leave the setting",
         )
 
 

@@ -85,8 +85,16 @@ def test_what_matches_or_can_be_listed_nowhere_is_a_missing_input(tmp_path, patt
         names_of(pattern.format(tmp_path))
 
 
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_directory_is_said_to_be_one(tmp_path, scheme):
+    with pytest.raises(MissingInputError) as caught:
+        names_of(f"{scheme}{tmp_path}")
+    assert "directory" in caught.value.problem
+
+
 def test_uris_are_listed_through_fsspec():
     for name in ("a", "b/c", ".git/d", "b/.e"):
         with fsspec.open(f"memory://listed/{name}.txt", "wb") as file:
             file.write(b"x")
     assert names_of("memory://listed/**/*.txt") == ["a.txt", "b/c.txt"]
+    assert len(names_of("simplecache::memory://listed/**/*.txt")) == 2
