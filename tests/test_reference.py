@@ -88,3 +88,12 @@ def test_a_part_of_a_kind_is_printed_and_a_misspelt_one_is_answered_with_the_nea
         with pytest.raises(ConfigError) as caught:
             cloze("schema", wrong)
         assert near in caught.value.next_step
+
+
+def test_null_in_the_training_of_a_task_is_said_to_take_the_shared_value():
+    said = {
+        section.key: " ".join(each.meaning for each in section.settings) for section in reference("finetune")
+    }
+    (own,) = (key for key in said if key.startswith("tasks.") and key.endswith(".training"))
+    assert said[own].count("null") == said[own].count("null takes the shared value") > 0
+    assert "null trains all weights" in said["training"]

@@ -3,10 +3,12 @@ authors."""
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model, model_validator
+from pydantic import ConfigDict, Field, create_model, model_validator
+from pydantic.fields import FieldInfo
 
 from models.config import FeatureSettings
 from models.peft.settings import PeftSettings
@@ -38,6 +40,8 @@ class DistillSettings(Config):
 
 class TrainingConfig(Config):
     """Settings of one training, shared by all tasks unless a task overrides them."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)  # `TrainingOverrides` is made from them
 
     epochs: int = Field(default=10, gt=0)
     """Passes over the training examples; the score is taken after the last."""
@@ -80,13 +84,6 @@ class TrainingConfig(Config):
     distill: DistillSettings | None = None
     """Learn also from a teacher; null learns from the right answers alone."""
 
-    @property
-    def optimizer_with_rates(self) -> Optimizer:
-        """The optimizer with this training's rates."""
-        return with_rates(
-            self.optimizer, lr=self.lr, weight_decay=self.weight_decay, layer_decay=self.layer_decay
-        )
-
     @model_validator(mode="after")
     def _fitting(self) -> TrainingConfig:
         if self.distill is not None and self.distill.hidden_weight and self.features is not None:
@@ -98,15 +95,28 @@ class TrainingConfig(Config):
         return self
 
 
-_OPTIONAL: dict[str, Any] = {
-    name: (Annotated[field.annotation, Field(), *field.metadata] | None, None)  # pyright: ignore[reportInvalidTypeForm]
-    for name, field in TrainingConfig.model_fields.items()
-}
+def optimizer_with_rates(training: TrainingConfig) -> Optimizer:
+    """The optimizer with this training's rates."""
+    return with_rates(
+        training.optimizer,
+        lr=training.lr,
+        weight_decay=training.weight_decay,
+        layer_decay=training.layer_decay,
+    )
+
+
+def _overriding(field: FieldInfo) -> tuple[Any, Any]:
+    """The type and default of a setting that takes the shared value where it is null."""
+    meaning = re.sub(r"; null\s[^.]*", "; null takes the shared value", field.description or "")
+    allowed = Annotated[field.annotation, Field(), *field.metadata]  # pyright: ignore[reportInvalidTypeForm]
+    return allowed | None, Field(default=None, description=meaning)
+
+
 TrainingOverrides = create_model(
     "TrainingOverrides",
     __base__=TrainingConfig,
     __doc__="A task's own values for training settings; null takes the shared value.",
-    **_OPTIONAL,
+    **{name: _overriding(field) for name, field in TrainingConfig.model_fields.items()},
 )
 
 

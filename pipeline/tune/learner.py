@@ -23,7 +23,7 @@ from cluster.group import Rank
 from models.weights import with_prefix
 from pipeline.engine.interface import WEIGHTS, EngineSettings
 from pipeline.run.settings import ZeroConfig
-from pipeline.tasks.settings import TrainingConfig
+from pipeline.tasks.settings import TrainingConfig, optimizer_with_rates
 
 
 class PlainLearner:
@@ -33,7 +33,7 @@ class PlainLearner:
         self._accelerator = accelerator
         self._model = model
         # Frozen weights are left out. Rates are 0 until an update sets them.
-        self._optimizer = settings.optimizer_with_rates.make(model)
+        self._optimizer = optimizer_with_rates(settings).make(model)
         self._clip = settings.optimizer.clip or math.inf
         self._network, self._prepared = accelerator.prepare(model, self._optimizer)
 
@@ -126,7 +126,7 @@ class ShardedLearner:
             accelerator.local_process_index,
             torch.get_num_threads(),
         )
-        optimizer = settings.optimizer_with_rates
+        optimizer = optimizer_with_rates(settings)
         # Names of the trained parameters in the order of their state in torch.
         names = {parameter: name for name, parameter in model.named_parameters()}
         groups = optimizer.make(model).param_groups

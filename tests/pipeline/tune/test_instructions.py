@@ -23,7 +23,7 @@ from models.language_models import CausalLanguageModel
 from pipeline.ask.prompting.networks import load_language_model
 from pipeline.ask.prompting.writing import chat_prompt, write
 from pipeline.tasks.instructions import ChatTemplate, Conversation, InstructionsConfig, Turn
-from pipeline.tasks.settings import TrainingConfig
+from pipeline.tasks.settings import TrainingConfig, optimizer_with_rates
 from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.export import export
 from pipeline.tune.forms.conversations import ConversationEncoder, EncodedConversation, PackedConversations
@@ -265,7 +265,7 @@ def test_loss_and_updated_weights_are_those_of_transformers_with_ignored_labels(
     total = int(task.train.predictions.sum())
     # The gradient of keys' biases is zero but for rounding, which a smaller epsilon would make updates of.
     given = {"weight_decay": 0.0, "optimizer": {"eps": 1e-6}}
-    settings = TrainingConfig.model_validate(given).optimizer_with_rates
+    settings = optimizer_with_rates(TrainingConfig.model_validate(given))
     optimizers = settings.make(model), settings.make(theirs)
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         group["lr"] = 1e-3

@@ -10,7 +10,7 @@ from torch import nn
 from cluster.artefacts.errors import ConfigError
 from data_prep.ragged import Ragged
 from models.classifiers import SequenceClassifier
-from pipeline.tasks.settings import TrainingConfig
+from pipeline.tasks.settings import TrainingConfig, optimizer_with_rates
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.encoding import pad_rows
 from pipeline.tune.updates import UpdatePlan, example_order, learning_rate, plan_updates, sample_examples
@@ -59,7 +59,7 @@ def test_rate_rises_linearly_then_falls_to_just_above_zero():
 
 def test_weight_decay_spares_biases_and_norms():
     model, settings = SequenceClassifier(MODEL, 2), TrainingConfig(weight_decay=0.1)
-    decayed, spared = settings.optimizer_with_rates.make(model).param_groups
+    decayed, spared = optimizer_with_rates(settings).make(model).param_groups
     assert decayed["weight_decay"] == 0.1
     assert spared["weight_decay"] == 0.0
     assert {p.dim() for p in decayed["params"]} == {2}
@@ -67,10 +67,10 @@ def test_weight_decay_spares_biases_and_norms():
 
 
 def test_optimizer_is_adamw_of_its_authors_unless_a_setting_says_otherwise():
-    (group,) = TrainingConfig().optimizer_with_rates.make(nn.Linear(2, 2, bias=False)).param_groups
+    (group,) = optimizer_with_rates(TrainingConfig()).make(nn.Linear(2, 2, bias=False)).param_groups
     assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
     shared = TrainingConfig.model_validate({"optimizer": {"eps": 1e-6, "clip": None}, "lr": 1e-4})
-    used = shared.optimizer_with_rates
+    used = optimizer_with_rates(shared)
     (group,) = used.make(nn.Linear(2, 2, bias=False)).param_groups
     assert (used.lr, used.clip, group["betas"], group["eps"]) == (1e-4, None, (0.9, 0.999), 1e-6)
     task = {"kind": "rte", "path": "RTE", "training": {"optimizer": {"kind": "muon", "clip": None}}}
