@@ -8,7 +8,9 @@ from typing import Annotated, Literal, Union
 
 from pydantic import Field, field_validator, model_validator
 
+from cluster.artefacts.errors import ConfigProblem
 from pipeline.config.loading import Config
+from pipeline.config.problems import SettingsMisfit
 from pipeline.tasks import TASKS
 from pipeline.tasks.forms import ClassificationTaskConfig
 from pipeline.tune.config import NAME_PATTERN
@@ -64,14 +66,15 @@ class PromptConfig(Config):
     def _sound(self) -> PromptConfig:
         problems = []
         if self.task.kind not in PROMPTED:
-            problems.append(
-                f"a task of the kind {self.task.kind} has numbers, and prompts choose among labels"
-            )
+            message = f"must be one of {', '.join(PROMPTED)}; prompts choose among labels"
+            problems.append(ConfigProblem("task.kind", repr(self.task.kind), message))
         if len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
-            problems.append(f"seeds {list(self.seeds)} must be different and not negative")
+            message = "must be different and not negative"
+            problems.append(ConfigProblem("seeds", str(list(self.seeds)), message))
         answers = Counter(answer.strip() for answer in self.verbalizers.values())
         if twice := [answer for answer, count in answers.items() if count > 1 or not answer]:
-            problems.append(f"verbalizers need an answer of its own for each label, and {twice[0]!r} is none")
+            message = f"each label needs an answer of its own, and {twice[0]!r} is none"
+            problems.append(ConfigProblem("verbalizers", str(self.verbalizers), message))
         if problems:
-            raise ValueError("; ".join(problems))
+            raise SettingsMisfit(problems)
         return self

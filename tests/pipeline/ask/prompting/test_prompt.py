@@ -169,7 +169,10 @@ def test_long_and_strange_texts_are_cut_to_fit(kind: str, writer):
         ({"shots": 12, "max_length": 40}, "lower --shots|more examples"),
         ({"shots": 6, "max_length": 40}, "lower --shots"),
         ({"seeds": [1, 1]}, "different"),
-        ({"task": {"kind": "stsb", "path": "."}}, "stsb"),
+        (
+            {"task": {"kind": "stsb", "path": "."}},
+            r"task\.kind = 'stsb': must be one of cola, sst2, .*rows_classification",
+        ),
     ],
 )
 def test_mistakes_are_answered_in_words(changes: dict[str, Any], message: str, reviews: Path, writer):
