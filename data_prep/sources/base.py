@@ -151,7 +151,7 @@ class SourceConfig(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
-    """Name of the kind of source; every class narrows it to its own."""
+    """Says which settings these are."""
     name: str
     """Value of the `source` column; also the key for mixing weights."""
     lang: str = "en"
