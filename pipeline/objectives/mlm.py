@@ -164,7 +164,8 @@ def cumulative(weights: np.ndarray) -> np.ndarray:
 
 
 def masked_batch(packed: Packed, states: np.ndarray, masking: Masking, spans: Spans | None = None) -> Batch:
-    """The batch of the term `mlm`, whose first three arguments are those that `mask_rows` gives."""
+    """The batch of the term `mlm`: what `mask_rows` returns as input_ids, predicted_positions and targets, with
+    boundaries and sources."""
     input_ids, predicted_positions, targets = mask_rows(packed.input_ids, states, masking, spans)
     inputs = {"input_ids": input_ids, "predicted_positions": predicted_positions, "targets": targets}
     sources = packed.sources_at(predicted_positions)

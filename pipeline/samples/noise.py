@@ -26,7 +26,7 @@ _S30, _S27, _S31, _S11, _S32 = (np.uint64(shift) for shift in (30, 27, 31, 11, 3
 
 @compiled_loop
 def mix(value: Any) -> Any:
-    """SplitMix64's finaliser of a uint64; its Python is that of an array, which is not changed."""
+    """SplitMix64's finaliser of a uint64; call `mix.py_func` for arrays; the argument is not modified."""
     value = value ^ (value >> _S30)
     value *= _MIX_1
     value ^= value >> _S27
