@@ -208,15 +208,17 @@ class RunDirectory:
         """Make `config` the configuration of the resumptions to come; the one before is kept beside it.
 
         Raises:
+            CorruptArtefactError: the one before is not what was written.
             StorageError: the file system refuses.
         """
-        current, contents = self.config_file, _sealed(to_plain(config))
-        if read_bytes(current) == contents:
+        current, settings = self.config_file, to_plain(config)
+        # Another version of cloze may have written the same settings in another order.
+        if self.settings() == settings:
             return
         before = f"{CONFIG_FILE}.{len(list(self.path.glob(f'{CONFIG_FILE}.*'))) + 1}"
         with self.refusals():
             write_durably(self.path / before, read_bytes(current))
-            write_durably(current, contents)
+            write_durably(current, _sealed(settings))
             write_durably(self.log_settings, before.encode())
         self.record_event(Event.RECONFIGURED, before=before)
 

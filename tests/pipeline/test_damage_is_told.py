@@ -10,6 +10,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+import yaml
 
 from cluster.artefacts.errors import (
     ClozeError,
@@ -22,6 +23,7 @@ from pipeline.checkpoint.references import resolve_model
 from pipeline.inspect.lineage import trace
 from pipeline.pretrain.resume_checks import check_resume
 from pipeline.run.directory import RunDirectory, list_runs
+from pipeline.run.events import Event
 from pipeline.run.log.log import RunLog, damage_of_log
 from tests.conftest import write_store
 from tests.pipeline.command import invoke
@@ -114,6 +116,15 @@ def test_a_configuration_that_was_edited_by_hand_is_answered_with_what_to_type(r
     assert run.config(name="config.yaml.1").steps == 80
     with pytest.raises(CorruptArtefactError, match=r"other.yaml"):
         run.config(name="../../other.yaml")
+
+
+def test_the_same_settings_in_another_order_are_no_change_of_a_run(run: RunDirectory) -> None:
+    config = run.config()
+    run.config_file.write_text(yaml.safe_dump(run.settings(), sort_keys=True))
+    before = run.config_file.read_bytes()
+    run.reconfigure(config)
+    assert run.config_file.read_bytes() == before
+    assert not run.events(Event.RECONFIGURED)
 
 
 @pytest.mark.parametrize(
