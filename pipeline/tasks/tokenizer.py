@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -98,10 +98,7 @@ class TextTokenizer:
     @cached_property
     def fast_encoder(self) -> Encoder | None:
         """Gives ids as the tokenizer does, where texts spell no special tokens; None for some tokenizers."""
-        try:
-            return make_fast_encoder(self._tokenizer.to_str())
-        except ConfigError:  # texts that spell a special token become it, which no corpus may do
-            return None
+        return _fast_encoder(self._tokenizer.to_str())
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text."""
@@ -137,6 +134,14 @@ class TextTokenizer:
     def id_of(self, token: str) -> int | None:
         """The id of a token, such as a language tag; None when the vocabulary lacks it."""
         return self._tokenizer.token_to_id(token)
+
+
+@lru_cache(4)  # the same file is read for every training and every task
+def _fast_encoder(tokenizer_json: str) -> Encoder | None:
+    try:
+        return make_fast_encoder(tokenizer_json)
+    except ConfigError:  # texts that spell a special token become it, which no corpus may do
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ def real_questions() -> list[Question]:
 
 def test_real_texts_are_encoded_at_once_by_tokie_as_one_by_one(tokenizer: TextTokenizer):
     assert tokenizer.fast_encoder is not None
+    assert TextTokenizer(tokenizer.path).fast_encoder is tokenizer.fast_encoder, "tokie is prepared once"
     texts = [document.text for document in docstrings()[:300]]
     assert tokenizer.rows(texts).equals(tokenizer.rows_with_offsets(texts)[0])
 
