@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import ConfigDict, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
@@ -109,7 +109,7 @@ def _overriding(field: FieldInfo) -> tuple[Any, Any]:
     """The type and default of a setting that takes the shared value where it is null."""
     meaning = re.sub(r"; null\s[^.]*", "; null takes the shared value", field.description or "")
     allowed = Annotated[field.annotation, Field(), *field.metadata]  # pyright: ignore[reportInvalidTypeForm]
-    return allowed | None, Field(default=None, description=meaning)
+    return cast(Any, allowed) | None, Field(default=None, description=meaning)
 
 
 TrainingOverrides = create_model(
