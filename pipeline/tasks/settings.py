@@ -105,7 +105,7 @@ def optimizer_with_rates(training: TrainingConfig) -> Optimizer:
     )
 
 
-def _overriding(field: FieldInfo) -> tuple[Any, Any]:
+def _overriding(field: FieldInfo) -> Any:
     """The type and default of a setting that takes the shared value where it is null."""
     meaning = re.sub(r"; null\s[^.]*", "; null takes the shared value", field.description or "")
     allowed = Annotated[field.annotation, Field(), *field.metadata]  # pyright: ignore[reportInvalidTypeForm]
