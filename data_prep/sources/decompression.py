@@ -191,10 +191,12 @@ class Window:
         self.base = before
 
     def skip(self, start: int, unwanted: bytes) -> int:
-        """Offset from `start` on of the first byte that is not unwanted, or the end."""
+        """Offset from `start` on of the first byte that is not unwanted, or the end. All but one byte before it is
+        forgotten."""
         while data := self.get(start, 1 << 12):
             rest = data.lstrip(unwanted)
             start += len(data) - len(rest)
+            self.forget(max(self.base, start - 1))
             if rest:
                 break
         return start

@@ -177,8 +177,9 @@ class _Plain:
         if len(data) < size:
             return _damaged(position, _TRUNCATED)
         end = position + size
-        after = window.skip(end, _PADDING)
-        rest = window.get(after, _LONGEST_BEGINNING)
+        # A bounded part of it: padding may go on without end, and after damage all from here on is read again.
+        padding = window.get(end, 1 << 12)
+        rest = padding.lstrip(_PADDING)[:_LONGEST_BEGINNING]
         # The end of the file may have come within the first line of the next record, or before it.
         is_torn = len(rest) < _LONGEST_BEGINNING and b"WARC/".startswith(rest[:5])
         # A record that ends as it should is whole, whatever became of the one after it.

@@ -235,3 +235,14 @@ def test_a_line_of_200_megabytes_is_passed_over_in_bounded_memory(tmp_path):
     found, peak = traced(path)
     assert peak < 100 << 20
     assert len(found.documents) == len(found.rejects) == 1
+
+
+@pytest.mark.parametrize("ending", [b"\r\n\r\n", b""], ids=["ended", "not ended"])
+def test_padding_of_100_megabytes_is_passed_over_in_bounded_memory(tmp_path, ending):
+    path = write(tmp_path / "a.warc", [warcinfo(), PAGES[1].removesuffix(b"\r\n\r\n") + ending])
+    with path.open("ab") as file:
+        file.seek(100 << 20, 1)
+        file.write(b"\n" + PAGES[2])
+    found, peak = traced(path)
+    assert peak < 20 << 20
+    assert (found.titles, found.offsets) == (["Page 1", "Page 2"], [])
