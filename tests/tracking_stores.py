@@ -18,7 +18,7 @@ from pipeline.run.tracking import connect
 
 @contextmanager
 def copied_stores() -> Iterator[None]:
-    """Whoever opens an `mlflow.db` that does not exist, finds one without experiments."""
+    """A new `mlflow.db` is a copy of one that has all tables and no experiments."""
     from sqlalchemy import Engine, event
 
     empty = private_cache() / f"mlflow-{version('mlflow')}.db"

@@ -75,7 +75,7 @@ def _repair(text: str) -> str:
 
 
 def _normalise(text: str, config: UnicodeConfig) -> str:
-    # None of what is replaced is printable, and this finds it several times faster than the expressions do.
+    # No replaced character is printable, and this finds them several times faster than the expressions do.
     if not text.replace("\n", "").isprintable():
         if config.controls:
             text = _CONTROLS.sub("", _LINE_BREAKS.sub("\n", text))

@@ -192,7 +192,7 @@ def write_rows(store: TokenStore, held_out: float, out: Path) -> None:
 
 
 class _TooFew(Exception):
-    """Says what is needed, and what was found."""
+    """The documents give fewer rows than a task needs; the message has both numbers."""
 
 
 def split(documents: Iterable[Document], evaluation_share: float) -> Sides:
