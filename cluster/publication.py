@@ -91,11 +91,11 @@ def push(directory: Path, uri: str, *, replace: bool = False, again: bool = Fals
         raise _in_the_way(uri, there, "URI")
     if there is None and not replace:
         _require_none_below(uri, sizes.keys() - {entry.path for entry in files})
-    noted: dict[str, str] = {}
-    with suppress(FileNotFoundError, ValueError, TypeError):
-        noted = dict(orjson.loads(remote.read(_NOTE))) if _NOTE in sizes else {}
     listed = {entry.path: entry.xxh3_128 for entry in there.files} if there is not None else {}
-    arrived = {} if again else noted | (listed if is_same else {})
+    noted = listed if is_same else {}
+    with suppress(FileNotFoundError, ValueError, TypeError):
+        noted = dict(orjson.loads(remote.read(_NOTE))) if _NOTE in sizes else noted
+    arrived = {} if again else noted
     missing = [
         entry
         for entry in files
@@ -105,13 +105,18 @@ def push(directory: Path, uri: str, *, replace: bool = False, again: bool = Fals
         open_artefact(directory)
         if not is_same and MANIFEST_NAME in sizes:
             remote.remove([MANIFEST_NAME])
-    # No file with another hash may have the size of one that is noted now.
+    # No file with another hash may have the size of one that is noted now. Files of a manifest that stays are written
+    # over, so that its readers find them, and noted only afterwards.
     written = {entry.path for entry in missing}
+    over = written & listed.keys() if is_same else set()
     kept = {entry.path for entry in files} - written | ({*listed} if is_same else set())
     remote.remove(({*noted, *listed, *written} & sizes.keys()) - kept - {MANIFEST_NAME, _NOTE})
     if missing:
-        remote.write(_NOTE, orjson.dumps({entry.path: entry.xxh3_128 for entry in files}))
+        note = {entry.path: entry.xxh3_128 for entry in files}
+        remote.write(_NOTE, orjson.dumps({name: note[name] for name in note.keys() - over}))
         _upload(remote, directory, missing)
+        if over:
+            remote.write(_NOTE, orjson.dumps(note))
         sizes = remote.sizes()
     if wrong := [entry.path for entry in files if sizes.get(entry.path) != entry.size_bytes]:
         raise StoreError(

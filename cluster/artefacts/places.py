@@ -15,7 +15,7 @@ from typing import Annotated, Any, BinaryIO
 
 from pydantic import ByteSize, PlainSerializer, PlainValidator, TypeAdapter, ValidationError, WithJsonSchema
 
-from cluster.artefacts.credentials import require_no_credentials
+from cluster.artefacts.credentials import require_no_credentials, without_credentials
 from cluster.artefacts.errors import ConfigError, MissingInputError
 
 
@@ -52,6 +52,8 @@ _WEB = ("http://", "https://")
 _READ_BYTES = 1 << 20
 """Size of the reads of a source file at a URI."""
 _RECURSIVE = re.compile(r"(?:(?<=/)|^)\*\*/")
+_ODD = re.compile(r"(^|/)\.{0,2}(/|$)")
+"""Matches relative paths that normalising changes."""
 _HIDDEN = re.compile(r"(?:^|/)\.[^/]")
 """A hidden file or directory."""
 _SIZE = re.compile(r"\s*(\d*\.)?\d+\s*[A-Za-z]*\s*", re.ASCII)
@@ -125,29 +127,45 @@ def size_and_version(path: str) -> tuple[int, str]:
     return int(file_system.size(remote) or 0), str(file_system.ukey(remote))
 
 
-def expand(pattern: str, *, folders: bool = False) -> tuple[str, list[tuple[str, str]]]:
+def expand(pattern: str, *, folders: bool = False) -> Iterator[tuple[str, str, str]]:
     """The files that match a glob pattern of local paths or an fsspec URI. Wildcards match no hidden files and
     directories.
 
     Args:
         folders: a local directory stands for all files in it.
 
-    Returns:
-        The last directory of the pattern that has no wildcard, and every file: its path, and the same without links.
+    Yields:
+        The path of a file, the same without links, and its name: the path below the last directory of the pattern that
+        has no wildcard.
 
     Raises:
         MissingInputError: the store cannot be reached.
     """
     pattern = os.path.expanduser(pattern.removeprefix("file://"))
     if _is_remote(pattern):
-        found = [(path, path) for path in _expand_uri(pattern)]
+        # In a chain such as `simplecache::s3://bucket/*` or `zip://*::s3://bucket/a.zip`, the first URI has the files.
+        links = pattern.split("::")
+        number = next((number for number, link in enumerate(links) if "://" in link), 0)
+        files, pattern = _expand_uri(pattern), links[number]
+        found = [("::".join([*links[:number], file, *links[number + 1 :]]), file) for file in files]
     else:
         if folders and os.path.isdir(pattern):
             pattern = os.path.join(glob.escape(pattern), "**", "*")
-        directories: dict[str, str] = {}
-        found = [(path, _real_path(path, directories)) for path in _expand_local(pattern)]
-    is_itself = [path for path, _ in found] == [pattern]
-    return os.path.dirname(pattern) if is_itself else _fixed_part(pattern), found
+        found = [(path, path) for path in _expand_local(pattern)]
+    is_itself = [file for _, file in found] == [pattern]
+    # A parameter of a URI that lets its holder in is no part of a file's name.
+    root = without_credentials(os.path.dirname(pattern) if is_itself else _fixed_part(pattern))
+    directories: dict[str, str] = {}
+    for path, file in found:
+        real = path if _is_remote(path) else _real_path(path, directories)
+        yield path, real, _name_below(root, without_credentials(file))
+
+
+def _name_below(root: str, path: str) -> str:
+    above = "" if root in ("", ".") else os.path.join(root, "")
+    if path.startswith(above) and not _ODD.search(name := path[len(above) :]):
+        return name
+    return os.path.relpath(path, root or ".").replace(os.sep, "/")
 
 
 def _real_path(path: str, directories: dict[str, str]) -> str:

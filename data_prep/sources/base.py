@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,6 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.places import as_place, expand
 from cluster.artefacts.shard_records import Reject
@@ -21,9 +18,6 @@ from data_prep.document import Document
 from data_prep.filters import AnyFilter
 from data_prep.sources.streams import Gap, read_chunks, storage_of
 from data_prep.text import UnreadableError
-
-_ODD = re.compile(r"(^|/)\.{0,2}(/|$)")
-"""Matches relative paths that normalising changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +47,12 @@ def expand_patterns(patterns: Iterable[str], *, folders: bool = False) -> list[S
     real: list[str] = []
     names: list[str] = []
     for pattern in patterns:
-        root, files = expand(pattern, folders=folders)
-        if not files:
+        before = len(found)
+        for path, own, name in expand(pattern, folders=folders):
+            found.append(path)
+            real.append(own)
+            names.append(name)
+        if len(found) == before:
             place = as_place(pattern)
             is_directory = isinstance(place, Path) and place.expanduser().is_dir()
             raise MissingInputError(
@@ -62,20 +60,7 @@ def expand_patterns(patterns: Iterable[str], *, folders: bool = False) -> list[S
                 next_step="correct the path in the source's `paths`; a directory's files are `DIR/**/*`"
                 + ("; a bracket that belongs to a name is written `[[]`" if "[" in pattern else ""),
             )
-        # A parameter of a URI that lets its holder in is no part of the file's name.
-        root = without_credentials(root)
-        for path, own in files:
-            found.append(path)
-            real.append(own)
-            names.append(_name_below(root, without_credentials(path)))
     return _sorted(found, real, names)
-
-
-def _name_below(root: str, path: str) -> str:
-    above = "" if root in ("", ".") else os.path.join(root, "")
-    if path.startswith(above) and not _ODD.search(name := path[len(above) :]):
-        return name
-    return os.path.relpath(path, root or ".").replace(os.sep, "/")
 
 
 def _sorted(paths: list[str], real: list[str], names: list[str]) -> list[SourceFile]:

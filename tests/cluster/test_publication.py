@@ -1,7 +1,9 @@
 """Artefacts copied to an object store and back: complete or not at all, resumable, never twice, never over others."""
 
+import itertools
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,52 @@ def test_push_that_was_killed_is_no_artefact_and_is_continued(uri: str, artefact
     push(artefact, uri)
     assert proxy.count("PUT", "a.bin") == 0
     open_artefact(local_copy(uri))
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def test_push_killed_at_any_request_leaves_no_stale_file_of_equal_size_to_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    names, place = ("a.bin", "b.bin", "c.bin"), "memory://killed/tokens"
+    first, second = (
+        make(tmp_path / word, {"same.bin": b"same", **{name: f"{word} {name}".encode() for name in names}})
+        for word in ("one", "two")
+    )
+    store = Remote.open(place).filesystem
+
+    def begin(directory: Path, requests: int, *, again: bool) -> int:
+        """Push until so many requests were made that change the store; returns the number of those wanted besides."""
+        left = [requests]
+        with monkeypatch.context() as patch:
+            for name in ("pipe_file", "put_file", "rm_file"):
+
+                def change(*arguments: Any, original: Any = getattr(store, name), **options: Any) -> None:
+                    left[0] -= 1
+                    if left[0] < 0:
+                        raise Killed
+                    original(*arguments, **options)
+
+                patch.setattr(store, name, change)
+            with suppress(Killed):
+                push(directory, place, replace=True, again=again)
+        return max(0, -left[0])
+
+    for begun, again in ((second, False), (first, True)):
+        for later in (first, second):
+            for requests in itertools.count(1):
+                store.rm("/killed", recursive=True) if store.exists("/killed") else None
+                push(first, place)
+                for name in names if again else ():
+                    store.pipe_file(f"/killed/tokens/{name}", f"bad {name}".encode())
+                killed = begin(begun, requests, again=again)
+                push(later, place, replace=True)
+                found = {name: store.cat_file(f"/killed/tokens/{name}") for name in files_of(later)}
+                assert found == files_of(later), (begun, later, requests)
+                if not killed:
+                    break
 
 
 def test_another_artefact_is_replaced_only_when_that_is_wanted_and_equal_files_stay(

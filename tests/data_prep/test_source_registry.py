@@ -1,6 +1,7 @@
 """The sources as a set, and their files: found by patterns, named the same on every machine."""
 
 import os
+import zipfile
 from typing import ClassVar
 
 import fsspec
@@ -8,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.places import open_file, size_and_version
 from data_prep.sources import AnySource
 from data_prep.sources.base import SourceConfig, SourceFile, expand_patterns
 
@@ -97,4 +99,18 @@ def test_uris_are_listed_through_fsspec():
         with fsspec.open(f"memory://listed/{name}.txt", "wb") as file:
             file.write(b"x")
     assert names_of("memory://listed/**/*.txt") == ["a.txt", "b/c.txt"]
-    assert len(names_of("simplecache::memory://listed/**/*.txt")) == 2
+
+
+def test_files_behind_a_chain_of_uris_are_read_through_it_and_named_as_without_it(tmp_path):
+    touch(tmp_path, "in/a.txt", "in/b/c.txt")
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        for name in ("in/a.txt", "in/b/c.txt"):
+            archive.write(tmp_path / name, name)
+    for pattern in (f"simplecache::file://{tmp_path}/in/**/*.txt", f"zip://in/**/*.txt::{tmp_path}/in.zip"):
+        found = expand_patterns([pattern])
+        assert [file.name for file in found] == ["a.txt", "b/c.txt"]
+        for file in found:
+            assert open_file(file.path).read() == b""
+            assert size_and_version(file.path)[0] == 0
+    (file,) = expand_patterns([f"simplecache::file://{tmp_path}/in/a.txt"])
+    assert file == SourceFile(f"simplecache::file://{tmp_path}/in/a.txt", "a.txt")
