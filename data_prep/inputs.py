@@ -1,17 +1,23 @@
-"""The source files of a preparation: listed, and grouped into shards."""
+"""The inputs of a preparation: all that it names is looked for; source files are listed and grouped into shards."""
 
 from __future__ import annotations
 
 import os
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, MissingInputError
 from cluster.artefacts.places import size_and_version
 from data_prep.config import PreparationConfig
+from data_prep.decontaminate.config import EvaluationTexts, check_evaluation_texts
+from data_prep.filters import FilterChain
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
+from data_prep.tokenizers.config import PretrainedTokenizer
+from data_prep.tokenizers.pretrained import find_tokenizer
 
 MIN_PART_BYTES = 1 << 20
 """Smaller files are not split, however small shards are: a task costs more than reading this."""
@@ -59,7 +65,7 @@ def list_inputs(
     inputs = Inputs(config.sources)
     for number, source in enumerate(config.sources):
         for file in listed[number] if listed else source.list_files():
-            inputs.add(number, file, *_size_and_version(file.path))
+            inputs.add(number, file, *stored_size_and_version(file.path))
     # Python has a byte that is not UTF-8 as a surrogate (PEP 383).
     if odd := [file.path for file in inputs.files if _SURROGATE.search(file.path)]:
         shown = ", ".join(str(os.fsencode(path))[1:] for path in odd[:3])
@@ -71,22 +77,117 @@ def list_inputs(
     return inputs
 
 
-def stored_bytes(path: str) -> int:
-    """Size of a source file as it is stored.
+def stored_size_and_version(path: str) -> tuple[int, str]:
+    """Bytes of a source file as it is stored, and what changes when it does.
 
     Raises:
         MissingInputError: it is gone.
     """
-    return _size_and_version(path)[0]
-
-
-def _size_and_version(path: str) -> tuple[int, str]:
     try:
         return size_and_version(path)
     except FileNotFoundError as error:
         raise MissingInputError(
             f"{path} was listed but is gone.", next_step="restore the file, or correct the source's `paths`"
         ) from error
+
+
+def check_inputs(config: PreparationConfig, evaluation_texts: EvaluationTexts | None) -> Inputs:
+    """The source files, once nothing is found that would stop the preparation later. Reads no text and needs no Ray.
+
+    Raises:
+        MissingInputError: files, a tokenizer or evaluation sets are not there; all of them are named.
+        ConfigError: something that is named cannot be used, such as a language that a filter does not know.
+    """
+    found, listed = find_input_errors(
+        dict(enumerate(config.sources)),
+        config.filters,
+        config.tokenizer,
+        config.decontaminate,
+        evaluation_texts,
+    )
+    if (ids := config.takedown) is not None:
+        found += _errors([("takedown", lambda: read_ids(ids))])
+    if len(found) == 1:
+        raise found[0][1]
+    problems = tuple(problem for key, error in found for problem in as_problems(key, error))
+    title = f"{len(problems)} problems with what the configuration names:"
+    if any(isinstance(error, ConfigError) for _, error in found):
+        raise ConfigError(title, problems=problems)
+    if found:
+        raise MissingInputError("\n".join([title, *map(str, problems)]))
+    return list_inputs(config, listed)
+
+
+def find_input_errors(
+    sources: Mapping[int, Any],
+    filters: Sequence[Any],
+    tokenizer: Any,
+    decontaminate: Any,
+    evaluation_texts: EvaluationTexts | None,
+) -> tuple[list[tuple[str, ClozeError]], dict[int, Sequence[SourceFile]]]:
+    """The errors of all parts of a configuration, each with the dotted key of its part; and the files of the sources.
+
+    Args:
+        sources: settings of sources by their place in the list.
+        tokenizer: settings of a tokenizer; None leaves it out, as for `decontaminate`.
+    """
+    listed: dict[int, Sequence[SourceFile]] = {}
+
+    def list_files(number: int, source: SourceConfig) -> None:
+        listed[number] = source.list_files()
+
+    checks: list[tuple[str, Callable[[], Any]]] = []
+    for number, source in sources.items():
+        checks.append((f"sources.{number}", partial(list_files, number, source)))
+        if source.filters is not None:
+            checks.append((f"sources.{number}.filters", partial(FilterChain, source.filters)))
+    checks.append(("filters", lambda: FilterChain(filters)))
+    if isinstance(tokenizer, PretrainedTokenizer):
+        checks.append(("tokenizer.path", lambda: find_tokenizer(tokenizer.path)))
+    if decontaminate is not None:
+        checks.append(("decontaminate", lambda: check_evaluation_texts(decontaminate, evaluation_texts)))
+    return _errors(checks), listed
+
+
+def _errors(checks: Sequence[tuple[str, Callable[[], Any]]]) -> list[tuple[str, ClozeError]]:
+    errors: list[tuple[str, ClozeError]] = []
+    for key, check in checks:
+        try:
+            check()
+        except (ConfigError, MissingInputError) as error:
+            errors.append((key, error))
+    return errors
+
+
+def as_problems(key: str, error: ClozeError) -> list[ConfigProblem]:
+    """An error as problems of the configuration."""
+    if isinstance(error, ConfigError) and error.problems:
+        return list(error.problems)
+    remedy = f" Next: {error.next_step}" if error.next_step else ""
+    return [ConfigProblem(key, "", f"{error.problem}{remedy}")]
+
+
+def read_ids(path: Path) -> tuple[str, ...]:
+    """The ids of a list, sorted.
+
+    Raises:
+        MissingInputError: there is no such file.
+        ConfigError: it is not text.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise MissingInputError(
+            f"The list of documents to take down, {path}, cannot be read: {error.strerror}.",
+            next_step="write it with an id a line (`cloze data find` prints ids), or correct `takedown`",
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"{path} is not UTF-8 text.", next_step="write it with an id a line, or correct `takedown`"
+        ) from None
+    return tuple(
+        sorted({line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")})
+    )
 
 
 class Groups:

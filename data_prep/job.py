@@ -27,15 +27,14 @@ from cluster.copies import is_there
 from cluster.publication import push
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
-from data_prep.input_checks import check_inputs
 from data_prep.input_hashes import hash_inputs
-from data_prep.inputs import Inputs, group_inputs, list_inputs
+from data_prep.inputs import Inputs, check_inputs, group_inputs, read_ids
 from data_prep.layout import STAGES, TOKENS
 from data_prep.stages.collect import collect
 from data_prep.stages.decontaminate import decontaminate
 from data_prep.stages.deduplicate import deduplicate
 from data_prep.stages.make_tokenizer import make_tokenizer
-from data_prep.stages.take_down import read_ids, take_down
+from data_prep.stages.take_down import take_down
 from data_prep.stages.tokenize import tokenize
 from data_prep.workspace import Workspace
 
@@ -86,7 +85,7 @@ def prepare(
         StorageError: the file system or the store refused, or another preparation is writing to `out`.
     """
     if inputs is None:
-        inputs = list_inputs(config, check_inputs(config, evaluation_texts))
+        inputs = check_inputs(config, evaluation_texts)
     if config.publish is not None and not replace:
         _require_pulled(config.out, config.publish)
     with _workspace(config, inputs, replace) as job:
@@ -138,7 +137,7 @@ def prepare_tokenizer(
 ) -> Manifest:
     """Like `prepare`, but ends with the tokenizer; a later `prepare` continues from there."""
     if inputs is None:
-        inputs = list_inputs(config, check_inputs(config, evaluation_texts))
+        inputs = check_inputs(config, evaluation_texts)
     with _workspace(config, inputs, replace) as job:
         documents = collect(job)
         dedup = deduplicate(job, documents)

@@ -1,19 +1,81 @@
-"""One document on its whole way: the bytes of its source file, its text, what was removed, sentences and tokens."""
+"""Documents of a token store: found by id, source file or text; and one of them on its whole way, from the bytes of its
+source file to its text, what was removed, its sentences and tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.errors import ClozeError, CorruptArtefactError
 from cluster.artefacts.storage import contents_of
-from cluster.copies import beside, manifest_at
+from cluster.copies import beside, local_copy, manifest_at
 from data_prep.document import Document
+from data_prep.documents import DocumentStore, read_row_groups
 from data_prep.layout import DOCUMENTS
+from data_prep.selection import read_selection
 from data_prep.sources.streams import Gap, read_chunks
 from data_prep.token_store import TokenStore
+
+
+def find_numbers(
+    store: TokenStore, ids: Sequence[str] = (), uris: Sequence[str] = (), texts: Sequence[str] = ()
+) -> tuple[np.ndarray, list[dict[str, str]]]:
+    """The documents with one of these ids, from one of these source files, or with one of these texts in them.
+
+    Ids are found in the tokens; for all else, every document beside the store is read.
+
+    Args:
+        uris: names of source files, as documents have them.
+        texts: parts of texts; letters in either case.
+
+    Returns:
+        int64 ascending indices of the documents; and `doc_id`, `uri` and `title` of those that were read from the
+        sources and are not among the tokens: copies of others, for instance.
+
+    Raises:
+        CorruptArtefactError: documents beside the store are wanted and are not there.
+    """
+    found = [np.empty(0, dtype=np.int64)]
+    if ids:
+        wanted = pa.array(ids, type=pa.string())
+        is_wanted = pc.is_in(store.doc_ids(), value_set=wanted)  # pyright: ignore[reportAttributeAccessIssue]
+        found.append(np.flatnonzero(is_wanted.to_numpy(zero_copy_only=False)))
+    copies: list[dict[str, str]] = []
+    if uris or texts:
+        first = 0
+        documents = DocumentStore.open(beside(store.path, DOCUMENTS), verify=False)
+        selections = local_copy(beside(store.path, store.selection_kind))
+        for shard in range(documents.num_shards):
+            kept = read_selection(selections, shard, documents.num_shards).rows
+            for row, copy in _fitting(documents.file(shard), uris, texts):
+                place = int(np.searchsorted(kept, row))
+                if place < len(kept) and kept[place] == row:
+                    found.append(np.array([first + place]))
+                else:
+                    copies.append(copy)
+            first += len(kept)
+        if first != store.num_documents:
+            raise CorruptArtefactError(
+                f"The documents beside {store.place} are not the ones that were tokenised."
+            )
+    return np.unique(np.concatenate(found)), copies
+
+
+def _fitting(path: Path, uris: Sequence[str], texts: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """(row, document) of a shard for all that fit."""
+    names = ("doc_id", "uri", "title")
+    for first, table in read_row_groups(path, (*names, "text")):
+        fits = np.isin(table["uri"].to_pylist(), uris)
+        for text in texts:
+            matches = pc.match_substring(table["text"], text, ignore_case=True)  # pyright: ignore[reportAttributeAccessIssue]
+            fits |= matches.to_numpy()
+        for number in np.flatnonzero(fits).tolist():
+            yield first + number, {name: str(table[name][number]) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +105,10 @@ def trace_document(store: TokenStore, number: int, max_bytes: int = 4000) -> Pro
     """
     document, whole, removed_spans = store.document_and_removed(number)
     data = whole.text.encode("utf-8")
-    path = _source_path(store, whole.uri)
+    documents = manifest_at(beside(store.path, DOCUMENTS))
+    # The input whose path ends in the document's `uri`, which is the file's name below its pattern.
+    paths = (entry.uri for entry in (documents.inputs if documents else ()))
+    path = next((path for path in paths if f"/{path}".endswith(f"/{whole.uri}")), None)
     return Provenance(
         document=document,
         removed=[data[start:end].decode("utf-8") for start, end in removed_spans.tolist()],
@@ -51,13 +116,6 @@ def trace_document(store: TokenStore, number: int, max_bytes: int = 4000) -> Pro
         source_text=None if path is None else _source_text(path, whole, max_bytes),
         sentences=list(_sentences(store, number)),
     )
-
-
-def _source_path(store: TokenStore, uri: str) -> str | None:
-    """The input of the documents whose path ends in `uri`, the file's name below its pattern."""
-    documents = manifest_at(beside(store.path, DOCUMENTS))
-    inputs = documents.inputs if documents else ()
-    return next((entry.uri for entry in inputs if f"/{entry.uri}".endswith(f"/{uri}")), None)
 
 
 def _source_text(path: str, document: Document, max_bytes: int) -> str | None:

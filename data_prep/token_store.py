@@ -23,8 +23,7 @@ from cluster.artefacts.storage import contents_of, open_artefact
 from cluster.copies import beside, committed_at, local_copy, place_of
 from data_prep.hashing import as_fraction, hash_strings
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TAKEDOWN, TOKENIZER_FILE, TOKENS
-from data_prep.token_arrays import NAMES, TokenArrays, TokenIndex
-from data_prep.token_files import TokenFile, categories, spanning
+from data_prep.token_files import NAMES, TokenArrays, TokenFile, TokenIndex, categories, spanning
 from data_prep.token_writer import SIDECARS
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from cluster.copies import is_there
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
 from data_prep.filters import AnyFilter
-from data_prep.input_checks import as_problems, check_inputs, find_input_errors
-from data_prep.inputs import Inputs, list_inputs
+from data_prep.inputs import Inputs, as_problems, check_inputs, find_input_errors
 from data_prep.layout import TOKENS
-from data_prep.sources import AnySource, SourceFile
+from data_prep.sources import AnySource
 from data_prep.tokenizers import AnyTokenizer
 from data_prep.tokenizers.config import TrainedTokenizer
 from pipeline.config.loading import load_merged, load_plain, validate
@@ -41,23 +40,17 @@ def load_preparation(path: Path, overrides: Sequence[str] = ()) -> PreparationCo
         ConfigError: every problem at once. Where a part of the configuration is wrong, the files of the other parts
             are checked nevertheless.
     """
-    return _load(path, overrides)[0]
+    return load_with_inputs(path, overrides)[0]
 
 
 def load_with_inputs(path: Path, overrides: Sequence[str] = ()) -> tuple[PreparationConfig, Inputs]:
     """Like `load_preparation`, with the source files that were found, so that they need not be listed again."""
-    return (loaded := _load(path, overrides))[0], list_inputs(*loaded)
-
-
-def _load(
-    path: Path, overrides: Sequence[str]
-) -> tuple[PreparationConfig, Mapping[int, Sequence[SourceFile]]]:
     plain = load_plain(PreparationConfig, path, overrides)
     try:
         config = validate(PreparationConfig, plain, str(path))
     except ConfigError as error:
         # The valid parts of an invalid configuration may also name missing things.
-        found = find_input_errors(
+        found, _ = find_input_errors(
             sources=_valid_items(AnySource, plain.get("sources")),
             filters=list(_valid_items(AnyFilter, plain.get("filters")).values()),
             tokenizer=_valid(AnyTokenizer, plain.get("tokenizer")),

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from cluster.artefacts.errors import ConfigError
 from data_prep.short_forms import also_written
 
 
@@ -79,3 +80,20 @@ class EvaluationText:
 EvaluationTexts = Callable[[DecontaminationConfig], Iterator[EvaluationText]]
 """Gives the texts of the tasks that a configuration names, the same on every call and on every machine; the call
 itself refuses unknown names and missing files. The layer that knows tasks hands it down."""
+
+
+def check_evaluation_texts(settings: DecontaminationConfig, texts: EvaluationTexts | None) -> None:
+    """Refuse what cannot be decontaminated, before anything is done.
+
+    Raises:
+        ConfigError: tasks are named, but there is nothing that gives their texts, or it does not know a name.
+        MissingInputError: an evaluation set does not exist.
+    """
+    if not settings.tasks:
+        return
+    if texts is None:
+        raise ConfigError(
+            f"`decontaminate` names {', '.join(settings.tasks)}, but nothing gives their texts.",
+            next_step="hand `evaluation_texts` to `prepare`, as the command line does",
+        )
+    texts(settings)

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_file
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.shards import ShardResult, WriteShard, run_in_task
@@ -140,23 +139,6 @@ _SCHEMA = pa.schema(
         ("searched", pa.bool_()),
     ]
 )
-
-
-def check_evaluation_texts(settings: DecontaminationConfig, texts: EvaluationTexts | None) -> None:
-    """Refuse what cannot be decontaminated, before anything is done.
-
-    Raises:
-        ConfigError: tasks are named, but there is nothing that gives their texts, or it does not know a name.
-        MissingInputError: an evaluation set does not exist.
-    """
-    if not settings.tasks:
-        return
-    if texts is None:
-        raise ConfigError(
-            f"`decontaminate` names {', '.join(settings.tasks)}, but nothing gives their texts.",
-            next_step="hand `evaluation_texts` to `prepare`, as the command line does",
-        )
-    texts(settings)
 
 
 def identify(texts: Iterable[EvaluationText]) -> tuple[str, list[InputEntry]]:

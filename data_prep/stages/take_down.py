@@ -1,4 +1,4 @@
-"""Documents that must not be trained on any more: the list of their ids, and the selections without them."""
+"""Selections without the documents that must not be trained on any more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.manifest import Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.shards import ShardResult, WriteShard
@@ -53,29 +52,6 @@ def take_down(job: Workspace, documents: Manifest, selection: Manifest, ids: Seq
             "%d of the %d ids to take down are of no document that was kept.", missing, len(ids)
         )
     return made
-
-
-def read_ids(path: Path) -> tuple[str, ...]:
-    """The ids of a list, sorted.
-
-    Raises:
-        MissingInputError: there is no such file.
-        ConfigError: it is not text.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise MissingInputError(
-            f"The list of documents to take down, {path}, cannot be read: {error.strerror}.",
-            next_step="write it with an id a line (`cloze data find` prints ids), or correct `takedown`",
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(
-            f"{path} is not UTF-8 text.", next_step="write it with an id a line, or correct `takedown`"
-        ) from None
-    return tuple(
-        sorted({line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")})
-    )
 
 
 def leave_out(documents: Path, selection: Path, ids: Sequence[str], path: Path) -> ShardResult:

@@ -116,7 +116,7 @@ def stats(
     output.warn_of_damage([opened])
     found = describe_store(opened)
     if html is not None:
-        from data_prep.report import render_report
+        from data_prep.stats import render_report
 
         output.write_page(html, render_report(opened, found))
     if as_json:
@@ -211,18 +211,18 @@ def find(
     Steps are exact and found without making a sample again. Exit code 23 when no document fits.
     """
     from cluster.artefacts.errors import ReferenceNotFoundError
-    from data_prep.finding import Wanted, find_numbers
+    from data_prep.provenance import find_numbers
     from data_prep.token_store import TokenStore
     from pipeline.inspect.exposure import exposure_of
     from pipeline.inspect.lineage import find_documents
     from pipeline.run.directory import list_runs
 
-    wanted = Wanted(tuple(ids or ()), tuple(uris or ()), tuple(texts or ()))
-    if wanted == Wanted():
+    wanted = ids or (), uris or (), texts or ()
+    if not any(wanted):
         raise typer.BadParameter("name documents by --id, --uri or --text")
     opened = [TokenStore.open(place, verify=False) for place in stores]
     output.warn_of_damage(opened)
-    found = [(store, *find_numbers(store, wanted)) for store in opened]
+    found = [(store, *find_numbers(store, *wanted)) for store in opened]
     documents = [
         asdict(place)
         | {
@@ -234,7 +234,7 @@ def find(
         for store, numbers, _ in found
         for (_, number), place in find_documents([store], [(0, one) for one in numbers.tolist()]).items()
     ]
-    copies = [{"store": store.place, **asdict(copy)} for store, _, own in found for copy in own]
+    copies = [{"store": store.place, **copy} for store, _, own in found for copy in own]
     if not documents and not copies:
         raise ReferenceNotFoundError(f"No document of {', '.join(stores)} fits.")
     if list_file is not None:

@@ -175,7 +175,7 @@ def _plan_preparation(
     from cluster.artefacts.errors import ConfigError
     from cluster.artefacts.places import parse_size
     from data_prep.config import PreparationConfig
-    from data_prep.forecast import forecast
+    from data_prep.plan import forecast
     from pipeline.config.loading import load_config
     from pipeline.preparation import load_preparation
 

@@ -24,8 +24,7 @@ from cluster.artefacts.visible import render
 from cluster.runtime import ray_runtime
 from data_prep.config import PreparationConfig
 from data_prep.job import Prepared, prepare
-from data_prep.report import render_report
-from data_prep.stats import describe_store
+from data_prep.stats import describe_store, render_report
 from data_prep.token_store import TokenStore
 from pipeline.checkpoint.references import resolve_model
 from pipeline.pretrain.launch import train_to_end

@@ -43,7 +43,6 @@ _CODE = tuple(
     Path(__file__).parents[2] / name
     for name in (
         "pipeline/samples",
-        "data_prep/token_arrays.py",
         "data_prep/token_store.py",
         "data_prep/token_files.py",
         "data_prep/hashing.py",

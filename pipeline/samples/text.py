@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from data_prep.token_arrays import (
+from data_prep.token_files import (
     FIRST,
     ID_OFFSETS,
     IDS,

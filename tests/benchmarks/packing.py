@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from data_prep.token_arrays import TokenArrays
+from data_prep.token_files import TokenArrays
 from pipeline.samples.formats import FORMATS, PAIR_FORMATS
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.shuffle import StoreOrder

@@ -12,11 +12,12 @@ from cluster.artefacts.storage import commit
 from data_prep import documents
 from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter, read_selected
+from data_prep.inputs import read_ids
 from data_prep.layout import DOCUMENT_FILES
 from data_prep.selection import Selection, load_selection, write_selection
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 from data_prep.stages.collect import collect_documents
-from data_prep.stages.take_down import leave_out, read_ids
+from data_prep.stages.take_down import leave_out
 
 TEXT = st.text(max_size=40)
 

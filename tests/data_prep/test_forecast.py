@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.manifest import read_manifest, write_manifest
 from cluster.artefacts.shard_records import LOG_NAME, summarize_log
-from data_prep.forecast import forecast
+from data_prep.plan import forecast
 from pipeline.commands.verbs import app
 from tests.data_prep.conftest import small_config, write_corpus
 

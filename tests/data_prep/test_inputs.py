@@ -16,9 +16,8 @@ from cluster.artefacts.errors import ConfigError, MissingInputError, WorkersLost
 from cluster.runtime import ray_runtime
 from data_prep import input_hashes
 from data_prep.config import PreparationConfig
-from data_prep.input_checks import check_inputs
 from data_prep.input_hashes import CACHE_NAME, hash_inputs
-from data_prep.inputs import Inputs, group_inputs, list_inputs
+from data_prep.inputs import Inputs, check_inputs, group_inputs, list_inputs
 from data_prep.layout import DOCUMENT_FILES
 from data_prep.sources.base import FilePart, SourceFile
 
@@ -66,7 +65,7 @@ def digests(inputs: Inputs) -> list[str]:
 
 
 def test_files_are_listed_source_by_source_with_sizes(config):
-    inputs = list_inputs(config, check_inputs(config, None))
+    inputs = check_inputs(config, None)
     assert [file.name for file in inputs.files] == ["0", "1", "2", "3", "4", "0", "1", "2"]
     assert list(inputs.sizes) == [10, 11, 12, 13, 14, 10, 11, 12]
     assert list(inputs.source_numbers) == [0] * 5 + [1] * 3

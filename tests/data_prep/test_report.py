@@ -15,11 +15,10 @@ from cluster.artefacts.manifest import FileEntry
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord
 from data_prep.dedup.config import NearDedup
 from data_prep.provenance import trace_document
-from data_prep.report import SAMPLED_DOCUMENTS, render_report
 from data_prep.sources import FilePart, SourceFile
 from data_prep.sources.records import JsonLinesConfig
 from data_prep.stages.collect import collect_documents
-from data_prep.stats import describe_store
+from data_prep.stats import SAMPLED_DOCUMENTS, describe_store, render_report
 from data_prep.token_store import TokenStore
 from data_prep.verify import list_rejects
 from pipeline.commands.data import print_stats

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from data_prep.ragged import Ragged
-from data_prep.token_arrays import TokenArrays
+from data_prep.token_files import TokenArrays
 from data_prep.token_writer import EncodedBatch
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats import PAIR_FORMATS

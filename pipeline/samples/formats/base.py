@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from data_prep.token_arrays import TokenArrays
+from data_prep.token_files import TokenArrays
 from pipeline.samples.packed import Relation
 from pipeline.samples.rows import EpochRows
 from pipeline.samples.shuffle import StoreOrder

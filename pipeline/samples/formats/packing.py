@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from data_prep.token_arrays import TokenArrays
+from data_prep.token_files import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.noise import fold, integer
 from pipeline.samples.rows import Rows, Slices, empty_slices, index_type

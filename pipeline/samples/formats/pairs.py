@@ -27,7 +27,7 @@ import numpy as np
 
 from cluster.artefacts.errors import ConfigError
 from cluster.compiled_loop import compiled_loop
-from data_prep.token_arrays import TokenArrays
+from data_prep.token_files import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.formats.packing import shuffle_groups
 from pipeline.samples.formats.pair_chunks import (

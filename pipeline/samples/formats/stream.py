@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
-from data_prep.token_arrays import TokenArrays
+from data_prep.token_files import TokenArrays
 from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.rows import Rows, Slices, empty_slices
 from pipeline.samples.shuffle import StoreOrder
