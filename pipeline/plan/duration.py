@@ -68,14 +68,13 @@ def duration_of(
     Args:
         mfu: to be expected; None looks for measured runs, and takes a usual one where there are none.
     """
-    peak = gpu.flops.get(config.precision)
-    speed = None
-    if peak is not None:
+    speed = rate = None
+    if (peak := gpu.flops.get(config.precision)) is not None:
         family = config.model.network
         note = f"usual for {family.replace('_', '-')} networks, not measured here"
         usual = Speed(_DEFAULT_MFU[family], note)
         speed = Speed(mfu, "as given") if mfu is not None else measured(config, gpu) or usual
-    rate = None if peak is None or speed is None else peak * speed.mfu * world_size
+        rate = peak * speed.mfu * world_size
     limit = None if config.budget is None else config.budget.time_s
     steps: int | None = config.num_steps
     if config.num_steps >= UNBOUNDED_STEPS:
@@ -140,22 +139,21 @@ def measured(config: PretrainConfig, gpu: Gpu) -> Speed | None:
     except Exception:
         # A store that is down, or of another version, must not stop a plan.
         return None
-    like = [run for run in runs if _is_like(run, config, gpu)]
-    if not like:
+    shares = [float(run.data.metrics["mfu"]) for run in runs if _is_like(run, config, gpu)]
+    if not shares:
         return None
-    shares = [float(run.data.metrics["mfu"]) for run in like]
-    return Speed(statistics.median(shares), f"median of {len(like)} finished runs like this one")
+    return Speed(statistics.median(shares), f"median of {len(shares)} finished runs like this one")
 
 
 def _is_like(run: Any, config: PretrainConfig, gpu: Gpu) -> bool:
-    found = run.data.params
-    wanted = {"model.network": config.model.network, "precision": config.precision}
-    if found.get("objective.kind") != config.objective.kind:
-        return False
-    if any(found.get(name, value) != value for name, value in wanted.items()):
-        return False
+    found, network = run.data.params, config.model.network
     names = {name for value in run.data.tags.values() for name in _GPU_NAME.findall(value)}
-    return any(find_gpu(name) == gpu for name in names)
+    return (
+        found.get("objective.kind") == config.objective.kind
+        and found.get("model.network", network) == network
+        and found.get("precision", config.precision) == config.precision
+        and any(find_gpu(name) == gpu for name in names)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +172,15 @@ def store_uses(config: PretrainConfig, duration: Duration) -> list[StoreUse]:
     """Every store of the mixture."""
     found = []
     for number, store in enumerate(config.data.stores):
-        tokens = _tokens_of(config, number)
-        read = None if duration.steps is None else round(_read_from(config, number, duration.steps))
-        epochs = None if tokens is None or read is None else read / max(tokens, 1)
+        tokens, read, epochs = _tokens_of(config, number), None, None
+        if duration.steps is not None:
+            read = 0.0
+            for first, last, phase in _stretches(config, duration.steps):
+                weights = phase.weights or [store.weight for store in config.data.stores]
+                in_all = config.tokens_before(last) - config.tokens_before(first)
+                read += in_all * weights[number] / sum(weights)
+            read = round(read)
+            epochs = None if tokens is None else read / max(tokens, 1)
         found.append(StoreUse(str(store.path), tokens, read, epochs))
     return found
 
@@ -199,13 +203,3 @@ def _tokens_of(config: PretrainConfig, number: int) -> int | None:
         if names is not None:
             chosen &= np.isin(numbers, [known.index(name) for name in names if name in known])
     return int(store.lengths[chosen].sum())
-
-
-def _read_from(config: PretrainConfig, number: int, steps: int) -> float:
-    """Tokens of a store that the first `steps` steps read."""
-    read, own = 0.0, [store.weight for store in config.data.stores]
-    for first, last, phase in _stretches(config, steps):
-        weights = phase.weights or own
-        tokens = config.tokens_before(last) - config.tokens_before(first)
-        read += tokens * weights[number] / sum(weights)
-    return read

@@ -108,25 +108,6 @@ class HostMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """Bytes that a rank holds all the time, once the first update is made."""
-
-    weights: int
-    master_weights: int
-    optimizer_state: int
-    average: int
-    gradients: int
-    """Sums and buckets that exist even between steps."""
-    host: int = 0
-    """Offloaded state in the memory of the machine."""
-
-    @property
-    def device(self) -> int:
-        """All on the device."""
-        return sum(asdict(self).values()) - self.host
-
-
-@dataclass(frozen=True, slots=True)
 class Disk:
     """Bytes of checkpoints."""
 
@@ -146,86 +127,72 @@ class Sharding:
     def __init__(self, config: PretrainConfig, network: Network, machines: Machines) -> None:
         self.config, self.network, self.machines = config, network, machines
         self.world_size, self.on_cuda = machines.world_size, machines.on_cuda
-        self.item = ITEM_BYTES[config.precision]
-        """Bytes of a weight."""
-        self._half = self.item < FLOAT_BYTES
-        self._stage = config.zero.stage
+        self._item, self._stage = ITEM_BYTES[config.precision], config.zero.stage
+        self._half = self._item < FLOAT_BYTES
         self._offloads = config.zero.offload_optimizer is not None
         self._whole = network.num_parameters
-        self.shard = self._whole if self._stage == 0 else -(-self._whole // self.world_size)
+        self._shard = self._whole if self._stage == 0 else -(-self._whole // self.world_size)
         """Elements of a rank's shard of master weights."""
-        self._touched = min(self._whole, self.shard + network.largest)
+        self._touched = min(self._whole, self._shard + network.largest)
         """Elements of all parameters that a rank of stage 1 or 2 has a share of."""
-        self._bucket = config.zero.reduce_bucket_elements
-        self._sent = ITEM_BYTES[config.zero.reduce_dtype]
+        self._bucket, self._sent = config.zero.reduce_bucket_elements, ITEM_BYTES[config.zero.reduce_dtype]
         self._keeps_whole_gradients = config.precision == "bf16" and self._stage == 1 and not self._offloads
-
-    @property
-    def moments(self) -> int:
-        """Bytes of a rank's optimizer state, without the average."""
-        return self.config.optimizer.state_bytes(self.shard, self.network.shapes)
-
-    @property
-    def average(self) -> int:
-        """Bytes of a rank's share of the average of the weights."""
-        return FLOAT_BYTES * self.shard if self.config.ema else 0
-
-    @property
-    def saved_bytes(self) -> int:
+        moments = config.optimizer.state_bytes(self._shard, network.shapes)
+        average = FLOAT_BYTES * self._shard if config.ema else 0
+        weights = self._item * (self._shard if self._stage == 3 else self._whole)
+        self.saved = FLOAT_BYTES * self._shard + moments + average + (weights if self._stage == 3 else 0)
         """Bytes that one rank adds to a checkpoint in DeepSpeed's files: the float32 shard, its moments and average.
         Stage 3 saves its shard of the weights beside them; elsewhere weights are not saved twice."""
-        weights = self.item * self.shard if self._stage == 3 else 0
-        return FLOAT_BYTES * self.shard + self.moments + self.average + weights
-
-    def state(self) -> State:
-        """State between two updates."""
-        zero, shard, item = self.config.zero, self.shard, self.item
         # Without ZeRO, float32 weights are their own masters.
-        master = 0 if self._stage == 0 and not self._half else FLOAT_BYTES * shard
-        weights = item * (shard if self._stage == 3 else self._whole)
-        moments, average = self.moments, self.average
+        master = 0 if self._stage == 0 and not self._half else FLOAT_BYTES * self._shard
         gradients = FLOAT_BYTES * self._whole if self._keeps_whole_gradients else 0
-        bucket = self._sent * self._bucket if self._stage == 3 else 0
+        bucket = host = 0
         if self._stage == 3:
-            gradients = FLOAT_BYTES * shard
-        host = 0
+            gradients, bucket = FLOAT_BYTES * self._shard, self._sent * self._bucket
         if self._offloads:
-            host = sum(map(self._pinned, (gradients, master, moments, average, FLOAT_BYTES * shard)))
+            host = sum(map(self._pinned, (gradients, master, moments, average, FLOAT_BYTES * self._shard)))
             gradients = master = moments = average = 0
             if self._stage in (1, 2):
-                host += self._pinned(item * shard) + self._pinned(item * self.network.largest)
-                host += 0 if self._half else item * self._touched
-                bucket += item * self.network.largest
-        if zero.offload_parameters is not None:
+                host += self._pinned(self._item * self._shard) + self._pinned(self._item * network.largest)
+                host += 0 if self._half else self._item * self._touched
+                bucket += self._item * network.largest
+        if config.zero.offload_parameters is not None:
             host += self._pinned(weights)
             weights = 0
-        return State(weights, master, moments, average, gradients + bucket, host)
+        self.weights, self.master_weights, self.moments, self.average = weights, master, moments, average
+        """Bytes on a rank's device once the first update is made, as are the gradients."""
+        self.gradients = gradients + bucket
+        """Sums and buckets that exist even between steps."""
+        self.offloaded = host
+        """Bytes of a rank's state in the memory of its machine."""
+
+    @property
+    def state(self) -> int:
+        """Bytes on a rank's device between two updates."""
+        return self.weights + self.master_weights + self.moments + self.average + self.gradients
 
     def accumulated(self) -> int:
         """Bytes of gradients that wait on the device for the next micro-batch or the update, beside the state."""
         if self._keeps_whole_gradients or self._stage == 3:
             return 0
-        if self._stage == 2:
-            return self._reduced
-        return FLOAT_BYTES * self._whole
+        return self._reduced if self._stage == 2 else FLOAT_BYTES * self._whole
 
     def backward(self) -> int:
         """Bytes of buffers for the gradients of one backward pass, beside the accumulated ones."""
         copied = self._sent * min(self._bucket, self._whole)
         if self._keeps_whole_gradients:
-            return (self.item + FLOAT_BYTES) * self.network.largest
+            return (self._item + FLOAT_BYTES) * self.network.largest
         if self._stage == 1:
             return FLOAT_BYTES * self._bucket
         if self._stage == 2:
-            flattened = copied if self.world_size > 1 or self._half else 0
-            return self.item * self._bucket + flattened
+            return self._item * self._bucket + (copied if self.world_size > 1 or self._half else 0)
         # Sorted by ranks; gloo adds up in a copy of its own.
         return copied * (1 if self.on_cuda else 2) if self._stage == 3 else 0
 
     def gathered(self) -> int:
         """Bytes of whole weights that stage 3 holds in a step."""
         copies = self.world_size > 1 or (self.config.zero.offload_parameters is not None and self.on_cuda)
-        return self.item * min(self._whole, _MAX_GATHERED) if self._stage == 3 and copies else 0
+        return self._item * min(self._whole, _MAX_GATHERED) if self._stage == 3 and copies else 0
 
     def reduction(self) -> int:
         """Bytes of gradients and copies while stage 1, or none, adds up gradients after the backward pass."""
@@ -243,7 +210,7 @@ class Sharding:
         """Bytes that an update takes beside the state."""
         if self._offloads:
             return self._reduced if self._half and self._stage < 3 else 0
-        together = self.shard
+        together = self._shard
         if self._stage == 3:
             together = min(together, SUB_GROUP_ELEMENTS + -(-self.network.largest // self.world_size))
         updated = self.network.largest if self._stage == 0 else together
@@ -254,16 +221,11 @@ class Sharding:
         whole = self._touched if self._stage in (1, 2) and not self._half else 0
         return FLOAT_BYTES * (flat + whole) + scratch
 
-    def start(self) -> int:
-        """Bytes of weights while DeepSpeed takes the network over."""
-        whole = self.item * self._whole
-        return whole + (self.state().weights if self._stage == 3 else whole)
-
     @property
     def _reduced(self) -> int:
         """Bytes of reduced gradients that stages 1 and 2 keep on the device until the update."""
         if self._half:
-            return FLOAT_BYTES * self.shard
+            return FLOAT_BYTES * self._shard
         return 0 if self._offloads else FLOAT_BYTES * self._touched
 
     def _pinned(self, size: int) -> int:
@@ -272,36 +234,35 @@ class Sharding:
 
     def device(self) -> DeviceMemory:
         """Peak memory of a rank's device in a step of the phase with the longest samples."""
-        config, state, size = self.config, self.state(), self.config.batch.micro_batch_size
-        activations, inputs_bytes = self.network.activations(
-            size,
-            max(config.length_of(phase) for phase in config.phases),
-            recomputes=config.compute.gradient_checkpointing,
-        )
-        accumulated, gathered = self.accumulated(), self.gathered()
+        config, size = self.config, self.config.batch.micro_batch_size
+        length = max(config.length_of(phase) for phase in config.phases)
+        activations = self.network.activations(size, length, recomputes=config.compute.gradient_checkpointing)
+        accumulated, gathered, whole = self.accumulated(), self.gathered(), self._item * self._whole
         before = accumulated if config.batch.samples // (size * self.world_size) > 1 else 0
         # Most activations are there before the first gradient is, and most gradients when they are gone.
-        begins = (activations.peak, before, gathered)
+        begins = (activations.kept + activations.working, before, gathered)
         ends = (activations.working // 2, accumulated + self.backward(), gathered)
+        # DeepSpeed takes the network over while all of it is there.
+        start = whole + (self.weights if self._stage == 3 else whole)
         moments: dict[Moment, tuple[int, int, int]] = {
             "forward and backward": max(begins, ends, key=sum),
             "reduction": (0, self.reduction(), 0),
             "update": (0, self.update(), 0),
-            "start": (0, 0, max(0, self.start() - state.device)),
+            "start": (0, 0, max(0, start - self.state)),
         }
         moment = max(moments, key=lambda name: sum(moments[name]))
         used, gradients, weights = moments[moment]
-        inputs = (PREFETCHED_BATCHES if self.on_cuda else 1) * inputs_bytes
-        teacher = self.item * self.network.teacher_elements
-        allocated = state.device + teacher + inputs + used + gradients + weights
+        inputs = (PREFETCHED_BATCHES if self.on_cuda else 1) * activations.inputs
+        teacher = self._item * self.network.teacher_elements
+        allocated = self.state + teacher + inputs + used + gradients + weights
         several = COLLECTIVES_BYTES if self.world_size > 1 else 0
         return DeviceMemory(
             moment=moment,
-            weights=state.weights + teacher + weights,
-            master_weights=state.master_weights,
-            optimizer_state=state.optimizer_state,
-            average=state.average,
-            gradients=gradients + state.gradients,
+            weights=self.weights + teacher + weights,
+            master_weights=self.master_weights,
+            optimizer_state=self.moments,
+            average=self.average,
+            gradients=gradients + self.gradients,
             activations=used,
             inputs=inputs,
             context=CONTEXT_BYTES + several if self.on_cuda else PROCESS_BYTES,
@@ -311,10 +272,10 @@ class Sharding:
     def host(self) -> HostMemory:
         """Memory of one machine that its ranks take, besides what a CPU rank has as its device."""
         ranks = self.machines.devices_per_node
-        copies = self.saved_bytes if self.config.checkpoint.asynchronous else 0
+        copies = self.saved if self.config.checkpoint.asynchronous else 0
         return HostMemory(
             processes=ranks * (CUDA_PROCESS_BYTES if self.on_cuda else PROCESS_BYTES),
-            offloaded=ranks * self.state().host,
+            offloaded=ranks * self.offloaded,
             checkpoint_copies=ranks * copies,
             start=ranks * FLOAT_BYTES * self._whole,
         )
@@ -323,7 +284,7 @@ class Sharding:
         """The disk that a run needs."""
         config, whole = self.config, FLOAT_BYTES * self._whole
         ranks = 1 if self._stage == 0 else self.world_size
-        checkpoint = ranks * self.saved_bytes + whole + (whole if config.ema else 0)
+        checkpoint = ranks * self.saved + whole + (whole if config.ema else 0)
         kept = kept_checkpoints(config)
         total = None if kept is None else (kept + 1) * checkpoint
         place, free = config.checkpoint.directory or config.runs_dir, None

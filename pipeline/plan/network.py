@@ -6,6 +6,7 @@ out as packing does: pieces of text that fill the row, or a pair and its padding
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -18,13 +19,15 @@ from torch import nn
 from cluster.artefacts.errors import ClozeError, ConfigError
 from cluster.copies import committed_at, manifest_at
 from data_prep.layout import TOKENS
+from data_prep.token_store import TokenStore
 from models.transformer import Choice, choose_backend
 from pipeline.checkpoint.references import resolve_model
 from pipeline.objectives.base import Batch, resolve_references
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.plan.activations import Activations, Shape, activations_of
+from pipeline.plan.activations import Activations, activations_of
 from pipeline.plan.flops import count_flops
 from pipeline.run.config import PretrainConfig
+from pipeline.run.inputs import open_vocabulary
 from pipeline.samples.formats import PAIR_FORMATS
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
@@ -41,12 +44,14 @@ class Network:
 
     config: PretrainConfig
     on_cuda: bool
-    reader: Reader
+    vocabulary: Vocabulary
+    vocabulary_note: str
+    """Origin of its size; empty if that is from the prepared tokens."""
     model: nn.Module
     attention: Choice
     """The kernel of the attention on that device, and why."""
-    _shapes: dict[int, tuple[Shape, float]] = field(default_factory=dict)
-    """Sizes of the example, and operations of a sample, by sequence length."""
+    _examples: dict[int, tuple[Mapping[str, np.ndarray], float]] = field(default_factory=dict)
+    """Arguments of the example micro-batch, and operations of a sample, by sequence length."""
 
     @cached_property
     def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -74,26 +79,23 @@ class Network:
         """Model FLOPs of a sample, forward and backward, as a run's own meters count them."""
         return self._example(sequence_length)[1]
 
-    def activations(self, rows: int, sequence_length: int, *, recomputes: bool) -> tuple[Activations, int]:
-        """Memory of a micro-batch of `rows` samples of a phase with that sequence length, and bytes of its inputs."""
-        shape = self._example(sequence_length)[0].scaled(rows)
-        found = activations_of(
+    def activations(self, rows: int, sequence_length: int, *, recomputes: bool) -> Activations:
+        """Memory of a micro-batch of `rows` samples of a phase with that sequence length."""
+        return activations_of(
             self.model,
-            shape,
+            self._example(sequence_length)[0],
+            rows / _EXAMPLE_ROWS,
             item=ITEM_BYTES[self.config.precision],
             on_cuda=self.on_cuda,
             varlen=self.attention.backend == "varlen",
             recomputes=recomputes,
         )
-        return found, int(shape.inputs_bytes)
 
-    def _example(self, sequence_length: int) -> tuple[Shape, float]:
-        if sequence_length not in self._shapes:
-            inputs = example_batch(self.config, self.reader.vocabulary, _EXAMPLE_ROWS, sequence_length).inputs
-            shape = Shape.of(self.model.config, inputs, _EXAMPLE_ROWS)
-            flops = count_flops(self.model, inputs).total / _EXAMPLE_ROWS
-            self._shapes[sequence_length] = shape, flops
-        return self._shapes[sequence_length]
+    def _example(self, sequence_length: int) -> tuple[Mapping[str, np.ndarray], float]:
+        if sequence_length not in self._examples:
+            inputs = example_batch(self.config, self.vocabulary, _EXAMPLE_ROWS, sequence_length).inputs
+            self._examples[sequence_length] = inputs, count_flops(self.model, inputs).total / _EXAMPLE_ROWS
+        return self._examples[sequence_length]
 
 
 def make_network(
@@ -106,15 +108,15 @@ def make_network(
     """Build the network of a run without storage.
 
     Args:
-        vocab_size: as `reader_of` takes it.
+        vocab_size: as `vocabulary_of` takes it.
         capability: compute capability of a GPU; None takes the one of this machine, if there is one.
 
     Raises:
         ConfigError: objective, network or attention kernel do not fit.
         ReferenceNotFoundError: there is no such teacher.
     """
-    reader = reader_of(config, vocab_size)
-    shape = replace(config.model, vocab_size=reader.vocabulary.size)
+    vocabulary, note = vocabulary_of(config, vocab_size)
+    shape = replace(config.model, vocab_size=vocabulary.size)
     try:
         attention = choose_backend(
             shape,
@@ -130,7 +132,7 @@ def make_network(
         model = config.objective.build_model(shape, outside)
     if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
         teacher.to("meta")
-    return Network(config, on_cuda, reader, model.train(), attention)
+    return Network(config, on_cuda, vocabulary, note, model.train(), attention)
 
 
 PIECES_PER_ROW = 4
@@ -146,49 +148,28 @@ _FIRST_WORD = 5 + 2 * 256
 """A lexicon begins with special tokens and bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """The vocabulary, and how sure its size is."""
-
-    vocabulary: Vocabulary
-    note: str
-    """Empty if the size comes from the prepared tokens."""
-
-
-def reader_of(config: PretrainConfig, vocab_size: int | None = None) -> Reader:
-    """The vocabulary of the run's tokens; where they are not prepared yet, one of the configured or of a usual size.
+def vocabulary_of(config: PretrainConfig, vocab_size: int | None = None) -> tuple[Vocabulary, str]:
+    """The vocabulary of the run's tokens, and where its size is from; empty if from the prepared tokens.
 
     Args:
         vocab_size: entries that the configuration of the tokens asks for, where it is known.
     """
     try:
-        from data_prep.token_store import TokenStore
-        from pipeline.run.inputs import open_vocabulary
-
-        if (size := _size_elsewhere(config)) is not None:
-            return Reader(_invented(config, size), "")
+        # A plan does not fetch tokens at a URI; their manifests say how many ids they have.
+        uris = [
+            committed_at(store.path, TOKENS) for store in config.data.stores if isinstance(store.path, str)
+        ]
+        if sizes := [found.config["vocab_size"] for uri in uris if (found := manifest_at(uri))]:
+            extra = config.objective.extra_tokens(["en"])
+            return _invented(config, config.model.vocab_size or max(sizes) + len(extra)), ""
         stores = [TokenStore.open(store.path, verify=False) for store in config.data.stores]
-        return Reader(open_vocabulary(config, stores), "")
+        return open_vocabulary(config, stores), ""
     except (ClozeError, OSError):
-        size, note = config.model.vocab_size, ""
-        if size is None:
-            source = (
-                "a usual size of the vocabulary" if vocab_size is None else "the size that they will have"
-            )
-            note = f"the tokens are not there: {source} is taken"
-            size = vocab_size or _ASSUMED_VOCABULARY[config.model.network]
-        return Reader(_invented(config, size), note)
-
-
-def _size_elsewhere(config: PretrainConfig) -> int | None:
-    """Size of the vocabulary of tokens at a URI, which a plan does not fetch, with the tokens of the objective; None
-    where all stores are directories."""
-    places = [committed_at(store.path, TOKENS) for store in config.data.stores if isinstance(store.path, str)]
-    sizes = [found.config["vocab_size"] for place in places if (found := manifest_at(place))]
-    if not sizes:
-        return None
-    extra = config.objective.extra_tokens(["en"])
-    return config.model.vocab_size or max(sizes) + len(extra)
+        if config.model.vocab_size is not None:
+            return _invented(config, config.model.vocab_size), ""
+        source = "a usual size of the vocabulary" if vocab_size is None else "the size that they will have"
+        size = vocab_size or _ASSUMED_VOCABULARY[config.model.network]
+        return _invented(config, size), f"the tokens are not there: {source} is taken"
 
 
 def _invented(config: PretrainConfig, size: int) -> Vocabulary:

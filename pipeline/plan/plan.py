@@ -109,8 +109,8 @@ def make_plan(
         objective=config.objective.kind,
         network=config.model.network,
         parameters=network.num_parameters,
-        vocabulary=network.reader.vocabulary.size,
-        vocabulary_note=network.reader.note,
+        vocabulary=network.vocabulary.size,
+        vocabulary_note=network.vocabulary_note,
         gpu=gpu.name,
         machines=machines,
         attention=network.attention.backend,
@@ -121,11 +121,7 @@ def make_plan(
         duration=duration,
         disk=disk,
         stores=stores,
-        warnings=[
-            *_batch_findings(config, machines),
-            *memory_findings(config, machines, chosen, others),
-            *_other_findings(config, duration, disk, stores),
-        ],
+        warnings=list(_findings(config, machines, chosen, others, duration, disk, stores)),
     )
 
 
@@ -254,54 +250,57 @@ def memory_findings(
 ) -> Iterator[str]:
     """The sentences about memory."""
     best = next((each for each in others if each.fits), None)
-    size = config.batch.micro_batch_size
+    size, largest = config.batch.micro_batch_size, chosen.micro_batch_size
     if not chosen.fits:
         needed, there = chosen.memory.total / _GIB, machines.device_bytes / _GIB
         text = f"{needed:.1f} GiB do not fit into the {there:.1f} GiB of a device"
-        ways = []
-        if chosen.micro_batch_size is not None:
-            ways.append(f"batch.micro_batch_size={chosen.micro_batch_size}")
-        if best is not None:
-            ways.append(" ".join(best.settings))
+        ways = [] if largest is None else [f"batch.micro_batch_size={largest}"]
+        ways += [] if best is None else [" ".join(best.settings)]
         state = chosen.memory.total - chosen.memory.activations
         if not config.compute.gradient_checkpointing and state < machines.device_bytes:
             ways.append("compute.gradient_checkpointing=true")
-        yield (
-            f"{text}; {'; or '.join(ways)} would help"
-            if ways
-            else f"{text}, whatever is sharded or offloaded"
-        )
-    elif chosen.fits and chosen.zero.offload_optimizer is not None:
+        if ways:
+            yield f"{text}; {'; or '.join(ways)} would help"
+        else:
+            yield f"{text}, whatever is sharded or offloaded"
+    elif chosen.zero.offload_optimizer is not None:
         without = next((each for each in others if each.fits and each.zero.offload_optimizer is None), None)
         if without is not None:
             yield f"offload is not needed and slows every update: {without.name} fits ({' '.join(without.settings)})"
-    elif chosen.fits and chosen.zero.stage == 3 and best is not None and best.zero.stage in (1, 2):
+    elif chosen.zero.stage == 3 and best is not None and best.zero.stage in (1, 2):
         yield (
             f"stage 3 is not needed and communicates half as much again: {best.name} fits"
             f" ({' '.join(best.settings)})"
         )
-    if chosen.fits and chosen.micro_batch_size is not None and chosen.micro_batch_size >= 2 * size:
+    if chosen.fits and largest is not None and largest >= 2 * size:
         yield (
-            f"a micro-batch of {chosen.micro_batch_size} samples fits, and {size} is set: larger ones are faster"
-            f" (batch.micro_batch_size={chosen.micro_batch_size})"
+            f"a micro-batch of {largest} samples fits, and {size} is set: larger ones are faster"
+            f" (batch.micro_batch_size={largest})"
         )
     if config.compute.compile:
         yield "torch.compile is not modelled: the figures here are an upper bound, it mostly needs less"
 
 
-def _batch_findings(config: PretrainConfig, machines: Machines) -> Iterator[str]:
-    step = config.batch.micro_batch_size * machines.world_size
-    warmup = {f"batch.warmup.{number}.samples": one.samples for number, one in enumerate(config.batch.warmup)}
-    for key, size in ({"batch.samples": config.batch.samples} | warmup).items():
-        if size % step:
-            factors = f"batch.micro_batch_size {config.batch.micro_batch_size} x {machines.world_size} workers = {step}"
-            yield f"{key} {size} {must_be_multiple(size, step, factors)}"
-
-
-def _other_findings(
-    config: PretrainConfig, duration: Duration, disk: Disk, stores: Sequence[StoreUse]
+def _findings(
+    config: PretrainConfig,
+    machines: Machines,
+    chosen: Option,
+    others: Sequence[Option],
+    duration: Duration,
+    disk: Disk,
+    stores: Sequence[StoreUse],
 ) -> Iterator[str]:
-    """Sentences about disk, data and budget."""
+    """All sentences, the most serious first: about batch, memory, disk, data and budget."""
+    batch = config.batch
+    step = batch.micro_batch_size * machines.world_size
+    warmup = {f"batch.warmup.{number}.samples": one.samples for number, one in enumerate(batch.warmup)}
+    for key, size in ({"batch.samples": batch.samples} | warmup).items():
+        if size % step:
+            factors = (
+                f"batch.micro_batch_size {batch.micro_batch_size} x {machines.world_size} workers = {step}"
+            )
+            yield f"{key} {size} {must_be_multiple(size, step, factors)}"
+    yield from memory_findings(config, machines, chosen, others)
     if disk.total is not None and disk.free is not None and disk.total > disk.free:
         yield (
             f"checkpoints will take {disk.total / _GIB:.1f} GiB, and {disk.free / _GIB:.1f} GiB are free: lower"
@@ -312,20 +311,14 @@ def _other_findings(
         if store.tokens is None:
             yield f"{store.path} is not there yet: epochs are not known"
         elif epochs > _USELESS_EPOCHS:
-            yield (
-                f"{store.path} is read {epochs:.0f} times: beyond {_USELESS_EPOCHS} nothing more is learned"
-                " (Muennighoff et al. 2023)"
-            )
+            beyond = f"{epochs:.0f} times: beyond {_USELESS_EPOCHS} nothing more is learned"
+            yield f"{store.path} is read {beyond} (Muennighoff et al. 2023)"
         elif epochs > _WORTHWHILE_EPOCHS:
-            yield (
-                f"{store.path} is read {epochs:.1f} times: beyond {_WORTHWHILE_EPOCHS}, new text would teach"
-                " more (Muennighoff et al. 2023)"
-            )
+            beyond = f"{epochs:.1f} times: beyond {_WORTHWHILE_EPOCHS}, new text would teach more"
+            yield f"{store.path} is read {beyond} (Muennighoff et al. 2023)"
     limit = None if config.budget is None else config.budget.time_s
-    if limit is None or duration.unlimited_hours is None or config.num_steps >= UNBOUNDED_STEPS:
-        return
-    if duration.unlimited_hours > limit / 3600 * 1.02:
+    hours = duration.unlimited_hours if config.num_steps < UNBOUNDED_STEPS else None
+    if limit is not None and hours is not None and hours > limit / 3600 * 1.02:
         yield (
-            f"the {config.num_steps:,} steps take about {duration.unlimited_hours:.1f} hours, and the budget ends"
-            f" after {limit / 3600:.1f}"
+            f"the {config.num_steps:,} steps take about {hours:.1f} hours, and the budget ends after {limit / 3600:.1f}"
         )

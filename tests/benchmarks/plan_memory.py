@@ -154,7 +154,7 @@ def predict(case: Case) -> int:
     config, on_cuda = case.config(), torch.cuda.is_available()
     network = make_network(config, on_cuda=on_cuda)
     sharding = Sharding(config, network, Machines(1, case.workers, 0, on_cuda))
-    return sharding.device().allocated + (0 if on_cuda else sharding.state().host)
+    return sharding.device().allocated + (0 if on_cuda else sharding.offloaded)
 
 
 def measure(case: Case) -> int:
@@ -297,10 +297,10 @@ def network_and_batch(case: Case) -> tuple[Any, dict[str, Any]]:
     from pipeline.checkpoint.references import resolve_model
     from pipeline.engine.device import prepare_network
     from pipeline.objectives.base import resolve_references
-    from pipeline.plan.network import example_batch, reader_of
+    from pipeline.plan.network import example_batch, vocabulary_of
 
     config = case.config()
-    vocabulary = reader_of(config).vocabulary
+    vocabulary, _ = vocabulary_of(config)
     shape = replace(config.model, vocab_size=vocabulary.size)
     outside = resolve_references(config.objective, resolve_model)
     model = config.objective.build_model(shape, outside)
