@@ -116,7 +116,12 @@ def run_group(
     spent: Counter[Failure] = Counter()
     while True:
         try:
-            return _run_once(function, argument, size, environment or {}, stop, resize_interval_s)
+            with (
+                _workers_of(size, environment or {}) as (workers, workers_by_node),
+                watching_cluster(size, workers_by_node, stop, interval_s=resize_interval_s),
+            ):
+                _results([actor.run.remote(function, argument, rank, own) for actor, rank, own in workers])
+            return
         except PreemptedError:
             # SIGTERM's reason replaces the reason of a move.
             if not stop.reason.startswith(MOVE):
@@ -147,19 +152,14 @@ def run_group(
         spent[kind] += 1
 
 
-def _run_once(
-    function: Callable[[Any, Rank], None],
-    argument: Any,
-    size: GroupSize,
-    environment: Mapping[str, str],
-    stop: StopFile,
-    resize_interval_s: float,
-) -> None:
-    """Start the group once, and end all its processes.
+@contextmanager
+def _workers_of(
+    size: GroupSize, environment: Mapping[str, str]
+) -> Iterator[tuple[list[tuple[Any, Rank, dict[str, str]]], dict[str, int]]]:
+    """Start the actors of a group, and end them after the block.
 
-    Raises:
-        ClozeError: a rank raised it.
-        GroupFailure: ranks raised something else, or were lost.
+    Yields:
+        By rank, the actor with its rank and its environment; and by node, the number of workers.
     """
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -168,7 +168,7 @@ def _run_once(
     world_size = choose_workers(size)
     resources = {"CPU": size.cpus_per_worker, "GPU": size.gpus_per_worker}
     room = placement_group([{name: count for name, count in resources.items() if count}] * world_size)
-    workers: list[Any] = []
+    actors: list[Any] = []
     try:
         # In short waits: signals are handled between them.
         while not room.wait(_POLL_S):
@@ -176,11 +176,17 @@ def _run_once(
         remote: Any = ray.remote(num_cpus=size.cpus_per_worker, num_gpus=size.gpus_per_worker)(_Worker)  # pyright: ignore[reportCallIssue]
         for bundle in range(world_size):
             place = PlacementGroupSchedulingStrategy(room, placement_group_bundle_index=bundle)
-            workers.append(remote.options(scheduling_strategy=place).remote())
-        seats: list[_Seat] = _results([worker.take_seat.remote() for worker in workers])
-        order, on_node = _ranked(seats)
-        master, backend = seats[order[0]], "nccl" if size.gpus_per_worker else "gloo"
-        calls = []
+            actors.append(remote.options(scheduling_strategy=place).remote())
+        seats: list[_Seat] = _results([actor.take_seat.remote() for actor in actors])
+        # Workers of a node follow each other, in the order of their GPUs.
+        on_node: dict[str, list[int]] = {}
+        for index, seat in enumerate(seats):
+            on_node.setdefault(seat.node, []).append(index)
+        for members in on_node.values():
+            members.sort(key=lambda index: [int(gpu) if gpu.isdigit() else gpu for gpu in seats[index].gpus])
+        order = [index for members in on_node.values() for index in members]
+        master = seats[order[0]]
+        workers = []
         for rank, index in enumerate(order):
             node = on_node[seats[index].node]
             local_rank = node.index(index)
@@ -198,13 +204,11 @@ def _run_once(
                 # Every worker sees the GPUs of all workers on its node, and takes the one of its local rank.
                 variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu for one in node for gpu in seats[one].gpus)
             own = Rank(rank, world_size, local_rank, size.cpus_per_worker)
-            calls.append(workers[index].run.remote(function, argument, own, backend, variables))
-        workers_by_node = {node: len(members) for node, members in on_node.items()}
-        with watching_cluster(size, workers_by_node, stop, interval_s=resize_interval_s):
-            _results(calls)
+            workers.append((actors[index], own, variables))
+        yield workers, {node: len(members) for node, members in on_node.items()}
     finally:
-        for worker in workers:
-            ray.kill(worker)
+        for actor in actors:
+            ray.kill(actor)
         remove_placement_group(room)
 
 
@@ -354,7 +358,6 @@ class _Worker:
         function: Callable[[Any, Rank], None],
         argument: Any,
         rank: Rank,
-        backend: str,
         environment: Mapping[str, str],
     ) -> None:
         # Before torch is imported, which reads some of it.
@@ -370,6 +373,8 @@ class _Worker:
             is_first = rank.rank == 0
             if not is_first:
                 self._listener.close()
+            # A worker without a GPU of its own is kept off the GPUs of its machine.
+            backend = "gloo" if os.environ.get("DS_ACCELERATOR") == "cpu" else "nccl"
             store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
                 host,
                 port,
@@ -390,16 +395,6 @@ class _Worker:
         except Exception as error:
             error.add_note(traceback.format_exc())
             raise
-
-
-def _ranked(seats: Sequence[_Seat]) -> tuple[list[int], dict[str, list[int]]]:
-    """The workers in the order of their ranks, and those of each node in the order of their GPUs."""
-    on_node: dict[str, list[int]] = {}
-    for index, seat in enumerate(seats):
-        on_node.setdefault(seat.node, []).append(index)
-    for members in on_node.values():
-        members.sort(key=lambda index: [int(gpu) if gpu.isdigit() else gpu for gpu in seats[index].gpus])
-    return [index for members in on_node.values() for index in members], on_node
 
 
 def _results(calls: Sequence[Any]) -> list[Any]:

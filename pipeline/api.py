@@ -65,10 +65,12 @@ def open_tokens(place: Path | str) -> TokenStore:
 def pretrain(config: Path | str, *overrides: str) -> RunDirectory:
     """Train a network to its end in a new run."""
     from pipeline.config.loading import load_config
-    from pipeline.pretrain.launch import begin
+    from pipeline.pretrain.launch import execute, new_run
     from pipeline.run.config import PretrainConfig
 
-    return begin(load_config(PretrainConfig, Path(config), overrides))
+    with new_run(load_config(PretrainConfig, Path(config), overrides)) as run:
+        execute(run)
+    return run
 
 
 def resume(

@@ -31,7 +31,7 @@ def pretrain(
     if dry_run:
         output.show(describe(settings, config), "what would be trained", as_json=as_json)
         return
-    from pipeline.pretrain.launch import begin
+    from pipeline.pretrain.launch import execute, new_run
     from pipeline.run.directory import find_run_of_job
     from pipeline.run.submission import JOB_VARIABLE
 
@@ -40,11 +40,9 @@ def pretrain(
         typer.echo(f"An earlier attempt of job {job} began {begun.path.name}.", err=True)
         resume(str(begun.path), overrides, as_json=as_json)
         return
-    run = begin(
-        settings,
-        submission_id=job,
-        created=lambda run: typer.echo(f"run {run.path.name}  (MLflow run {run.info.run_id})", err=True),
-    )
+    with new_run(settings, submission_id=job) as run:
+        typer.echo(f"run {run.path.name}  (MLflow run {run.info.run_id})", err=True)
+        execute(run)
     _show_end(run, as_json)
 
 

@@ -79,6 +79,7 @@ def _train(run: RunDirectory, rank: Rank) -> None:
     from cluster.collectives import GROUP_TIMEOUT_S, from_rank_zero
     from cluster.stopping import stop_on_sigterm
     from pipeline.engine.device import trains_on_cuda
+    from pipeline.pretrain.launch import run_rank
     from pipeline.pretrain.stall_watch import watching
     from pipeline.run.lifecycle import record_end, record_failure, replay
     from pipeline.run.state import has_made_updates
@@ -108,8 +109,6 @@ def _train(run: RunDirectory, rank: Rank) -> None:
             ),
             watching(run, without_driver=True) if first else nullcontext(),
         ):
-            from pipeline.pretrain.assembly import run_rank
-
             run_rank(run.path, rank)
     except ClozeError as error:
         if first or not error.everywhere:

@@ -1,35 +1,33 @@
-"""A rank's attempt at a run: its trainer is made part by part, trained to the end, and closed. First the run is taken
-over and the checkpoint to start from is found, then come the log, the data, and the network."""
+"""The trainer of a rank, made part by part. First the run is taken over and the checkpoint to start from is found, then
+come the log, the data, and the network."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import created_by
-from cluster.collectives import from_rank_zero, gathered
+from cluster.collectives import gathered
 from cluster.group import Rank
 from cluster.stopping import StopFile
 from models.initialization import init_weights
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import store_of
 from pipeline.engine.deepspeed.engine import Engine
-from pipeline.engine.device import deterministic_algorithms, prepare_network, trains_on_cuda
+from pipeline.engine.device import prepare_network, trains_on_cuda
 from pipeline.engine.interface import EngineSettings
 from pipeline.pretrain.batches import HostBatch, host_batch
 from pipeline.pretrain.evaluation import Evaluation
-from pipeline.pretrain.lost_workers import memory_explained
 from pipeline.pretrain.measure import Measurements, describe
 from pipeline.pretrain.ownership import Fence
-from pipeline.pretrain.profiling import StepProfiler
 from pipeline.pretrain.run_checkpoints import RunCheckpoints, find_start
 from pipeline.pretrain.spikes import SpikeGuard
 from pipeline.pretrain.step import Trainer, seed_dropout
+from pipeline.pretrain.step_timer import StepTimer
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
@@ -43,21 +41,6 @@ from pipeline.samples.index_cache import IndexCache
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
-
-
-def run_rank(directory: Path, rank: Rank) -> None:
-    """Body of every worker: train the run in a directory as far as it goes."""
-    torch.set_num_threads(rank.num_threads)
-    run = RunDirectory(directory)
-    # On a full GPU, the first exchange fails.
-    with memory_explained(run, rank.rank), ExitStack() as ending:
-        if trains_on_cuda():
-            # Before the first exchange, which takes the current device.
-            torch.cuda.set_device(rank.local_rank)
-        config = from_rank_zero(run.config() if rank.rank == 0 else None)
-        ending.enter_context(deterministic_algorithms(config.compute.deterministic))
-        trainer, is_resumed = assemble(run, config, rank, ending)
-        trainer.train(is_resumed=is_resumed)
 
 
 def assemble(
@@ -116,7 +99,9 @@ def assemble(
         spikes=spikes,
         checkpoints=checkpoints,
         measurements=Measurements(run, config, rank, engine.device, inputs.build_model, workers, log),
-        profiler=closed_by(ending, StepProfiler(config.profile, run.profile, rank.rank, log.history)),
+        timer=closed_by(
+            ending, StepTimer(engine.device, config.profile, run.profile, rank.rank, log.history)
+        ),
     )
     if start is not None:
         trainer.restore(start)
@@ -191,7 +176,7 @@ def device_of(rank: Rank) -> torch.device:
     return torch.device("cuda", rank.local_rank) if trains_on_cuda() else torch.device("cpu")
 
 
-Part = TypeVar("Part", bound=Heartbeat | RunLog | StepProfiler)
+Part = TypeVar("Part", bound=Heartbeat | RunLog | StepTimer)
 
 
 def closed_by(ending: ExitStack, part: Part) -> Part:

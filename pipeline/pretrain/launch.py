@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from cluster import logs, signals
 from cluster.artefacts.credentials import tracking_environment
-from cluster.artefacts.errors import ClozeError, ResumeRefusedError, WorkersLostError
+from cluster.artefacts.errors import ClozeError, ResumeRefusedError
 from cluster.artefacts.places import absolute
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
+from cluster.collectives import from_rank_zero
 from cluster.failures import Retries
-from cluster.group import GroupFailure, GroupSize, Rank, run_group
+from cluster.group import GroupSize, Rank, run_group
 from cluster.runtime import ray_runtime
-from cluster.stopping import StopFile, stop_on_sigterm
+from cluster.stopping import stop_on_sigterm
 from pipeline.checkpoint.checkpoint import step_of
 from pipeline.checkpoint.references import resolve_model
-from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_plain
 from pipeline.objectives.base import pin_references
-from pipeline.pretrain.lost_workers import (
-    count_oom_kills,
-    explain_killed_worker,
-    record_lost_workers,
-    require_room,
-)
+from pipeline.pretrain.lost_workers import Attempts, memory_explained, require_room
 from pipeline.pretrain.ownership import end_leftovers
 from pipeline.pretrain.progress import shown_progress
 from pipeline.pretrain.resume_checks import check_resume
-from pipeline.pretrain.stall_watch import StallWatch, stalled, watching
+from pipeline.pretrain.stall_watch import watching
 from pipeline.run.config import PretrainConfig, identity_of
 from pipeline.run.directory import RunDirectory, RunInfo, list_runs
 from pipeline.run.events import Event
@@ -40,29 +35,19 @@ from pipeline.run.history import changed_packages
 from pipeline.run.lifecycle import record_end, record_failure, record_launch, replay
 from pipeline.run.log.mlflow_sink import want_status
 from pipeline.run.log.wandb_sink import require_client, wandb_environment
-from pipeline.run.state import has_made_updates, read_heartbeats, state_of
+from pipeline.run.state import has_made_updates, state_of
 
 
-def begin(
-    config: PretrainConfig,
-    *,
-    submission_id: str | None = None,
-    created: Callable[[RunDirectory], None] | None = None,
-) -> RunDirectory:
-    """Create a run and train it to its end; `created` is called as soon as there is a run.
+@contextmanager
+def new_run(config: PretrainConfig, *, submission_id: str | None = None) -> Iterator[RunDirectory]:
+    """Create a run as `create_run` does, with the cluster that trains it connected for the block.
 
-    Raises:
-        ClozeError: as `create_run` and `execute`.
+    No run is created if the cluster cannot be reached.
     """
     with ExitStack() as held:
-        # No run is created if the cluster cannot be reached.
-        run = create_run(
+        yield create_run(
             config, submission_id=submission_id, checked=lambda: held.enter_context(_cluster_of(config))
         )
-        if created is not None:
-            created(run)
-        execute(run)
-    return run
 
 
 def train_to_end(config: PretrainConfig, *, submission_id: str | None = None) -> RunDirectory:
@@ -72,11 +57,13 @@ def train_to_end(config: PretrainConfig, *, submission_id: str | None = None) ->
     newest checkpoint, also on another number of workers. Otherwise a new one begins.
 
     Raises:
-        ClozeError: as `begin`, `check_resume` and `execute`.
+        ClozeError: as `create_run`, `check_resume` and `execute`.
     """
     found = find_same_run(config)
     if found is None:
-        return begin(config, submission_id=submission_id)
+        with new_run(config, submission_id=submission_id) as run:
+            execute(run)
+        return run
     with found.held("its resumption"):
         if not is_finished(found):
             print(f"continuing the run {found.path.name}", file=sys.stderr)
@@ -143,7 +130,7 @@ def is_finished(run: RunDirectory) -> bool:
 
 
 def create_run(
-    config: PretrainConfig, *, submission_id: str | None = None, checked: Callable[[], None] | None = None
+    config: PretrainConfig, *, submission_id: str | None = None, checked: Callable[[], object] | None = None
 ) -> RunDirectory:
     """Verify the data, create the MLflow run and the run's directory; nothing is trained yet.
 
@@ -246,6 +233,7 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
             end_leftovers(run)
             record_launch(run)
             want_status(run, "RUNNING")
+        cluster, (largest, *smaller) = config.cluster, config.group_sizes
         try:
             with (
                 _cluster_of(config),
@@ -258,7 +246,20 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
                 ) as stop,
                 watching(run) as watch,
             ):
-                _train_group(run, config, watch, stop)
+                attempts = Attempts(run, config)
+                with attempts.explained(watch):
+                    run_group(
+                        run_rank,
+                        run.path.resolve(),
+                        GroupSize(largest, cluster.cpus_per_worker, cluster.gpus_per_worker, tuple(smaller)),
+                        retries=Retries(cluster.max_failures, cluster.max_errors),
+                        stop=stop,
+                        next_step=next_step,
+                        environment={**tracking_environment(), **wandb_environment(), **logs.environment()},
+                        on_end=attempts.record,
+                        renews=attempts.renews,
+                        resize_interval_s=cluster.resize_interval_s,
+                    )
         except BaseException as error:
             record_failure(run, error)
             replay(run)
@@ -273,60 +274,24 @@ def _cluster_of(config: PretrainConfig) -> AbstractContextManager[None]:
     return ray_runtime(config.cluster.address, num_cpus=num_cpus)
 
 
-def _train_group(run: RunDirectory, config: PretrainConfig, watch: StallWatch, stop: StopFile) -> None:
-    """Train to the end; a run that makes progress is restarted as often as needed.
+def run_rank(directory: Path, rank: Rank) -> None:
+    """Body of every worker: train the run in a directory as far as it goes."""
+    # Imported in the worker: its driver starts without DeepSpeed and the network.
+    import torch
 
-    Every new checkpoint renews the restarts: a run of weeks loses a worker now and then, and only a run without
-    progress is given up.
-    """
-    cluster, oom_kills = config.cluster, count_oom_kills()
-    largest, *smaller = config.group_sizes
-
-    def newest_step() -> int:
-        return max(store_of(run).steps(), default=-1)
-
-    saved = newest_step()
-
-    def on_end(reason: GroupFailure | str) -> None:
-        if isinstance(reason, GroupFailure):
-            record_lost_workers(run, reason, count_oom_kills() - oom_kills)
-        else:
-            run.record_event(Event.MOVED, step=newest_step(), reason=reason)
-
-    def renews(failure: GroupFailure) -> bool:
-        nonlocal saved
-        before, saved = saved, newest_step()
-        if saved > before:
-            run.record_event(Event.RESTARTS_RENEWED, step=saved, message=str(failure)[:2000])
-        return saved > before
-
-    try:
-        run_group(
-            _run_rank,
-            run.path.resolve(),
-            GroupSize(largest, cluster.cpus_per_worker, cluster.gpus_per_worker, tuple(smaller)),
-            retries=Retries(cluster.max_failures, cluster.max_errors),
-            stop=stop,
-            next_step=f"cloze resume {run.typed}",
-            environment={**tracking_environment(), **wandb_environment(), **logs.environment()},
-            on_end=on_end,
-            renews=renews,
-            resize_interval_s=cluster.resize_interval_s,
-        )
-    except WorkersLostError as error:
-        if stall := watch.last_of(read_heartbeats(run)):
-            stacks = sorted(run.stacks.glob(f"rank-*-{stall.beat.host}-{stall.beat.pid}.*"))
-            raise stalled(run, cluster.max_failures, stall, stacks) from error
-        killed = explain_killed_worker(str(error.__cause__), count_oom_kills() - oom_kills, config)
-        if killed is not None:
-            raise killed from error
-        raise
-
-
-def _run_rank(directory: Path, rank: Rank) -> None:
-    # Imported in the worker: the driver starts it without DeepSpeed and the network.
-    from pipeline.pretrain.assembly import run_rank
+    from pipeline.engine.device import deterministic_algorithms, trains_on_cuda
+    from pipeline.pretrain.assembly import assemble
 
     logs.start()
     logs.bind(run=directory.name, rank=rank.rank)
-    run_rank(directory, rank)
+    torch.set_num_threads(rank.num_threads)
+    run = RunDirectory(directory)
+    # On a full GPU, the first exchange fails.
+    with memory_explained(run, rank.rank), ExitStack() as ending:
+        if trains_on_cuda():
+            # Before the first exchange, which takes the current device.
+            torch.cuda.set_device(rank.local_rank)
+        config = from_rank_zero(run.config() if rank.rank == 0 else None)
+        ending.enter_context(deterministic_algorithms(config.compute.deterministic))
+        trainer, is_resumed = assemble(run, config, rank, ending)
+        trainer.train(is_resumed=is_resumed)

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster.artefacts.errors import OutOfMemoryError
+from cluster.artefacts.errors import OutOfMemoryError, WorkersLostError
 from cluster.group import GroupFailure
 from cluster.node_load import memory
 from models.config import NetworkConfig, TransformerConfig
+from pipeline.checkpoint.store import store_of
 from pipeline.engine.gpus import GPUS
+from pipeline.pretrain.stall_watch import StallWatch, stalled
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
@@ -38,29 +40,66 @@ _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.o
 """Files with Linux's counts: those of this container where they exist (cgroup v2, v1), else of the machine."""
 
 
-def record_lost_workers(run: RunDirectory, failure: GroupFailure, oom_kills: int) -> None:
-    """Record the workers that died, before the group is started again.
+class Attempts:
+    """How the attempts at a run end, as its driver records and explains it."""
 
-    Args:
-        oom_kills: processes that the kernel of this machine has ended for memory since the driver began.
-    """
-    known = {worker.get("pid") for event in run.events(Event.WORKERS_LOST) for worker in event["workers"]}
-    # A group that failed before its workers said anything finds the last words of the one before.
-    beats = {beat.rank: beat for beat in read_heartbeats(run) if beat.pid not in known}
-    workers = []
-    for rank in sorted(failure.errors or beats):
-        beat, place = beats.get(rank), {}
-        why = _why(str(failure.errors.get(rank, failure)), oom_kills)
-        if beat is not None:
-            place = beat.model_dump(include={"host", "pid", "step", "part"})
-            # A rank's alarm writes its stacks before it ends the process.
-            stacks = run.stack_file(rank, beat.host, beat.pid)
-            if stacks.is_file() and stacks.stat().st_size > 0:
-                why = "ended itself, because training stood still; see `stalled`"
-        workers.append({"rank": rank, **place, "why": why})
-    # Root causes first, then workers that only lost their connection.
-    workers.sort(key=lambda one: (one["why"].startswith("raised"), one["rank"]))
-    run.record_event(Event.WORKERS_LOST, workers=workers, message=_why(str(failure), oom_kills))
+    def __init__(self, run: RunDirectory, config: PretrainConfig) -> None:
+        """To be made before the first attempt."""
+        self._run, self._config = run, config
+        self._oom_kills = count_oom_kills()
+        self._saved = self._newest_step()
+
+    def record(self, reason: GroupFailure | str) -> None:
+        """Record the workers that died, or why the group moves, before it is started again."""
+        run, failure = self._run, reason
+        if isinstance(failure, str):
+            run.record_event(Event.MOVED, step=self._newest_step(), reason=failure)
+            return
+        oom_kills = count_oom_kills() - self._oom_kills
+        known = {worker.get("pid") for event in run.events(Event.WORKERS_LOST) for worker in event["workers"]}
+        # A group that failed before its workers said anything finds the last words of the one before.
+        beats = {beat.rank: beat for beat in read_heartbeats(run) if beat.pid not in known}
+        workers = []
+        for rank in sorted(failure.errors or beats):
+            beat, place = beats.get(rank), {}
+            why = _why(str(failure.errors.get(rank, failure)), oom_kills)
+            if beat is not None:
+                place = beat.model_dump(include={"host", "pid", "step", "part"})
+                # A rank's alarm writes its stacks before it ends the process.
+                stacks = run.stack_file(rank, beat.host, beat.pid)
+                if stacks.is_file() and stacks.stat().st_size > 0:
+                    why = "ended itself, because training stood still; see `stalled`"
+            workers.append({"rank": rank, **place, "why": why})
+        # Root causes first, then workers that only lost their connection.
+        workers.sort(key=lambda one: (one["why"].startswith("raised"), one["rank"]))
+        run.record_event(Event.WORKERS_LOST, workers=workers, message=_why(str(failure), oom_kills))
+
+    def renews(self, failure: GroupFailure) -> bool:
+        """Whether there is a new checkpoint since the last call: then restarts begin to count again, because a run of
+        weeks loses a worker now and then, and only one without progress is given up."""
+        before, self._saved = self._saved, self._newest_step()
+        if self._saved > before:
+            self._run.record_event(Event.RESTARTS_RENEWED, step=self._saved, message=str(failure)[:2000])
+        return self._saved > before
+
+    @contextmanager
+    def explained(self, watch: StallWatch) -> Iterator[None]:
+        """Raise StalledError or OutOfMemoryError in place of a WorkersLostError where that is the cause."""
+        try:
+            yield
+        except WorkersLostError as error:
+            if stall := watch.last_of(read_heartbeats(self._run)):
+                stacks = self._run.stacks.glob(f"rank-*-{stall.beat.host}-{stall.beat.pid}.*")
+                restarts = self._config.cluster.max_failures
+                raise stalled(self._run, restarts, stall, sorted(stacks)) from error
+            oom_kills = count_oom_kills() - self._oom_kills
+            killed = explain_killed_worker(str(error.__cause__), oom_kills, self._config)
+            if killed is not None:
+                raise killed from error
+            raise
+
+    def _newest_step(self) -> int:
+        return max(store_of(self._run).steps(), default=-1)
 
 
 def _why(error: str, oom_kills: int) -> str:

@@ -8,8 +8,8 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
@@ -31,67 +31,13 @@ from pipeline.run.log.lines import LogKind
 if TYPE_CHECKING:
     from cluster.group import Rank
     from pipeline.pretrain.batches import HostBatch
+    from pipeline.pretrain.step_timer import StepTimer
     from pipeline.run.config import PretrainConfig
     from pipeline.run.directory import RunDirectory
     from pipeline.run.log.log import RunLog
     from pipeline.samples.loader import Step
 
 _MEGA = 1e6
-
-
-class StepClock:
-    """Times of one rank; `whole_s`, `waiting_s` (for data) and `busy_s` are seconds of the last step that ended."""
-
-    whole_s: float
-    waiting_s: float
-    busy_s: float
-    """For data and in the network's forward pass: the part that does not wait for other ranks."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._is_cuda = device.type == "cuda"
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._mark = time.perf_counter()
-        self.start_step()
-
-    def start_step(self) -> None:
-        """A step begins."""
-        self._started = time.perf_counter()
-        self.waiting_s = self._forward_s = 0.0
-        self._events.clear()
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """The time inside is spent waiting for data."""
-        started = time.perf_counter()
-        yield
-        self.waiting_s += time.perf_counter() - started
-
-    @contextmanager
-    def forward(self) -> Iterator[None]:
-        """The time inside is spent in a forward pass; a GPU is asked for it only when the step has ended."""
-        if self._is_cuda:
-            pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            pair[0].record()
-            yield
-            pair[1].record()
-            self._events.append(pair)
-            return
-        started = time.perf_counter()
-        yield
-        self._forward_s += time.perf_counter() - started
-
-    def end_step(self) -> StepClock:
-        """The step ends now. A GPU must have finished it."""
-        forward_s = self._forward_s + sum(first.elapsed_time(last) for first, last in self._events) / 1000
-        self.whole_s = time.perf_counter() - self._started
-        self.busy_s = self.waiting_s + forward_s
-        return self
-
-    def since_last(self) -> float:
-        """Seconds since the last call, or since the beginning."""
-        now = time.perf_counter()
-        passed, self._mark = now - self._mark, now
-        return passed
 
 
 @dataclass
@@ -110,7 +56,7 @@ class Measurements:
 
     def __post_init__(self) -> None:
         self._busy_s: list[float] = []
-        """`StepClock.busy_s` by step since the last comparison."""
+        """`StepTimer.busy_s` by step since the last comparison."""
         self._flops = SampleFlops(self.build)
         self._peak_flops = device_peak(self.device, self.config.precision)
         self._is_first = True
@@ -127,7 +73,7 @@ class Measurements:
         self._is_first = False
 
     def report(
-        self, number: int, step: Step[HostBatch], values: Mapping[str, float], spent: StepClock
+        self, number: int, step: Step[HostBatch], values: Mapping[str, float], spent: StepTimer
     ) -> None:
         """Log step `number` (1 is the first) with the values that it computed."""
         self._busy_s.append(spent.busy_s)

@@ -20,7 +20,6 @@ from cluster.artefacts.errors import PreemptedError
 from cluster.collectives import from_rank_zero, summed
 from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, Counters
 from pipeline.pretrain.batches import Totals
-from pipeline.pretrain.measure import StepClock
 from pipeline.pretrain.ownership import taken_over
 from pipeline.pretrain.schedule import Schedule
 from pipeline.pretrain.spikes import not_finite, report_skipped_update
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
     from pipeline.pretrain.evaluation import Evaluation
     from pipeline.pretrain.measure import Measurements
     from pipeline.pretrain.ownership import Fence
-    from pipeline.pretrain.profiling import StepProfiler
     from pipeline.pretrain.run_checkpoints import RunCheckpoints, Start
     from pipeline.pretrain.spikes import SpikeGuard
+    from pipeline.pretrain.step_timer import StepTimer
     from pipeline.run.config import PretrainConfig
     from pipeline.run.directory import RunDirectory
     from pipeline.run.log.log import RunLog
@@ -83,12 +82,11 @@ class Trainer:
     spikes: SpikeGuard
     checkpoints: RunCheckpoints
     measurements: Measurements
-    profiler: StepProfiler
+    timer: StepTimer
     counters: Counters = field(default_factory=Counters.at_start)
 
     def __post_init__(self) -> None:
         self._schedule = Schedule(self.config)
-        self._clock = StepClock(self.engine.device)
         self._weights = self.evaluation.weights
 
     def restore(self, start: Start) -> None:
@@ -115,44 +113,45 @@ class Trainer:
             if self.config.guards.spike_score is not None:
                 # A checkpoint to roll back to.
                 self._save()
+        timer = self.timer
+        # A rollback begins again with other data.
         while not self._is_over():
-            self._train_until_rollback()
-        self.checkpoints.require_saved(self.counters.step)
-
-    def _train_until_rollback(self) -> None:
-        """Make one update after another, to the end of the run or until a loss spike rolls it back."""
-        clock, profiler = self._clock, self.profiler
-        clock.since_last()
-        first, last = self.counters.step, self.config.num_steps
-        with closing(self.loader.steps(first, last, self.spikes.skipped.data_step)) as steps:
-            self._beat("data")
-            following: Step[HostBatch] | None = next(steps)
-            known = self._exchange(self._totals(), following)
-            while following is not None and not self._is_over():
-                step, counts, elapsed_s = following, known.counts, known.elapsed_s
-                self.measurements.prepare(step)
-                profiler.step(step.update)
-                clock.start_step()
-                totals = self._forward_and_backward(step, counts)
+            timer.since_last()
+            first, last = self.counters.step, self.config.num_steps
+            with closing(self.loader.steps(first, last, self.spikes.skipped.data_step)) as steps:
                 self._beat("data")
-                with clock.waiting(), profiler.part("data"):
-                    following = next(steps, None)
-                known = self._exchange(totals, following)
-                metrics = totals.means(known.sums, counts)
-                if self._rolls_back(step, metrics["loss"]):
-                    return
-                rate = self._schedule.learning_rate(step.update, elapsed_s)
-                update = self._update(step, metrics["loss"], rate)
-                predicted = int(counts[next(iter(self._weights))])
-                self.counters.predicted_tokens += predicted
-                self.counters.elapsed_s = known.elapsed_s
-                values = metrics | {"lr": rate, "elapsed_s": known.elapsed_s, "grad_norm": update.grad_norm}
-                values["predicted_tokens"] = predicted
-                if update.loss_scale is not None:
-                    values["loss_scale"] = update.loss_scale
-                with profiler.part("logging"):
-                    self.measurements.report(self.counters.step, step, values, clock.end_step())
-                self._evaluate_and_save(known)
+                following: Step[HostBatch] | None = next(steps)
+                known = self._exchange(self._totals(), following)
+                while following is not None and not self._is_over():
+                    step, counts, elapsed_s = following, known.counts, known.elapsed_s
+                    self.measurements.prepare(step)
+                    timer.start_step(step.update)
+                    totals = self._forward_and_backward(step, counts)
+                    self._beat("data")
+                    with timer.part("data"):
+                        following = next(steps, None)
+                    known = self._exchange(totals, following)
+                    metrics = totals.means(known.sums, counts)
+                    loss = metrics["loss"]
+                    if self._rolls_back(step, loss):
+                        break
+                    rate = self._schedule.learning_rate(step.update, elapsed_s)
+                    self._beat("update")
+                    with timer.part("optimizer"):
+                        update = self.engine.update(rate, discard=not math.isfinite(loss))
+                    predicted = int(counts[next(iter(self._weights))])
+                    self.counters.predicted_tokens += predicted
+                    self.counters.elapsed_s = known.elapsed_s
+                    self._count(step, loss, update)
+                    values = metrics | {"lr": rate, "elapsed_s": known.elapsed_s}
+                    values |= {"grad_norm": update.grad_norm, "predicted_tokens": predicted}
+                    if update.loss_scale is not None:
+                        values["loss_scale"] = update.loss_scale
+                    timer.end_step()
+                    with timer.part("logging"):
+                        self.measurements.report(self.counters.step, step, values, timer)
+                    self._evaluate_and_save(known)
+        self.checkpoints.require_saved(self.counters.step)
 
     def _forward_and_backward(self, step: Step[HostBatch], counts: Mapping[str, float]) -> Totals:
         """Add up the gradients of this rank's micro-batches."""
@@ -167,10 +166,10 @@ class Trainer:
         for batch in step.micro_batches:
             self._beat("forward")
             seed_dropout(self.config.seed, step.update, batch.number)
-            with self._clock.forward(), self.profiler.part("forward"):
+            with self.timer.part("forward"):
                 losses, correct = engine(**batch.data.on(engine.device))
                 loss = torch.stack([losses[term] * scale for term, scale in scales.items()]).sum()
-            with self.profiler.part("backward"):
+            with self.timer.part("backward"):
                 engine.backward(loss, last=batch is step.micro_batches[-1])
             totals.add(losses, correct, batch.data.sources_on(engine.device))
         return totals
@@ -184,7 +183,7 @@ class Trainer:
         # Other ranks than 0 add nothing but zeros.
         own = [0.0] * 4
         if fence is not None:
-            passed_s = self.counters.elapsed_s + self._clock.since_last()
+            passed_s = self.counters.elapsed_s + self.timer.since_last()
             # An update that is repeated takes the time that was logged, because the learning rate of a run with a time
             # budget depends on it.
             recorded = None if following is None else self.log.recorded(following.update + 1)
@@ -192,7 +191,7 @@ class Trainer:
             saving_fails = self.checkpoints.log_saves()
             flags = self.stop_file.requested(), saving_fails, fence.is_lost(now=saving_fails)
             own = [elapsed_s, *map(float, flags)]
-        with self.profiler.part("exchange"):
+        with self.timer.part("exchange"):
             sums, others = summed(totals.sums, [*counts, *own])
         elapsed_s, stop, saving_fails, is_lost = others[len(counts) :]
         if is_lost:
@@ -218,13 +217,13 @@ class Trainer:
         self.restore(start)
         return True
 
-    def _update(self, step: Step[HostBatch], loss: float, rate: float) -> Update:
-        """Update the weights, or skip the update where the loss or a gradient is not finite."""
+    def _count(self, step: Step[HostBatch], loss: float, update: Update) -> None:
+        """Count an update, also one that was skipped because the loss or a gradient is not finite.
+
+        Raises:
+            NonFiniteError: too many in a row were skipped.
+        """
         counters, config = self.counters, self.config
-        self._beat("update")
-        is_finite = math.isfinite(loss)
-        with self.profiler.part("optimizer"):
-            update = self.engine.update(rate, discard=not is_finite)
         counters.step = step.update + 1
         samples = config.batch_plan.samples_at(step.update)
         counters.samples += samples
@@ -232,7 +231,7 @@ class Trainer:
         self.spikes.window.add(loss)
         if update.applied:
             counters.skipped_updates = 0
-        elif config.precision != "fp16" or not is_finite:
+        elif config.precision != "fp16" or not math.isfinite(loss):
             # Dynamic loss scaling skips updates on its way to the right scale.
             counters.skipped_updates += 1
             report_skipped_update(self.log, step, loss, update.grad_norm)
@@ -240,7 +239,6 @@ class Trainer:
                 skipped = [*map(self.spikes.skipped.data_step, range(counters.step - number, counters.step))]
                 checkpoint = from_rank_zero(self.checkpoints.newest_place)
                 raise not_finite(self.run, config, step.update, skipped, checkpoint)
-        return update
 
     def _totals(self) -> Totals:
         return Totals(self._weights, self.source_names, self.engine.device)

@@ -45,7 +45,7 @@ def main() -> None:
     import torch.distributed as dist
 
     from cluster.group import Rank
-    from pipeline.pretrain.assembly import run_rank
+    from pipeline.pretrain.launch import run_rank
 
     for part in os.environ.get(REFUSING, "").split():
         _refuse(part)

@@ -32,7 +32,7 @@ from pipeline.checkpoint.checkpoint import (
 from pipeline.checkpoint.store import store_of
 from pipeline.commands.verbs import app
 from pipeline.plan.plan import advise
-from pipeline.pretrain import assembly, launch, ownership
+from pipeline.pretrain import launch, ownership
 from pipeline.pretrain.lost_workers import count_oom_kills, explain_killed_worker, memory_explained
 from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.resume_checks import check_resume
@@ -199,9 +199,9 @@ def test_memory_that_runs_out_in_the_first_exchange_is_told_too(run: RunDirector
     def exchange(_):
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB.")
 
-    monkeypatch.setattr(assembly, "from_rank_zero", exchange)
+    monkeypatch.setattr(launch, "from_rank_zero", exchange)
     with pytest.raises(OutOfMemoryError):
-        assembly.run_rank(run.path, Rank(0, 1, 0, torch.get_num_threads()))
+        launch.run_rank(run.path, Rank(0, 1, 0, torch.get_num_threads()))
 
 
 @pytest.mark.parametrize(

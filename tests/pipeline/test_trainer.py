@@ -219,7 +219,7 @@ def test_profiled_steps_leave_a_trace_and_a_table(runs: dict[str, RunDirectory])
     assert all(f"cloze.part {part}" in table for part in parts)
 
 
-PROFILER = "pipeline.pretrain.profiling:StepProfiler"
+TIMER = "pipeline.pretrain.step_timer:StepTimer"
 HEARTBEAT = "pipeline.run.state:Heartbeat"
 
 
@@ -266,11 +266,11 @@ def test_one_spike_more_than_allowed_ends_the_run(runs: dict[str, RunDirectory])
     [
         pytest.param(
             (*EXPLODES, "guards.max_skipped_updates=1"),
-            [PROFILER, HEARTBEAT],
+            [TIMER, HEARTBEAT],
             "NonFiniteError",
             id="after an error",
         ),
-        pytest.param(("steps=4",), [PROFILER, HEARTBEAT], "ValueError", id="after a good end"),
+        pytest.param(("steps=4",), [TIMER, HEARTBEAT], "ValueError", id="after a good end"),
         pytest.param(("data.stores=[{path: gone}]",), [], "MissingInputError", id="at the start"),
     ],
 )

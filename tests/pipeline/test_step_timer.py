@@ -12,8 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pipeline.pretrain.profiling import MAX_PROFILED_RANKS, StepProfiler
+from pipeline.pretrain.step_timer import MAX_PROFILED_RANKS, StepTimer
 from pipeline.run.settings import ProfileConfig
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -25,25 +27,25 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def train(profiler: StepProfiler, steps: range) -> None:
+def train(timer: StepTimer, steps: range) -> None:
     network = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))
     optimizer = torch.optim.AdamW(network.parameters())
     for update in steps:
-        profiler.step(update)
-        with profiler.part("data"):
+        timer.start_step(update)
+        with timer.part("data"):
             batch = torch.randn(64, 256)
         for _ in range(2):
-            with profiler.part("forward"):
+            with timer.part("forward"):
                 loss = network(batch).square().mean()
-            with profiler.part("backward"):
+            with timer.part("backward"):
                 loss.backward()
                 for parameter in network.parameters():
                     dist.all_reduce(parameter.grad)
-        with profiler.part("optimizer"):
+        with timer.part("optimizer"):
             optimizer.step()
             optimizer.zero_grad()
         torch.randn(1000).sort()  # belongs to no part
-    profiler.close()
+    timer.close()
 
 
 def calls_in(table: str) -> dict[str, int]:
@@ -53,14 +55,14 @@ def calls_in(table: str) -> dict[str, int]:
 
 
 def test_profile_of_steps_that_the_run_does_not_finish_is_written_when_it_ends(group: None, tmp_path: Path):
-    train(StepProfiler(ProfileConfig(steps=(1, 50)), tmp_path, 0), range(3))
+    train(StepTimer(CPU, ProfileConfig(steps=(1, 50)), tmp_path, 0), range(3))
     assert calls_in((tmp_path / "rank-0-steps-1-3.txt").read_text())["data"] == 2
 
 
 def test_run_resumed_behind_the_steps_profiles_nothing(group: None, tmp_path: Path):
-    train(StepProfiler(ProfileConfig(steps=(1, 3)), tmp_path, 0), range(3, 5))
-    train(StepProfiler(None, tmp_path, 0), range(3))
-    train(StepProfiler(ProfileConfig(steps=(1, 3)), tmp_path, MAX_PROFILED_RANKS), range(3))
+    train(StepTimer(CPU, ProfileConfig(steps=(1, 3)), tmp_path, 0), range(3, 5))
+    train(StepTimer(CPU, None, tmp_path, 0), range(3))
+    train(StepTimer(CPU, ProfileConfig(steps=(1, 3)), tmp_path, MAX_PROFILED_RANKS), range(3))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -71,18 +73,18 @@ def test_what_was_written_is_told_and_a_place_that_takes_nothing_ends_no_run(gro
         told.append((event, details))
 
     config = ProfileConfig(steps=(1, 2))
-    train(StepProfiler(config, tmp_path / "profile", 0, record), range(3))
-    train(StepProfiler(config, tmp_path / "other", 1, record), range(3))
+    train(StepTimer(CPU, config, tmp_path / "profile", 0, record), range(3))
+    train(StepTimer(CPU, config, tmp_path / "other", 1, record), range(3))
     assert Path(told[0][1]["table"]).is_file()
     (tmp_path / "file").write_text("")
-    train(StepProfiler(config, tmp_path / "file", 0, record), range(3))
+    train(StepTimer(CPU, config, tmp_path / "file", 0, record), range(3))
     assert [event for event, _ in told] == ["profiled", "profile-failed"]
 
 
 def test_table_and_trace_have_every_part_of_the_profiled_steps_operators_and_collectives(
     group: None, tmp_path: Path
 ):
-    train(StepProfiler(ProfileConfig(steps=(3, 5)), tmp_path, 0), range(8))
+    train(StepTimer(CPU, ProfileConfig(steps=(3, 5)), tmp_path, 0), range(8))
     table = (tmp_path / "rank-0-steps-3-5.txt").read_text()
     assert calls_in(table) == {"data": 2, "forward": 4, "backward": 4, "optimizer": 2}
     assert "aten::addmm" in table
