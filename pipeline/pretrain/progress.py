@@ -21,31 +21,22 @@ _LONG = frozenset({"event", "time", "environment", "machine", "store_fingerprint
 """Members of events that are no news, or too long for a line."""
 
 
-class EventMessages:
-    """Log each event that is recorded from now on, where messages are JSON: restarts, rollbacks, stalls, whichever rank
-    and node. On a terminal and in text they would interrupt the lines of progress; they are in `events.jsonl`."""
+def log_events(run: RunDirectory, first: int) -> int:
+    """Log the events of a run from index `first` on, where messages are JSON: restarts, rollbacks, stalls, whichever
+    rank and node. On a terminal and in text they would interrupt the lines of progress; they are in `events.jsonl`.
 
-    def __init__(self, run: RunDirectory) -> None:
-        self._run = run
-        self._num_logged = len(run.events()) if logs.in_json() else 0
-
-    def log_new(self) -> None:
-        """Log the events since the last call."""
-        if not logs.in_json():
-            return
-        events = self._run.events()
-        for event in events[self._num_logged :]:
-            kind = event["event"]
-            members = {name: value for name, value in event.items() if name not in _LONG}
-            if "host" in members:
-                members["node"] = members.pop("host")
-            logs.say(
-                f"{kind}: {members.pop('message')}" if "message" in members else kind,
-                "warning" if kind in TROUBLES else "info",
-                event=kind,
-                **members,
-            )
-        self._num_logged = len(events)
+    Returns:
+        The index of the next event.
+    """
+    events = run.events()
+    for event in events[first:]:
+        kind = event["event"]
+        members = {name: value for name, value in event.items() if name not in _LONG}
+        if "host" in members:
+            members["node"] = members.pop("host")
+        text = f"{kind}: {members.pop('message')}" if "message" in members else kind
+        logs.say(text, "warning" if kind in TROUBLES else "info", event=kind, **members)
+    return len(events)
 
 
 @contextmanager
@@ -63,11 +54,12 @@ def shown_progress(run: RunDirectory, config: PretrainConfig) -> Iterator[None]:
 
     last = last_logged(run)
     shown, offset = 0, log_size(run)
-    messages = EventMessages(run)
+    num_events = len(run.events()) if logs.in_json() else 0
 
     def look() -> None:
-        nonlocal shown, offset
-        messages.log_new()
+        nonlocal shown, offset, num_events
+        if logs.in_json():
+            num_events = log_events(run, num_events)
         entries, offset = read_new(run, offset)
         steps = [(entry["step"], entry["data"]) for entry in entries if entry["kind"] == LogKind.STEP]
         if last is not None and not shown and steps:

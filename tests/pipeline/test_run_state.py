@@ -15,7 +15,7 @@ import pytest
 
 from cluster.group import GroupFailure
 from pipeline.pretrain.launch import create_run
-from pipeline.pretrain.lost_workers import record_lost_workers
+from pipeline.pretrain.lost_workers import Attempts
 from pipeline.run.directory import RunDirectory, find_run_of_job
 from pipeline.run.history import StoredSettings
 from pipeline.run.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile
@@ -98,7 +98,7 @@ def test_worker_that_died_is_named_with_its_place_and_why(run: RunDirectory):
     for text in told:
         beaten(run, "killed", rank=1)
         pids += [beat.pid for beat in read_heartbeats(run)]
-        record_lost_workers(run, GroupFailure({1: RuntimeError(text)}), 0)
+        Attempts(run, run.config()).record(GroupFailure({1: RuntimeError(text)}))
     events = [event["workers"][0] for event in run.events()]
     assert [one["pid"] for one in events] == pids
     assert all((one["rank"], one["host"], one["step"]) == (1, platform.node(), 7) for one in events)

@@ -11,7 +11,7 @@ import pytest
 
 from cluster import logs
 from cluster.artefacts.errors import NonFiniteError
-from pipeline.pretrain.progress import EventMessages
+from pipeline.pretrain.progress import log_events
 from pipeline.run.events import TROUBLES, Event
 from tests.pipeline.process_group import Group
 from tests.pipeline.ranks import make_run
@@ -24,11 +24,9 @@ def test_driver_tells_each_new_event_once_with_its_rank_and_node(
     run.record_event(Event.STARTED, step=0, world_size=1)
     written = io.StringIO()
     monkeypatch.setattr(sys, "stderr", logs.JsonStream(written))
-    messages = EventMessages(run)
     run.record_event(Event.STALLED, rank=3, host="gpu-7", step=5, message="no heartbeat for 900 s")
     run.record_event(Event.RESTARTS_RENEWED, step=9)
-    messages.log_new()
-    messages.log_new()
+    assert log_events(run, log_events(run, 1)) == 3
     stalled, renewed = (json.loads(line) for line in written.getvalue().splitlines())
     assert (stalled["level"], stalled["rank"], stalled["node"], stalled["step"]) == ("warning", 3, "gpu-7", 5)
     assert stalled["message"] == "stalled: no heartbeat for 900 s"
