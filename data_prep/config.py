@@ -13,8 +13,7 @@ from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.dedup.config import DedupConfig
 from data_prep.filters import AnyFilter
 from data_prep.sources import AnySource
-from data_prep.tokenizers import AnyTokenizer
-from data_prep.tokenizers.config import ByteLevelBPE, TrainedTokenizer
+from data_prep.tokenizers import AnyTokenizer, ByteLevelBPE, TrainedTokenizer
 
 
 class PreparationConfig(BaseModel):

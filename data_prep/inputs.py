@@ -16,8 +16,7 @@ from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts, check_evaluation_texts
 from data_prep.filters import FilterChain
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
-from data_prep.tokenizers.config import PretrainedTokenizer
-from data_prep.tokenizers.pretrained import find_tokenizer
+from data_prep.tokenizers.pretrained import PretrainedTokenizer, find_tokenizer
 
 MIN_PART_BYTES = 1 << 20
 """Smaller files are not split, however small shards are: a task costs more than reading this."""

@@ -18,8 +18,7 @@ from data_prep.filters import AnyFilter
 from data_prep.inputs import Inputs, as_problems, check_inputs, find_input_errors
 from data_prep.layout import TOKENS
 from data_prep.sources import AnySource
-from data_prep.tokenizers import AnyTokenizer
-from data_prep.tokenizers.config import TrainedTokenizer
+from data_prep.tokenizers import AnyTokenizer, TrainedTokenizer
 from pipeline.config.loading import load_merged, load_plain, validate
 from pipeline.config.shipped import SUFFIX, list_shipped
 from pipeline.run.config import PretrainConfig

@@ -52,18 +52,18 @@ EXTENSIONS = {
         "data_prep/tokenizers/letters.py",
         """
         from typing import Literal
-        from data_prep.tokenizers.config import TrainedTokenizer
+        from data_prep.tokenizers.training import TrainedTokenizer
 
         class Letters(TrainedTokenizer):
             kind: Literal["letters"] = "letters"
 
-        def train(texts, config):
-            return "".join(sorted(set("".join(texts)))), {}
+            def train(self, texts):
+                return "".join(sorted(set("".join(texts)))), {}
         """,
         "data_prep/tokenizers/__init__.py",
-        "TRAINERS: Mapping[type[TrainedTokenizer], Train] = {\n",
-        "letters.Letters: letters.train,",
-        "from data_prep.tokenizers import letters",
+        "_TRAINED: tuple[type[TrainedTokenizer], ...] = (\n",
+        "Letters,",
+        "from data_prep.tokenizers.letters import Letters",
     ),
     "format": (
         "pipeline/samples/formats/longest.py",
@@ -184,7 +184,6 @@ USES = {
     "source, filter and tokenizer": """
         from data_prep.config import PreparationConfig
         from data_prep.sources import FilePart
-        from data_prep.tokenizers import TRAINERS
 
         Path("note.txt").write_text("banana")
         Path("data.yaml").write_text(
@@ -194,7 +193,7 @@ USES = {
         config = load_config(PreparationConfig, Path("data.yaml"))
         (document,) = config.sources[0].read(FilePart(config.sources[0].list_files()[0]))
         text = config.filters[0].build()(document).document.text
-        assert TRAINERS[type(config.tokenizer)]([text], config.tokenizer) == ("ABN", {})
+        assert config.tokenizer.train([text]) == ("ABN", {})
         """,
     "objective, format and optimizer": """
         import numpy as np

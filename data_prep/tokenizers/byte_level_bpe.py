@@ -7,29 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from data_prep.tokenizers.config import ByteLevelBPE
+from pydantic import Field
+
 from data_prep.tokenizers.special import SPECIAL_TOKENS, find_special_tokens, known_names
+from data_prep.tokenizers.training import LETTERS_OR_DIGITS, TrainedTokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-def train(texts: Iterable[str], config: ByteLevelBPE) -> str:
-    """Train with Hugging Face tokenizers; returns the `tokenizer.json`. The same texts give the same bytes."""
-    from tokenizers import pre_tokenizers, trainers
+class ByteLevelBPE(TrainedTokenizer):
+    """Train a byte-level BPE tokenizer, as GPT-2, RoBERTa and BART use it."""
 
-    tokenizer = _assemble({}, [])
-    trainer = trainers.BpeTrainer(
-        vocab_size=config.vocab_size,
-        min_frequency=config.min_frequency,
-        special_tokens=_added_tokens(SPECIAL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer=trainer)
-    return _finish(tokenizer)
+    kind: Literal["byte_level_bpe"] = "byte_level_bpe"
+    min_frequency: int = Field(default=2, ge=1)
+    """A pair of symbols seen fewer times is never merged."""
+
+    words: ClassVar[tuple[str, ...]] = LETTERS_OR_DIGITS
+
+    def train(self, texts: Iterable[str]) -> tuple[str, dict[str, int]]:
+        from tokenizers import pre_tokenizers, trainers
+
+        tokenizer = _assemble({}, [])
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.vocab_size,
+            min_frequency=self.min_frequency,
+            special_tokens=_added_tokens(SPECIAL_TOKENS),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts, trainer=trainer)
+        return _finish(tokenizer), {}
 
 
 def from_files(vocabulary: Path, merges: Path) -> str:

@@ -9,8 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from pydantic import BaseModel, ConfigDict
+
 from cluster.artefacts.errors import ClozeError, ConfigError, MissingInputError
-from cluster.artefacts.places import Place, Uri, as_place
+from cluster.artefacts.places import Place, PlaceSetting, Uri, as_place
 from cluster.artefacts.signatures import refuse_unsigned
 from cluster.artefacts.storage import is_committed, open_artefact
 from cluster.copies import committed_at, local_copy
@@ -21,6 +23,21 @@ from data_prep.tokenizers.sentencepiece import check_conversion, convert, probe_
 from data_prep.tokenizers.special import check_tokenizer
 
 Lowercase = bool | Literal["auto"]
+
+
+class PretrainedTokenizer(BaseModel):
+    """Use a tokenizer that exists, so that the tokens fit another preparation or a published model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["pretrained"] = "pretrained"
+    path: PlaceSetting
+    """A `tokenizer.json` of Hugging Face tokenizers, a SentencePiece `.model`, or a directory with one of them, with
+    GPT-2's `encoder.json` and `vocab.bpe` (or `vocab.json` and `merges.txt`), or with BERT's `vocab.txt`; or the fsspec
+    URI of a preparation, its tokenizer or its tokens."""
+    lowercase: Lowercase = "auto"
+    """Whether a `vocab.txt` is one of lower-cased text without accents. `auto`: it is when no entry holds a
+    capital letter, special tokens and unused entries aside."""
 
 
 @dataclass(frozen=True, slots=True)

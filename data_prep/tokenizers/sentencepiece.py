@@ -14,11 +14,13 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import ConfigError
-from data_prep.tokenizers.config import SentencePiece
 from data_prep.tokenizers.special import SPECIAL_TOKENS
+from data_prep.tokenizers.training import NO_SPACE, TrainedTokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -33,31 +35,54 @@ _REQUIRED_CHARACTERS = "<>/_0123456789ABCDEFabdeiknpstux"
 """Every letter in the names of control symbols and bytes: text that spells one can then be made of these."""
 
 
-def train(texts: Iterable[str], config: SentencePiece) -> str:
-    """Train on texts; returns the `tokenizer.json`."""
-    return train_and_check(texts, config)[0]
+class SentencePiece(TrainedTokenizer):
+    """Train a SentencePiece model, as T5 and mBART use it."""
 
+    kind: Literal["sentencepiece"] = "sentencepiece"
+    model: Literal["unigram", "bpe"] = "unigram"
+    """Unigram language model (Kudo 2018) or byte-pair encoding."""
+    character_coverage: float = Field(default=0.9995, gt=0.9, le=1)
+    """Share of all characters of the text that must be in the vocabulary by themselves."""
+    byte_fallback: bool = True
+    """Spell characters that the vocabulary lacks by their bytes instead of `<unk>`."""
+    normalization: Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"] = "nmt_nfkc"
+    """SentencePiece's normalisation rule; T5 and mBART use `nmt_nfkc`, `_cf` folds case."""
+    sentinels: int = Field(default=0, ge=0, le=1000)
+    """T5's sentinels: the last entries, `<extra_id_0>` being the very last. T5 has 100."""
+    languages: tuple[str, ...] = ()
+    """Language tags, such as mBART's `en_XX` and `de_DE`; entries after the pieces, in this order."""
 
-def train_and_check(texts: Iterable[str], config: SentencePiece) -> tuple[str, dict[str, int]]:
-    """Train on texts; returns the `tokenizer.json`, and on how many pieces of text it was compared with SentencePiece
-    (see `check_conversion`).
+    words: ClassVar[tuple[str, ...]] = NO_SPACE
 
-    Raises:
-        ConfigError: the texts have too few different pieces for `vocab_size`, or too many characters; or the
-            converted tokenizer does not give SentencePiece's ids on these very texts.
-    """
-    kept = list(texts)
-    extra = [*config.languages, "<mask>", *(f"<extra_id_{n}>" for n in reversed(range(config.sentinels)))]
-    model = train_model(kept, config, config.vocab_size - len(extra))
-    converted = convert(model, extra)
-    sample = kept[:: max(1, len(kept) // CHECK_TEXTS)]
-    counts = check_conversion(
-        model,
-        converted,
-        (text[:4096] for text in sample),
-        "set `tokenizer.normalization` to identity and normalise the text with a filter",
-    )
-    return converted, counts
+    @model_validator(mode="after")
+    def _room_for_pieces(self) -> SentencePiece:
+        if self.vocab_size < self.sentinels + len(self.languages) + (400 if self.byte_fallback else 100):
+            raise ValueError("vocab_size leaves no room for pieces beside bytes, sentinels and languages")
+        if len(set(self.languages)) < len(self.languages) or not all(self.languages):
+            raise ValueError("languages must be different, non-empty tags")
+        return self
+
+    def train(self, texts: Iterable[str]) -> tuple[str, dict[str, int]]:
+        """As `TrainedTokenizer.train`; the counts tell on how many pieces of text the tokenizer was compared with
+        SentencePiece (see `check_conversion`).
+
+        Raises:
+            ConfigError: the texts have too few different pieces for `vocab_size`, or too many characters; or the
+                converted tokenizer does not give SentencePiece's ids on these very texts.
+        """
+        kept = list(texts)
+        sentinels = (f"<extra_id_{n}>" for n in reversed(range(self.sentinels)))
+        extra = [*self.languages, "<mask>", *sentinels]
+        model = train_model(kept, self, self.vocab_size - len(extra))
+        converted = convert(model, extra)
+        sample = kept[:: max(1, len(kept) // CHECK_TEXTS)]
+        counts = check_conversion(
+            model,
+            converted,
+            (text[:4096] for text in sample),
+            "set `tokenizer.normalization` to identity and normalise the text with a filter",
+        )
+        return converted, counts
 
 
 def train_model(texts: Iterable[str], config: SentencePiece, vocab_size: int) -> bytes:

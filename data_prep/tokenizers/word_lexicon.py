@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from data_prep.ragged import Ragged
 from data_prep.tokenizers.byte_level_bpe import byte_alphabet
-from data_prep.tokenizers.config import WordLexicon
 from data_prep.tokenizers.special import SPECIAL_TOKENS
+from data_prep.tokenizers.training import TrainedTokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,16 +31,28 @@ _FIRST_CONTINUATION = _FIRST_BYTE + 256
 _FIRST_WORD = _FIRST_CONTINUATION + 256
 
 
-def train(texts: Iterable[str], config: WordLexicon) -> str:
-    """Count words; returns the `tokenizer.json` with the most frequent ones, the first in the alphabet on a tie."""
-    splitter = _pre_tokenizer()
-    counts: Counter[str] = Counter()
-    for text in texts:
-        found = splitter.pre_tokenize_str(text)
-        counts.update(word for word, (start, end) in found if end - start <= config.max_word_characters)
-    frequent = [(-count, word) for word, count in counts.items() if count >= config.min_frequency]
-    words = [word for _, word in sorted(frequent) if len(word) > 1]
-    return assemble(words[: config.vocab_size - _FIRST_WORD]).to_str(pretty=True)
+class WordLexicon(TrainedTokenizer):
+    """Words with their characters, as ELMo reads them: the most frequent words are one id each, other words are
+    spelled byte by byte."""
+
+    kind: Literal["word_lexicon"] = "word_lexicon"
+    vocab_size: int = Field(default=50_000, ge=1024, le=1 << 20)
+    """Entries of the vocabulary: special tokens, 256 bytes that begin a word, 256 that continue one, and words."""
+    min_frequency: int = Field(default=2, ge=1)
+    """Rarer words are always spelled."""
+    max_word_characters: int = Field(default=256, ge=16)
+    """Longer words are always spelled."""
+
+    def train(self, texts: Iterable[str]) -> tuple[str, dict[str, int]]:
+        """As `TrainedTokenizer.train`: words are counted; of equally frequent ones the first in the alphabet counts."""
+        splitter = _pre_tokenizer()
+        counts: Counter[str] = Counter()
+        for text in texts:
+            found = splitter.pre_tokenize_str(text)
+            counts.update(word for word, (start, end) in found if end - start <= self.max_word_characters)
+        frequent = [(-count, word) for word, count in counts.items() if count >= self.min_frequency]
+        words = [word for _, word in sorted(frequent) if len(word) > 1]
+        return assemble(words[: self.vocab_size - _FIRST_WORD]).to_str(pretty=True), {}
 
 
 def assemble(words: Iterable[str]) -> Tokenizer:

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from data_prep.tokenizers.config import WordPiece
+from pydantic import Field
+
+from data_prep.tokenizers.training import NO_PUNCTUATION, TrainedTokenizer
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_WORD_CHARACTERS = 100
@@ -18,39 +20,58 @@ PREFIX = "##"
 _WORD_START = "▁"
 
 
-def train(texts: Iterable[str], config: WordPiece) -> str:
-    """Train on texts; returns the `tokenizer.json`. `lowercase` is decided by the caller: `auto` counts as true.
+class WordPiece(TrainedTokenizer):
+    """Train a WordPiece tokenizer, as BERT and ELECTRA use it."""
 
-    Pairs are merged by frequency, as `WordPieceTrainer` of Hugging Face tokenizers does, whose own result changes
-    from run to run. So its BPE trainer works on words with a mark at their start; an entry with the mark begins a
-    word, one without continues it.
-    """
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    kind: Literal["wordpiece"] = "wordpiece"
+    vocab_size: int = Field(default=30_522, ge=512, le=1 << 20)
+    """Entries of the vocabulary, special tokens included."""
+    lowercase: bool | Literal["auto"] = "auto"
+    """Lower the case of all text and take its accents off, as BERT uncased does; that also takes Hangul apart, and the
+    text cannot be written again. `auto` does so where all documents are English, by their `lang`."""
+    min_frequency: int = Field(default=2, ge=1)
+    """A pair of symbols seen fewer times is never merged."""
+    max_word_characters: int = Field(default=100, ge=16)
+    """Longer words (characters) are cut for training; encoding makes `[UNK]` of words longer than 100."""
+    limit_alphabet: int | None = Field(default=None, ge=1)
+    """Characters at the start or inside of words; rarer ones become `[UNK]`. None takes 1,000, or as many as
+    leave 1 in 10,000 characters of the text unknown, up to a quarter of `vocab_size`."""
 
-    kept = list(texts)
-    alphabet = _alphabet(kept, config)
-    tokenizer = Tokenizer(models.BPE())
-    lowercase = bool(config.lowercase)
-    tokenizer.normalizer = _normalizer(lowercase)
-    mark = pre_tokenizers.Metaspace(replacement=_WORD_START, prepend_scheme="always", split=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), mark])
-    trainer = trainers.BpeTrainer(
-        # Merging the mark with a character gives no new entry, because every character may begin a word anyway.
-        vocab_size=config.vocab_size + len(alphabet),
-        min_frequency=config.min_frequency,
-        initial_alphabet=[_WORD_START, *alphabet],
-        limit_alphabet=1 + len(alphabet),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(kept, trainer=trainer)
-    learned = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    entries = [*SPECIAL_TOKENS, *alphabet, *(PREFIX + character for character in alphabet)]
-    names = (
-        name.removeprefix(_WORD_START) if name.startswith(_WORD_START) else PREFIX + name
-        for name, _ in learned
-    )
-    entries += filter(None, names)
-    return assemble(list(dict.fromkeys(entries))[: config.vocab_size], lowercase)
+    words: ClassVar[tuple[str, ...]] = NO_PUNCTUATION
+
+    def train(self, texts: Iterable[str]) -> tuple[str, dict[str, int]]:
+        """As `TrainedTokenizer.train`. `lowercase` is decided by the caller: `auto` counts as true.
+
+        Pairs are merged by frequency, as `WordPieceTrainer` of Hugging Face tokenizers does, whose own result changes
+        from run to run. So its BPE trainer works on words with a mark at their start; an entry with the mark begins a
+        word, one without continues it.
+        """
+        from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+        kept = list(texts)
+        alphabet = _alphabet(kept, self)
+        tokenizer = Tokenizer(models.BPE())
+        lowercase = bool(self.lowercase)
+        tokenizer.normalizer = _normalizer(lowercase)
+        mark = pre_tokenizers.Metaspace(replacement=_WORD_START, prepend_scheme="always", split=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), mark])
+        trainer = trainers.BpeTrainer(
+            # Merging the mark with a character gives no new entry, because every character may begin a word anyway.
+            vocab_size=self.vocab_size + len(alphabet),
+            min_frequency=self.min_frequency,
+            initial_alphabet=[_WORD_START, *alphabet],
+            limit_alphabet=1 + len(alphabet),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(kept, trainer=trainer)
+        learned = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+        entries = [*SPECIAL_TOKENS, *alphabet, *(PREFIX + character for character in alphabet)]
+        names = (
+            name.removeprefix(_WORD_START) if name.startswith(_WORD_START) else PREFIX + name
+            for name, _ in learned
+        )
+        entries += filter(None, names)
+        return assemble(list(dict.fromkeys(entries))[: self.vocab_size], lowercase), {}
 
 
 def assemble(entries: Sequence[str], lowercase: bool) -> str:

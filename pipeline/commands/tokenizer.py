@@ -78,14 +78,12 @@ def compare(
     """Measure tokenizers side by side on a text: lengths, unknown tokens, round trips, speed on one core."""
     # Read by the thread pools of the libraries when they start.
     os.environ["RAYON_NUM_THREADS"] = "1"
-    from dataclasses import asdict
-
-    from data_prep.tokenizers.compare import fit
+    from data_prep.tokenizers.fast import fit
     from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 
     loaded = {name: read_tokenizer(find_tokenizer(name)) for name in tokenizers}
     lines = _read_lines(text)
-    fits = {name: asdict(fit(data, lines)) for name, data in loaded.items()}
+    fits = {name: fit(data, lines) for name, data in loaded.items()}
     if as_json:
         output.print_json(fits)
         return

@@ -10,7 +10,7 @@ import orjson
 from tokenizers import Tokenizer
 
 from data_prep.token_store import TokenStore
-from data_prep.tokenizers.config import PretrainedTokenizer, TrainedTokenizer
+from data_prep.tokenizers import PretrainedTokenizer, TrainedTokenizer
 from tests.data_prep.conftest import sentences
 from tests.golden.book import digest
 from tests.golden.preparations import RECORDS, cluster, identities, make

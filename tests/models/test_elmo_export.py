@@ -10,8 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data_prep.tokenizers.config import WordLexicon
-from data_prep.tokenizers.word_lexicon import train
+from data_prep.tokenizers import WordLexicon
 from models.elmo.encoder import read_sentences
 from models.elmo.export import Elmo, load_elmo, save_elmo
 from models.elmo.language_model import ElmoLanguageModel
@@ -20,7 +19,7 @@ from tests.models.materials import tiny_elmo
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "models" / "elmo" / "README.md"
-LEXICON = train(["The river bank was muddy.", "She robbed a bank"], WordLexicon(vocab_size=1024))
+LEXICON = WordLexicon(vocab_size=1024).train(["The river bank was muddy.", "She robbed a bank"])[0]
 CONFIG = tiny_elmo(vocab_size=600)
 SENTENCES = [["The", "river", "bank"], ["Unbekanntes", "ganz", "langes", "Wort"]]
 

@@ -14,20 +14,22 @@ from data_prep.sentences import cut_sentences
 from data_prep.sources.base import FilePart
 from data_prep.sources.python_docs import PythonDocsConfig
 from data_prep.token_writer import EncodedBatch
-from data_prep.tokenizers import byte_level_bpe, sentencepiece, word_lexicon, wordpiece
-from data_prep.tokenizers.config import ByteLevelBPE, SentencePiece, WordLexicon, WordPiece
+from data_prep.tokenizers import (
+    ByteLevelBPE,
+    SentencePiece,
+    WordLexicon,
+    WordPiece,
+)
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
 from tests.conftest import commit_tokens
 
 VOCAB_SIZE = 1024
 TRAINERS: Mapping[str, Callable[[Iterable[str]], str]] = {
-    "tiny": lambda texts: byte_level_bpe.train(texts, ByteLevelBPE(vocab_size=VOCAB_SIZE)),
-    "tiny-wordpiece": lambda texts: wordpiece.train(texts, WordPiece(vocab_size=VOCAB_SIZE)),
-    "tiny-sentencepiece": lambda texts: sentencepiece.train(
-        texts, SentencePiece(vocab_size=VOCAB_SIZE, sentinels=100)
-    ),
-    "tiny-words": lambda texts: word_lexicon.train(texts, WordLexicon(vocab_size=VOCAB_SIZE)),
+    "tiny": lambda texts: ByteLevelBPE(vocab_size=VOCAB_SIZE).train(texts)[0],
+    "tiny-wordpiece": lambda texts: WordPiece(vocab_size=VOCAB_SIZE).train(texts)[0],
+    "tiny-sentencepiece": lambda texts: SentencePiece(vocab_size=VOCAB_SIZE, sentinels=100).train(texts)[0],
+    "tiny-words": lambda texts: WordLexicon(vocab_size=VOCAB_SIZE).train(texts)[0],
 }
 """By the name of a configuration in configs/data/, a smaller tokenizer of its kind."""
 

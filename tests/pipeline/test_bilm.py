@@ -12,8 +12,7 @@ from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.ragged import Ragged
-from data_prep.tokenizers.config import WordLexicon
-from data_prep.tokenizers.word_lexicon import train
+from data_prep.tokenizers import WordLexicon
 from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig, spell, spell_sentence
 from pipeline.objectives import bilm
@@ -27,7 +26,7 @@ KNOWN = [f"word{number}" for number in range(80)]
 TEXTS = [" ".join(KNOWN[: 80 - step]) for step in (0, *range(40))]
 NOISE = Noise.of("train", 1)
 LENGTH = 64
-LEXICON = train(TEXTS, WordLexicon(vocab_size=1024))
+LEXICON = WordLexicon(vocab_size=1024).train(TEXTS)[0]
 VOCABULARY = make_vocabulary(LEXICON, ROLES)
 
 

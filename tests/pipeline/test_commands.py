@@ -9,8 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError, MissingInputError, StorageError
-from data_prep.tokenizers import byte_level_bpe
-from data_prep.tokenizers.config import ByteLevelBPE
+from data_prep.tokenizers import ByteLevelBPE
 from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS
 from tests.pipeline.command import cloze, invoke
 
@@ -68,7 +67,7 @@ def made(tmp_path: Path) -> Path:
     """A text, a byte-level BPE and a WordPiece vocabulary."""
     (tmp_path / "text.txt").write_text("\n".join(LINES), encoding="utf-8")
     (tmp_path / "bpe").mkdir()
-    trained = byte_level_bpe.train(LINES, ByteLevelBPE(vocab_size=600, min_frequency=1))
+    trained = ByteLevelBPE(vocab_size=600, min_frequency=1).train(LINES)[0]
     (tmp_path / "bpe" / "tokenizer.json").write_text(trained, encoding="utf-8")
     pieces = [*SPECIAL_TOKENS, "the", "city", "and", "river", "na", "##ive"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))

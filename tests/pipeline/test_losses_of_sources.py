@@ -15,8 +15,7 @@ import torch
 from data_prep.ragged import Ragged
 from data_prep.token_store import TokenStore
 from data_prep.token_writer import EncodedBatch
-from data_prep.tokenizers.config import WordLexicon
-from data_prep.tokenizers.word_lexicon import train
+from data_prep.tokenizers import WordLexicon
 from models.hf.directory import save_hf_directory
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
@@ -37,9 +36,9 @@ NAMES = ["books", "common_crawl", "wikipedia"]
 WORDS_OF_A_SOURCE = 60
 ROLES = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
 WORDS = [f"word{number:03d}" for number in range(WORDS_OF_A_SOURCE * len(NAMES))]
-LEXICON = train(
-    [" ".join(WORDS[: len(WORDS) - step]) for step in range(len(WORDS))], WordLexicon(vocab_size=1024)
-)
+LEXICON = WordLexicon(vocab_size=1024).train(
+    [" ".join(WORDS[: len(WORDS) - step]) for step in range(len(WORDS))]
+)[0]
 FIRST_WORD = make_vocabulary(LEXICON, ROLES).size - len(WORDS)
 """Words are numbered source by source: an id tells the source of its document."""
 LENGTH = 32

@@ -10,8 +10,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from data_prep.ragged import Ragged
 from data_prep.sentences import cut_sentences
-from data_prep.tokenizers import byte_level_bpe, word_lexicon, wordpiece
-from data_prep.tokenizers.config import ByteLevelBPE, WordLexicon, WordPiece
+from data_prep.tokenizers import ByteLevelBPE, WordLexicon, WordPiece
 from data_prep.tokenizers.fast import agrees_with, encodes_words_apart, is_byte_level, make_fast_encoder
 from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 from data_prep.tokenizers.reference import ReferenceEncoder, control_names
@@ -64,16 +63,16 @@ def like_llama2() -> str:
 
 
 FAST = {
-    "byte-level BPE": lambda: byte_level_bpe.train(TEXTS, ByteLevelBPE(vocab_size=700, min_frequency=1)),
-    "wordpiece": lambda: wordpiece.train(TEXTS, WordPiece(vocab_size=800)),
-    "cased wordpiece": lambda: wordpiece.train(TEXTS, WordPiece(vocab_size=800, lowercase=False)),
+    "byte-level BPE": lambda: ByteLevelBPE(vocab_size=700, min_frequency=1).train(TEXTS)[0],
+    "wordpiece": lambda: WordPiece(vocab_size=800).train(TEXTS)[0],
+    "cased wordpiece": lambda: WordPiece(vocab_size=800, lowercase=False).train(TEXTS)[0],
     "unigram": lambda: sentencepiece("unigram", "nmt_nfkc"),
     "unigram, folded": lambda: sentencepiece("unigram", "nfkc_cf"),
     "unigram, as it is": lambda: sentencepiece("unigram", "identity"),
     "T5": like_t5,
 }
 SLOW = {
-    "word lexicon": lambda: word_lexicon.train(TEXTS, WordLexicon(vocab_size=1024)),
+    "word lexicon": lambda: WordLexicon(vocab_size=1024).train(TEXTS)[0],
     "SentencePiece BPE": lambda: sentencepiece("bpe", "nmt_nfkc"),
     "word level": word_level,
     "Llama 2": like_llama2,

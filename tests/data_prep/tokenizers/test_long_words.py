@@ -3,7 +3,6 @@
 import base64
 import random
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 import regex
@@ -12,17 +11,20 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from data_prep.document import Document
-from data_prep.tokenizers import training
-from data_prep.tokenizers.config import ByteLevelBPE, SentencePiece, TrainedTokenizer, WordLexicon, WordPiece
-from data_prep.tokenizers.sampling import Draw
+from data_prep.stages.make_tokenizer import Draw, DrawnShard, train_tokenizer
+from data_prep.tokenizers import (
+    ByteLevelBPE,
+    SentencePiece,
+    TrainedTokenizer,
+    WordLexicon,
+    WordPiece,
+)
 from data_prep.tokenizers.training import (
     LETTERS_OR_DIGITS,
     NO_PUNCTUATION,
     NO_SPACE,
     PARTS,
-    DrawnShard,
     cut_long_words,
-    train_tokenizer,
 )
 from tests.data_prep.tokenizers.materials import write_shard
 
@@ -67,8 +69,7 @@ def words(text: str, runs: tuple[str, ...]) -> list[str]:
 def test_the_trainer_gets_no_longer_word_and_all_of_the_text(shard, tmp_path, monkeypatch, kind):
     config, runs = KINDS[kind]
     got: list[str] = []
-    recording = MappingProxyType({type(config): lambda texts, wanted: (got.extend(texts), ("{}", {}))[1]})
-    monkeypatch.setattr(training, "TRAINERS", recording)
+    monkeypatch.setattr(type(config), "train", lambda wanted, texts: (got.extend(texts), ("{}", {}))[1])
     train_tokenizer([shard], config, 1, tmp_path / "tokenizer.json")
     lengths = [len(word) for text in got for word in words(text, runs)]
     assert max(lengths) == config.max_word_characters

@@ -9,14 +9,13 @@ from hypothesis import example, given
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError
-from data_prep.tokenizers import pretrained
-from data_prep.tokenizers.config import SentencePiece
+from data_prep.tokenizers import SentencePiece, pretrained
 from data_prep.tokenizers.pretrained import (
     convert_tokenizer,
     find_tokenizer,
     read_tokenizer,
 )
-from data_prep.tokenizers.sentencepiece import check_conversion, convert, train, train_model
+from data_prep.tokenizers.sentencepiece import check_conversion, convert, train_model
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
 from tests.data_prep.tokenizers.materials import INPUTS, corpus, texts
 from tests.golden.tokens import LETTERS
@@ -70,7 +69,7 @@ def test_normalised_ids_are_those_of_sentencepiece_where_marks_stand_on_plain_le
 
 def test_tags_and_sentinels_are_the_last_entries_as_in_mbart_and_t5():
     chosen = config("unigram", sentinels=100, languages=("en_XX", "de_DE"), vocab_size=700)
-    tokenizer = Tokenizer.from_str(train(corpus(), chosen))
+    tokenizer = Tokenizer.from_str(chosen.train(corpus())[0])
     assert vocabulary_size(tokenizer) == 700
     last = [tokenizer.id_to_token(number) for number in range(597, 700)]
     assert last == ["en_XX", "de_DE", "<mask>", *(f"<extra_id_{n}>" for n in reversed(range(100)))]
@@ -80,7 +79,7 @@ def test_tags_and_sentinels_are_the_last_entries_as_in_mbart_and_t5():
 
 @pytest.mark.parametrize("model", ["unigram", "bpe"])
 def test_no_text_becomes_a_special_token(model):
-    tokenizer = Tokenizer.from_str(train(corpus(), config(model, sentinels=3, languages=("en_XX",))))
+    tokenizer = Tokenizer.from_str(config(model, sentinels=3, languages=("en_XX",)).train(corpus())[0])
     tokenizer.encode_special_tokens = True
     text = "<s> </s><pad><unk> <0x41><extra_id_0> en_XX<mask>"
     encoded = tokenizer.encode(text, add_special_tokens=False)
@@ -114,7 +113,7 @@ def test_a_published_model_whose_letters_lack_brackets_still_has_no_holes(tmp_pa
 
 
 def test_characters_without_a_piece_are_spelled_by_their_bytes():
-    tokenizer = Tokenizer.from_str(train(corpus(), config("unigram")))
+    tokenizer = Tokenizer.from_str(config("unigram").train(corpus())[0])
     encoded = tokenizer.encode("日", add_special_tokens=False)
     assert encoded.tokens == ["▁", "<0xE6>", "<0x97>", "<0xA5>"]
     assert tokenizer.decode(encoded.ids) == "日"

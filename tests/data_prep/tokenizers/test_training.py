@@ -8,41 +8,38 @@ from transformers import AutoTokenizer
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.document import Document
+from data_prep.stages.make_tokenizer import Draw, train_tokenizer
 from data_prep.token_writer import write_tokenizer
-from data_prep.tokenizers import byte_level_bpe, sentencepiece, word_lexicon, wordpiece
-from data_prep.tokenizers.config import ByteLevelBPE, SentencePiece, WordLexicon, WordPiece
+from data_prep.tokenizers import (
+    ByteLevelBPE,
+    SentencePiece,
+    WordLexicon,
+    WordPiece,
+)
 from data_prep.tokenizers.pretrained import Published, convert_tokenizer, find_tokenizer
-from data_prep.tokenizers.sampling import Draw
 from data_prep.tokenizers.special import SPECIAL_TOKENS, find_special_tokens, vocabulary_size
-from data_prep.tokenizers.training import train_tokenizer
 from tests.data_prep.tokenizers.materials import corpus, write_shard
 
 ROBERTA = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
 KINDS = {
-    "byte-level BPE": (byte_level_bpe, ByteLevelBPE(vocab_size=700), ROBERTA),
-    "wordpiece": (
-        *(wordpiece, WordPiece(vocab_size=700)),
-        {"bos": 2, "pad": 0, "eos": 3, "unk": 1, "mask": 4},
-    ),
-    "word lexicon": (word_lexicon, WordLexicon(vocab_size=1024), ROBERTA),
-    "unigram": (sentencepiece, SentencePiece(vocab_size=600), ROBERTA | {"mask": 599}),
-    "SentencePiece BPE": (
-        *(sentencepiece, SentencePiece(vocab_size=600, model="bpe")),
-        ROBERTA | {"mask": 599},
-    ),
+    "byte-level BPE": (ByteLevelBPE(vocab_size=700), ROBERTA),
+    "wordpiece": (WordPiece(vocab_size=700), {"bos": 2, "pad": 0, "eos": 3, "unk": 1, "mask": 4}),
+    "word lexicon": (WordLexicon(vocab_size=1024), ROBERTA),
+    "unigram": (SentencePiece(vocab_size=600), ROBERTA | {"mask": 599}),
+    "SentencePiece BPE": (SentencePiece(vocab_size=600, model="bpe"), ROBERTA | {"mask": 599}),
 }
 
 
 @pytest.fixture(scope="module")
 def trained():
-    return byte_level_bpe.train(corpus(), ByteLevelBPE(vocab_size=700))
+    return ByteLevelBPE(vocab_size=700).train(corpus())[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_texts_give_the_same_bytes_a_full_vocabulary_and_its_special_tokens(kind):
-    module, config, specials = KINDS[kind]
-    trained = module.train(iter(corpus()), config)
-    assert module.train(corpus(), config) == trained
+    config, specials = KINDS[kind]
+    trained = config.train(iter(corpus()))[0]
+    assert config.train(corpus())[0] == trained
     tokenizer = Tokenizer.from_str(trained)
     assert vocabulary_size(tokenizer) == config.vocab_size
     assert find_special_tokens(tokenizer) == specials
@@ -101,9 +98,9 @@ def test_text_is_lower_cased_by_itself_where_all_of_it_is_english(tmp_path, lang
 def test_the_size_that_is_advised_for_little_text_can_be_trained(extra):
     texts = [" ".join(corpus())]
     with pytest.raises(ConfigError) as caught:
-        sentencepiece.train(texts, SentencePiece(vocab_size=60_000, **extra))
+        SentencePiece(vocab_size=60_000, **extra).train(texts)[0]
     size = next(int(word) for word in caught.value.next_step.split() if word.isdigit())
-    sentencepiece.train(texts, SentencePiece(vocab_size=size, **extra))
+    SentencePiece(vocab_size=size, **extra).train(texts)[0]
     with pytest.raises(ConfigError) as caught:
-        sentencepiece.train(["a few words"], SentencePiece(vocab_size=600, **extra))
+        SentencePiece(vocab_size=600, **extra).train(["a few words"])[0]
     assert "more text" in caught.value.next_step

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from tokenizers import Tokenizer
 
-from data_prep.tokenizers import byte_level_bpe
-from data_prep.tokenizers.config import ByteLevelBPE, WordLexicon
+from data_prep.tokenizers import ByteLevelBPE, WordLexicon
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
-from data_prep.tokenizers.word_lexicon import Lexicon, train
+from data_prep.tokenizers.word_lexicon import Lexicon
 from tests.data_prep.tokenizers.materials import encode, texts
 
 TEXTS = ["The river, the city and the naïve river.", "the city naïve river 日本 日本", "rare 日本"]
@@ -20,7 +19,7 @@ TEXTS = ["The river, the city and the naïve river.", "the city naïve river 日
 
 @pytest.fixture(scope="module")
 def trained():
-    return train(iter(TEXTS), WordLexicon(vocab_size=1024))
+    return WordLexicon(vocab_size=1024).train(iter(TEXTS))[0]
 
 
 @pytest.fixture(scope="module")
@@ -88,4 +87,4 @@ def test_text_never_becomes_a_special_token(lexicon, ids_of):
 
 def test_another_tokenizer_is_no_lexicon():
     with pytest.raises(ValueError, match="word lexicon"):
-        Lexicon.read(byte_level_bpe.train(TEXTS, ByteLevelBPE(vocab_size=600)))
+        Lexicon.read(ByteLevelBPE(vocab_size=600).train(TEXTS)[0])

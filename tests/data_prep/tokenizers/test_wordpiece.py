@@ -7,11 +7,11 @@ from hypothesis import given
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError
-from data_prep.tokenizers.config import WordPiece
+from data_prep.tokenizers import WordPiece
 from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
-from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS, train
+from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS
 from tests.data_prep.tokenizers.materials import corpus, encode, settled_texts
 from tests.golden.tokens import LETTERS
 
@@ -25,7 +25,9 @@ def uncased(request, tmp_path_factory):
     if request.param == "published":
         return request.getfixturevalue("corpora") / "tokenizers" / "bert-base-uncased"
     folder = tmp_path_factory.mktemp("small")
-    entries = Tokenizer.from_str(train([*corpus(), *LETTERS.values()], WordPiece(vocab_size=700))).get_vocab()
+    entries = Tokenizer.from_str(
+        WordPiece(vocab_size=700).train([*corpus(), *LETTERS.values()])[0]
+    ).get_vocab()
     lines = [*sorted(entries, key=entries.__getitem__), "hello", "world"]
     (folder / "vocab.txt").write_text("".join(f"{entry}\n" for entry in lines), encoding="utf-8")
     return folder
@@ -101,7 +103,7 @@ def test_a_damaged_vocabulary_is_refused_with_the_reason(tmp_path, entries, reas
 
 
 def test_training_finds_the_pieces_of_words():
-    trained = train(corpus(), WordPiece(vocab_size=512))
+    trained = WordPiece(vocab_size=512).train(corpus())[0]
     tokenizer = Tokenizer.from_str(trained)
     assert [tokenizer.token_to_id(name) for name in SPECIAL_TOKENS] == [0, 1, 2, 3, 4]
     assert {"##ing", "##ness"} <= set(tokenizer.get_vocab())
@@ -112,7 +114,7 @@ def test_training_finds_the_pieces_of_words():
 
 
 def test_training_keeps_case_when_it_is_told_to():
-    tokenizer = Tokenizer.from_str(train(corpus(), WordPiece(vocab_size=600, lowercase=False)))
+    tokenizer = Tokenizer.from_str(WordPiece(vocab_size=600, lowercase=False).train(corpus())[0])
     assert any(entry[:1].isupper() for entry in tokenizer.get_vocab())
     assert tokenizer.normalizer.normalize_str("É") == "É"
 
@@ -120,11 +122,11 @@ def test_training_keeps_case_when_it_is_told_to():
 def test_characters_that_text_needs_are_in_the_alphabet_of_a_large_vocabulary():
     syllables = [chr(0xAC00 + number) for number in range(0, 11_172, 8)]
     config = WordPiece(vocab_size=8000, lowercase=False)
-    tokenizer = Tokenizer.from_str(train([" ".join(syllables)] * 3, config))
+    tokenizer = Tokenizer.from_str(config.train([" ".join(syllables)] * 3)[0])
     assert "[UNK]" not in tokenizer.encode(" ".join(syllables)).tokens
 
 
 def test_rare_characters_become_unknown():
     config = WordPiece(vocab_size=512, limit_alphabet=10)
-    tokenizer = Tokenizer.from_str(train([*corpus(), "ж"], config))
+    tokenizer = Tokenizer.from_str(config.train([*corpus(), "ж"])[0])
     assert tokenizer.encode("ж", add_special_tokens=False).tokens == ["[UNK]"]
