@@ -124,7 +124,6 @@ EXTENSIONS = {
         class Parity(ClassificationTaskConfig):
             kind: Literal["parity"] = "parity"
             metrics = ("accuracy",)
-            evaluation_sets = ()
 
             def load(self):
                 examples = [Example(str(n), str(n), None, n % 2) for n in range(10)]
@@ -136,12 +135,22 @@ EXTENSIONS = {
         "from pipeline.tasks.parity import Parity",
     ),
     "task of GLUE": (
-        "",
-        "",
-        "pipeline/tasks/glue.py",
-        "GLUE: Mapping[str, GlueRow] = {\n",
-        '"mood": GlueRow(folder="Mood", texts=("sentence",), names=("sad", "glad"), metrics=("accuracy",)),',
-        "",
+        "pipeline/tasks/mood.py",
+        """
+        from typing import Literal
+        from pipeline.tasks.glue import GlueConfig
+
+        class Mood(GlueConfig):
+            kind: Literal["mood"] = "mood"
+            folder = "Mood"
+            texts = ("sentence",)
+            names = ("sad", "glad")
+            metrics = ("accuracy",)
+        """,
+        "pipeline/tasks/__init__.py",
+        "TaskChoice = Annotated[\n",
+        "Mood |",
+        "from pipeline.tasks.mood import Mood",
     ),
     "evaluation set": (
         "pipeline/tasks/proverbs.py",

@@ -60,6 +60,9 @@ def test_the_schema_refuses_what_loading_refuses():
         {"nmae": "x"},
     ):
         assert not validator.is_valid(wrong), wrong
+    prompts = jsonschema.Draft202012Validator(json_schema("prompt"))
+    assert prompts.is_valid({"task": {"kind": "sst2", "path": "."}})
+    assert not prompts.is_valid({"task": {"kind": "stsb", "path": "."}}), "a number is no label to ask for"
 
 
 def test_a_part_of_a_kind_is_printed_and_a_misspelt_one_is_answered_with_the_nearest():

@@ -19,7 +19,16 @@ from pydantic import Field
 
 from pipeline.tasks.choices import RaceConfig, SwagConfig
 from pipeline.tasks.classification import MnliConfig, SnliConfig, Sst5Config
-from pipeline.tasks.glue import GlueConfig
+from pipeline.tasks.glue import (
+    ColaConfig,
+    MrpcConfig,
+    QnliConfig,
+    QqpConfig,
+    RteConfig,
+    Sst2Config,
+    StsbConfig,
+    WnliConfig,
+)
 from pipeline.tasks.instructions import InstructionsConfig
 from pipeline.tasks.question_answering import MrqaConfig, Squad2Config, SquadConfig
 from pipeline.tasks.rows import (
@@ -31,10 +40,11 @@ from pipeline.tasks.rows import (
 from pipeline.tasks.rows_questions import RowsChoicesConfig, RowsSpansConfig
 from pipeline.tasks.summaries import CnnDailymailConfig, XsumConfig
 from pipeline.tasks.superglue import (
+    BoolqConfig,
+    CbConfig,
     CopaConfig,
     MultircConfig,
     RecordConfig,
-    SuperGluePairsConfig,
     SuperglueRteConfig,
     WicConfig,
 )
@@ -43,11 +53,19 @@ from pipeline.tasks.task import TaskConfig
 from pipeline.tasks.translation import TranslationConfig
 
 TaskChoice = Annotated[
-    GlueConfig
+    ColaConfig
+    | Sst2Config
+    | MrpcConfig
+    | StsbConfig
+    | QqpConfig
+    | QnliConfig
+    | RteConfig
+    | WnliConfig
     | MnliConfig
     | SnliConfig
     | Sst5Config
-    | SuperGluePairsConfig
+    | BoolqConfig
+    | CbConfig
     | CopaConfig
     | MultircConfig
     | RecordConfig
@@ -74,6 +92,6 @@ TaskChoice = Annotated[
 ]
 """Settings of any task."""
 TASKS: Mapping[str, type[TaskConfig]] = {
-    kind: task for task in get_args(get_args(TaskChoice)[0]) for kind in task.table()
+    task.model_fields["kind"].default: task for task in get_args(get_args(TaskChoice)[0])
 }
 """Settings by kind of task."""

@@ -18,7 +18,6 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -26,7 +25,7 @@ import numpy as np
 from pipeline.tasks.files.lines import read_lines, require_file, wrong_file, wrong_line
 from pipeline.tasks.files.rows import read_objects, read_table
 from pipeline.tasks.forms import UNLABELLED, ClassificationTaskConfig, Example
-from pipeline.tasks.glue import GlueConfig, GlueRow, Split, glue_archive, submission_file
+from pipeline.tasks.glue import GlueConfig, Split
 from pipeline.tasks.task import (
     EvaluationSet,
     NamedText,
@@ -39,8 +38,6 @@ from pipeline.tasks.task import (
 INFERENCE_LABELS = ("entailment", "neutral", "contradiction")
 NO_LABEL = "-"
 """The label of pairs whose annotators did not agree, which are left out (Bowman et al. 2015, section 3)."""
-AX = GlueRow(folder="AX", texts=("Premise", "Hypothesis"), label="Label", labels=INFERENCE_LABELS, metrics=())
-"""The columns of diagnostic-full.tsv, which has labels."""
 AX_ORIGIN = "diagnostic.tsv or diagnostic-full.tsv of the GLUE benchmark (gluebenchmark.com/diagnostics)"
 SNLI_ORIGIN = "the contents of snli_1.0.zip (nlp.stanford.edu/projects/snli)"
 SST_ORIGIN = "the trees of the Stanford Sentiment Treebank (nlp.stanford.edu/sentiment)"
@@ -51,6 +48,7 @@ _MNLI_METRICS = {
     _DIAGNOSTIC: ("diagnostic_matthews", "matthews"),
 }
 """By group of examples: the name of its metric, and the metric."""
+_MNLI_SUBMISSIONS = {"matched": "MNLI-m", "mismatched": "MNLI-mm", _DIAGNOSTIC: "AX"}
 
 
 def read_inference(path: Path) -> Iterator[Example]:
@@ -70,40 +68,6 @@ def read_inference(path: Path) -> Iterator[Example]:
         yield Example(row.name, premise, hypothesis, INFERENCE_LABELS.index(label))
 
 
-def _read_mnli_texts(path: Path) -> Iterator[NamedText]:
-    """Premises and hypotheses: GLUE's tab-separated files, or JSON lines."""
-    if path.suffix == ".tsv":
-        yield from MNLI.read_texts(path)
-        return
-    for row in read_objects(path):
-        yield from ((row.name, row.official_text(key)) for key in ("premise", "hypothesis"))
-
-
-MNLI = GlueRow(
-    folder="MNLI",
-    label="gold_label",
-    labels=INFERENCE_LABELS,
-    metrics=("accuracy_matched", "accuracy_mismatched"),
-    evaluations=(("matched", "dev_matched"), ("mismatched", "dev_mismatched")),
-    leaderboard=(
-        ("matched", "test_matched", "MNLI-m.tsv"),
-        ("mismatched", "test_mismatched", "MNLI-mm.tsv"),
-    ),
-    evaluation_sets=(
-        EvaluationSet(
-            "mnli",
-            glue_archive("MNLI"),
-            _read_mnli_texts,
-            (("glue/MNLI/dev_*.tsv", "glue/MNLI/dev_*.jsonl"),),
-            ("glue/MNLI/test_*.tsv",),
-        ),
-        EvaluationSet(
-            "ax", AX_ORIGIN, _read_mnli_texts, (("glue/diagnostic/diagnostic*.tsv", "glue/AX/*.tsv"),)
-        ),
-    ),
-)
-
-
 class MnliConfig(GlueConfig):
     """Multi-Genre Natural Language Inference."""
 
@@ -116,7 +80,30 @@ class MnliConfig(GlueConfig):
     """GLUE's diagnostic set: diagnostic-full.tsv is scored, diagnostic.tsv has no labels and is predicted for
     `submit`."""
 
-    rows = MappingProxyType({"mnli": MNLI})
+    folder = "MNLI"
+    label = "gold_label"
+    labels = INFERENCE_LABELS
+    groups = ("matched", "mismatched")
+    submitted_as = _MNLI_SUBMISSIONS
+    metrics = ("accuracy_matched", "accuracy_mismatched")
+
+    @classmethod
+    def sets(cls) -> tuple[EvaluationSet, ...]:
+        dev, test = ("glue/MNLI/dev_*.tsv", "glue/MNLI/dev_*.jsonl"), "glue/MNLI/test_*.tsv"
+        ax = "glue/diagnostic/diagnostic*.tsv", "glue/AX/*.tsv"
+        return (
+            EvaluationSet("mnli", cls.origin(), cls.read_texts, (dev,), (test,)),
+            EvaluationSet("ax", AX_ORIGIN, cls.read_texts, (ax,)),
+        )
+
+    @classmethod
+    def read_texts(cls, path: Path) -> Iterator[NamedText]:
+        """Premises and hypotheses: GLUE's tab-separated files, or JSON lines."""
+        if path.suffix == ".tsv":
+            yield from super().read_texts(path)
+            return
+        for row in read_objects(path):
+            yield from ((row.name, row.official_text(key)) for key in ("premise", "hypothesis"))
 
     def load(self) -> TaskData[Example]:
         """Read the files of MNLI, and the diagnostic set where one is named."""
@@ -133,14 +120,14 @@ class MnliConfig(GlueConfig):
             inputs=(*data.inputs, file_input(self.diagnostic)),
         )
 
-    def split(self, stem: str, group: str = "", *, is_test: bool = False) -> Split:
-        """The examples of `STEM.tsv`; without it, of multinli_1.0_STEM.jsonl or multinli_1.0_STEM.txt."""
-        names = (f"{stem}.tsv", f"multinli_1.0_{stem}.jsonl", f"multinli_1.0_{stem}.txt")
-        found = next((name for name in names if (self.path / name).is_file()), names[0])
-        if is_test or found == names[0]:
-            return super().split(stem, group, is_test=is_test)
-        examples = read_inference(self.path / found)
-        return [self.path / found], [dataclasses.replace(each, group=group) for each in examples]
+    def split(self, split: str, group: str = "") -> Split:
+        """The examples of GLUE's file; without it, of multinli_1.0_SPLIT_GROUP.jsonl or .txt."""
+        stem = "_".join(filter(None, (split, group)))
+        others = [self.path / f"multinli_1.0_{stem}{suffix}" for suffix in (".jsonl", ".txt")]
+        found = next(filter(Path.is_file, (self.path / f"{stem}.tsv", *others)), None)
+        if split == "test" or found not in others:
+            return super().split(split, group)
+        return [found], [dataclasses.replace(each, group=group) for each in read_inference(found)]
 
     def measure(self, examples: Sequence[Example], outputs: np.ndarray) -> dict[str, float]:
         """Accuracy on both evaluation sets, and Matthews' correlation on a diagnostic set with labels."""
@@ -155,25 +142,20 @@ class MnliConfig(GlueConfig):
             if (groups == group).any()
         }
 
-    def submission(
-        self, examples: Sequence[Example], outputs: np.ndarray, labels: Sequence[str] = ()
-    ) -> dict[str, bytes]:
-        """Files for both test sets, and for the diagnostic set where one is named."""
-        files = super().submission(examples, outputs, labels)
-        values = zip(examples, map(self.submitted, self.predictions(outputs)), strict=True)
-        diagnostic = [(each.id, value) for each, value in values if each.group == _DIAGNOSTIC]
-        return files | ({"AX.tsv": submission_file(diagnostic)} if diagnostic else {})
-
 
 def _read_diagnostic(path: Path) -> list[Example]:
     """The examples of either file; their ids are the numbers that predictions are submitted under."""
     require_file(path, AX_ORIGIN, "`diagnostic`")
     _, first = next(read_lines(path), ("", ""))
-    if AX.label in first.split("\t"):
-        labelled = enumerate(AX.examples(path, _DIAGNOSTIC))
-        found = [dataclasses.replace(each, id=str(number)) for number, each in labelled]
+    columns = ("Premise", "Hypothesis", "Label")
+    if columns[-1] in first.split("\t"):
+        found = []
+        for number, row in enumerate(read_table(path, columns, exact=True)):
+            premise, hypothesis, label = map(row.official_text, columns)
+            index = MnliConfig.label_number(row, label)
+            found.append(Example(str(number), premise, hypothesis, index, _DIAGNOSTIC))
     else:
-        found = [*MNLI.examples(path, _DIAGNOSTIC, is_test=True)]
+        found = [*MnliConfig.examples(path, _DIAGNOSTIC, is_test=True)]
     if not found:
         raise wrong_file(f"{path} has no examples")
     return found

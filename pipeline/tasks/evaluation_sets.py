@@ -21,7 +21,7 @@ SETS: Mapping[str, EvaluationSet] = MappingProxyType(
         found.name: found
         for found in (
             XQUAD,
-            *(each for kind, task in TASKS.items() for each in task.table()[kind].sets(kind)),
+            *(each for task in TASKS.values() for each in task.sets()),
         )
     }
 )

@@ -50,10 +50,8 @@ class ClassificationTaskConfig(TaskConfig):
     carriers = ("encoder", "decoder", "encoder_decoder", "elmo")
     head = "sequence_classification"
 
-    @property
-    def regression(self) -> bool:
-        """Whether a number is predicted instead of a label."""
-        return False
+    regression: ClassVar[bool] = False
+    """Whether a number is predicted instead of a label."""
 
     def predictions(self, outputs: np.ndarray) -> np.ndarray:
         """Per example its label, int64, or its number, float32, from outputs [examples, labels or 1]."""
@@ -68,9 +66,7 @@ class ClassificationTaskConfig(TaskConfig):
         # scikit-learn and scipy are not needed to read a configuration.
         from pipeline.tasks.metrics import measure
 
-        return measure(
-            self.row.metrics, np.array([each.label for each in examples]), self.predictions(outputs)
-        )
+        return measure(self.metrics, np.array([each.label for each in examples]), self.predictions(outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +302,7 @@ class GenerationTaskConfig(TaskConfig):
         from pipeline.tasks.metrics.texts import rouge
 
         found = rouge([pair.target for pair in pairs], texts)
-        return {name: found[name] for name in self.row.metrics}
+        return {name: found[name] for name in self.metrics}
 
     def signatures(self) -> dict[str, str]:
         """How its package computed each metric, where that must be reported; empty otherwise."""

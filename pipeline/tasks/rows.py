@@ -56,8 +56,6 @@ class RowsTaskConfig(TaskConfig):
     evaluation_share: float = Field(default=0.1, gt=0, lt=1)
     """Without `evaluation`: the share of the rows of `train` to score on, drawn by a hash of their names."""
 
-    evaluation_sets = ()
-
     def load(self) -> TaskData[Any]:
         """Read the files.
 
@@ -198,10 +196,7 @@ class RowsRegressionConfig(TextRowsConfig):
     kind: Literal["rows_regression"] = "rows_regression"
 
     metrics = ("pearson", "spearman")
-
-    @property
-    def regression(self) -> bool:
-        return True
+    regression = True
 
     def target(self, row: Row, labels: tuple[str, ...]) -> float:
         """The index of the column of labels.

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -129,24 +127,8 @@ def folder_input(folder: Path, paths: Sequence[Path]) -> InputEntry:
     return InputEntry(kind="source-file", uri=str(folder), fingerprint=hash_json(hashes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRow:
-    """The constants of a kind of task."""
-
-    metrics: tuple[str, ...]
-    """Names of the metrics that are measured; tables show the first."""
-    evaluation_sets: tuple[EvaluationSet, ...] = ()
-    """The texts that the task evaluates on, which pre-training corpora are decontaminated against; empty for tasks made
-    from documents that pre-training holds out."""
-
-    def sets(self, kind: str) -> tuple[EvaluationSet, ...]:
-        """The evaluation sets of the task, which is of this kind."""
-        return self.evaluation_sets
-
-
 class TaskConfig(Config):
-    """Settings and functions that all tasks share. A class has one `kind`, with `metrics` and `evaluation_sets`; or
-    those of a table."""
+    """Settings, constants and functions of a kind of task; the default of its field `kind` is its name."""
 
     training: TrainingOverrides = TrainingOverrides()  # pyright: ignore[reportInvalidTypeForm]
     """Training settings of this task that differ from the shared ones."""
@@ -154,11 +136,10 @@ class TaskConfig(Config):
     if TYPE_CHECKING:
         kind: Any
     metrics: ClassVar[tuple[str, ...]]
-    """As in `TaskRow`, where there is no table."""
-    evaluation_sets: ClassVar[tuple[EvaluationSet, ...]]
-    """Likewise."""
-    rows: ClassVar[Mapping[str, TaskRow]] = MappingProxyType({})
-    """The table that holds the kinds of this class, and others."""
+    """Names of the metrics that are measured; tables show the first."""
+    evaluation_sets: ClassVar[tuple[EvaluationSet, ...]] = ()
+    """The texts that the task evaluates on, which pre-training corpora are decontaminated against; empty for tasks on
+    one's own data."""
     form: ClassVar[str]
     """A key of `pipeline.tune.forms.FORMS`."""
     carriers: ClassVar[tuple[str, ...]]
@@ -167,18 +148,9 @@ class TaskConfig(Config):
     """The usual head, in `transformers`, of networks that were trained on a task of this form."""
 
     @classmethod
-    @cache
-    def table(cls) -> Mapping[str, TaskRow]:
-        """The tasks with these settings, by kind."""
-        kinds = get_args(cls.model_fields["kind"].annotation)
-        if not cls.rows:
-            return {kinds[0]: TaskRow(metrics=cls.metrics, evaluation_sets=cls.evaluation_sets)}
-        return {kind: cls.rows[kind] for kind in kinds}
-
-    @property
-    def row(self) -> Any:
-        """The constants of this kind."""
-        return self.table()[self.kind]
+    def sets(cls) -> tuple[EvaluationSet, ...]:
+        """The evaluation sets, where they are made from other constants of the task."""
+        return cls.evaluation_sets
 
     @classmethod
     def head_of(cls, network: NetworkConfig) -> Head:

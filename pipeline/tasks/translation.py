@@ -50,7 +50,6 @@ class TranslationConfig(GenerationTaskConfig):
 
     carriers = ("encoder_decoder",)
     metrics = ("bleu", "chrf")
-    evaluation_sets = ()
 
     @model_validator(mode="after")
     def _languages(self) -> TranslationConfig:

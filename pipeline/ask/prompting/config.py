@@ -18,10 +18,10 @@ from pipeline.tune.config import NAME_PATTERN
 PROMPTED = {
     kind: task
     for kind, task in TASKS.items()
-    if issubclass(task, ClassificationTaskConfig) and not task.without_files({"kind": kind}).regression
+    if issubclass(task, ClassificationTaskConfig) and not task.regression
 }
 """Kinds of tasks that can be prompted: those of classification."""
-PromptedTask = Annotated[Union[tuple(dict.fromkeys(PROMPTED.values()))], Field(discriminator="kind")]  # noqa: UP007
+PromptedTask = Annotated[Union[tuple(PROMPTED.values())], Field(discriminator="kind")]  # noqa: UP007
 Scoring = Literal["left_to_right", "joint"]
 
 
@@ -65,9 +65,6 @@ class PromptConfig(Config):
     @model_validator(mode="after")
     def _sound(self) -> PromptConfig:
         problems = []
-        if self.task.kind not in PROMPTED:
-            message = f"must be one of {', '.join(PROMPTED)}; prompts choose among labels"
-            problems.append(ConfigProblem("task.kind", repr(self.task.kind), message))
         if len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
             message = "must be different and not negative"
             problems.append(ConfigProblem("seeds", str(list(self.seeds)), message))

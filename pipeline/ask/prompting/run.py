@@ -132,7 +132,7 @@ def prompt_task(config: PromptConfig, network: LanguageModel) -> PromptResult:
     task: Any = config.task
     templates = [Template(text) for text in config.templates]
     data = task.load()
-    official = getattr(task.row, "labels", ())
+    official = getattr(task, "labels", None) or ()
     answers = answers_of(config.verbalizers, data.labels, official)
     examples = [data.evaluation[n] for n in sample_examples(len(data.evaluation), config.max_examples)]
     texts, is_pair = [(each.text_a, each.text_b) for each in examples], examples[0].text_b is not None
@@ -154,7 +154,7 @@ def prompt_task(config: PromptConfig, network: LanguageModel) -> PromptResult:
     return PromptResult(
         task=task.kind,
         reference=network.reference,
-        main_metric=task.row.metrics[0],
+        main_metric=task.metrics[0],
         num_examples=len(examples),
         shots=config.shots,
         scores=tuple(scores),

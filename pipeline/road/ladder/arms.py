@@ -221,7 +221,7 @@ def _misfits(
                 continue
             kept_out = set(expand(source.decontaminate.tasks))
             for task, settings in arm.finetune.tasks.items():
-                if missing := sorted({each.name for each in settings.row.sets(settings.kind)} - kept_out):
+                if missing := sorted({each.name for each in settings.sets()} - kept_out):
                     message = f"must name {', '.join(missing)}: arm {name} is scored on {task}"
                     problems.append(ConfigProblem("data", f"decontaminate of {source.name}", message))
     return list(dict.fromkeys(problems))

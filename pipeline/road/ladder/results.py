@@ -140,7 +140,7 @@ def floors_of(config: FinetuneConfig, task: str) -> dict[str, float]:
     used = sample_examples(len(data.train), config.training_of(task).max_train_examples)
     train = [data.train[number] for number in used]
     predictions = _PREDICT[settings.form](train, data.evaluation, len(data.labels))
-    metric = settings.row.metrics[0]
+    metric = settings.metrics[0]
     return {name: settings.measure(data.evaluation, found)[metric] for name, found in predictions.items()}
 
 
@@ -359,7 +359,7 @@ def _facts(ladder: Ladder, task: str, opened: Sequence[ScoresDirectory]) -> Task
     score = next(each for scores in opened for each in scores.scores if each.task == task)
     return TaskFacts(
         task=task,
-        metric=settings.row.metrics[0],
+        metric=settings.metrics[0],
         num_train_examples=score.num_train_examples,
         num_evaluation_examples=score.num_evaluation_examples,
         floors=floors_of(config, task),

@@ -227,7 +227,7 @@ class SpanTask(ComparableTask):
             found = answer_metrics(right, answered.predictions)
         else:
             found = unanswerable_metrics(right, answered.predictions, answered.no_answer)
-        return {name: found[name] for name in self.config.row.metrics}
+        return {name: found[name] for name in self.config.metrics}
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
         """JSON lines: id, right texts, predicted text, the best texts with their scores and probabilities, the question

@@ -26,7 +26,7 @@ def texts_of(data: Path, *tasks: str) -> list[EvaluationText]:
 def test_every_kind_of_task_on_published_data_has_an_evaluation_set_of_its_name_or_in_its_group():
     for kind, task in TASKS.items():
         own = issubclass(task, RowsTaskConfig | TranslationConfig)
-        sets = task.table()[kind].sets(kind)
+        sets = task.sets()
         assert bool(sets) != own, kind
         assert {each.name for each in sets} <= SETS.keys()
         assert own or kind in SETS.keys() | GROUPS.keys()

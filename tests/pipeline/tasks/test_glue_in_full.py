@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
+from pipeline.tasks import TASKS
 from pipeline.tasks.forms import UNLABELLED
-from pipeline.tasks.glue import GlueConfig
+from pipeline.tasks.glue import MrpcConfig, RteConfig
 from tests.pipeline.tasks.excerpts import EXCERPTS, task_of, write
 
 
@@ -59,8 +60,8 @@ def test_diagnostic_set_with_labels_is_scored_by_matthews(tmp_path):
 )
 def test_predictions_of_the_test_set_are_submitted_under_its_numbers(tmp_path, kind, file, rows, first):
     write(tmp_path, {"test.tsv": rows})
-    config = GlueConfig(kind=kind, path=tmp_path, submit=True)
-    paths, examples = config.split("test", is_test=True)
+    config = TASKS[kind](path=tmp_path, submit=True)
+    paths, examples = config.split("test")
     assert [path.name for path in paths] == ["test.tsv"]
     assert [each.label for each in examples] == [UNLABELLED]
     expected = f"index\tprediction\n7\t{first}\n".encode()
@@ -84,7 +85,7 @@ def test_data_sets_of_the_hub_give_what_the_official_files_give(tmp_path):
     for name in ("validation", "test"):
         saved[name].to_json(str(files / f"{name}.jsonl"))
     for folder in ("saved", "files"):
-        data = GlueConfig(kind="rte", path=tmp_path / folder, submit=True).load()
+        data = RteConfig(path=tmp_path / folder, submit=True).load()
         found = [(each.text_a, each.text_b, each.label) for each in (*data.train, *data.evaluation)]
         assert found == [("A.", "B.", 1)] * 2
         assert [(each.id, each.label) for each in data.test] == [("5", UNLABELLED)]
@@ -92,15 +93,15 @@ def test_data_sets_of_the_hub_give_what_the_official_files_give(tmp_path):
     unlabelled = json.dumps({"sentence1": "A.", "sentence2": "B.", "label": -1}) + "\n"
     (files / "validation.jsonl").write_text(unlabelled)
     with pytest.raises(ConfigError, match=r"validation\.jsonl, line 1"):
-        GlueConfig(kind="rte", path=tmp_path / "files").load()
+        RteConfig(path=tmp_path / "files").load()
     (files / "validation.jsonl").unlink()
     with pytest.raises(MissingInputError, match="`validation`"):
-        GlueConfig(kind="rte", path=tmp_path / "files").load()
+        RteConfig(path=tmp_path / "files").load()
 
 
 def test_paraphrases_of_the_hub_have_the_columns_of_all_pairs(tmp_path):
     line = json.dumps({"sentence1": "A.", "sentence2": "B.", "label": 0, "idx": 0}) + "\n"
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text(line)
-    data = GlueConfig(kind="mrpc", path=tmp_path).load()
+    data = MrpcConfig(path=tmp_path).load()
     assert [(e.text_a, e.text_b, e.label) for e in data.train] == [("A.", "B.", 0)]

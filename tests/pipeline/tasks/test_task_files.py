@@ -11,7 +11,6 @@ import pytest
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from pipeline.tasks import TASKS
 from pipeline.tasks.classification import Sst5Config
-from pipeline.tasks.glue import GlueConfig
 from pipeline.tasks.instructions import InstructionsConfig
 from pipeline.tasks.metrics.entities import entities
 from pipeline.tasks.rows import RowsTaskConfig
@@ -241,7 +240,7 @@ def test_changed_bytes_change_the_input_fingerprint(tmp_path, kind: str, file: s
 def test_real_files_of_glue_give_the_published_numbers(
     corpora, kind, folder, num_train, num_evaluation, num_test
 ):
-    task = GlueConfig(kind=kind, path=corpora / "glue" / folder, submit=num_test is not None)
+    task = TASKS[kind](path=corpora / "glue" / folder, submit=num_test is not None)
     data = task.load()
     assert (len(data.train), len(data.evaluation), len(data.test)) == (
         num_train,
@@ -257,10 +256,10 @@ def test_real_files_of_glue_give_the_published_numbers(
 def test_other_real_files_give_the_published_numbers(corpora, tmp_path):
     for name in ("msr_paraphrase_train.txt", "dev_ids.tsv"):
         (tmp_path / name).symlink_to(corpora / "glue/MRPC" / name)
-    data = GlueConfig(kind="mrpc", path=tmp_path).load()
+    data = TASKS["mrpc"](path=tmp_path).load()
     assert (len(data.train), len(data.evaluation)) == (3668, 408)
     assert sum(int(each.label) for each in data.evaluation) == 279
-    assert len(GlueConfig(kind="qnli", path=corpora / "glue/QNLI").split("dev")[1]) == 5463
+    assert len(TASKS["qnli"](path=corpora / "glue/QNLI").split("dev")[1]) == 5463
     # The distribution of the development set (Socher et al. 2013, released data).
     trees = corpora / "sst5/dev.txt"
     labels = [each.label for each in Sst5Config(train=trees, evaluation=trees).load().train]

@@ -21,7 +21,7 @@ from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from pipeline.checkpoint.references import resolve_model
 from pipeline.tasks.forms import Example
-from pipeline.tasks.glue import GlueConfig
+from pipeline.tasks.glue import Sst2Config
 from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export
@@ -65,7 +65,7 @@ def test_elmo_reads_words_and_not_their_spelling(lexicon):
 
 def test_penalty_of_the_mixture_counts_once_per_update(lexicon):
     rows = tuple(Example(str(n), "bad film", None, n % 2) for n in range(3))
-    task = prepare(GlueConfig(kind="sst2", path=Path()), TextTokenizer(lexicon), rows, ("no", "yes"), ELMO)
+    task = prepare(Sst2Config(path=Path()), TextTokenizer(lexicon), rows, ("no", "yes"), ELMO)
     model = ElmoClassifier(ELMO, 2, l2=0.5).eval()
     init_weights(model, 1)
     with torch.no_grad():

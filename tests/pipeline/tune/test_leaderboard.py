@@ -13,7 +13,7 @@ import pytest
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.decontaminate.config import DecontaminationConfig
 from pipeline.tasks.evaluation_sets import evaluation_texts
-from pipeline.tasks.superglue import SuperGluePairsConfig
+from pipeline.tasks.superglue import BoolqConfig
 from pipeline.tune.report.leaderboard import make_archive
 from pipeline.tune.run import finetune
 from pipeline.tune.trials import scores_directory
@@ -157,4 +157,4 @@ def test_line_of_a_test_set_without_its_number_is_named(tmp_path):
     write_superglue(tmp_path)
     (tmp_path / "BoolQ/test.jsonl").write_text(json.dumps({"question": "a", "passage": "b"}))
     with pytest.raises(ConfigError, match=r"test\.jsonl, line 1: `idx`"):
-        SuperGluePairsConfig(kind="boolq", path=tmp_path / "BoolQ", submit=True).load()
+        BoolqConfig(path=tmp_path / "BoolQ", submit=True).load()
