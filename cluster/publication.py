@@ -22,7 +22,6 @@ from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
     Manifest,
-    hash_file,
     hash_json,
     read_manifest,
     write_durably,
@@ -242,8 +241,7 @@ def _records_in(directory: Path) -> Iterator[FileEntry]:
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
         if path.is_file() and _is_record(name):
-            digest, size_bytes = hash_file(path)
-            yield FileEntry(path=name, size_bytes=size_bytes, xxh3_128=digest)
+            yield FileEntry.of(path, name)
 
 
 def _is_record(name: str) -> bool:

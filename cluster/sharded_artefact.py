@@ -14,7 +14,6 @@ from cluster.artefacts.manifest import (
     FileEntry,
     InputEntry,
     Manifest,
-    hash_file,
     hash_json,
 )
 from cluster.artefacts.parts import TEMPORARY, PartedArtefact
@@ -70,7 +69,7 @@ def build_sharded_artefact(
         key,
         config,
         inputs,
-        [shard.part for shard in shards],
+        {shard.file: shard.identity for shard in shards},
         SHARD_RECORDS,
     )
     condition = artefact.inspect(replace=replace)
@@ -122,8 +121,7 @@ def _entries(directory: Path, records: Sequence[ShardRecord]) -> list[FileEntry]
         relative = _relative(directory, path)
         # A task that Ray gave up, or of a driver that died, may still be writing a temporary file.
         if relative not in known and not fnmatch(os.path.basename(path), TEMPORARY):
-            digest, size_bytes = hash_file(Path(path))
-            sidecars.append(FileEntry(path=relative, size_bytes=size_bytes, xxh3_128=digest))
+            sidecars.append(FileEntry.of(Path(path), relative))
     return [*known.values(), *sidecars]
 
 

@@ -17,8 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from cluster.artefacts.errors import ClozeError, TooManyRejectsError
-from cluster.artefacts.manifest import FileEntry, hash_file, sha256_if_signing
-from cluster.artefacts.parts import ArtefactPart
+from cluster.artefacts.manifest import FileEntry
 from cluster.artefacts.shard_records import (
     SHARD_RECORDS,
     Effort,
@@ -78,11 +77,6 @@ class Shard:
     size_bytes: int = 0
     """Bytes of input, for the estimate of the time left, and to find tiny shards, which share tasks; 0 is unknown."""
 
-    @property
-    def part(self) -> ArtefactPart:
-        """The shard as a part of an artefact."""
-        return ArtefactPart(self.file, self.identity)
-
 
 def map_shards(
     shards: Sequence[Shard],
@@ -111,7 +105,7 @@ def map_shards(
     """
     with storage_errors(directory):
         SHARD_RECORDS.open(directory)
-    finished = SHARD_RECORDS.finished(directory, [shard.part for shard in shards])
+    finished = SHARD_RECORDS.finished(directory, {shard.file: shard.identity for shard in shards})
     pending = [shard for shard in shards if shard.file not in finished]
     if pending:
         require_ray()
@@ -162,7 +156,7 @@ def _run(
     shard with None."""
 
     def arguments(task: Sequence[Shard]) -> tuple[Any, ...]:
-        return [(shard.make(), shard.part) for shard in task], str(directory)
+        return [(shard.make(), shard.file, shard.identity) for shard in task], str(directory)
 
     def who(task: Sequence[Shard]) -> str:
         return f"The task for {task[0].file}" + (f" to {task[-1].file}" if len(task) > 1 else "")
@@ -199,42 +193,38 @@ class _Made:
 
 
 def make_shards(
-    shards: Sequence[tuple[WriteShard, ArtefactPart]], directory: str
+    shards: Sequence[tuple[WriteShard, str, str]], directory: str
 ) -> tuple[list[_Made], ClozeError | None]:
-    """Body of the Ray task: the shards that were made, and the error that ended it."""
+    """Body of the Ray task: the shards that were made, and the error that ended it.
+
+    Args:
+        shards: what writes each, its file name and its identity.
+    """
     made: list[_Made] = []
-    for write, part in shards:
+    for shard in shards:
         try:
-            made.append(_make_shard(write, part, directory))
+            made.append(_make_shard(*shard, directory))
         except ClozeError as error:
             return made, error
     return made, None
 
 
-def _make_shard(write: WriteShard, part: ArtefactPart, directory: str) -> _Made:
+def _make_shard(write: WriteShard, name: str, identity: str, directory: str) -> _Made:
     """Make one shard: temporary name, hash, rename, record."""
-    target = Path(directory) / part.name
+    target = Path(directory) / name
     # Ray may start a task again elsewhere while a cut-off node still works on it.
-    temporary = target.with_name(f".{part.name}.{uuid4().hex[:12]}.tmp")
+    temporary = target.with_name(f".{name}.{uuid4().hex[:12]}.tmp")
     with storage_errors(target), measure_effort() as effort:
         try:
             result = write(temporary)
-            digest, size_bytes = hash_file(temporary)
-            sha256 = sha256_if_signing(temporary)
+            entry = FileEntry.of(temporary, name, rows=result.rows, tokens=result.tokens)
             os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
             remove_status(temporary)
         record = ShardRecord(
-            identity=part.identity,
-            entry=FileEntry(
-                path=part.name,
-                size_bytes=size_bytes,
-                xxh3_128=digest,
-                sha256=sha256,
-                rows=result.rows,
-                tokens=result.tokens,
-            ),
+            identity=identity,
+            entry=entry,
             stats=result.stats,
             rejects=result.rejects,
             notes=result.notes,

@@ -72,6 +72,18 @@ class FileEntry:
     sha256: str | None = Field(default=None, exclude_if=operator.not_)
     """In signed manifests only."""
 
+    @classmethod
+    def of(cls, file: Path, name: str, *, rows: int | None = None, tokens: int | None = None) -> FileEntry:
+        """The entry called `name` of a local file, hashed now.
+
+        Raises:
+            OSError, StorageError: as `open_regular`.
+        """
+        digest, size_bytes = hash_file(file)
+        return cls(
+            name, size_bytes, digest, rows, tokens, sha256_of(file) if signatures.is_signing() else None
+        )
+
     def under(self, directory: Path) -> Path:
         """Path of the file if the artefact is in `directory`.
 
@@ -151,28 +163,30 @@ def unseal(sealed: Any) -> dict[str, Any]:
     return contents
 
 
-def seal_signed(contents: Mapping[str, Any]) -> dict[str, Any]:
-    """Seal contents that another process continues from: as `seal`, with a signature where this process signs."""
-    if signatures.is_signing():
-        signature = signatures.sign(_canonical(contents))
-        contents = {**contents, _SIGNATURE: signature.model_dump()}
-    return seal(contents)
-
-
-def unseal_signed(sealed: Any, *, anyone: bool = False) -> dict[str, Any]:
-    """Check and remove what `seal_signed` added.
+def write_sealed(path: Path, contents: Mapping[str, Any], *, signed: bool = False) -> None:
+    """Write a JSON file with a checksum, durably.
 
     Args:
-        anyone: whether it need not be signed where this process signs, or asks for signatures.
+        signed: add a signature where this process signs, because another process continues from the file.
+    """
+    if signed and signatures.is_signing():
+        contents = {**contents, _SIGNATURE: signatures.sign(_canonical(contents)).model_dump()}
+    write_durably(path, orjson.dumps(seal(contents), option=None if signed else orjson.OPT_INDENT_2))
+
+
+def read_sealed(path: Path | str, *, signed: bool = False) -> dict[str, Any]:
+    """The contents of a file that `write_sealed` wrote.
+
+    Args:
+        signed: require a good signature where this process signs, or asks for signatures.
 
     Raises:
-        ValueError: the checksum does not fit the contents, or it has no good signature.
+        OSError, StorageError: as `read_bytes`.
+        ValueError: the checksum does not fit the contents, or a signature is missing.
     """
-    contents = unseal(sealed)
+    contents = unseal(orjson.loads(read_bytes(path)))
     signature = contents.pop(_SIGNATURE, None)
-    if anyone or not signatures.is_sealing():
-        return contents
-    if not signatures.is_vouched(_canonical(contents), signature):
+    if signed and signatures.is_sealing() and not signatures.is_vouched(_canonical(contents), signature):
         raise ValueError("it has no signature by a trusted key")
     return contents
 
@@ -180,7 +194,7 @@ def unseal_signed(sealed: Any, *, anyone: bool = False) -> dict[str, Any]:
 def write_seal(path: Path) -> None:
     """Sign a file of work in progress in a file beside it, where this process signs."""
     if signatures.is_signing():
-        write_durably(seal_of(path), orjson.dumps(seal_signed({"sha256": sha256_of(path)})))
+        write_sealed(seal_of(path), {"sha256": sha256_of(path)}, signed=True)
 
 
 def has_seal(path: Path) -> bool:
@@ -188,7 +202,7 @@ def has_seal(path: Path) -> bool:
     if not signatures.is_sealing():
         return True
     try:
-        return unseal_signed(orjson.loads(read_bytes(seal_of(path)))) == {"sha256": sha256_of(path)}
+        return read_sealed(seal_of(path), signed=True) == {"sha256": sha256_of(path)}
     except (OSError, ValueError):
         return False
 
@@ -258,11 +272,6 @@ def signed(manifest: Manifest, digest: Callable[[FileEntry], str]) -> Manifest:
 def signed_bytes(manifest: Manifest) -> bytes:
     """The bytes that a signature is of: canonical JSON of everything but the signature."""
     return _canonical(manifest.model_copy(update={"signature": None}).model_dump(mode="json"))
-
-
-def sha256_if_signing(path: Path) -> str | None:
-    """SHA-256 hex digest of a local file where this process signs."""
-    return sha256_of(path) if signatures.is_signing() else None
 
 
 def write_durably(path: Path, data: bytes) -> None:

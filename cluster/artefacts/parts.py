@@ -24,11 +24,10 @@ from cluster.artefacts.manifest import (
     InputEntry,
     Manifest,
     read_manifest,
-    seal_signed,
-    unseal_signed,
-    write_durably,
+    read_sealed,
+    write_sealed,
 )
-from cluster.artefacts.reading import for_files, read_bytes
+from cluster.artefacts.reading import for_files
 from cluster.artefacts.signatures import is_sealing, require_key
 from cluster.artefacts.storage import (
     Damage,
@@ -47,23 +46,13 @@ SHOWN_CHANGES = 5
 """Different settings that a refusal names."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArtefactPart:
-    """One part of an artefact."""
-
-    name: str
-    """Unique in the artefact, and safe in file names."""
-    identity: str
-    """Hash of everything that determines the part's files: input bytes, settings. No paths."""
-
-
 class PartRecord(BaseModel):
     """The durable note that a part is finished. Subclasses add fields, and implement both properties."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     identity: str
-    """Identity of the part as it was made."""
+    """Hash of everything that determined the part's files: input bytes, settings; no paths."""
 
     @property
     def part_name(self) -> str:
@@ -118,13 +107,17 @@ class PartRecords(Generic[Record]):
         """Note durably that the files of a part lie finished in `artefact`."""
         path = self.path(artefact, record.part_name)
         path.parent.mkdir(exist_ok=True)
-        write_durably(path, orjson.dumps(seal_signed(record.model_dump(mode="json"))))
+        write_sealed(path, record.model_dump(mode="json"), signed=True)
 
-    def finished(self, artefact: Path, parts: Iterable[ArtefactPart]) -> dict[str, Record]:
-        """Slim records, by part name, of the parts whose files have the recorded hashes."""
+    def finished(self, artefact: Path, parts: Mapping[str, str]) -> dict[str, Record]:
+        """Slim records, by part name, of the parts whose files have the recorded hashes.
 
-        def verified(part: ArtefactPart) -> Record | None:
-            record = self.made(artefact, part)
+        Args:
+            parts: identities by part name.
+        """
+
+        def verified(part: tuple[str, str]) -> Record | None:
+            record = self.made(artefact, *part)
             try:
                 if record is not None and all(
                     not difference(entry.under(artefact), entry) and (entry.sha256 or not is_sealing())
@@ -135,12 +128,14 @@ class PartRecords(Generic[Record]):
                 pass
             return None
 
-        return {record.part_name: record for record in for_files(verified, [*parts]) if record is not None}
+        return {
+            record.part_name: record for record in for_files(verified, [*parts.items()]) if record is not None
+        }
 
-    def made(self, artefact: Path, part: ArtefactPart) -> Record | None:
+    def made(self, artefact: Path, part_name: str, identity: str) -> Record | None:
         """The record of a part, whatever became of its files since; None if the part was not made in `artefact`."""
-        record = self.read(artefact, part.name)
-        return record if record is not None and record.identity == part.identity else None
+        record = self.read(artefact, part_name)
+        return record if record is not None and record.identity == identity else None
 
     def find_damage(self, artefact: Path, part_names: Iterable[str]) -> list[Damage]:
         """The records that are missing or damaged; none where the artefact never had records."""
@@ -165,7 +160,7 @@ class PartRecords(Generic[Record]):
         for leftover in (*artefact.glob(TEMPORARY), *(artefact / self.directory_name).glob(TEMPORARY)):
             leftover.unlink(missing_ok=True)
 
-    def adopt(self, source: Path, target: Path, parts: Iterable[ArtefactPart]) -> int:
+    def adopt(self, source: Path, target: Path, parts: Mapping[str, str]) -> int:
         """Link into `target` the parts that were made in `source` with the same identity, under whatever name.
 
         Parts that have a record in `target` already are left alone. No hash is checked here: `finished` does that.
@@ -176,11 +171,11 @@ class PartRecords(Generic[Record]):
         by_identity = {record.identity: record for record in self.read_all(source)}
         self.open(target)
         num_adopted = 0
-        for part in parts:
-            old = self.made(source, part) or by_identity.get(part.identity)
-            if old is None or self.made(target, part):
+        for name, identity in parts.items():
+            old = self.made(source, name, identity) or by_identity.get(identity)
+            if old is None or self.made(target, name, identity):
                 continue
-            new = old if old.part_name == part.name else old.renamed(part.name)
+            new = old if old.part_name == name else old.renamed(name)
             if new is not None and _link_files(source, old, target, new):
                 self.write(target, new)
                 num_adopted += 1
@@ -188,7 +183,7 @@ class PartRecords(Generic[Record]):
 
     def _read(self, path: str | Path, *, anyone: bool) -> Record | None:
         try:
-            return self.model.model_validate(unseal_signed(orjson.loads(read_bytes(path)), anyone=anyone))
+            return self.model.model_validate(read_sealed(path, signed=not anyone))
         except (OSError, ValueError):
             return None
 
@@ -223,7 +218,8 @@ class PartedArtefact(Generic[Record]):
     config: Mapping[str, Any]
     """Settings that determine the content besides the inputs; no paths."""
     inputs: Sequence[InputEntry]
-    parts: Sequence[ArtefactPart]
+    parts: Mapping[str, str]
+    """Identities of the parts by name, which is unique, and safe in file names."""
     records: PartRecords[Record]
     records_are_content: bool = True
     """Whether the records say something that the files do not, so that a part with a lost record is made again."""
@@ -250,7 +246,7 @@ class PartedArtefact(Generic[Record]):
             manifest = read_manifest(self.directory)
         except CorruptArtefactError as error:
             is_there = self.directory.is_dir() and not self.staging.exists()
-            if is_there and any(self.records.made(self.directory, part) for part in self.parts):
+            if is_there and any(self.records.made(self.directory, *part) for part in self.parts.items()):
                 return Condition(lost_manifest=Damage(MANIFEST_NAME, error.problem))
             if replace or not is_committed(self.directory):
                 return Condition()
@@ -262,7 +258,7 @@ class PartedArtefact(Generic[Record]):
         if manifest.stats.get("build_key") == self.key:
             damages = find_damage(self.directory, manifest)
             if self.records_are_content:
-                damages += self.records.find_damage(self.directory, [part.name for part in self.parts])
+                damages += self.records.find_damage(self.directory, self.parts)
             return Condition(manifest, same=True, damages=tuple(damages))
         if not replace:
             raise ConfigError(

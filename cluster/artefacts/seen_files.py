@@ -11,11 +11,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import orjson
-
 from cluster.artefacts.errors import StorageError
-from cluster.artefacts.manifest import seal_signed, unseal_signed, write_durably
-from cluster.artefacts.reading import read_bytes
+from cluster.artefacts.manifest import read_sealed, write_sealed
 
 SETTLED_NS = 2_000_000_000
 """Coarsest resolution of file times: a file that was changed just now may change again with the same times."""
@@ -35,14 +32,14 @@ class SeenFiles:
             is_private: whether it lies where only this user can write, and need not be signed.
         """
         try:
-            return cls(unseal_signed(orjson.loads(read_bytes(path)), anyone=is_private)["files"])
+            return cls(read_sealed(path, signed=not is_private)["files"])
         except (OSError, StorageError, ValueError, KeyError):
             return cls()
 
     def write(self, path: Path) -> None:
         """Write the cache to a file. Failing to write it only costs time at the next start."""
         with suppress(OSError):
-            write_durably(path, orjson.dumps(seal_signed({"files": self._known})))
+            write_sealed(path, {"files": self._known}, signed=True)
 
     def has(self, path: Path, digest: str) -> bool:
         """Whether the file had this hash and did not change since."""

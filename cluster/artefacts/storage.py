@@ -286,8 +286,7 @@ def hash_tree(directory: Path) -> list[FileEntry]:
     for path in sorted(directory.rglob("*")):
         relative = path.relative_to(directory).as_posix()
         if path.is_file() and relative != MANIFEST_NAME:
-            digest, size_bytes = hash_file(path)
-            entries.append(FileEntry(path=relative, size_bytes=size_bytes, xxh3_128=digest))
+            entries.append(FileEntry.of(path, relative))
     return entries
 
 

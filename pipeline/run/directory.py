@@ -45,7 +45,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from cluster.artefacts.credentials import message_without_credentials, without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError, StorageError
-from cluster.artefacts.manifest import created_by, seal, unseal, write_durably
+from cluster.artefacts.manifest import created_by, read_sealed, write_durably, write_sealed
 from cluster.artefacts.owner import LOCK_NAME, exclusive
 from cluster.artefacts.reading import inside, read_bytes
 from cluster.artefacts.storage import contents_of, storage_errors
@@ -147,7 +147,7 @@ class RunDirectory:
             CorruptArtefactError: the file is damaged.
         """
         with contents_of(self.info_file):
-            return RunInfo.model_validate(unseal(orjson.loads(read_bytes(self.info_file))))
+            return RunInfo.model_validate(read_sealed(self.info_file))
 
     def settings(self, name: str = CONFIG_FILE) -> dict[str, Any]:
         """A stored configuration as plain data, whichever version of cloze wrote it.
@@ -198,11 +198,10 @@ class RunDirectory:
         Raises:
             StorageError: the file system refuses.
         """
-        contents = orjson.dumps(seal(info.model_dump(mode="json")), option=orjson.OPT_INDENT_2)
         with storage_errors(self.path):
             self.checkpoints.mkdir(parents=True)
             write_durably(self.config_file, _sealed(to_plain(config)))
-            write_durably(self.info_file, contents)
+            write_sealed(self.info_file, info.model_dump(mode="json"))
 
     def reconfigure(self, config: Config) -> None:
         """Make `config` the configuration of the resumptions to come; the one before is kept beside it.
@@ -230,13 +229,11 @@ class RunDirectory:
         """
         before = self.info
         update = {"run_id": run_id, "tracking_uri": tracking_uri, "experiment_id": experiment_id}
-        after = before.model_copy(update=update)
-        contents = orjson.dumps(seal(after.model_dump(mode="json")), option=orjson.OPT_INDENT_2)
         self.record_event(
             Event.RETRACKED, run_id=run_id, tracking_uri=tracking_uri, before=before.model_dump(mode="json")
         )
         with self.refusals():
-            write_durably(self.info_file, contents)
+            write_sealed(self.info_file, before.model_copy(update=update).model_dump(mode="json"))
 
     def record_event(self, event: Event, **details: Any) -> None:
         """Append to the run's history, which is for operators.

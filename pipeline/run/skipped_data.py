@@ -7,12 +7,10 @@ the same data.
 
 from __future__ import annotations
 
-import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cluster.artefacts.errors import CorruptArtefactError
-from cluster.artefacts.manifest import seal, unseal, write_durably
-from cluster.artefacts.reading import read_bytes
+from cluster.artefacts.manifest import read_sealed, write_sealed
 from pipeline.run.directory import RunDirectory
 
 
@@ -65,9 +63,8 @@ class SkipLedger:
             StorageError: the file system refuses.
         """
         entries = (*self.entries, entry)
-        contents = seal({"skipped": [one.model_dump(mode="json") for one in entries]})
         with self._run.refusals():
-            write_durably(self._run.skipped, orjson.dumps(contents, option=orjson.OPT_INDENT_2))
+            write_sealed(self._run.skipped, {"skipped": [one.model_dump(mode="json") for one in entries]})
         self.entries = entries
 
     def note(self, entry: SkippedStep) -> None:
@@ -79,8 +76,7 @@ class SkipLedger:
         if not path.exists():
             return ()
         try:
-            contents = unseal(orjson.loads(read_bytes(path)))
-            return tuple(SkippedStep.model_validate(one) for one in contents["skipped"])
+            return tuple(SkippedStep.model_validate(one) for one in read_sealed(path)["skipped"])
         except (ValueError, KeyError, TypeError, ValidationError) as error:
             raise CorruptArtefactError(
                 f"{path} cannot be read: {error}",

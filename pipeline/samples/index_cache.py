@@ -23,12 +23,10 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import orjson
 
 from cluster.artefacts.errors import ClozeError, ConfigError
-from cluster.artefacts.manifest import hash_json, seal_signed, unseal_signed, write_durably
+from cluster.artefacts.manifest import hash_json, read_sealed, write_sealed
 from cluster.artefacts.owner import lock
-from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import commit, is_committed, open_artefact, staging_directory
 from pipeline.samples import digest_of
 from pipeline.samples.formats import rows_from_arrays
@@ -134,7 +132,7 @@ class DatasetCache:
             ConfigError: the dataset gives no samples, as `make` says now or said before.
         """
         try:
-            contents = unseal_signed(orjson.loads(read_bytes(self._path / _PARTS)))
+            contents = read_sealed(self._path / _PARTS, signed=True)
         except (OSError, ClozeError, ValueError):
             contents = {}
         if contents.get("index") == self._key:
@@ -210,7 +208,7 @@ class DatasetCache:
     def _write_summary(self, **contents: Any) -> None:
         def write() -> None:
             self._path.mkdir(parents=True, exist_ok=True)
-            write_durably(self._path / _PARTS, orjson.dumps(seal_signed({"index": self._key, **contents})))
+            write_sealed(self._path / _PARTS, {"index": self._key, **contents}, signed=True)
 
         self._owner.attempt(write)
 

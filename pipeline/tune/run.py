@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cluster.artefacts.errors import ClozeError, StorageError
 from cluster.artefacts.manifest import write_durably
-from cluster.artefacts.parts import ArtefactPart, Condition, PartedArtefact
+from cluster.artefacts.parts import Condition, PartedArtefact
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
 from cluster.publication import push
@@ -76,7 +76,7 @@ def finetune(
         trials.key,
         trials.settings,
         trials.inputs,
-        [ArtefactPart(trial.name, trials.identity(trial)) for trial in trials.all],
+        {trial.name: trials.identity(trial) for trial in trials.all},
         TRIAL_RECORDS,
         records_are_content=False,
         place_setting="name",

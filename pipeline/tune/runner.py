@@ -17,8 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from cluster.artefacts.errors import PreemptedError
-from cluster.artefacts.manifest import seal_signed, unseal_signed, write_durably
-from cluster.artefacts.reading import read_bytes
+from cluster.artefacts.manifest import read_sealed, write_durably, write_sealed
 from cluster.artefacts.storage import storage_errors
 from cluster.stopping import StopFile, stop_on_sigterm
 from models.peft.apply import trained_share
@@ -331,7 +330,7 @@ class _Begun:
         """The note of an earlier attempt at the same training; a new one where there is none."""
         path = workspace / IN_PROGRESS / f"{trial.name}.json"
         try:
-            note = cls(**unseal_signed(orjson.loads(read_bytes(path))))
+            note = cls(**read_sealed(path, signed=True))
         except (OSError, ValueError, TypeError):
             return cls(identity)
         if note.identity != identity:
@@ -346,4 +345,4 @@ class _Begun:
         with storage_errors(path):
             path.parent.mkdir(exist_ok=True)
             note = dataclasses.replace(self, started_at=time.time())
-            write_durably(path, orjson.dumps(seal_signed(dataclasses.asdict(note))))
+            write_sealed(path, dataclasses.asdict(note), signed=True)

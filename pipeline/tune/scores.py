@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from cluster.artefacts.errors import ReferenceNotFoundError
-from cluster.artefacts.manifest import FileEntry, Manifest, hash_file, sha256_if_signing, write_durably
+from cluster.artefacts.manifest import FileEntry, Manifest, write_durably
 from cluster.artefacts.parts import PartRecord, PartRecords
 from cluster.artefacts.storage import contents_of, open_artefact
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
@@ -174,12 +174,7 @@ def write_scores(
 
 def file_entries(directory: Path, names: Iterable[str], rows: int | None = None) -> tuple[FileEntry, ...]:
     """Entries of files of a directory, each with its hash and as many `rows`."""
-    entries = []
-    for name in names:
-        digest, size_bytes = hash_file(directory / name)
-        sha256 = sha256_if_signing(directory / name)
-        entries.append(FileEntry(name, size_bytes, digest, rows=rows, sha256=sha256))
-    return tuple(entries)
+    return tuple(FileEntry.of(directory / name, name, rows=rows) for name in names)
 
 
 def same_prediction(lines: bytes) -> str | None:

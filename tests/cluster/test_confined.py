@@ -17,7 +17,6 @@ from cluster.artefacts.manifest import (
     read_manifest,
     seal,
 )
-from cluster.artefacts.parts import ArtefactPart
 from cluster.artefacts.reading import confined_name, inside
 from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.artefacts.storage import Damage, find_damage, open_artefact, quarantine
@@ -144,7 +143,7 @@ def test_records_of_shards_adopt_nothing_from_elsewhere(artefact: Path, tmp_path
         }
         SHARD_RECORDS.path(artefact, f"{number}").write_bytes(orjson.dumps(seal(record)))
     assert [record.entry.path for record in SHARD_RECORDS.read_all(artefact)] == ["sub/link"]
-    shards = [ArtefactPart(f"shard-{number}", f"shard {number}") for number in range(3)]
+    shards = {f"shard-{number}": f"shard {number}" for number in range(3)}
     assert SHARD_RECORDS.adopt(artefact, tmp_path / "new", shards) == 0
     assert not [path for path in (tmp_path / "new").rglob("shard-*") if path.is_file()]
 

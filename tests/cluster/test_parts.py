@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError
-from cluster.artefacts.manifest import FileEntry, InputEntry, Manifest, hash_file, hash_json
-from cluster.artefacts.parts import ArtefactPart, PartedArtefact, PartRecord, PartRecords
+from cluster.artefacts.manifest import FileEntry, InputEntry, Manifest, hash_json
+from cluster.artefacts.parts import PartedArtefact, PartRecord, PartRecords
 
 
 class PairRecord(PartRecord):
@@ -39,7 +39,6 @@ def build(
     kind: str = "k",
 ) -> tuple[Manifest, list[str]]:
     """Make an artefact whose parts hold the given texts; also returns the names of the parts that were made."""
-    parts = [ArtefactPart(name, text) for name, text in contents.items()]
     inputs = [InputEntry(kind=kind, uri="u", fingerprint=kind)]
     config = contents if config is None else config
     artefact = PartedArtefact(
@@ -48,7 +47,7 @@ def build(
         hash_json([contents, config, kind]),
         config,
         inputs,
-        parts,
+        contents,
         RECORDS,
         records_are_content=content,
     )
@@ -56,23 +55,22 @@ def build(
     if condition.committed and condition.is_intact:
         return condition.committed, []
     workspace = artefact.prepare(condition)
-    records, made = RECORDS.finished(workspace, parts), []
-    for part in parts:
-        if part.name in records:
+    records, made = RECORDS.finished(workspace, contents), []
+    for name, identity in contents.items():
+        if name in records:
             continue
         entries = []
         for suffix in "ab":
-            path = workspace / f"{part.name}.{suffix}"
-            path.write_text(part.identity + suffix)
-            if part.name == fail_at:
+            path = workspace / f"{name}.{suffix}"
+            path.write_text(identity + suffix)
+            if name == fail_at:
                 raise KeyboardInterrupt
-            digest, size = hash_file(path)
-            entries.append(FileEntry(path=path.name, size_bytes=size, xxh3_128=digest))
-        records[part.name] = PairRecord(identity=part.identity, name=part.name, files=tuple(entries))
-        RECORDS.write(workspace, records[part.name])
-        made.append(part.name)
-    files = [entry for part in parts for entry in records[part.name].files]
-    return artefact.conclude(condition, workspace, files, {"pairs": len(parts)}), made
+            entries.append(FileEntry.of(path, path.name))
+        records[name] = PairRecord(identity=identity, name=name, files=tuple(entries))
+        RECORDS.write(workspace, records[name])
+        made.append(name)
+    files = [entry for name in contents for entry in records[name].files]
+    return artefact.conclude(condition, workspace, files, {"pairs": len(contents)}), made
 
 
 def test_a_killed_run_continues_after_its_finished_parts(tmp_path: Path):

@@ -20,17 +20,14 @@ from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
     has_seal,
-    hash_file,
     hash_json,
     read_manifest,
     seal,
-    sha256_if_signing,
     sha256_of,
     signed_bytes,
     unseal,
     write_seal,
 )
-from cluster.artefacts.parts import ArtefactPart
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.shard_records import SHARD_RECORDS, ShardRecord
 from cluster.artefacts.signatures import KEY_VARIABLE, PUBLIC_SUFFIX, TRUST_VARIABLE, make_keys, sign
@@ -187,17 +184,16 @@ def test_artefact_is_signed_later_by_a_command_unless_it_is_damaged(
     assert isinstance(invoke("sign", artefact).exception, CorruptArtefactError)
 
 
-PART = ArtefactPart("part", "identity")
+PARTS = {"part": "identity"}
 
 
 def write_part(directory: Path) -> list[str]:
     """Finish the part, as this process does; returns the names of the parts that may be continued from."""
     SHARD_RECORDS.open(directory)
     (directory / "part").write_text("text")
-    digest, size_bytes = hash_file(directory / "part")
-    entry = FileEntry("part", size_bytes, digest, sha256=sha256_if_signing(directory / "part"))
-    SHARD_RECORDS.write(directory, ShardRecord(identity=PART.identity, entry=entry, stats={}, rejects=()))
-    return [*SHARD_RECORDS.finished(directory, [PART])]
+    entry = FileEntry.of(directory / "part", "part")
+    SHARD_RECORDS.write(directory, ShardRecord(identity=PARTS["part"], entry=entry, stats={}, rejects=()))
+    return [*SHARD_RECORDS.finished(directory, PARTS)]
 
 
 @pytest.mark.parametrize("asked", [KEY_VARIABLE, TRUST_VARIABLE])
@@ -210,19 +206,19 @@ def test_work_in_progress_of_others_is_made_anew(
     assert write_part(tmp_path / "planted") == ["part"]
     write_seal(tmp_path / "planted/part")
     monkeypatch.setenv(asked, value)
-    assert not SHARD_RECORDS.finished(tmp_path / "planted", [PART])
-    assert not SHARD_RECORDS.adopt(tmp_path / "planted", tmp_path / "adopting", [PART])
+    assert not SHARD_RECORDS.finished(tmp_path / "planted", PARTS)
+    assert not SHARD_RECORDS.adopt(tmp_path / "planted", tmp_path / "adopting", PARTS)
     assert not has_seal(tmp_path / "planted/part")
     if asked == KEY_VARIABLE:
         assert write_part(tmp_path / "own") == ["part"]
-        assert SHARD_RECORDS.adopt(tmp_path / "own", tmp_path / "adopting", [PART])
+        assert SHARD_RECORDS.adopt(tmp_path / "own", tmp_path / "adopting", PARTS)
         write_seal(tmp_path / "own/part")
         assert has_seal(tmp_path / "own/part")
         # A forger can make a file with the same xxh3_128.
         digest = xxhash.xxh3_128_hexdigest(b"text")
         monkeypatch.setattr("cluster.artefacts.storage.hash_file", lambda path: (digest, 4))
         (tmp_path / "own/part").write_text("evil")
-        assert not SHARD_RECORDS.finished(tmp_path / "own", [PART])
+        assert not SHARD_RECORDS.finished(tmp_path / "own", PARTS)
         assert not has_seal(tmp_path / "own/part")
 
 
