@@ -6,8 +6,7 @@ settings          how one network is trained on a task
 files             readers of the published files, for training and for decontamination
 evaluation_sets   the texts that pre-training corpora are decontaminated against
 metrics           from predictions and right answers to a number
-tokenizer         a network's tokenizer, and the special tokens of its sequences
-text_reading      the tokenizer of an export
+tokenizer         a network's tokenizer, the special tokens of its sequences, and the tokenizer of an export
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import Annotated, get_args
 
 from pydantic import Field
 
-from pipeline.tasks.choices import RaceConfig, SwagConfig
 from pipeline.tasks.classification import MnliConfig, SnliConfig, Sst5Config
+from pipeline.tasks.generation import CnnDailymailConfig, TranslationConfig, XsumConfig
 from pipeline.tasks.glue import (
     ColaConfig,
     MrpcConfig,
@@ -30,15 +29,15 @@ from pipeline.tasks.glue import (
     WnliConfig,
 )
 from pipeline.tasks.instructions import InstructionsConfig
-from pipeline.tasks.question_answering import MrqaConfig, Squad2Config, SquadConfig
+from pipeline.tasks.questions import MrqaConfig, RaceConfig, Squad2Config, SquadConfig, SwagConfig
 from pipeline.tasks.rows import (
+    RowsChoicesConfig,
     RowsClassificationConfig,
     RowsGenerationConfig,
     RowsRegressionConfig,
+    RowsSpansConfig,
     RowsTagsConfig,
 )
-from pipeline.tasks.rows_questions import RowsChoicesConfig, RowsSpansConfig
-from pipeline.tasks.summaries import CnnDailymailConfig, XsumConfig
 from pipeline.tasks.superglue import (
     BoolqConfig,
     CbConfig,
@@ -50,7 +49,6 @@ from pipeline.tasks.superglue import (
 )
 from pipeline.tasks.tagging import ConllNerConfig, ConlluPosConfig
 from pipeline.tasks.task import TaskConfig
-from pipeline.tasks.translation import TranslationConfig
 
 TaskChoice = Annotated[
     ColaConfig

@@ -13,7 +13,7 @@ from cluster.artefacts.errors import ConfigError, ConfigProblem, MissingInputErr
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
 from pipeline.config.problems import nearest
 from pipeline.tasks import TASKS
-from pipeline.tasks.question_answering import XQUAD
+from pipeline.tasks.questions import XQUAD
 from pipeline.tasks.task import EvaluationSet
 
 SETS: Mapping[str, EvaluationSet] = MappingProxyType(

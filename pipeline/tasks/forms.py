@@ -16,8 +16,7 @@ from pipeline.tasks.task import TaskConfig, check_positions
 
 if TYPE_CHECKING:
     from models.hf.heads import Head
-    from pipeline.tasks.text_reading import Reading
-    from pipeline.tasks.tokenizer import GenerationFormat, TextTokenizer
+    from pipeline.tasks.tokenizer import GenerationFormat, Reading, TextTokenizer
 
 UNLABELLED = -1
 """The label of an example of a test set."""
@@ -273,7 +272,7 @@ class GenerationTaskConfig(TaskConfig):
         if network.network != "decoder":
             return generation_format(network, tokenizer, self.language, self.written_language)
         bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
-        (prompt,) = tokenizer.ids([self.prompt])
+        prompt = tokenizer.rows([self.prompt])[0].tolist()
         return GenerationFormat(
             SequenceFormat((bos,), (), tuple(prompt)), SequenceFormat((), (), (eos,)), bos
         )
@@ -281,7 +280,7 @@ class GenerationTaskConfig(TaskConfig):
     def reading(self, network: NetworkConfig, tokenizer: TextTokenizer) -> Reading:
         """Sources as `format` has them, and the search."""
         from models.generation.config import GenerationConfig
-        from pipeline.tasks.text_reading import Reading
+        from pipeline.tasks.tokenizer import Reading
 
         layout = self.format(network, tokenizer)
         search = GenerationConfig(

@@ -22,8 +22,7 @@ from pipeline.tasks.task import check_positions
 
 if TYPE_CHECKING:
     from models.hf.heads import Head
-    from pipeline.tasks.text_reading import Reading
-    from pipeline.tasks.tokenizer import TextTokenizer
+    from pipeline.tasks.tokenizer import Reading, TextTokenizer
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -210,8 +209,7 @@ class InstructionsConfig(RowsTaskConfig):
         """A decoder continues the last turn; an encoder-decoder reads all turns. A long conversation is cut to the
         turns just before the response."""
         from models.generation.config import GenerationConfig
-        from pipeline.tasks.text_reading import Reading
-        from pipeline.tasks.tokenizer import SequenceFormat, generation_format
+        from pipeline.tasks.tokenizer import Reading, SequenceFormat, generation_format
 
         is_decoder = network.network == "decoder"
         layout = None if is_decoder else generation_format(network, tokenizer, None)

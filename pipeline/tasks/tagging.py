@@ -9,7 +9,8 @@ UD English EWT has 12,544 training and 2,001 development sentences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -43,24 +44,30 @@ def read_conll(path: Path, word_column: int, tag_column: int) -> Iterator[list[L
     Raises:
         ConfigError: a line has another number of columns than the first, or lacks one of the two.
     """
-    sentence: list[LabelledWord] = []
-    width = 0
-    for name, line in read_lines(path):
-        columns = line.split("\t") if "\t" in line else line.split(" ")
-        columns = [column for column in columns if column.strip()]
-        if not columns or columns[0] == DOCUMENT_START:
-            if sentence:
-                yield sentence
-            sentence = []
-            continue
-        width = width or len(columns)
-        needed = max(1 + word_column, -word_column, 1 + tag_column, -tag_column, 2)
-        if len(columns) != width or len(columns) < needed:
-            expected = f"{width} as before" if width >= needed else f"at least {needed}"
-            raise wrong_line(path, name, f"{len(columns)} columns, {expected} are needed")
-        sentence.append((name, columns[word_column].strip(), columns[tag_column].strip()))
-    if sentence:
-        yield sentence
+
+    def words() -> Iterator[LabelledWord | None]:
+        width = 0
+        for name, line in read_lines(path):
+            columns = line.split("\t") if "\t" in line else line.split(" ")
+            columns = [column for column in columns if column.strip()]
+            if not columns or columns[0] == DOCUMENT_START:
+                yield None
+                continue
+            width = width or len(columns)
+            needed = max(1 + word_column, -word_column, 1 + tag_column, -tag_column, 2)
+            if len(columns) != width or len(columns) < needed:
+                expected = f"{width} as before" if width >= needed else f"at least {needed}"
+                raise wrong_line(path, name, f"{len(columns)} columns, {expected} are needed")
+            yield name, columns[word_column].strip(), columns[tag_column].strip()
+
+    return _sentences(words())
+
+
+def _sentences(words: Iterable[LabelledWord | None]) -> Iterator[list[LabelledWord]]:
+    """Cut words into sentences, at every None."""
+    for is_word, group in groupby(words, key=lambda word: word is not None):
+        if is_word:
+            yield [word for word in group if word is not None]
 
 
 def _read_conll_texts(path: Path) -> Iterator[NamedText]:
@@ -127,22 +134,19 @@ def read_parts_of_speech(path: Path) -> Iterator[list[LabelledWord]]:
     Raises:
         ConfigError: a line does not have ten columns.
     """
-    sentence: list[LabelledWord] = []
-    for name, line in read_lines(path):
-        if not line.strip():
-            if sentence:
-                yield sentence
-            sentence = []
-            continue
-        if line.startswith("#"):
-            continue
-        columns = line.split("\t")
-        if len(columns) != _CONLLU_COLUMNS:
-            raise wrong_line(path, name, f"{len(columns)} columns, {_CONLLU_COLUMNS} are needed")
-        if columns[0].isdigit():
-            sentence.append((name, columns[1], columns[3]))
-    if sentence:
-        yield sentence
+
+    def words() -> Iterator[LabelledWord | None]:
+        for name, line in read_lines(path):
+            if not line.strip():
+                yield None
+            elif not line.startswith("#"):
+                columns = line.split("\t")
+                if len(columns) != _CONLLU_COLUMNS:
+                    raise wrong_line(path, name, f"{len(columns)} columns, {_CONLLU_COLUMNS} are needed")
+                if columns[0].isdigit():
+                    yield name, columns[1], columns[3]
+
+    return _sentences(words())
 
 
 def _read_conllu_texts(path: Path) -> Iterator[NamedText]:

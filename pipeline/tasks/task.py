@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from models.hf.heads import Head
-    from pipeline.tasks.text_reading import Reading
-    from pipeline.tasks.tokenizer import TextTokenizer
+    from pipeline.tasks.tokenizer import Reading, TextTokenizer
 
 ExampleT = TypeVar("ExampleT")
 NamedText = tuple[str, str]
@@ -169,8 +168,7 @@ class TaskConfig(Config):
 
     def reading(self, network: NetworkConfig, tokenizer: TextTokenizer) -> Reading:
         """How texts are read, and written, in this task."""
-        from pipeline.tasks.text_reading import Reading
-        from pipeline.tasks.tokenizer import sequence_format
+        from pipeline.tasks.tokenizer import Reading, sequence_format
 
         return Reading(sequence_format(network, tokenizer))
 

@@ -94,8 +94,7 @@ def export(
 
 def _for_others(source: Source, found: FinetunedNetwork, scores: Path) -> Source:
     """The network with all that others need to read and write texts as it was scored."""
-    from pipeline.tasks.text_reading import with_own_padding, with_template
-    from pipeline.tasks.tokenizer import TextTokenizer
+    from pipeline.tasks.tokenizer import TextTokenizer, with_own_padding, with_template
 
     assert isinstance(source.config, TransformerConfig), "ELMo is not exported"
     tokenizer = TextTokenizer(scores / TOKENIZER_FILE)

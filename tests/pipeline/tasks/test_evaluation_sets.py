@@ -14,8 +14,8 @@ from pipeline.tasks.evaluation_sets import (
     evaluation_texts,
     expand,
 )
+from pipeline.tasks.generation import TranslationConfig
 from pipeline.tasks.rows import RowsTaskConfig
-from pipeline.tasks.translation import TranslationConfig
 from tests.pipeline.tasks.excerpts import write
 
 

@@ -10,10 +10,10 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from pipeline.tasks import TASKS
 from pipeline.tasks.forms import Choices, Example, TaggedSentence
+from pipeline.tasks.generation import TranslationConfig
 from pipeline.tasks.metrics import measure
 from pipeline.tasks.metrics.squad import UNANSWERABLE_METRICS
 from pipeline.tasks.metrics.texts import ROUGE_NAMES
-from pipeline.tasks.translation import TranslationConfig
 from pipeline.tune.summary import LEADERBOARD, glue_average
 
 RANDOM = np.random.Generator(np.random.Philox(key=1))

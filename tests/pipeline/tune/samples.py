@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from models.config import ElmoConfig, TransformerConfig
 from pipeline.tasks.forms import Answer, Choices, Example, Question, TaggedSentence, TextPair
-from pipeline.tasks.question_answering import SquadConfig
+from pipeline.tasks.generation import XsumConfig
+from pipeline.tasks.questions import SquadConfig
 from pipeline.tasks.rows import RowsClassificationConfig, RowsRegressionConfig
-from pipeline.tasks.summaries import XsumConfig
 from pipeline.tasks.superglue import CopaConfig
 from pipeline.tasks.tagging import ConllNerConfig
 from pipeline.tasks.tokenizer import TextTokenizer

@@ -121,7 +121,9 @@ def test_windows_and_answers_are_those_of_transformers(tmp_path: Path):
     tokenizer = TextTokenizer(path)
     sequences = sequence_format(TransformerConfig(num_segments=2), tokenizer)
     questions = real_questions()
-    length = dict(zip(questions, map(len, tokenizer.ids([each.question for each in questions])), strict=True))
+    length = dict(
+        zip(questions, tokenizer.rows([each.question for each in questions]).lengths.tolist(), strict=True)
+    )
     compared = 0
     for num_words, group in by_size(questions, length.__getitem__):
         same = list(group)

@@ -14,10 +14,9 @@ from cluster.artefacts.errors import ConfigError
 from models.language_models import smoothed_loss
 from pipeline.config.loading import validate
 from pipeline.tasks.forms import TextPair
+from pipeline.tasks.generation import TranslationConfig, XsumConfig, read_xsum
 from pipeline.tasks.metrics.texts import rouge, sentence_lines, translation_metrics
-from pipeline.tasks.summaries import XsumConfig, read_xsum
 from pipeline.tasks.tokenizer import TextTokenizer
-from pipeline.tasks.translation import TranslationConfig
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.forms.generation import first_sentences
 from tests.pipeline.tasks.excerpts import objects

@@ -19,7 +19,7 @@ from models.elmo.language_model import ElmoLanguageModel
 from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from pipeline.tasks.metrics.squad import answer_metrics, unanswerable_metrics
 from pipeline.tasks.metrics.texts import rouge
-from pipeline.tasks.question_answering import read_questions
+from pipeline.tasks.questions import read_questions
 from pipeline.tune.scores import Score
 from pipeline.tune.summary import summarise
 from tests.pipeline.tasks.excerpts import both, objects, write

@@ -19,7 +19,7 @@ from pipeline.tasks.metrics.squad import (
     question_scores,
     unanswerable_metrics,
 )
-from pipeline.tasks.question_answering import Squad2Config, read_questions
+from pipeline.tasks.questions import Squad2Config, read_questions
 from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.forms.spans import (
     answer_questions,
