@@ -118,16 +118,15 @@ class SampleReader:
         self._inputs, self._dataset = inputs, dataset
         with contents_of(inputs.stores[0].tokenizer_path):
             self._tokens = TokenTexts(inputs.vocabulary.tokenizer_json)
-        self._pad = inputs.vocabulary["pad"]
 
     def read(
         self, sample: int, origin: SampleOrigin, documents: Mapping[tuple[int, int], Whereabouts]
     ) -> list[InspectedPiece]:
         """The pieces of a sample; its noise does not depend on what else is in its micro-batch."""
-        inputs, special, tokens = self._inputs, self._dataset.special, self._tokens
+        inputs, tokens = self._inputs, self._tokens
         packed = self._dataset.batch([sample])
         batch = inputs.corrupt(packed, Noise.of("train", inputs.config.seed))
-        places = _places(packed, batch, (special.bos, special.eos, self._pad))
+        places = _places(packed, batch, self._dataset.special)
         relation = ""
         if packed.pair_labels is not None and (kind := inputs.config.reading.relation) is not None:
             relation = RELATIONS[kind][int(packed.pair_labels[0])]

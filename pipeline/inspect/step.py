@@ -117,7 +117,7 @@ class RebuiltStep:
 
     def batch(self, micro_batch: int) -> Batch:
         """The arguments of the network, bit for bit as the update's rank had them."""
-        return self._loader.micro_batch(self.data_step, micro_batch).data
+        return self._loader.micro_batch(self.data_step, micro_batch)
 
     def samples(self, micro_batch: int) -> np.ndarray:
         """int64 [micro_batch_size]: the sample indices of a micro-batch."""

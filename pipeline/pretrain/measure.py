@@ -67,7 +67,7 @@ class Measurements:
         made to wait for that."""
         if self.rank.rank == 0 and not self._is_first:
             # Micro-batches may be sorted by length: measure the one in the middle.
-            middle = step.micro_batches[len(step.micro_batches) // 2].data
+            middle = list(step.micro_batches.values())[len(step.micro_batches) // 2]
             length = self.config.sequence_length_at(step.data_step)
             self._flops.count(length, self.config.batch.micro_batch_size, middle.arrays)
         self._is_first = False

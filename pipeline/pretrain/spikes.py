@@ -119,7 +119,8 @@ class SpikeGuard:
 
 def report_skipped_update(log: RunLog, step: Step[HostBatch], loss: float, grad_norm: float) -> None:
     """Record an update that was skipped, with its samples. All ranks call it: they know the same loss and norm."""
-    samples = gathered([sample for batch in step.micro_batches for sample in batch.data.sample_ids.tolist()])
+    own = (batch.sample_ids.tolist() for batch in step.micro_batches.values())
+    samples = gathered([sample for samples in own for sample in samples])
     details = {
         "data_step": step.data_step,
         "why": "the loss" if not math.isfinite(loss) else "the gradient",

@@ -163,23 +163,23 @@ class Trainer:
             for term, weight in self._weights.items()
         }
         totals = self._totals()
-        for batch in step.micro_batches:
+        for number, batch in step.micro_batches.items():
             self._beat("forward")
-            seed_dropout(self.config.seed, step.update, batch.number)
+            seed_dropout(self.config.seed, step.update, number)
             with self.timer.part("forward"):
-                losses, correct = engine(**batch.data.on(engine.device))
+                losses, correct = engine(**batch.on(engine.device))
                 loss = torch.stack([losses[term] * scale for term, scale in scales.items()]).sum()
             with self.timer.part("backward"):
-                engine.backward(loss, last=batch is step.micro_batches[-1])
-            totals.add(losses, correct, batch.data.sources_on(engine.device))
+                engine.backward(loss, last=number == max(step.micro_batches))
+            totals.add(losses, correct, batch.sources_on(engine.device))
         return totals
 
     def _exchange(self, totals: Totals, following: Step[HostBatch] | None) -> Exchange:
         """Exchange this step's losses, the next batch's predictions and rank 0's numbers, in one all-reduce."""
         fence = self.fence
         self._beat("exchange")
-        batches = [] if following is None else following.micro_batches
-        counts = [float(sum(batch.data.counts[term] for batch in batches)) for term in self._weights]
+        batches = [] if following is None else following.micro_batches.values()
+        counts = [float(sum(batch.counts[term] for batch in batches)) for term in self._weights]
         # Other ranks than 0 add nothing but zeros.
         own = [0.0] * 4
         if fence is not None:

@@ -15,9 +15,9 @@ from data_prep.token_store import TokenStore
 from pipeline.samples.formats import PAIR_FORMATS, Format
 from pipeline.samples.index_cache import EpochPrefetch, IndexCache, Summary
 from pipeline.samples.mixture import IndexMaker, Mixture, Part, Sampling, StoreShare, cut_parts
-from pipeline.samples.packed import Packed, Relation, Special, TokenSources, find_sources, number_sources
-from pipeline.samples.rows import ShuffledRows, Slice, slices_of_row
-from pipeline.samples.text import find_documents, find_source_numbers, read_rows, sentence_positions, span_of
+from pipeline.samples.packed import Packed, number_sources
+from pipeline.samples.rows import Relation, ShuffledRows, Slice, slices_of_row
+from pipeline.samples.text import find_documents, read_rows, sentence_positions, span_of, write_sources
 
 _PART_SHIFT = 48
 """A sample's id holds its part of the mixture in the bits above and its row in the bits below."""
@@ -60,7 +60,8 @@ class TokenDataset:
         _require_fit(self.stores, sampling.format, sampling.relation)
         self.shares, self.sampling = list(shares), sampling
         ids, pad = self.stores[0].special_tokens, sampling.pad
-        self.special = Special(bos=ids["bos"], eos=ids["eos"], pad=ids["pad"] if pad is None else pad)
+        self.special = ids["bos"], ids["eos"], ids["pad"] if pad is None else pad
+        """Ids of `<s>`, `</s>` and padding."""
         names = sampling.source_names
         self._source_numbers = (
             None if names is None else [number_sources(store, names) for store in self.stores]
@@ -78,7 +79,7 @@ class TokenDataset:
             "language_temperature": sampling.language_temperature,
             "shared_targets": (sampling.shared_targets and format == "segment_pair") or None,
             "mixture": "tree" if len(shares) > 1 or sampling.by_language else None,
-            "pad": None if self.special.pad == ids["pad"] else self.special.pad,
+            "pad": None if pad == ids["pad"] else pad,
         }
         self.fingerprint = hash_json(
             [
@@ -91,9 +92,10 @@ class TokenDataset:
             for store in self.stores:
                 store.expect_random_reads()
         num_tokens = sum(store.num_tokens for store in self.stores)
-        self._cache = None if cache is None else cache.of(self.fingerprint, num_tokens)
+        self._cache = cache
+        self._key = None if cache is None else cache.key(self.fingerprint, num_tokens)
         self._parts, self._known_languages = (
-            self._summary() if self._cache is None else self._cache.summary(self._summary)
+            self._summary() if cache is None or self._key is None else cache.summary(self._key, self._summary)
         )
         self._num_rows = np.array([one.num_rows for one in self._parts], dtype=np.int64)
         self._mixture = Mixture([one.weight for one in self._parts], sampling.seed)
@@ -120,29 +122,30 @@ class TokenDataset:
         count, length = len(wanted), self.sampling.sequence_length
         input_ids = np.empty((count, length), dtype=np.int64)
         segment_ids = np.zeros((count, length) if self._pairs else (0, 0), dtype=np.uint8)
-        places_of, ids, epochs, labels, langs = [], [], [], [], []
-        begins, sentences, sources = [], [], []
-        special = (self.special.bos, self.special.eos, self.special.pad)
+        sample_ids, epochs = np.empty(count, dtype=np.uint64), np.empty(count, dtype=np.uint64)
+        labels = np.empty(count, dtype=np.int64) if self._pairs else None
+        langs = np.empty(count, dtype=np.int64) if self.sampling.with_langs else None
+        sources = None
+        if self._source_numbers is not None:
+            sources = np.empty((count, length), dtype=np.int16)
+        begins, sentences = [], []
         for part, epoch, places, indices in self._groups(wanted):
             if 2 * int(indices[-1]) >= self._parts[part].num_rows:
                 self._epochs.begin(part, epoch + 1)
             rows, slices, pair_labels = self._epochs.get(part, epoch).look_up(indices)
-            places_of.append(places)
-            ids.append(_sample_ids(part, rows))
-            epochs.append(np.full(len(places), epoch, dtype=np.uint64))
+            sample_ids[places], epochs[places] = _sample_ids(part, rows), epoch
             share = self._parts[part].share
             index = self.stores[share].index
-            begins.append(read_rows(index, slices, places, special, input_ids, segment_ids))
-            if pair_labels is not None:
-                labels.append(pair_labels)
-            if self.sampling.with_langs:
-                langs.append(np.full(len(places), self.languages.index(str(self._parts[part].lang))))
+            begins.append(read_rows(index, slices, places, self.special, input_ids, segment_ids))
+            if labels is not None:
+                labels[places] = pair_labels
+            if langs is not None:
+                langs[places] = self.languages.index(str(self._parts[part].lang))
             if self.sampling.with_sentence_starts:
                 text = find_documents(index, slices.documents)
                 sentences.append(sentence_positions(text, slices, places, length))
             if self._source_numbers is not None:
-                numbers = find_source_numbers(index, slices.documents, self._source_numbers[share])
-                sources.append(TokenSources(*find_sources(slices, places, length, numbers)))
+                write_sources(index, slices, places, self._source_numbers[share], sources)
         if self.sampling.attention == "full":
             boundaries = np.arange(count + 1, dtype=np.int32) * np.int32(length)
         elif len(begins) == 1:
@@ -154,23 +157,23 @@ class TokenDataset:
         return Packed(
             input_ids,
             boundaries,
-            sample_ids=_joined(ids, places_of, np.uint64),
-            epochs=_joined(epochs, places_of, np.uint64),
+            sample_ids,
+            epochs,
             sentence_starts=_merged(sentences) if self.sampling.with_sentence_starts else None,
             segment_ids=segment_ids if self._pairs else None,
-            pair_labels=_joined(labels, places_of, np.int64) if self._pairs else None,
-            langs=_joined(langs, places_of, np.int64) if self.sampling.with_langs else None,
-            sources=None if self._source_numbers is None else TokenSources.merge(sources),
+            pair_labels=labels,
+            langs=langs,
+            sources=sources,
         )
 
     def identify(self, samples: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`Packed.sample_ids` and `Packed.epochs` of the samples with the given numbers, without their texts."""
-        places_of, ids, epochs = [], [], []
-        for part, epoch, places, indices in self._groups(np.asarray(samples, dtype=np.int64)):
-            places_of.append(places)
-            ids.append(_sample_ids(part, self._epochs.get(part, epoch).look_up(indices).numbers))
-            epochs.append(np.full(len(places), epoch, dtype=np.uint64))
-        return _joined(ids, places_of, np.uint64), _joined(epochs, places_of, np.uint64)
+        wanted = np.asarray(samples, dtype=np.int64)
+        sample_ids, epochs = np.empty(len(wanted), dtype=np.uint64), np.empty(len(wanted), dtype=np.uint64)
+        for part, epoch, places, indices in self._groups(wanted):
+            rows = self._epochs.get(part, epoch).look_up(indices).numbers
+            sample_ids[places], epochs[places] = _sample_ids(part, rows), epoch
+        return sample_ids, epochs
 
     def prepare(self, sample: int) -> None:
         """Begin to make, in threads, the indices of the epochs that `sample` and the next ones lie in."""
@@ -241,9 +244,9 @@ class TokenDataset:
         return cut_parts(self.shares, self.sampling)
 
     def _index(self, number: int, epoch: int) -> ShuffledRows:
-        if self._cache is None:
+        if self._cache is None or self._key is None:
             return self._cut[number][1](epoch)
-        return self._cache.epoch(number, epoch, lambda: self._cut[number][1](epoch))
+        return self._cache.epoch(self._key, number, epoch, lambda: self._cut[number][1](epoch))
 
 
 def _sample_ids(part: int, rows: np.ndarray) -> np.ndarray:
@@ -253,16 +256,6 @@ def _sample_ids(part: int, rows: np.ndarray) -> np.ndarray:
 
 def _languages(shares: Sequence[StoreShare]) -> list[str]:
     return sorted({code for each in shares for code in each.languages()})
-
-
-def _joined(values: list[np.ndarray], places: list[np.ndarray], dtype: type[np.integer]) -> np.ndarray:
-    """The values of several groups of rows, each at its places in the batch."""
-    if len(values) == 1:
-        return values[0]
-    found = np.empty(sum(map(len, places)), dtype=dtype)
-    for one, own in zip(values, places, strict=True):
-        found[own] = one
-    return found
 
 
 def _merged(positions: list[np.ndarray]) -> np.ndarray:

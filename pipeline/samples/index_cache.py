@@ -24,7 +24,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from cluster.artefacts.errors import ClozeError, ConfigError
+from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.manifest import hash_json, read_sealed, write_sealed
 from cluster.artefacts.owner import lock
 from cluster.artefacts.storage import commit, is_committed, open_artefact, staging_directory
@@ -82,92 +82,60 @@ class IndexCache:
         self._failed = False
         self._used: set[str] = set()
 
-    def of(self, fingerprint: str, num_tokens: int) -> DatasetCache | None:
-        """The cache of a dataset, or None for stores too small to cache.
-
-        Args:
-            num_tokens: tokens of its stores.
-        """
+    def key(self, fingerprint: str, num_tokens: int) -> str | None:
+        """The key of a dataset with this fingerprint, or None for stores with too few tokens to cache."""
         if num_tokens < self._from_tokens:
             return None
         key = hash_json([fingerprint, _code_version()])
         self._used.add(key[:16])
-        return DatasetCache(self, self.directory / key[:16], key)
+        return key
 
     def evict_unused(self) -> None:
-        """Delete the indices of datasets that were not asked for until now, if this process writes."""
+        """Delete the indices of datasets whose keys were not asked for until now, if this process writes."""
         if self.writes and self.directory.is_dir():
             for path in self.directory.iterdir():
                 if path.name not in self._used:
                     shutil.rmtree(path, ignore_errors=True)
 
-    def attempt(self, work: Callable[[], None]) -> None:
-        """Write something, if this process writes; report its error, if it is the first."""
-        if not self.writes:
-            return
+    def summary(self, key: str, make: Callable[[], Summary]) -> Summary:
+        """The cached summary of a dataset, or the one that `make` gives, which is then cached."""
+        path = self.directory / key[:16] / _PARTS
         try:
-            work()
-        except (ClozeError, OSError) as error:
-            if not self._failed:
-                self.report("index-not-cached", error)
-            self._failed = True
-
-    def report(self, event: str, error: Exception) -> None:
-        """Report an event; never fails."""
-        # On a file system that refuses the cache, the event may not be written either.
-        with suppress(ClozeError, OSError):
-            self._report(event, message=str(error)[:2000])
-
-
-class DatasetCache:
-    """The cached indices of one dataset."""
-
-    def __init__(self, owner: IndexCache, path: Path, key: str) -> None:
-        self._owner, self._path, self._key = owner, path, key
-
-    def summary(self, make: Callable[[], Summary]) -> Summary:
-        """The cached summary of the dataset, or the one that `make` gives, which is then cached.
-
-        Raises:
-            ConfigError: the dataset gives no samples, as `make` says now or said before.
-        """
-        try:
-            contents = read_sealed(self._path / _PARTS, signed=True)
+            contents = read_sealed(path, signed=True)
         except (OSError, ClozeError, ValueError):
             contents = {}
-        if contents.get("index") == self._key:
-            if refusal := contents["refusal"]:
-                raise ConfigError(refusal["problem"], next_step=refusal["next_step"])
+        if contents.get("index") == key:
             return Summary([Part(**one) for one in contents["parts"]], contents["languages"])
-        try:
-            found = make()
-        except ConfigError as error:
-            self._write_summary(refusal={"problem": error.problem, "next_step": error.next_step})
-            raise
-        self._write_summary(
-            parts=[asdict(one) for one in found.parts], languages=found.languages, refusal=None
-        )
+        found = make()
+
+        def write() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            parts = [asdict(one) for one in found.parts]
+            contents = {"index": key, "parts": parts, "languages": found.languages}
+            write_sealed(path, contents, signed=True)
+
+        self._attempt(write)
         return found
 
-    def epoch(self, number: int, epoch: int, make: Callable[[], ShuffledRows]) -> ShuffledRows:
+    def epoch(self, key: str, number: int, epoch: int, make: Callable[[], ShuffledRows]) -> ShuffledRows:
         """The index of an epoch of part `number`, memory-mapped; in memory where it cannot be written."""
-        directory = self._path / f"part-{number}-epoch-{epoch}"
-        identity = {"index": self._key, "part": number, "epoch": epoch}
+        directory = self.directory / key[:16] / f"part-{number}-epoch-{epoch}"
+        identity = {"index": key, "part": number, "epoch": epoch}
         if (found := self._open(directory, identity)) is not None:
             return found
-        if not self._owner.writes:
+        if not self.writes:
             return make()
         with ExitStack() as stack:
             # On a file system without locks, each process makes its own.
             with suppress(OSError):
-                self._path.mkdir(parents=True, exist_ok=True)
-                making = stack.enter_context((self._path / f".{directory.name}.lock").open("a"))
+                directory.parent.mkdir(parents=True, exist_ok=True)
+                making = stack.enter_context((directory.parent / f".{directory.name}.lock").open("a"))
                 lock(making.fileno())
             # Another rank may have made it meanwhile.
             if (found := self._open(directory, identity)) is not None:
                 return found
             index = make()
-            self._owner.attempt(lambda: self._write(index, directory, identity))
+            self._attempt(lambda: _write(index, directory, identity))
         return self._open(directory, identity) or index
 
     def _open(self, directory: Path, identity: Mapping[str, Any]) -> ShuffledRows | None:
@@ -181,36 +149,46 @@ class DatasetCache:
             arrays = {path.stem: _map_array(path) for path in directory.glob("*.npy")}
             return ShuffledRows(rows_from_arrays(arrays), arrays[_ORDER])
         except (ClozeError, OSError, ValueError) as error:
-            self._owner.report("index-damaged", error)
-            if self._owner.writes:
+            self._notify("index-damaged", error)
+            if self.writes:
                 shutil.rmtree(directory, ignore_errors=True)
             return None
 
-    def _write(self, index: ShuffledRows, directory: Path, identity: Mapping[str, Any]) -> None:
-        arrays = {**index.rows.arrays(), _ORDER: index.order}
-        staging = staging_directory(directory, self._key)
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
+    def _attempt(self, write: Callable[[], None]) -> None:
+        """Write something, if this process writes; report its error, if it is the first."""
+        if not self.writes:
+            return
         try:
-            if shutil.disk_usage(staging).free < 2 * sum(each.nbytes for each in arrays.values()):
-                raise OSError(errno.ENOSPC, "Less would be free than it takes", str(directory))
-            for name, array in arrays.items():
-                np.save(staging / f"{name}.npy", array)
-            commit(staging, directory, KIND, config=identity)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-        # The epoch before may be wanted once more, by a run that is rolled back to a checkpoint of it.
-        for path in self._path.glob(f"*part-{identity['part']}-epoch-*"):
-            other = int(path.name.partition("epoch-")[2].partition(".")[0])
-            if abs(other - identity["epoch"]) > 1 and path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
+            write()
+        except (ClozeError, OSError) as error:
+            if not self._failed:
+                self._notify("index-not-cached", error)
+            self._failed = True
 
-    def _write_summary(self, **contents: Any) -> None:
-        def write() -> None:
-            self._path.mkdir(parents=True, exist_ok=True)
-            write_sealed(self._path / _PARTS, {"index": self._key, **contents}, signed=True)
+    def _notify(self, event: str, error: Exception) -> None:
+        # On a file system that refuses the cache, the event may not be written either.
+        with suppress(ClozeError, OSError):
+            self._report(event, message=str(error)[:2000])
 
-        self._owner.attempt(write)
+
+def _write(index: ShuffledRows, directory: Path, identity: Mapping[str, Any]) -> None:
+    arrays = {**index.rows.arrays(), _ORDER: index.order}
+    staging = staging_directory(directory, identity["index"])
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    try:
+        if shutil.disk_usage(staging).free < 2 * sum(each.nbytes for each in arrays.values()):
+            raise OSError(errno.ENOSPC, "Less would be free than it takes", str(directory))
+        for name, array in arrays.items():
+            np.save(staging / f"{name}.npy", array)
+        commit(staging, directory, KIND, config=identity)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    # The epoch before may be wanted once more, by a run that is rolled back to a checkpoint of it.
+    for path in directory.parent.glob(f"*part-{identity['part']}-epoch-*"):
+        other = int(path.name.partition("epoch-")[2].partition(".")[0])
+        if abs(other - identity["epoch"]) > 1 and path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @cache
@@ -240,41 +218,33 @@ class EpochPrefetch(Generic[IndexT]):
     def get(self, part: int, epoch: int) -> IndexT:
         """An epoch of a part; waits while it is being made, and raises the error of making it."""
         latest = self._latest
-        if latest is not None and latest[0] == (part, epoch):
-            return latest[1]
-        result, is_new = self._claim(part, epoch)
-        if is_new:
-            self._fill(result, part, epoch)
-        index = result.result()
-        self._latest = (part, epoch), index
-        return index
+        if latest is None or latest[0] != (part, epoch):
+            latest = self._latest = (part, epoch), self.begin(part, epoch).result()
+        return latest[1]
 
-    def begin(self, part: int, epoch: int) -> None:
-        """Make an epoch in a thread of its own, unless that was begun before. After an error, `get` tries again."""
-        result, is_new = self._claim(part, epoch)
-        if is_new:
-            name = f"epoch-{epoch}-of-{part}"
-            threading.Thread(target=self._fill, args=(result, part, epoch), name=name, daemon=True).start()
-
-    def _claim(self, part: int, epoch: int) -> tuple[Future[IndexT], bool]:
-        """The epoch, perhaps still to be made, and whether the caller has to see to that."""
+    def begin(self, part: int, epoch: int) -> Future[IndexT]:
+        """Make an epoch in a thread of its own, unless it was begun before; after an error, again."""
+        key = part, epoch
         with self._lock:
-            is_new = (part, epoch) not in self._kept
-            if is_new:
-                self._kept[part, epoch] = Future()
-            self._kept.move_to_end((part, epoch))
-            result = self._kept[part, epoch]
+            if key not in self._kept:
+                self._kept[key] = Future()
+                name = f"epoch-{epoch}-of-{part}"
+                threading.Thread(
+                    target=self._fill, args=(self._kept[key], key), name=name, daemon=True
+                ).start()
+            self._kept.move_to_end(key)
+            result = self._kept[key]
             while len(self._kept) > self._num_kept:
                 self._kept.popitem(last=False)
-            return result, is_new
+            return result
 
-    def _fill(self, result: Future[IndexT], part: int, epoch: int) -> None:
+    def _fill(self, result: Future[IndexT], key: tuple[int, int]) -> None:
         try:
-            result.set_result(self._make(part, epoch))
+            result.set_result(self._make(*key))
         except BaseException as error:
             with self._lock:
-                if self._kept.get((part, epoch)) is result:
-                    del self._kept[part, epoch]
+                if self._kept.get(key) is result:
+                    del self._kept[key]
             result.set_exception(error)
 
 

@@ -11,11 +11,12 @@ first step. The loader's whole state is the index of the next step.
 
 from __future__ import annotations
 
-import queue
-import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
 from typing import Generic, TypeVar
 
@@ -33,21 +34,14 @@ Lengths = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class MicroBatch(Generic[BatchT]):
-    """One micro-batch with its index in the step."""
-
-    number: int
-    data: BatchT
-
-
-@dataclass(frozen=True, slots=True)
 class Step(Generic[BatchT]):
     """The micro-batches that a rank reads for an update."""
 
     update: int
     data_step: int
     """Index of the global batch; differs from the update's index after data was skipped."""
-    micro_batches: list[MicroBatch[BatchT]]
+    micro_batches: dict[int, BatchT]
+    """By index in the step."""
 
 
 def sorted_by_length(dataset: TokenDataset, samples: np.ndarray, lengths: Lengths) -> np.ndarray:
@@ -87,15 +81,15 @@ class StepLoader(Generic[BatchT]):
         first, dataset = self.phase(data_step)
         dataset.prepare(self._plan.samples_between(first, data_step))
 
-    def load(self, data_step: int) -> list[MicroBatch[BatchT]]:
-        """This rank's micro-batches of one step."""
+    def load(self, data_step: int) -> dict[int, BatchT]:
+        """This rank's micro-batches of one step, by index."""
         numbers = range(self._rank, self._plan.num_micro_batches(data_step), self._world_size)
-        return [self.micro_batch(data_step, number) for number in numbers]
+        return {number: self.micro_batch(data_step, number) for number in numbers}
 
-    def micro_batch(self, data_step: int, number: int) -> MicroBatch[BatchT]:
+    def micro_batch(self, data_step: int, number: int) -> BatchT:
         """One micro-batch of a step, whichever rank it belongs to."""
         _, dataset = self.phase(data_step)
-        return MicroBatch(number, self._corrupt(dataset.batch(self.samples(data_step, number))))
+        return self._corrupt(dataset.batch(self.samples(data_step, number)))
 
     def samples(self, data_step: int, number: int) -> np.ndarray:
         """int64 [micro_batch_size]: the sample indices of a micro-batch, counted from the start of the phase."""
@@ -120,35 +114,17 @@ class StepLoader(Generic[BatchT]):
         Args:
             data_step_of: the data step that an update reads.
         """
-        ready: queue.Queue[Step[BatchT] | BaseException] = queue.Queue(_PREFETCHED_STEPS)
-        stopped = threading.Event()
-
-        def put(item: Step[BatchT] | BaseException) -> bool:
-            while not stopped.is_set():
-                try:
-                    ready.put(item, timeout=0.1)
-                    return True
-                except queue.Full:
-                    continue
-            return False
-
-        def produce() -> None:
+        updates, coming = iter(range(first, last)), deque[tuple[int, int, Future[dict[int, BatchT]]]]()
+        with ThreadPoolExecutor(1, thread_name_prefix="step-loader") as thread:
             try:
-                for update in range(first, last):
-                    data_step = data_step_of(update)
-                    if not put(Step(update, data_step, self.load(data_step))):
+                while True:
+                    for update in islice(updates, 1 + _PREFETCHED_STEPS - len(coming)):
+                        data_step = data_step_of(update)
+                        coming.append((update, data_step, thread.submit(self.load, data_step)))
+                    if not coming:
                         return
-            except BaseException as error:
-                put(error)
-
-        thread = threading.Thread(target=produce, name="step-loader", daemon=True)
-        thread.start()
-        try:
-            for _ in range(first, last):
-                item = ready.get()
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            stopped.set()
-            thread.join()
+                    update, data_step, loaded = coming.popleft()
+                    yield Step(update, data_step, loaded.result())
+            finally:
+                for _, _, loaded in coming:
+                    loaded.cancel()

@@ -13,11 +13,9 @@ import numpy as np
 from cluster.artefacts.errors import ConfigError
 from data_prep.token_store import TokenStore
 from pipeline.samples.formats import FORMATS, Format
-from pipeline.samples.formats.base import FormatInput, RowFormat
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import Relation
-from pipeline.samples.rows import ShuffledRows, index_type
-from pipeline.samples.shuffle import StoreOrder
+from pipeline.samples.rows import FormatInput, Relation, RowFormat, ShuffledRows
+from pipeline.samples.shuffle import StoreOrder, index_type
 
 Split = Literal["train", "held_out"]
 _HALF_BITS = 31

@@ -16,12 +16,16 @@ import numpy as np
 
 from cluster.compiled_loop import compiled_loop
 from pipeline.samples.noise import Noise, fold
-from pipeline.samples.rows import index_type
 
 _SPARE_BITS = 3
 """Slots per draw, as a power of 2: with 8 times as many slots as draws, few draws share one."""
 _DIGIT_BITS = 10
 """The most bits of a digit: with more, the places to write to no longer fit into the processor's caches."""
+
+
+def index_type(count: int) -> type[np.signedinteger]:
+    """The smaller of int32 and int64 that can number `count` items."""
+    return np.int32 if count < 2**31 else np.int64
 
 
 @dataclass(frozen=True, slots=True)

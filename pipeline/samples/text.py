@@ -16,6 +16,7 @@ from data_prep.token_files import (
     TokenArrays,
     TokenIndex,
 )
+from pipeline.samples.packed import NO_SOURCE
 from pipeline.samples.rows import Slices
 
 
@@ -46,22 +47,6 @@ def find_tokens(index: TokenIndex, documents: np.ndarray) -> np.ndarray:
         batch = _batch_of(batches, documents[k])
         place = batches[batch, ID_OFFSETS] + documents[k] - batches[batch, FIRST]
         found[k] = batches[batch, IDS] + index.words[place]
-    return found
-
-
-@compiled_loop
-def find_source_numbers(index: TokenIndex, documents: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """[documents] the index of each document's source.
-
-    Args:
-        numbers: [dictionaries, names] the index of every name in `TokenStore.source_dictionaries`.
-    """
-    batches = index.batches
-    found = np.empty(len(documents), dtype=numbers.dtype)
-    for k in range(len(documents)):
-        batch = _batch_of(batches, documents[k])
-        name = index.words[batches[batch, SOURCES] + documents[k] - batches[batch, FIRST]]
-        found[k] = numbers[batches[batch, NAMES], name]
     return found
 
 
@@ -235,3 +220,27 @@ def sentence_positions(text: TokenArrays, slices: Slices, places: np.ndarray, le
                 count += 1
             column += stop - start + (1 if slices.closed[k] else 0)
     return found[:count]
+
+
+@compiled_loop
+def write_sources(
+    index: TokenIndex, slices: Slices, places: np.ndarray, numbers: np.ndarray, sources: np.ndarray
+) -> None:
+    """Fill in `Packed.sources` of some rows.
+
+    Args:
+        slices, places: as in `write_rows`.
+        numbers: [dictionaries, names] int16 index of every name in `TokenStore.source_dictionaries`.
+        sources: [batch, length] int16, written to.
+    """
+    batches = index.batches
+    for i in range(len(places)):
+        row, column = sources[places[i]], 0
+        for k in range(slices.offsets[i], slices.offsets[i + 1]):
+            document, begin = slices.documents[k], column
+            column += slices.stops[k] - slices.starts[k]
+            column += (1 if slices.opened[k] else 0) + (1 if slices.closed[k] else 0)
+            batch = _batch_of(batches, document)
+            name = index.words[batches[batch, SOURCES] + document - batches[batch, FIRST]]
+            row[begin:column] = numbers[batches[batch, NAMES], name]
+        row[column:] = NO_SOURCE

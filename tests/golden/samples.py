@@ -78,7 +78,7 @@ def _loader(config: PretrainConfig) -> StepLoader[Batch]:
 def _batches(config: PretrainConfig) -> dict[str, Any]:
     loader = _loader(config)
     _, dataset = loader.phase(0)
-    batches = [loader.micro_batch(step, 0).data for step in range(STEPS)]
+    batches = [loader.micro_batch(step, 0) for step in range(STEPS)]
     return {
         "fingerprint": dataset.fingerprint,
         "samples of an epoch": list(dataset.samples_per_epoch),
@@ -88,5 +88,5 @@ def _batches(config: PretrainConfig) -> dict[str, Any]:
 
 
 def _shown(config: PretrainConfig) -> dict[str, list[Any]]:
-    batch = _loader(config).micro_batch(0, 0).data
+    batch = _loader(config).micro_batch(0, 0)
     return {name: array.reshape(-1)[:SHOWN].tolist() for name, array in batch.inputs.items()}

@@ -19,11 +19,10 @@ from data_prep.token_files import TokenArrays
 from data_prep.token_writer import EncodedBatch
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats import PAIR_FORMATS
-from pipeline.samples.formats.base import FormatInput, RowFormat
 from pipeline.samples.index_cache import IndexCache
 from pipeline.samples.mixture import Sampling, StoreShare
-from pipeline.samples.packed import Packed, Relation
-from pipeline.samples.rows import Slice, slices_of_row
+from pipeline.samples.packed import Packed
+from pipeline.samples.rows import FormatInput, Relation, RowFormat, Slice, slices_of_row
 from pipeline.samples.shuffle import StoreOrder
 from pipeline.samples.text import sentence_positions, write_rows
 from tests.conftest import commit_tokens
@@ -180,8 +179,7 @@ def same(ours: Packed, theirs: Packed) -> bool:
     """Whether two micro-batches have the same arrays, to the last bit."""
 
     def flat(packed: Packed) -> list[Any]:
-        fields = [getattr(packed, name) for name in Packed.__slots__ if name != "sources"]
-        return [*fields, *(packed.sources or ())]
+        return [getattr(packed, name) for name in Packed.__slots__]
 
     return all(
         a is b if a is None or b is None else a.dtype == b.dtype and np.array_equal(a, b)

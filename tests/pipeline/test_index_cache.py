@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.artefacts.errors import ConfigError
 from data_prep.token_store import TokenStore
 from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints
 from pipeline.run.directory import RunDirectory
@@ -192,17 +191,6 @@ def test_a_file_system_that_refuses_is_reported_once_and_nothing_else_changes(
         assert same(dataset.batch(samples), make(stores).batch(samples))
     assert reported == ["index-not-cached"]
     assert not list((tmp_path / "index").glob("*/*part-*/"))
-
-
-def test_that_documents_give_no_sample_is_cached_as_well(
-    stores: list[TokenStore], tmp_path: Path, nothing_is_cut
-):
-    with pytest.raises(ConfigError) as first:
-        make(stores, writing(tmp_path / "index"), split="held_out", held_out=1e-9)
-    nothing_is_cut()
-    with pytest.raises(ConfigError) as second:
-        make(stores, IndexCache(tmp_path / "index", from_tokens=0), split="held_out", held_out=1e-9)
-    assert str(second.value) == str(first.value)
 
 
 def test_a_resumed_run_computes_the_same_from_a_cache_that_is_whole_or_damaged(tmp_path: Path):

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from data_prep.token_store import TokenStore
 from pipeline.samples.packed import NO_SOURCE, number_sources
-from pipeline.samples.text import find_documents, find_source_numbers
+from pipeline.samples.rows import empty_slices
+from pipeline.samples.text import find_documents, write_sources
 from tests.data_prep.test_token_store import encoded, write_store
 
 SHARDS = st.lists(st.lists(st.lists(st.integers(0, 70_000), max_size=9), max_size=7), min_size=1, max_size=4)
@@ -30,7 +31,9 @@ def test_the_index_finds_every_document_in_any_order(tmp_path_factory, shards, b
     expected, found = store.arrays().of(documents), find_documents(store.index, documents)
     assert all((ours == theirs).all() for ours, theirs in zip(found[2:], expected[2:], strict=True))
     names = [f"source{number}" for number in (3, 0, 2)]
-    numbers = find_source_numbers(store.index, documents, number_sources(store, names))
+    places, slices = np.arange(len(documents)), empty_slices(np.arange(len(documents) + 1))
+    slices.documents[:], slices.starts[:], slices.stops[:], slices.closed[:] = documents, 0, 0, False
+    numbers = np.empty((len(documents), 1), dtype=np.int16)
+    write_sources(store.index, slices, places, number_sources(store, names), numbers)
     told = [store.source(document) for document in documents]
-    assert numbers.dtype == np.int16
-    assert numbers.tolist() == [names.index(name) if name in names else NO_SOURCE for name in told]
+    assert numbers[:, 0].tolist() == [names.index(name) if name in names else NO_SOURCE for name in told]

@@ -72,7 +72,7 @@ def batches(inputs: Inputs, samples: int) -> Iterator[Batch]:
     noise = Noise.of("train", inputs.config.seed)
     loader = StepLoader(inputs.phases, plan, lambda p: inputs.corrupt(p, noise), rank=0, world_size=1)
     for step in range(1_000_000):
-        yield loader.micro_batch(step, 0).data
+        yield loader.micro_batch(step, 0)
 
 
 def mean_losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ index made once, ahead of time."""
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -52,11 +52,12 @@ def test_samples_of_a_step_are_sorted_by_length_whatever_the_number_of_ranks(sto
         assert (np.diff(lengths(ids, epochs, 16)) >= 0).all()
     whole = loader().load(3)
     for rank in range(3):
-        (own,) = loader(rank, 3).load(3)
-        assert (own.data.sample_ids == whole[rank].data.sample_ids).all()
-        assert (own.data.input_ids == whole[rank].data.input_ids).all()
+        ((number, own),) = loader(rank, 3).load(3).items()
+        assert number == rank
+        assert (own.sample_ids == whole[rank].sample_ids).all()
+        assert (own.input_ids == whole[rank].input_ids).all()
     identified, _ = dataset.identify(loader().samples(3, 1))
-    assert (identified == whole[1].data.sample_ids).all()
+    assert (identified == whole[1].sample_ids).all()
 
 
 def test_an_error_while_loading_is_raised_where_the_batch_is_awaited(store: Path):
@@ -109,17 +110,17 @@ def test_the_next_epoch_is_begun_when_half_of_one_is_read(store: Path, monkeypat
     begun = []
     begin = EpochPrefetch.begin
 
-    def noted(self: EpochPrefetch, part: int, epoch: int) -> None:
+    def noted(self: EpochPrefetch, part: int, epoch: int) -> Future:
         begun.append((part, epoch))
-        begin(self, part, epoch)
+        return begin(self, part, epoch)
 
     monkeypatch.setattr(EpochPrefetch, "begin", noted)
     samples = make_dataset(store)
     count = samples.samples_per_epoch[0]
     samples.batch(range(count // 2))
-    assert begun == []
+    assert begun == [(0, 0)]
     samples.batch(range(count // 2, count // 2 + 2))
-    assert begun == [(0, 1)]
+    assert begun == [(0, 0), (0, 1)]
 
 
 def test_samples_are_the_same_whether_epochs_were_prepared_or_not(store: Path, tmp_path: Path):

@@ -22,9 +22,9 @@ import numpy as np
 
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_files import TokenArrays
-from pipeline.samples.formats.base import FormatInput
 from pipeline.samples.noise import fold, integer
-from pipeline.samples.rows import Rows, Slices, empty_slices, index_type
+from pipeline.samples.rows import FormatInput, Rows, Slices, empty_slices
+from pipeline.samples.shuffle import index_type
 from pipeline.samples.text import sentences_of, stop_at_sentence
 
 DOCUMENT, START, STOP, CLOSED = 0, 1, 2, 3

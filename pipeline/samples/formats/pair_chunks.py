@@ -14,7 +14,7 @@ import numpy as np
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_files import TokenArrays
 from pipeline.samples.noise import fold, integer, uniform
-from pipeline.samples.rows import index_type
+from pipeline.samples.shuffle import index_type
 from pipeline.samples.text import sentences_of
 
 SHORT_SHARE = 0.1

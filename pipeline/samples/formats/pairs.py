@@ -28,8 +28,6 @@ import numpy as np
 from cluster.artefacts.errors import ConfigError
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_files import TokenArrays
-from pipeline.samples.formats.base import FormatInput
-from pipeline.samples.formats.packing import shuffle_groups
 from pipeline.samples.formats.pair_chunks import (
     SPECIAL_TOKENS,
     Chunks,
@@ -38,8 +36,8 @@ from pipeline.samples.formats.pair_chunks import (
     segment_chunks,
     sentence_chunks,
 )
-from pipeline.samples.noise import Noise, fold, integer
-from pipeline.samples.rows import Rows, Slices, empty_slices
+from pipeline.samples.noise import Noise, fold, integer, shuffle
+from pipeline.samples.rows import FormatInput, Rows, Slices, empty_slices
 from pipeline.samples.text import sentences_of
 
 BLOCK = 64
@@ -197,7 +195,7 @@ def sentence_pair(given: FormatInput) -> PairFormat:
 def _shuffled(count: int, noise: Noise) -> np.ndarray:
     """int64 [count]: a permutation."""
     numbers = np.arange(count)
-    shuffle_groups(numbers, np.array([0, count]), np.uint64(noise.state))
+    shuffle(numbers, np.uint64(noise.state))
     return numbers
 
 
