@@ -2,9 +2,9 @@
 
     class       after                                           what follows
     preempted   a node was taken away                           started again, any number of times
-    lost        a process, a machine or a service failed        started again, `Retries.lost` times
-    raised      an exception of the program                     started again, `Retries.raised` times: it most likely
-                                                                comes again
+    lost        a process, a machine or a service failed        started again, as often as the user says
+    raised      an exception of the program                     started again, as often as the user says: it most
+                                                                likely comes again
     final       a mistake, damage, a module that is missing     given up
 
 Groups of workers (`group.py`) and jobs (`job_process.py`) start again by themselves. Ray starts tasks and the workers
@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -42,19 +41,9 @@ class Failure(StrEnum):
     FINAL = "final"
 
 
-@dataclass(frozen=True, slots=True)
-class Retries:
-    """How often something is started again."""
-
-    lost: int
-    """Restarts after processes, machines or services failed."""
-    raised: int = 0
-    """Restarts after exceptions of the program."""
-
-    def limit(self, failure: Failure) -> float:
-        """The restarts after failures of this class."""
-        limits = {Failure.LOST: self.lost, Failure.RAISED: self.raised, Failure.FINAL: 0}
-        return limits.get(failure, math.inf)
+def restarts(*, lost: int, raised: int = 0) -> dict[Failure, float]:
+    """How often something is started again after failures of each class."""
+    return {Failure.PREEMPTED: math.inf, Failure.LOST: lost, Failure.RAISED: raised, Failure.FINAL: 0}
 
 
 def failure_of(errors: Collection[BaseException]) -> Failure:

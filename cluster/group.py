@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from cluster.artefacts.errors import ClozeError, ConfigError, PreemptedError, WorkersLostError
 from cluster.artefacts.owner import repeated
 from cluster.collectives import GROUP_TIMEOUT_S
-from cluster.failures import Failure, Retries, error_of, failure_of
+from cluster.failures import Failure, error_of, failure_of
 from cluster.ray_internals import draining_nodes, free_resources_by_node
 from cluster.stopping import StopFile
 
@@ -84,7 +84,7 @@ def run_group(
     argument: Any,
     size: GroupSize,
     *,
-    retries: Retries,
+    limits: Mapping[Failure, float],
     stop: StopFile,
     next_step: str,
     environment: Mapping[str, str] | None = None,
@@ -98,6 +98,7 @@ def run_group(
     its nodes is drained, or when it can grow. Needs a connected Ray cluster.
 
     Args:
+        limits: by class of failure, restarts without progress (`failures.restarts`).
         stop: the request that the ranks look at; this process also uses it to ask them to move.
         next_step: the command that continues, for the error's message.
         environment: variables for all workers; they may hold secrets.
@@ -140,9 +141,8 @@ def run_group(
                 next_step=next_step,
             ) from failure
         kind = failure_of(failure.errors.values())
-        limit = retries.limit(kind)
-        if spent[kind] >= limit:
-            if not (limit and renews(failure)):
+        if spent[kind] >= limits[kind]:
+            if not (limits[kind] and renews(failure)):
                 raise WorkersLostError(
                     f"The workers failed and {spent.total()} restarts did not help: {failure}",
                     kept="all committed checkpoints",

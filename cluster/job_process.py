@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from cluster import signals
 from cluster.artefacts.errors import ClozeError, PreemptedError
-from cluster.failures import Retries, failure_of_exit_code
+from cluster.failures import failure_of_exit_code, restarts
 
 FIRST_PAUSE_S = 15.0
 LONGEST_PAUSE_S = 600.0
@@ -50,10 +50,10 @@ def run_with_retries(command: Sequence[str], retries: int, stop: threading.Event
         retries: how often it is run again after a failure that may pass.
         stop: set when the job is asked to stop.
     """
-    budget, attempt = Retries(lost=retries), 0
+    limits, attempt = restarts(lost=retries), 0
     while (code := subprocess.run(list(command), check=False).returncode) and not stop.is_set():
         failure, name = failure_of_exit_code(code)
-        if attempt >= budget.limit(failure):
+        if attempt >= limits[failure]:
             break
         pause_s = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
         attempt += 1

@@ -26,7 +26,7 @@ from pipeline.pretrain.measure import Measurements, describe
 from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.run_checkpoints import RunCheckpoints, find_start
 from pipeline.pretrain.spikes import SpikeGuard
-from pipeline.pretrain.step import Trainer, seed_dropout
+from pipeline.pretrain.step import Trainer
 from pipeline.pretrain.step_timer import StepTimer
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
@@ -154,7 +154,7 @@ def _open_data(
         samples=config.evaluation.samples,
         micro_batch_size=config.batch.micro_batch_size,
         lengths=inputs.lengths(noise),
-        before_batch=lambda number: seed_dropout(config.seed, 0, number),
+        seed=config.seed,
     )
     return inputs, loader, evaluation
 

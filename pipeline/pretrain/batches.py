@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from models.losses import EACH, sums_by_group
+from pipeline.samples.noise import Noise
 from pipeline.terms import TOTAL
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ def host_batch(packed: Packed, batch: Batch, device: torch.device) -> HostBatch:
         inputs = {name: tensor.pin_memory() for name, tensor in inputs.items()}
         sources = None if sources is None else sources.pin_memory()
     return HostBatch(inputs, batch.counts, packed.sample_ids, sources)
+
+
+def seed_dropout(seed: int, step: int, micro_batch: int) -> None:
+    """Make dropout a function of (seed, step, micro-batch), on whichever rank the micro-batch runs."""
+    torch.manual_seed(Noise.of("dropout", seed, step, micro_batch).seed())
 
 
 class Totals:

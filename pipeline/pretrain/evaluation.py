@@ -12,7 +12,7 @@ import torch
 from cluster.collectives import summed
 from cluster.group import Rank
 from pipeline.engine.deepspeed.engine import Engine
-from pipeline.pretrain.batches import HostBatch, Totals
+from pipeline.pretrain.batches import HostBatch, Totals, seed_dropout
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.loader import Lengths, sorted_by_length
 from pipeline.samples.packed import Packed
@@ -37,8 +37,8 @@ class Evaluation:
     """Samples in a forward pass; the last one of a dataset may have fewer."""
     lengths: Lengths | None
     """The samples are sorted by them; None leaves them in their order."""
-    before_batch: Callable[[int], None]
-    """Called with the index of every micro-batch."""
+    seed: int
+    """The run's seed: networks that draw tokens draw the same ones at every evaluation."""
 
     @property
     def weights(self) -> dict[str, float]:
@@ -87,7 +87,7 @@ class Evaluation:
             # All ranks run equally many passes (ZeRO-3 gathers weights in each); surplus ones are not counted.
             read = min(number, len(batches) - 1)
             batch = self.prepare(dataset.batch(batches[read]))
-            self.before_batch(read)
+            seed_dropout(self.seed, 0, read)
             losses, correct = engine(**batch.on(engine.device))
             if number == read:
                 totals.add(losses, correct, batch.sources_on(engine.device))

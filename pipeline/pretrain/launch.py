@@ -15,7 +15,7 @@ from cluster.artefacts.places import absolute
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
 from cluster.collectives import from_rank_zero
-from cluster.failures import Retries
+from cluster.failures import restarts
 from cluster.group import GroupSize, Rank, run_group
 from cluster.runtime import ray_runtime
 from cluster.stopping import stop_on_sigterm
@@ -252,7 +252,7 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
                         run_rank,
                         run.path.resolve(),
                         GroupSize(largest, cluster.cpus_per_worker, cluster.gpus_per_worker, tuple(smaller)),
-                        retries=Retries(cluster.max_failures, cluster.max_errors),
+                        limits=restarts(lost=cluster.max_failures, raised=cluster.max_errors),
                         stop=stop,
                         next_step=next_step,
                         environment={**tracking_environment(), **wandb_environment(), **logs.environment()},

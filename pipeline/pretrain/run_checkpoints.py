@@ -120,10 +120,6 @@ class RunCheckpoints:
         steps = self.store.steps()
         return self.store.place(steps[-1]) if steps else None
 
-    def find_start(self) -> Start | None:
-        """The newest good checkpoint, to go back to; see `find_start`."""
-        return find_start(self.run, self.rank, self.store)
-
     def save(self, engine: Engine, counters: Counters, spikes: SpikeGuard) -> None:
         """Copy the state, and have it written during training."""
         # The log up to the checkpoint's step must also survive a power failure.

@@ -19,13 +19,13 @@ from cluster import logs
 from cluster.artefacts.errors import PreemptedError
 from cluster.collectives import from_rank_zero, summed
 from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, Counters
-from pipeline.pretrain.batches import Totals
+from pipeline.pretrain.batches import Totals, seed_dropout
 from pipeline.pretrain.ownership import taken_over
+from pipeline.pretrain.run_checkpoints import find_start
 from pipeline.pretrain.schedule import Schedule
 from pipeline.pretrain.spikes import not_finite, report_skipped_update
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind
-from pipeline.samples.noise import Noise
 
 if TYPE_CHECKING:
     # The parts that a trainer is made of; `assembly.py` makes them.
@@ -208,7 +208,7 @@ class Trainer:
         if spike is None:
             return False
         self.checkpoints.wait()
-        start = self.checkpoints.find_start()
+        start = find_start(self.run, self.rank, self.checkpoints.store)
         self.spikes.leave_out(spike, None if start is None else start.directory)
         assert start is not None
         details = spike.model_dump(mode="json")
@@ -289,8 +289,3 @@ class Trainer:
         if patience is not None and counters.evaluations_since_best >= patience:
             return True
         return self._schedule.is_over(counters.step, counters.elapsed_s)
-
-
-def seed_dropout(seed: int, step: int, micro_batch: int) -> None:
-    """Make dropout a function of (seed, step, micro-batch), on whichever rank the micro-batch runs."""
-    torch.manual_seed(Noise.of("dropout", seed, step, micro_batch).seed())

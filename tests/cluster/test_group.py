@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, WorkersLostError
-from cluster.failures import Failure, Retries, failure_of
+from cluster.failures import Failure, failure_of, restarts
 from cluster.group import GroupSize, Rank, run_group, worker_environment
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile
@@ -34,7 +34,7 @@ def run(function: Any, directory: Path, workers: int, max_failures: int, max_err
         function,
         argument,
         size,
-        retries=Retries(max_failures, max_errors),
+        limits=restarts(lost=max_failures, raised=max_errors),
         stop=StopFile(directory),
         next_step="start it again",
     )
