@@ -312,9 +312,9 @@ def _no_room(uri: str, size_bytes: int, why: str, root: Path) -> StoreError:
 def _evict(own: Path) -> bool:
     """Delete a copy unless a process uses it or works on it; returns whether it was deleted."""
     try:
-        with _open_lock(own / _WORK) as work, _open_lock(own / _USERS) as users:
-            for descriptor in (work, users):
-                if not lock(descriptor, wait_s=0):
+        with (own / _WORK).open("a") as work, (own / _USERS).open("a") as users:
+            for held in (work, users):
+                if not lock(held.fileno(), wait_s=0):
                     return False
             # A killed deletion leaves a copy without some files.
             shutil.rmtree(own)
@@ -327,23 +327,14 @@ def _evict(own: Path) -> bool:
 
 
 @contextmanager
-def _open_lock(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
 def _locked(path: Path, what: str) -> Iterator[None]:
     """Hold the lock at `path`, whose directory is made; waits while another process holds it."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _open_lock(path) as descriptor:
-            _lock(descriptor, f"another process of this machine fetches {without_credentials(what)}")
+        with path.open("a") as held:
+            _lock(held.fileno(), f"another process of this machine fetches {without_credentials(what)}")
             # A copy that was evicted meanwhile took its lock with it.
-            if _is_open(path, descriptor):
+            if _is_open(path, held.fileno()):
                 yield
                 return
 

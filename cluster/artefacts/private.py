@@ -144,32 +144,19 @@ def private_directory(prefix: str) -> Iterator[Path]:
     with (root / _LOCK_NAME).open("w") as one_at_a_time:
         lock(one_at_a_time.fileno())
         for old in sorted(root.glob(f"{prefix}*"), key=age)[1:]:
-            _remove_unless_in_use(old)
+            with suppress(OSError), (old / _LOCK_NAME).open("r+") as in_use:
+                if lock(in_use.fileno(), wait_s=0):
+                    shutil.rmtree(old, ignore_errors=True)
         directory = make_private_directory(prefix)
-        in_use = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
-        lock(in_use)
-    try:
-        yield directory
-        shutil.rmtree(directory, ignore_errors=True)
-    except KeyboardInterrupt:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
-    finally:
-        os.close(in_use)
-
-
-def _remove_unless_in_use(directory: Path) -> None:
-    try:
-        in_use = os.open(directory / _LOCK_NAME, os.O_RDWR)
-    except OSError:
-        return
-    try:
-        if lock(in_use, wait_s=0):
+        in_use = (directory / _LOCK_NAME).open("w")
+        lock(in_use.fileno())
+    with in_use:
+        try:
+            yield directory
             shutil.rmtree(directory, ignore_errors=True)
-    except OSError:
-        return
-    finally:
-        os.close(in_use)
+        except KeyboardInterrupt:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
 
 
 def _others_write(directory: Path) -> bool:

@@ -136,6 +136,15 @@ class Remote:
             if not path.endswith("/")
         }
 
+    def find_damage(self, manifest: Manifest, directory: str = "") -> list[Damage]:
+        """Compare the sizes of the files in a directory with a manifest."""
+        sizes = self.sizes(directory)
+        return [
+            Damage(name, f"{sizes[name]} bytes instead of {entry.size_bytes}" if name in sizes else "missing")
+            for entry in manifest.files
+            if sizes.get(name := entry.path) != entry.size_bytes
+        ]
+
     def exists(self, name: str) -> bool:
         """Whether there is such a file or directory."""
         return self._do("read", name, self.filesystem.exists)
@@ -240,9 +249,9 @@ class Remote:
         with ThreadPoolExecutor(_DELETIONS) as pool:
             list(pool.map(remove_one, names))
 
-    def remove_directory(self, directory: str, first: str) -> None:
-        """Delete all files below a directory, the file `first` of it before all others."""
-        self.remove([f"{directory}/{first}"])
+    def remove_directory(self, directory: str) -> None:
+        """Delete all files below a directory, its manifest before all others."""
+        self.remove([f"{directory}/{MANIFEST_NAME}"])
         self.remove([f"{directory}/{name}" for name in self.sizes(directory)])
 
     def download(

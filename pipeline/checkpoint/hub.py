@@ -49,15 +49,6 @@ class HubName:
         return self.repository + (f"@{self.revision}" if self.revision else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A model's files of one revision in the local cache."""
-
-    name: HubName
-    """With the commit as revision."""
-    directory: Path
-
-
 def hub_name(reference: str) -> HubName | None:
     """A reference as a name on the Hub; None where it cannot be one, such as a path or `RUN@best`."""
     found = _NAME.fullmatch(reference)
@@ -69,25 +60,25 @@ def hub_name(reference: str) -> HubName | None:
     return HubName(found["repository"], revision)
 
 
-def find_cached(name: HubName) -> Snapshot | None:
-    """The files of a model that lie in the cache, all or some; the network is not asked."""
+def find_cached(name: HubName) -> Path | None:
+    """The directory of a model in the cache, named for its commit, with all or some of its files; the network is not
+    asked."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, IncompleteSnapshotError, LocalEntryNotFoundError
 
     try:
         # Cloze reads some of a repository's files; with the names of all of them, none of the others are missed.
-        directory = Path(
+        return Path(
             snapshot_download(
                 name.repository, revision=name.revision, local_files_only=True, allow_patterns=[CONFIG_FILE]
             )
         )
     except (IncompleteSnapshotError, LocalEntryNotFoundError, HFValidationError):
         return None
-    return Snapshot(HubName(name.repository, directory.name), directory)
 
 
-def fetch(name: HubName, otherwise: str) -> Snapshot:
-    """The model of a name: from the cache, else downloaded into it.
+def fetch(name: HubName, otherwise: str) -> Path:
+    """The directory of a model in the cache, named for its commit; downloads what is missing.
 
     Args:
         otherwise: what else the name could have meant and is not, as the first sentence of messages.
@@ -99,10 +90,10 @@ def fetch(name: HubName, otherwise: str) -> Snapshot:
     from huggingface_hub import constants, is_offline_mode
 
     cached = find_cached(name)
-    if cached is not None and _is_complete(cached.directory):
+    if cached is not None and _is_complete(cached):
         return cached
     if is_offline_mode():
-        if cached is not None and (cached.directory / CONFIG_FILE).is_file():
+        if cached is not None and (cached / CONFIG_FILE).is_file():
             return cached  # reading it says which file is missing
         raise ReferenceNotFoundError(
             f"{otherwise} The Hugging Face Hub was not asked for a model {name}, because HF_HUB_OFFLINE is set, and"
@@ -112,7 +103,7 @@ def fetch(name: HubName, otherwise: str) -> Snapshot:
     return _download(name, otherwise)
 
 
-def _download(name: HubName, otherwise: str) -> Snapshot:
+def _download(name: HubName, otherwise: str) -> Path:
     import httpx2
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
@@ -132,8 +123,10 @@ def _download(name: HubName, otherwise: str) -> Snapshot:
     if not weights:
         _refuse_weights(name, there, ((info.config or {}).get("architectures") or ["AutoModel"])[0])
     try:
-        directory = snapshot_download(
-            name.repository, revision=name.revision, allow_patterns=files, etag_timeout=ANSWER_TIMEOUT_S
+        return Path(
+            snapshot_download(
+                name.repository, revision=name.revision, allow_patterns=files, etag_timeout=ANSWER_TIMEOUT_S
+            )
         )
     except GatedRepoError as error:  # the Hub describes such a model to everybody
         _explain(name, error, otherwise)
@@ -143,7 +136,6 @@ def _download(name: HubName, otherwise: str) -> Snapshot:
             kept=f"the files that are complete, in {constants.HF_HUB_CACHE}",
             next_step="type the same command again; a token for a model with terms of use: HF_TOKEN",
         ) from None
-    return Snapshot(HubName(name.repository, Path(directory).name), Path(directory))
 
 
 def _refuse_weights(name: HubName, there: list[str], architecture: str) -> NoReturn:

@@ -70,7 +70,7 @@ class ObjectStore(CheckpointStore):
     def damage(self, step: int, manifest: Manifest, *, deep: bool) -> list[Damage]:
         """As `CheckpointStore.damage`; `deep` reads everything through the network, and keeps nothing."""
         name = checkpoint_name(step)
-        found = _wrong_sizes(manifest, self.remote.sizes(name))
+        found = self.remote.find_damage(manifest, name)
         if deep:
             known = {damage.path for damage in found}
             rest = [entry for entry in manifest.files if entry.path not in known]
@@ -85,7 +85,7 @@ class ObjectStore(CheckpointStore):
         return local_copy(self.place(step), only=files, one_place=True)
 
     def delete(self, step: int) -> None:
-        self.remote.remove_directory(checkpoint_name(step), MANIFEST_NAME)
+        self.remote.remove_directory(checkpoint_name(step))
 
     def set_aside(self, step: int, why: str = "corrupt") -> Uri:
         name, number = checkpoint_name(step), 0
@@ -109,7 +109,7 @@ class ObjectStore(CheckpointStore):
         committed = {checkpoint_name(step) for step in self.steps()}
         for name in self.remote.names():
             if CHECKPOINT_NAME.match(name) and name not in committed:
-                self.remote.remove_directory(name, MANIFEST_NAME)
+                self.remote.remove_directory(name)
 
 
 @dataclass(frozen=True)
@@ -147,21 +147,21 @@ class ObjectStaging(Staging):
         return {name: self.remote.read(f"{directory}/{name}") for name in self.remote.names(directory)}
 
     def publish(self, manifest: Manifest) -> Manifest:
-        known, sizes = {entry.path for entry in manifest.files}, self.remote.sizes(self.target.name)
-        self.remote.remove([f"{self.target.name}/{name}" for name in sizes if name not in known])
-        if damages := _wrong_sizes(manifest, sizes):
+        known, name = {entry.path for entry in manifest.files}, self.target.name
+        self.remote.remove([f"{name}/{file}" for file in self.remote.sizes(name) if file not in known])
+        if damages := self.remote.find_damage(manifest, name):
             raise StorageError(
-                f"{self.remote.place(self.target.name)} does not hold what was written: {damages[0]}.",
+                f"{self.remote.place(name)} does not hold what was written: {damages[0]}.",
                 kept="the earlier checkpoints",
             )
-        manifest = signed(manifest, lambda entry: self.remote.sha256(f"{self.target.name}/{entry.path}"))
-        self.remote.write(f"{self.target.name}/{MANIFEST_NAME}", manifest_bytes(manifest))
+        manifest = signed(manifest, lambda entry: self.remote.sha256(f"{name}/{entry.path}"))
+        self.remote.write(f"{name}/{MANIFEST_NAME}", manifest_bytes(manifest))
         shutil.rmtree(self.path, ignore_errors=True)
         return manifest
 
     def discard(self) -> None:
         super().discard()
-        self.remote.remove_directory(self.target.name, MANIFEST_NAME)
+        self.remote.remove_directory(self.target.name)
 
     def _name(self, path: str) -> str:
         """The name in the store. Parts are kept apart by save: the parts of a killed save must never be read."""
@@ -172,15 +172,3 @@ class ObjectStaging(Staging):
 
 def _manifest_name(step: int) -> str:
     return f"{checkpoint_name(step)}/{MANIFEST_NAME}"
-
-
-def _wrong_sizes(manifest: Manifest, sizes: Mapping[str, int]) -> list[Damage]:
-    """Files of a manifest that are missing, or have another size, among files of the given sizes in bytes."""
-    return [
-        Damage(
-            entry.path,
-            f"{sizes[entry.path]} bytes instead of {entry.size_bytes}" if entry.path in sizes else "missing",
-        )
-        for entry in manifest.files
-        if sizes.get(entry.path) != entry.size_bytes
-    ]

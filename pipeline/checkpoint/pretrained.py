@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
-import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import orjson
 
 from cluster.artefacts.errors import CorruptCheckpointError, MismatchError, ReferenceNotFoundError
-from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, hash_file
+from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, hash_file, write_durably
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.signatures import refuse_unsigned
@@ -49,10 +47,7 @@ def find_tokenizer(directory: Path) -> Path:
         contents = _convert(directory)
         with storage_errors(converted.parent):
             converted.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, part = tempfile.mkstemp(dir=converted.parent, prefix=".part-")
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(contents)
-            Path(part).replace(converted)
+            write_durably(converted, contents.encode())
     return converted
 
 

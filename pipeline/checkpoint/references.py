@@ -136,8 +136,8 @@ def resolve_model(reference: str, runs_dir: Path, weights: Weights = "model") ->
     if (on_hub := _name_on_hub(reference, runs_dir)) is not None:
         if weights == "ema":
             raise _no_average(reference)
-        snapshot = fetch(*on_hub)
-        return read_directory(snapshot.directory, str(snapshot.name))
+        directory = fetch(*on_hub)
+        return read_directory(directory, f"{on_hub[0].repository}@{directory.name}")
     found = find_checkpoint(reference, runs_dir)
     wanted = {*checkpoints.DESCRIPTION_FILES, WEIGHT_FILES[weights]}
     path = found.fetch(wanted)

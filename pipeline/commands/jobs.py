@@ -92,9 +92,14 @@ def submit(
     for job in after or []:
         find_job(client, job)
     resources = {"memory_bytes": driver_memory * _MIB, "num_gpus": driver_gpus}
-    conditions = submission.Conditions(retries=retries, after=tuple(after or ()))
     job, started = submission.submit(
-        client, prepared, conditions, python=python, variables=variables, **resources
+        client,
+        prepared,
+        retries=retries,
+        after=after or (),
+        python=python,
+        variables=variables,
+        **resources,
     )
     _report(client, job, started, wait, as_json)
 

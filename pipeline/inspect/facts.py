@@ -206,7 +206,7 @@ def find_model_directory(reference: str) -> Path | None:
         return directory
     name = hub_name(reference)
     cached = find_cached(name) if name is not None and not directory.exists() else None
-    return cached.directory if cached is not None and (cached.directory / CONFIG_FILE).is_file() else None
+    return cached if cached is not None and (cached / CONFIG_FILE).is_file() else None
 
 
 def describe_model_directory(directory: Path) -> tuple[dict[str, Any], str]:

@@ -73,23 +73,6 @@ class Submission:
         return {VERB_KEY: self.verb} | ({CONFIG_KEY: self.config_hash} if self.config_hash else {})
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """When a job starts, and starts again."""
-
-    retries: int = 0
-    """Times that the verb is started again after a failure that may pass."""
-    after: tuple[str, ...] = ()
-    """Submission ids of jobs that must succeed first."""
-
-    def around(self, python: str, command: Sequence[str]) -> tuple[str, ...]:
-        """The command of the job."""
-        if not self.retries and not self.after:
-            return tuple(command)
-        options = [word for job in self.after for word in ("--after", job)]
-        return (python, "-m", "cluster.job_process", *options, "--retries", str(self.retries), "--", *command)
-
-
 def with_group_size(
     arguments: Sequence[str], nodes: int | None, gpus_per_node: int | None, elastic: str | None = None
 ) -> list[str]:
@@ -154,8 +137,9 @@ def prepare(app: typer.Typer, arguments: Sequence[str]) -> Submission:
 def submit(
     client: JobSubmissionClient,
     submission: Submission,
-    conditions: Conditions = Conditions(),
     *,
+    retries: int = 0,
+    after: Sequence[str] = (),
     python: str | None,
     variables: Mapping[str, str],
     **resources: Any,
@@ -163,7 +147,8 @@ def submit(
     """Submit a verb unless the same work runs already; returns the submission id, and whether it was started.
 
     Args:
-        conditions: when it starts, and starts again.
+        retries: times that the verb is started again after a failure that may pass.
+        after: submission ids of jobs that must succeed first.
         python: interpreter on the cluster; None takes `python`, and this one on the local cluster.
         variables: environment variables of the job, besides the result of `environment_of`.
         resources: `memory_bytes` and `num_gpus` of `jobs.submit`.
@@ -177,10 +162,14 @@ def submit(
         return running[0], False
     submission_id = f"{submission.base_id}-{len(earlier) + 1}" if earlier else submission.base_id
     python = python or (sys.executable if own_cluster_at(client.get_address()) else "python")
+    command = (python, "-m", "pipeline.cli", *submission.arguments)
+    if retries or after:
+        options = [word for job in after for word in ("--after", job)]
+        command = (python, "-m", "cluster.job_process", *options, "--retries", str(retries), "--", *command)
     started = jobs.submit(
         client,
         submission_id,
-        conditions.around(python, (python, "-m", "pipeline.cli", *submission.arguments)),
+        command,
         root=Path(__file__).resolve().parents[2],
         code=CODE,
         metadata=submission.metadata,

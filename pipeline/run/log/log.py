@@ -19,7 +19,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +35,6 @@ from pipeline.run.log.sender import Sender
 _BLOCK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Bytes of the log from `start` to `end`, and their hash."""
-
-    start: int
-    end: int
-    xxh3_128: str
-
-
 class LogSeals:
     """Hashes a log as it is written, from the end of the last stretch on."""
 
@@ -54,12 +44,9 @@ class LogSeals:
             size: bytes of the log.
         """
         self._path = run.log_seals
-        last = next(reversed(_stretches(self._path)), None)
-        self._start = 0 if last is None else min(last.end, size)
-        self._end = size
-        self._digest = xxhash.xxh3_128()
-        for block in _blocks(run.log, self._start, size):
-            self._digest.update(block)
+        sealed = next((end for _, end, _ in reversed(_stretches(self._path))), 0)
+        self._start, self._end = min(sealed, size), size
+        self._digest = _hashed(run.log, self._start, size)
 
     def add(self, line: bytes) -> None:
         """Hash a line that was written."""
@@ -70,10 +57,10 @@ class LogSeals:
         """End the stretch here, once the log is on the disk. A full disk leaves the stretch open."""
         if self._end == self._start:
             return
-        line = orjson.dumps(asdict(Stretch(self._start, self._end, self._digest.hexdigest())))
+        stretch = {"start": self._start, "end": self._end, "xxh3_128": self._digest.hexdigest()}
         with suppress(OSError), self._path.open("ab") as stream:
             # After a line break: the last line of the file may be torn.
-            stream.write(b"\n" + line)
+            stream.write(b"\n" + orjson.dumps(stretch))
             stream.flush()
             os.fsync(stream.fileno())
             self._start, self._digest = self._end, xxhash.xxh3_128()
@@ -83,33 +70,34 @@ def damage_of_log(run: RunDirectory) -> str:
     """The first damage to a log, in words; empty without any."""
     path = run.log
     size = path.stat().st_size if path.exists() else 0
-    for stretch in _stretches(run.log_seals):
-        if stretch.end > size:
-            return f"it has {size} bytes, and had {stretch.end} when it was sealed"
-        digest = xxhash.xxh3_128()
-        for block in _blocks(path, stretch.start, stretch.end):
-            digest.update(block)
-        if digest.hexdigest() != stretch.xxh3_128:
-            return f"bytes {stretch.start} to {stretch.end} were altered since they were written"
+    for start, end, digest in _stretches(run.log_seals):
+        if end > size:
+            return f"it has {size} bytes, and had {end} when it was sealed"
+        if _hashed(path, start, end).hexdigest() != digest:
+            return f"bytes {start} to {end} were altered since they were written"
     return ""
 
 
-def _stretches(path: Path) -> list[Stretch]:
+def _stretches(path: Path) -> list[tuple[int, int, str]]:
+    """Start, end and hash of every stretch; torn lines are left out."""
     found = []
     for line in read_bytes(path).splitlines() if path.exists() else []:
-        with suppress(ValueError, TypeError):
-            found.append(Stretch(**orjson.loads(line)))
+        with suppress(ValueError, TypeError, KeyError):
+            stretch = orjson.loads(line)
+            found.append((int(stretch["start"]), int(stretch["end"]), stretch["xxh3_128"]))
     return found
 
 
-def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
-    if end <= start:
-        return
-    with path.open("rb") as stream:
-        stream.seek(start)
-        while start < end and (block := stream.read(min(_BLOCK_BYTES, end - start))):
-            start += len(block)
-            yield block
+def _hashed(path: Path, start: int, end: int) -> xxhash.xxh3_128:
+    """The hash of the bytes of a file from `start` to `end`."""
+    digest = xxhash.xxh3_128()
+    if start < end:
+        with path.open("rb") as stream:
+            stream.seek(start)
+            while start < end and (block := stream.read(min(_BLOCK_BYTES, end - start))):
+                start += len(block)
+                digest.update(block)
+    return digest
 
 
 class RunLog:
@@ -180,7 +168,7 @@ class RunLog:
         Raises:
             StorageError: as `write` does.
         """
-        known = _identity(kind, step, data)
+        known = encode(kind, step, 0, data)
         if known in self._events or not self._append(encode(kind, step, _now_ms(), data)):
             return False
         self._events.add(known)
@@ -284,7 +272,7 @@ class RunLog:
             if kind == LogKind.HELD_OUT:
                 self._evaluated[number] = entry["time_ms"]
             if kind != LogKind.STEP:
-                self._events.add(_identity(kind, number, data))
+                self._events.add(encode(kind, number, 0, data))
                 continue
             if number <= step:
                 return
@@ -302,10 +290,6 @@ def _refusals(run: RunDirectory) -> Iterator[None]:
             kept="the run up to its last checkpoint, and every line that is in the log",
             next_step=f"make room, or give permission, then: cloze resume {run.typed}",
         ) from error
-
-
-def _identity(kind: str, step: int, data: Mapping[str, Any]) -> bytes:
-    return encode(kind, step, 0, data)
 
 
 def _now_ms() -> int:

@@ -215,15 +215,12 @@ def _metrics_of(entry: Mapping[str, Any]) -> list[Any]:
 def _one_sender(run: RunDirectory) -> Iterator[None]:
     """Lock the log against a second sender, which would begin at the same offset: that leaves metrics right, but not
     the order of events."""
-    descriptor = os.open(run.log_sent_lock, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+    with run.log_sent_lock.open("a") as held:
         try:
-            lock(descriptor, wait_s=_LOCK_TIMEOUT_S)
+            lock(held.fileno(), wait_s=_LOCK_TIMEOUT_S)
         except BlockingIOError:
             raise TimeoutError(f"another process is still sending the log of {run.path}") from None
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _owner(pid: int) -> bytes:
