@@ -84,9 +84,10 @@ class MaskedLanguageModel(nn.Module):
         segment_ids: Tensor | None = None,
     ) -> Tensor:
         """[batch, length, vocab_size] scores for every token at every position; arguments as in `Encoder`."""
-        hidden = self.encoder(
-            input_ids, cu_seqlens=cu_seqlens, attention_mask=attention_mask, segment_ids=segment_ids
-        )
+        return self.project(self.encoder(input_ids, cu_seqlens, attention_mask, segment_ids=segment_ids))
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """[..., hidden] of the encoder to [..., vocab_size] logits."""
         return self.head(hidden, self.encoder.embeddings.token_weight)
 
 

@@ -135,7 +135,7 @@ def read_scores(directory: Path | str) -> list[Score]:
 
 def prompt(config: Path | str, reference: str, *overrides: str) -> PromptResult:
     """Score a model on a task by prompts, without training it."""
-    from pipeline.ask.prompting.config import PromptConfig
+    from pipeline.ask.config import PromptConfig
     from pipeline.ask.prompting.networks import load_language_model
     from pipeline.ask.prompting.run import prompt_task
     from pipeline.config.loading import load_config
@@ -146,7 +146,7 @@ def prompt(config: Path | str, reference: str, *overrides: str) -> PromptResult:
 
 def probe(config: Path | str, reference: str, *overrides: str, replace: bool = False) -> ProbeResult:
     """Fit classifiers on every layer of a model, and on a control task."""
-    from pipeline.ask.probing.config import ProbeConfig
+    from pipeline.ask.config import ProbeConfig
     from pipeline.ask.probing.features import load_features
     from pipeline.ask.probing.run import probe as probe_layers
     from pipeline.config.loading import load_config

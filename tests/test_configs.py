@@ -17,8 +17,7 @@ from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.filters import FilterChain
 from data_prep.plan import plan_preparation
-from pipeline.ask.probing.config import ProbeConfig
-from pipeline.ask.prompting.config import PromptConfig
+from pipeline.ask.config import ProbeConfig, PromptConfig
 from pipeline.ask.prompting.prompter import Template
 from pipeline.commands.train import describe
 from pipeline.config.cluster_templates import load_template

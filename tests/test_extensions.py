@@ -229,7 +229,7 @@ USES = {
     "task of GLUE, and evaluation set": """
         import numpy as np
         from data_prep.decontaminate.config import DecontaminationConfig
-        from pipeline.ask.prompting.config import PromptConfig
+        from pipeline.ask.config import PromptConfig
         from pipeline.tasks.evaluation_sets import evaluation_texts
         from pipeline.tune.config import FinetuneConfig
 

@@ -11,7 +11,7 @@ import typer
 from pipeline.commands import output
 
 if TYPE_CHECKING:
-    from pipeline.ask.prompting.config import PromptConfig
+    from pipeline.ask.config import PromptConfig
     from pipeline.ask.prompting.run import PromptResult, Spread
 
 
@@ -30,8 +30,8 @@ def fill(
 ) -> None:
     """Fill the masks of a text with a masked language model or an encoder-decoder."""
 
-    from pipeline.ask.prompting.filling import fill as fill_masks
     from pipeline.ask.prompting.networks import load_language_model
+    from pipeline.ask.prompting.writing import fill as fill_masks
 
     network = load_language_model(reference, runs_dir, "ema" if ema else "model")
     found = fill_masks(network, text, top)
@@ -189,7 +189,7 @@ def _verbalizers(text: str) -> dict[str, str]:
 
 def prompt_config(task: str, overrides: list[str], given: dict[str, Any]) -> PromptConfig:
     """The settings of a file, or of a kind of task, and those of the command line, which win."""
-    from pipeline.ask.prompting.config import PROMPTED, PromptConfig
+    from pipeline.ask.config import PROMPTED, PromptConfig
     from pipeline.config.loading import load_plain, validate, with_overrides
     from pipeline.config.shipped import find_shipped
 
@@ -272,7 +272,7 @@ def probe(
     log_format: output.LogFormat = None,
 ) -> None:
     """Fit linear or small non-linear classifiers on every layer of a network, and on a control task."""
-    from pipeline.ask.probing.config import ProbeConfig
+    from pipeline.ask.config import ProbeConfig
     from pipeline.ask.probing.features import load_features
     from pipeline.ask.probing.run import COLUMNS, facts, page, rows
     from pipeline.ask.probing.run import probe as probe_layers

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from pipeline.ask.prompting.config import PromptConfig
+from pipeline.ask.config import PromptConfig
 from pipeline.commands.ask import prompt_config
 from pipeline.config.loading import load_config, load_plain
 from pipeline.config.shipped import PARTS, SHIPPED, copy_shipped, find_beside, find_shipped, list_shipped

@@ -26,7 +26,6 @@ from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.encoding import batches_of, pad_rows
 from pipeline.tune.forms.base import STACK_PARTS
 from pipeline.tune.networks import take_parts
-from pipeline.tune.updates import sample_examples
 
 Span = tuple[int, int]
 """Characters of a text, from and up to (exclusive)."""
@@ -280,11 +279,6 @@ ITEMS: dict[str, Callable[[Sequence[Any], Sequence[str]], Items]] = {
     "classification": word_pairs,
 }
 """By form of task: (examples, labels) to items."""
-
-
-def make_items(form: str, examples: Sequence[Any], labels: Sequence[str], limit: int | None) -> Items:
-    """The items of a fixed random sample of `limit` examples."""
-    return ITEMS[form]([examples[number] for number in sample_examples(len(examples), limit)], labels)
 
 
 def make_features(network: FeatureNetwork, items: Items, layers: Sequence[int]) -> Features:

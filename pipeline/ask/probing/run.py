@@ -17,24 +17,13 @@ from sklearn.neural_network import MLPClassifier
 
 from cluster.artefacts.errors import ConfigError, StorageError
 from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, write_durably
-from cluster.artefacts.storage import (
-    commit,
-    contents_of,
-    is_committed,
-    open_artefact,
-    staged,
-)
+from cluster.artefacts.storage import commit, contents_of, is_committed, open_artefact, staged
 from cluster.artefacts.visible import render
-from pipeline.ask.probing.config import ProbeConfig, ProbeKind
-from pipeline.ask.probing.features import (
-    FeatureNetwork,
-    Features,
-    control_labels,
-    make_features,
-    make_items,
-)
+from pipeline.ask.config import ProbeConfig, ProbeKind
+from pipeline.ask.probing.features import ITEMS, FeatureNetwork, Features, control_labels, make_features
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.tune.report.curves import Curve, plot
+from pipeline.tune.updates import sample_examples
 
 KIND = "probes"
 RESULT_FILE = "probes.json"
@@ -165,14 +154,14 @@ def probe(config: ProbeConfig, network: FeatureNetwork, *, replace: bool = False
             kept="everything in it",
             next_step="add --replace, or choose another name=NAME",
         )
-    train, evaluation = (
-        make_features(network, make_items(task.form, examples, data.labels, limit), layers)
-        for examples, limit in (
-            (data.train, config.max_train_examples),
-            (data.evaluation, config.max_evaluation_examples),
-        )
-    )
-    result = fit_probes(config, task.kind, layers, train, evaluation, len(data.labels))
+    sides = []
+    for examples, limit in (
+        (data.train, config.max_train_examples),
+        (data.evaluation, config.max_evaluation_examples),
+    ):
+        sample = [examples[number] for number in sample_examples(len(examples), limit)]
+        sides.append(make_features(network, ITEMS[task.form](sample, data.labels), layers))
+    result = fit_probes(config, task.kind, layers, *sides, len(data.labels))
     with staged(directory, key) as staging:
         write_durably(staging / RESULT_FILE, orjson.dumps(result.model_dump(), option=orjson.OPT_INDENT_2))
         commit(staging, directory, KIND, config=settings, inputs=inputs, stats={"key": key})
@@ -199,11 +188,9 @@ def fit_probes(
         vectors = train.vectors[number], evaluation.vectors[number]
         for kind in config.probes:
             right = accuracy(kind, config, (vectors[0], train.labels), (vectors[1], evaluation.labels))
-            control = (
-                accuracy(kind, config, (vectors[0], controls[0]), (vectors[1], controls[1]))
-                if config.control
-                else None
-            )
+            control = None
+            if config.control:
+                control = accuracy(kind, config, (vectors[0], controls[0]), (vectors[1], controls[1]))
             scores.append(LayerScore(layer=layer, probe=kind, accuracy=right, control=control))
     return ProbeResult(
         task=task,

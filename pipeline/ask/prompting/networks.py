@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 import torch
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Encoding
 from torch import nn
 
-from cluster.artefacts.errors import ClozeError, ConfigError, MismatchError
+from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.storage import contents_of
 from data_prep.tokenizers.special import NAMES
 from models.config import ElmoConfig, TransformerConfig
@@ -44,15 +44,6 @@ _BUILDERS: Mapping[str, tuple[Kind, Callable[[TransformerConfig], nn.Module]]] =
 _PAIR_HEAD = "pair_head."
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A text as token ids, without the special tokens around it."""
-
-    ids: list[int]
-    spans: list[tuple[int, int]]
-    """Per token the characters of the text that it covers, from and up to (exclusive)."""
-
-
 class PromptTokenizer(TextTokenizer):
     """A `tokenizer.json` that knows masks in texts.
 
@@ -61,10 +52,6 @@ class PromptTokenizer(TextTokenizer):
     """
 
     def __init__(self, path: Path) -> None:
-        """
-        Raises:
-            MissingInputError, CorruptArtefactError, MismatchError: as `TextTokenizer`.
-        """
         super().__init__(path)
         self.mask_id = self.special.get("mask")
         self._mask = None if self.mask_id is None else self._tokenizer.id_to_token(self.mask_id)
@@ -86,8 +73,8 @@ class PromptTokenizer(TextTokenizer):
             )
         return self._mask
 
-    def encode(self, text: str) -> Encoded:
-        """Token ids; special tokens that the text names become their ids.
+    def encode(self, text: str) -> Encoding:
+        """Token ids and their characters, without special tokens around; those that the text names become their ids.
 
         Raises:
             ConfigError: the text has characters that are no Unicode, such as broken bytes of a terminal.
@@ -100,8 +87,7 @@ class PromptTokenizer(TextTokenizer):
                 " Unicode character.",
                 next_step="give the text in UTF-8",
             ) from None
-        found = self._tokenizer.encode(text, add_special_tokens=False)
-        return Encoded(found.ids, found.offsets)
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
     def around(self) -> tuple[list[int], list[int]]:
         """The special tokens that the file itself puts before and after a text, as `transformers` does."""
@@ -208,8 +194,6 @@ def load_language_model(reference: str, runs_dir: Path, weights: Weights = "mode
     try:
         source = network_of(pretrained, "generator" if objective == "rtd" else None)
         kind, model = _build(source, pretrained.reference)
-    except ClozeError:
-        raise
     except ValueError as error:
         raise MismatchError(
             f"{pretrained.reference} cannot be asked for tokens: {error}",

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from data_prep.ragged import Ragged
-from pipeline.ask.prompting.config import Scoring
+from models.language_models import MaskedLanguageModel, SequenceToSequence
+from pipeline.ask.config import Scoring
 from pipeline.ask.prompting.networks import LanguageModel
 from pipeline.tasks.forms import Example
 from pipeline.tasks.tokenizer import generation_format, sequence_format
@@ -157,7 +158,7 @@ class Prompter:
             # Whole words are cut where a cut word has more tokens than before.
             kept = len(tokens[longer].ids) - excess
             text = (second or "") if longer else first
-            cut = text[: tokens[longer].spans[kept - 1][1]] if kept > 0 else ""
+            cut = text[: tokens[longer].offsets[kept - 1][1]] if kept > 0 else ""
             shorter = cut if len(cut) < len(text) else text[:-1]
             first, second = (first, shorter) if longer else (shorter, second)
         return first, second
@@ -202,7 +203,7 @@ def _ask_masked(prompter: Prompter, first: str, second: str | None, label: int) 
     start, stop = len(before), len(before) + len(masks)
     places = [
         len(around.first) + number
-        for number, (token, span) in enumerate(zip(found.ids, found.spans, strict=True))
+        for number, (token, span) in enumerate(zip(found.ids, found.offsets, strict=True))
         if token == tokenizer.mask_id and span[0] < stop and span[1] > start
     ]
     assert len(places) == len(targets), "every mask is a token"
@@ -251,35 +252,22 @@ def log_probabilities(
     network: LanguageModel, questions: Sequence[Question], batch_tokens: int = 8192
 ) -> list[np.ndarray]:
     """Log-probabilities in nats, float32 [places], of each question. Equal sequences are read once."""
-    by_sequence: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+    by_sequence: dict[tuple[tuple[int, ...], tuple[int, ...], int], list[int]] = {}
     for number, question in enumerate(questions):
-        key = (question.ids, question.written, (question.prefix,))
-        by_sequence.setdefault(key, []).append(number)
-    lengths = [len(question.ids) + len(question.written) for question in questions]
-    groups = sorted(by_sequence.values(), key=lambda numbers: lengths[numbers[0]])
+        by_sequence.setdefault((question.ids, question.written, question.prefix), []).append(number)
+    lengths = {key: len(key[0]) + len(key[1]) for key in by_sequence}
     found = [np.empty(0, dtype=np.float32)] * len(questions)
-    for batch in batches_of(range(len(groups)), lambda group: lengths[groups[group][0]], batch_tokens):
-        rows = [questions[groups[group][0]] for group in batch]
-        asked = [[questions[number] for number in groups[group]] for group in batch]
-        places = [(row, place) for row, each in enumerate(asked) for one in each for place in one.places]
-        targets = [target for each in asked for one in each for target in one.targets]
-        hidden = _READERS[network.kind](network, rows)
-        at = torch.tensor(places, device=hidden.device)
-        predicting = hidden[at[:, 0], at[:, 1]]
-        if network.kind == "encoder_decoder":
-            logits = network.model.project(predicting)
-        else:
-            stack = network.model.encoder if network.kind == "masked" else network.model.decoder
-            logits = network.model.head(predicting, stack.embeddings.token_weight)
-        scores = logits.float().log_softmax(-1)
-        values = (
-            scores.gather(1, torch.tensor(targets, device=scores.device)[:, None]).squeeze(1).cpu().numpy()
-        )
-        start = 0
-        for number in (number for group in batch for number in groups[group]):
-            stop = start + len(questions[number].places)
-            found[number] = values[start:stop]
-            start = stop
+    for batch in batches_of(sorted(by_sequence, key=lengths.__getitem__), lengths.__getitem__, batch_tokens):
+        asked = [(row, number) for row, key in enumerate(batch) for number in by_sequence[key]]
+        places = [(row, place) for row, number in asked for place in questions[number].places]
+        targets = [target for _, number in asked for target in questions[number].targets]
+        hidden = _hidden(network, [questions[by_sequence[key][0]] for key in batch])
+        rows, columns = torch.tensor(places, device=hidden.device).T
+        scores = network.model.project(hidden[rows, columns]).float().log_softmax(-1)
+        values = scores.gather(1, torch.tensor(targets, device=scores.device)[:, None]).squeeze(1)
+        parts = values.cpu().split([len(questions[number].places) for _, number in asked])
+        for (_, number), part in zip(asked, parts, strict=True):
+            found[number] = part.numpy()
     return found
 
 
@@ -291,28 +279,15 @@ def _padded(network: LanguageModel, rows: Sequence[Sequence[int]]) -> tuple[Tens
     return ids, mask
 
 
-def _encoded(network: LanguageModel, rows: Sequence[Question]) -> Tensor:
+def _hidden(network: LanguageModel, rows: Sequence[Question]) -> Tensor:
+    """[rows, length, hidden] of the stack that predicts."""
+    model = network.model
     ids, mask = _padded(network, [row.ids for row in rows])
-    return network.model.encoder(ids, attention_mask=mask)
-
-
-def _from_the_left(network: LanguageModel, rows: Sequence[Question]) -> Tensor:
-    ids, mask = _padded(network, [row.ids for row in rows])
+    if isinstance(model, SequenceToSequence):
+        # After the last place there is only padding, which no earlier place sees.
+        written, _ = _padded(network, [row.written for row in rows])
+        return model.decode(written, model.encode(ids, mask))
+    if isinstance(model, MaskedLanguageModel):
+        return model.encoder(ids, attention_mask=mask)
     prefixes = torch.tensor([row.prefix for row in rows], device=ids.device) if rows[0].prefix else None
-    hidden = network.model.decoder(ids, attention_mask=mask, prefix_lengths=prefixes)
-    return hidden * network.model.logit_scale
-
-
-def _written(network: LanguageModel, rows: Sequence[Question]) -> Tensor:
-    ids, mask = _padded(network, [row.ids for row in rows])
-    # After the last place there is only padding, which no earlier place sees.
-    written, _ = _padded(network, [row.written for row in rows])
-    return network.model.decode(written, network.model.encode(ids, mask))
-
-
-_READERS: Mapping[str, Callable[[LanguageModel, Sequence[Question]], Tensor]] = {
-    "masked": _encoded,
-    "left_to_right": _from_the_left,
-    "encoder_decoder": _written,
-}
-"""By kind of prediction: questions to [rows, length, hidden]."""
+    return model.decoder(ids, attention_mask=mask, prefix_lengths=prefixes)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.ask.prompting.config import PromptConfig
+from pipeline.ask.config import PromptConfig
 from pipeline.ask.prompting.networks import LanguageModel
 from pipeline.ask.prompting.prompter import Prompter, Template
 from pipeline.config.problems import nearest

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cluster.artefacts.errors import ClozeError, CorruptArtefactError
-from pipeline.ask.probing.config import ProbeConfig
+from pipeline.ask.config import ProbeConfig
 from pipeline.ask.probing.features import (
     control_labels,
     find_form,

@@ -13,10 +13,9 @@ from models.config import TransformerConfig
 from models.electra import Electra
 from models.generation.config import GenerationConfig
 from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
-from pipeline.ask.prompting.filling import fill
 from pipeline.ask.prompting.networks import load_language_model
 from pipeline.ask.prompting.prompter import Prompter, Template
-from pipeline.ask.prompting.writing import write
+from pipeline.ask.prompting.writing import fill, write
 from pipeline.objectives.rtd import ReplacedTokenDetection, generator_config
 from tests.pipeline.ask.conftest import NOWHERE
 from tests.pipeline.ask.networks import checkpoint, elmo

@@ -10,8 +10,8 @@ import pytest
 import transformers
 
 from cluster.artefacts.errors import ClozeError, ConfigError, MismatchError
-from pipeline.ask.prompting.filling import fill
 from pipeline.ask.prompting.networks import load_language_model
+from pipeline.ask.prompting.writing import fill
 from tests.pipeline.ask import networks
 from tests.pipeline.ask.conftest import NOWHERE
 from tests.pipeline.command import invoke

@@ -13,7 +13,7 @@ import transformers
 from scipy.special import log_softmax
 
 from cluster.artefacts.errors import ClozeError
-from pipeline.ask.prompting.config import PromptConfig
+from pipeline.ask.config import PromptConfig
 from pipeline.ask.prompting.prompter import Prompter, Template
 from pipeline.ask.prompting.run import calibrated, draw_demonstrations, prior, prompt_task
 from pipeline.config.loading import validate
