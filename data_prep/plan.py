@@ -21,10 +21,10 @@ from cluster.artefacts.shard_records import summarize_log
 from cluster.artefacts.storage import is_committed
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
-from data_prep.decontaminate.steps import EVALUATION
 from data_prep.dedup.records import count_partitions
 from data_prep.inputs import Inputs, check_inputs, group_inputs, list_inputs, stored_size_and_version
 from data_prep.layout import DECONTAMINATION, DOCUMENTS, STAGES, TAKEDOWN, TOKENIZER, TOKENS, WORK
+from data_prep.stages.decontaminate import EVALUATION
 
 
 def plan_preparation(

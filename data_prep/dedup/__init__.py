@@ -6,7 +6,6 @@
     repeats, paragraphs       hashes of documents and of paragraphs; all but the first with the same key
     near                      signatures and the buckets they fall into; exact similarities where they are asked for
     graph                     documents that share a bucket: candidate pairs, and the components of their graph
-    steps                     all of it as artefacts, in order
 
 A task holds a row group of one document shard, one partition of the records (`records.PARTITION_RECORDS`), or the
 decisions about one document shard; none of these grows with the corpus.

@@ -13,8 +13,7 @@ from data_prep.filters.base import Dropped, FilterConfig, Passed
 from data_prep.filters.boilerplate_lines import BoilerplateLinesConfig
 from data_prep.filters.c4 import C4Config
 from data_prep.filters.fineweb import FinewebConfig
-from data_prep.filters.gopher_quality import GopherQualityConfig
-from data_prep.filters.gopher_repetition import GopherRepetitionConfig
+from data_prep.filters.gopher import GopherQualityConfig, GopherRepetitionConfig
 from data_prep.filters.language import LanguageConfig
 from data_prep.filters.length import LengthConfig
 from data_prep.filters.pii import PiiConfig

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
-from data_prep.filters.gopher_repetition import duplicates
+from data_prep.filters.gopher import duplicates
 from data_prep.text.words import lines
 
 

@@ -16,8 +16,7 @@ from data_prep.sources.parquet import ParquetConfig
 from data_prep.sources.python_docs import PythonDocsConfig
 from data_prep.sources.records import JsonLinesConfig
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
-from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
-from data_prep.sources.wikipedia_html import WikipediaHtmlConfig
+from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig, WikipediaHtmlConfig
 
 AnySource = Annotated[
     BooksEpubConfig

@@ -1,20 +1,36 @@
-"""Wikipedia as WikiExtractor writes it: files of `<doc id= url= title=>` blocks, one article each."""
+"""Wikipedia as others extract it from dumps: WikiExtractor, and Wikimedia Enterprise.
+
+WikiExtractor writes files of `<doc id= url= title=>` blocks, one article each. Wikimedia Enterprise ships a JSON line
+per article with the HTML that readers see: templates are expanded there, which no dump of wikitext can offer. Its files
+are read as they are published (`enwiki-NS0-20240101-ENTERPRISE-HTML.json.tar.gz`, one or several archived files of JSON
+lines) or unpacked; see https://enterprise.wikimedia.com/docs/data-dictionary/ for the fields.
+"""
 
 from __future__ import annotations
 
 import html
 import re
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, plain_parts
+from data_prep.sources.base import NO_TEXT, FilePart, Skipped, SourceConfig, SourceFile, plain_parts
+from data_prep.sources.books import primary_language
 from data_prep.sources.elements import Element, Malformed, cut_elements
-from data_prep.sources.streams import read_chunks
-from data_prep.text import clean_text
+from data_prep.sources.records import (
+    MAX_LINE_BYTES,
+    MISSING,
+    parse_lines,
+    read_lines,
+    split_lines,
+    value_at,
+)
+from data_prep.sources.streams import Gap, is_archive, read_archive, read_chunks
+from data_prep.text import UnreadableError, clean_text
+from data_prep.text.wiki_html import article_text, is_disambiguation_page
 from data_prep.text.wikitext import strip_tags
 
 _OPENING, _CLOSING = b"<doc ", b"</doc>"
@@ -82,3 +98,79 @@ class WikipediaExtractedConfig(SourceConfig):
 def _unescape(text: str) -> str:
     """Resolve entities that end in a semicolon; `AT&T` and `&copy=1` in a URL stay as they are."""
     return _ENTITY.sub(lambda entity: html.unescape(entity.group()), text) if "&" in text else text
+
+
+# -- Wikimedia Enterprise ------------------------------------------------------------------------------------
+
+ARTICLES = 0
+"""The namespace of articles."""
+
+
+class WikipediaHtmlConfig(SourceConfig):
+    """Articles of Wikimedia Enterprise's HTML dumps."""
+
+    kind: Literal["wikipedia_html"] = "wikipedia_html"
+    lang: str | None = None
+    """ISO 639-1 code of the text; null takes the one that each article states, or else `en`."""
+    paths: tuple[str, ...] = Field(min_length=1)
+    """Files of JSON lines, plain, compressed or in tar archives (also compressed): local glob patterns or fsspec URIs.
+    An archive is one task, however long; plain files are shared out."""
+    disambiguation: Literal["drop", "keep"] = "drop"
+    """Disambiguation pages."""
+    math: Literal["drop", "keep"] = "drop"
+    """Formulas: left out, or kept as their TeX source between dollar signs."""
+    max_line_bytes: int = Field(default=MAX_LINE_BYTES, gt=0)
+    """A longer line (bytes) is rejected, and never held in memory."""
+    max_page_depth: int = Field(default=512, gt=0)
+    """A page with deeper nesting is rejected; browsers have the same limit."""
+
+    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+        """Plain files are cut at any byte; archives and compressed files are read as a whole."""
+        return [FilePart(file)] if is_archive(file.path) else plain_parts(file, size_bytes, part_bytes)
+
+    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+        """The articles of a part in order. Pages of other namespaces, disambiguation pages and pages without text are
+        skipped; a line that is no article is rejected, and only that line.
+
+        Offsets are of the decompressed file; of an archive, of the decompressed archive.
+        """
+        for item in parse_lines(part.file, self._lines(part)):
+            yield item if isinstance(item, Reject) else self._article(part.file, *item)
+
+    def _lines(self, part: FilePart) -> Iterator[tuple[int, bytes] | Reject]:
+        if part.start or not is_archive(part.file.path):
+            yield from read_lines(part, self.max_line_bytes)
+            return
+        for member in read_archive(part.file.path):
+            if isinstance(member, Gap):
+                yield Reject(part.file.name, member.compressed_offset, member.reason)
+            else:
+                yield from split_lines(part.file, member.chunks, self.max_line_bytes, member.start)
+
+    def _article(self, file: SourceFile, start: int, end: int, record: Any) -> Document | Reject | Skipped:
+        page, page_id = value_at(record, "article_body.html"), value_at(record, "identifier")
+        if page is MISSING or not isinstance(page, str | None):
+            return Reject(file.name, start, "no article: it has no string in `article_body.html`")
+        if not isinstance(page_id, int | str) or isinstance(page_id, bool) or page_id == "":
+            return Reject(file.name, start, "no article: it has no `identifier`")
+        if value_at(record, "namespace.identifier") not in (MISSING, None, ARTICLES):
+            return Skipped("other_namespace")
+        if not page:
+            return NO_TEXT
+        if self.disambiguation == "drop" and is_disambiguation_page(page):
+            return Skipped("disambiguation")
+        try:
+            text = article_text(page, keep_formulas=self.math == "keep", max_depth=self.max_page_depth)
+        except UnreadableError as error:
+            return Reject(file.name, start, f"page {page_id}: {error}")
+        stated = _string(record, "in_language.identifier") or _string(
+            record, "is_part_of.in_language.identifier"
+        )
+        meta = {"byte_start": start, "byte_end": end, "url": clean_text(_string(record, "url"))}
+        title, lang = clean_text(_string(record, "name")), self.lang or primary_language(stated) or "en"
+        return self.document(file, str(page_id), text, meta, title=title, lang=lang)
+
+
+def _string(record: Any, field: str) -> str:
+    value = value_at(record, field)
+    return value if isinstance(value, str) else ""

@@ -1,30 +1,84 @@
-"""Selected documents to those parts of them that no evaluation set holds."""
+"""Selected documents to those parts of them that no evaluation set holds.
+
+Two artefacts in `work/` lead there: the n-grams of the evaluation texts, and where the documents hold them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
 
-from cluster.artefacts.manifest import Manifest
+from cluster.artefacts.manifest import InputEntry, Manifest, hash_file
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.shards import ShardResult, WriteShard, run_in_task
-from data_prep.decontaminate.config import DecontaminationConfig, EvaluationTexts
+from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText, EvaluationTexts
 from data_prep.decontaminate.edits import EditedText, cut_short_pieces, widen
-from data_prep.decontaminate.hits import REPORT_FILE, Hits, Tally, load_hits, most_frequent
-from data_prep.decontaminate.steps import Places, Steps, identify, read_texts
+from data_prep.decontaminate.hits import (
+    REPORT_FILE,
+    Hits,
+    Tally,
+    count_documents,
+    find_hits,
+    load_hits,
+    most_frequent,
+)
+from data_prep.decontaminate.ngrams import NgramIndex, num_ngrams, save_array
 from data_prep.documents import read_row_groups
-from data_prep.layout import DECONTAMINATION, SELECTION_FILES
+from data_prep.layout import DECONTAMINATION, HIT_FILES, SELECTION_FILES, WORK
 from data_prep.selection import Selection, load_selection, write_selection
+from data_prep.text.words import split_words
 from data_prep.workspace import Workspace
 
 VERSION = 2
 """Raised when the code changes what it makes, so that older artefacts do not count as current."""
+EVALUATION, HITS = "evaluation-ngrams", "decontamination-hits"
+TEXTS_FILE = "texts.parquet"
+_COUNTS_FILE = "document_counts.npy"
+_SCHEMA = pa.schema(
+    [
+        ("task", pa.string()),
+        ("example", pa.string()),
+        ("text", pa.string()),
+        ("words", pa.uint32()),
+        ("searched", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Paths of both steps: what tasks need of a preparation, whose list of source files may be long."""
+
+    work: Path
+    num_shards: int
+    settings: DecontaminationConfig
+
+    @property
+    def evaluation(self) -> Path:
+        """Directory of the evaluation texts and the index of their n-grams."""
+        return self.work / EVALUATION
+
+    @property
+    def counts(self) -> Path:
+        """`.npy` of [n-grams] uint32: the documents that hold each n-gram."""
+        return self.work / HITS / _COUNTS_FILE
+
+    def hits(self, shard: int) -> Path:
+        """The hits in a document shard."""
+        return self.work / HITS / HIT_FILES.file(shard, self.num_shards)
+
+    def load_index(self) -> NgramIndex:
+        """The n-grams, once they are made."""
+        return NgramIndex.load(self.evaluation, self.settings.shortest)
 
 
 def decontaminate(
@@ -41,13 +95,16 @@ def decontaminate(
     """
     settings, least = job.config.decontaminate, job.config.min_characters
     digest, evaluation_files = identify(texts(settings))
-    steps = Steps(job, documents, selection, texts, digest)
-    places = steps.places
+    places = Places(job.out / WORK, job.num_shards, settings)
+
+    def make_steps() -> None:
+        _find_hits(job, places, documents, selection, _index_texts(job, texts, digest))
+
     config = {"version": VERSION, **settings.model_dump(mode="json", exclude={"data"})}
     config |= {"min_characters": least, "evaluation_texts": digest}
 
     def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
-        steps.make()
+        make_steps()
         return run_in_task(_write_report, directory, places) | {"sources": job.by_source(records)}
 
     def make(shard: int) -> WriteShard:
@@ -70,7 +127,7 @@ def decontaminate(
         config=config,
         inputs=[job.entry(documents), job.entry(selection), *evaluation_files],
         finish=finish,
-        before=steps.make,
+        before=make_steps,
     )
 
 
@@ -168,3 +225,107 @@ def _without(before: Selection, hit_rows: np.ndarray, cut: dict[int, np.ndarray]
     return Selection(
         np.asarray(rows, np.int64), np.asarray(counts, np.int64), np.concatenate(spans), before.repeated_ids
     )
+
+
+# -- the steps that lead to it -------------------------------------------------------------------------------
+
+
+def _index_texts(job: Workspace, texts: EvaluationTexts, digest: str) -> Manifest:
+    """Make the n-grams of the evaluation texts, whose hash is `digest`."""
+    settings = job.config.decontaminate.located()
+    config = {
+        "version": VERSION,
+        "evaluation_texts": digest,
+        "ngram": settings.ngram,
+        "min_words": settings.shortest,
+    }
+
+    def finish(directory: Path, _: Sequence[ShardRecord]) -> Mapping[str, Any]:
+        return {"ngrams": run_in_task(build_index, directory, settings)}
+
+    return job.build(
+        EVALUATION,
+        [TEXTS_FILE],
+        lambda _: partial(write_texts, texts, settings),
+        lambda _: config,
+        config=config,
+        inputs=[],
+        finish=finish,
+    )
+
+
+def _find_hits(
+    job: Workspace, places: Places, documents: Manifest, selection: Manifest, evaluation: Manifest
+) -> Manifest:
+    """Make the hits of every document shard, and the number of documents that hold each n-gram."""
+
+    def finish(directory: Path, _: Sequence[ShardRecord]) -> Mapping[str, Any]:
+        shards = (load_hits(directory / file) for file in HIT_FILES.files(places.num_shards))
+        counts = count_documents(num_ngrams(places.evaluation), shards)
+        save_array(directory / _COUNTS_FILE, counts)
+        return {}
+
+    def make(shard: int) -> WriteShard:
+        return partial(
+            find_hits,
+            documents=job.documents_path(documents, shard),
+            selection=job.selection_path(selection, shard),
+            index=places.evaluation,
+            index_fingerprint=evaluation.fingerprint,
+            min_words=places.settings.shortest,
+        )
+
+    inputs = [documents, selection, evaluation]
+    fingerprints = [each.fingerprint for each in inputs]
+    return job.build(
+        HITS,
+        HIT_FILES.files(job.num_shards),
+        make,
+        lambda shard: [VERSION, *fingerprints, shard],
+        [entry.size_bytes for entry in documents.files],
+        config={"version": VERSION},
+        inputs=[job.entry(each) for each in inputs],
+        finish=finish,
+    )
+
+
+def identify(texts: Iterable[EvaluationText]) -> tuple[str, list[InputEntry]]:
+    """A digest of all evaluation texts with their names, and the files that they were read from."""
+    digest = xxhash.xxh3_128()
+    files: dict[Path, None] = {}
+    for text in texts:
+        for part in (text.task, text.example, text.text):
+            data = part.encode("utf-8", "surrogatepass")
+            digest.update(len(data).to_bytes(8, "little") + data)
+        if text.file is not None:
+            files[text.file] = None
+    entries = [
+        InputEntry(kind="evaluation-file", uri=str(file), fingerprint=hash_file(file)[0]) for file in files
+    ]
+    return digest.hexdigest(), entries
+
+
+def write_texts(read: EvaluationTexts, settings: DecontaminationConfig, path: Path) -> ShardResult:
+    """Write the evaluation texts; `searched` says whether a text has enough words to be searched for."""
+    texts = list(read(settings))
+    words = split_words([text.text for text in texts]).counts
+    searched = words >= settings.shortest
+    columns = [[getattr(text, name) for text in texts] for name in ("task", "example", "text")]
+    table = pa.table([*columns, words, searched], names=_SCHEMA.names).cast(_SCHEMA)
+    pq.write_table(table, str(path), compression="zstd", write_statistics=False)
+    num_searched = int(searched.sum())
+    stats = {"texts_searched": num_searched, "texts_too_short": len(texts) - num_searched}
+    return ShardResult(rows=len(texts), stats=stats)
+
+
+def read_texts(directory: Path) -> pa.Table:
+    """The result of `write_texts`, without the texts themselves."""
+    return pq.read_table(str(directory / TEXTS_FILE), columns=["task", "example", "searched"])
+
+
+def build_index(directory: Path, settings: DecontaminationConfig) -> int:
+    """Index the texts in `directory` and write the index beside them; returns the number of different n-grams."""
+    texts = pq.read_table(str(directory / TEXTS_FILE), columns=["text"])["text"].to_pylist()
+    index = NgramIndex.build(texts, settings.ngram, settings.shortest)
+    index.save(directory)
+    return len(index.ngrams)

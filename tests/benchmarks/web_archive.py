@@ -18,8 +18,7 @@ from pathlib import Path
 
 from data_prep.document import Document
 from data_prep.filters import AnyFilter, FilterChain
-from data_prep.filters.gopher_quality import GopherQualityConfig
-from data_prep.filters.gopher_repetition import GopherRepetitionConfig
+from data_prep.filters.gopher import GopherQualityConfig, GopherRepetitionConfig
 from data_prep.sources import FilePart
 from data_prep.sources.common_crawl import CommonCrawlConfig, parse_headers, parse_response
 from data_prep.sources.warc_records import RawRecord, read_records

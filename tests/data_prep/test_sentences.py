@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 import data_prep.sentences
 from data_prep import sentences
-from data_prep.sentences import NOT_FOR_BLINGFIRE, WHITE_SPACE, cut_sentences, joins
+from data_prep.sentences import (
+    ENGLISH_TITLES,
+    NOT_FOR_BLINGFIRE,
+    NUMBERED,
+    SPEAKER,
+    TITLES,
+    WHITE_SPACE,
+    cut_sentences,
+)
 from data_prep.text.encodings import decode_text
 from data_prep.text.wrapping import paragraphs_of
 
@@ -72,10 +80,10 @@ def is_within_sentence(text, start, before, lang):
     first = re.sub("^[-–—][ \t]?", "", tail)[:1]
     if re.search(f"{QUOTE}$", head) and first.islower() and first < "\u0800":
         return True
-    if lang == "en" and re.search(f"[?!]{QUOTE}$", head) and joins.SPEAKER.match(tail[:64].encode()):
+    if lang == "en" and re.search(f"[?!]{QUOTE}$", head) and SPEAKER.match(tail[:64].encode()):
         return True
-    words = joins.NUMBERED if re.match("[0-9]", tail) else joins.TITLES
-    words += " " + joins.ENGLISH_TITLES if lang == "en" and not re.match("[0-9]", tail) else ""
+    words = NUMBERED if re.match("[0-9]", tail) else TITLES
+    words += " " + ENGLISH_TITLES if lang == "en" and not re.match("[0-9]", tail) else ""
     is_capital = tail[0].isupper() and tail[0] < "\u0800"
     if not is_capital and not re.match("[0-9]", tail):
         return False

@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from data_prep.sources.wikipedia_html import WikipediaHtmlConfig
+from data_prep.sources.wikipedia_extracted import WikipediaHtmlConfig
 from tests.data_prep import reading
 
 CRIMEAN_MOUNTAINS = (

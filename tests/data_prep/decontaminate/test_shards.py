@@ -14,17 +14,17 @@ from data_prep.decontaminate.hits import (
     most_frequent,
 )
 from data_prep.decontaminate.ngrams import NgramIndex
-from data_prep.decontaminate.steps import (
+from data_prep.document import Document
+from data_prep.documents import DocumentWriter, read_selected
+from data_prep.selection import Selection, load_selection, write_selection
+from data_prep.stages.decontaminate import (
     TEXTS_FILE,
     build_index,
+    decide,
     identify,
     read_texts,
     write_texts,
 )
-from data_prep.document import Document
-from data_prep.documents import DocumentWriter, read_selected
-from data_prep.selection import Selection, load_selection, write_selection
-from data_prep.stages.decontaminate import decide
 from tests.data_prep.decontaminate.oracle import search
 
 SECRET = "Where does the old river meet the blue sea under seven bright stars tonight?"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from data_prep.filters.gopher_repetition import GopherRepetitionConfig, number_words
+from data_prep.filters.gopher import GopherRepetitionConfig, number_words
 from data_prep.text.word_kernel import ngram_characters
 
 NO_LIMITS = {

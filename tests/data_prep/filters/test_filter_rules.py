@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import MissingInputError
 from data_prep.filters.c4 import without_citations
-from data_prep.filters.gopher_quality import letter_runs
+from data_prep.filters.gopher import letter_runs
 from data_prep.text.words import code_points
 
 GOOD = "One sentence stands here alone.\nDoes another one stand here?\nA third one makes it enough!"
