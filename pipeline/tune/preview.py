@@ -110,7 +110,7 @@ def _seconds_of_a_token(
 ) -> float:
     """Seconds of an update, for each of its tokens."""
     from pipeline.tune.learner import PlainLearner
-    from pipeline.tune.updates import make_update, plan_updates
+    from pipeline.tune.trainer import make_update, plan_updates
 
     plan = plan_updates(settings, len(task.train), 0, accelerator.num_processes)
     learner = PlainLearner(accelerator, model, settings)

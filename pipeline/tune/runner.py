@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import orjson
 from accelerate import Accelerator
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from cluster.artefacts.errors import PreemptedError
-from cluster.artefacts.manifest import read_sealed, write_durably, write_sealed
+from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import storage_errors
 from cluster.stopping import StopFile, stop_on_sigterm
 from models.peft.apply import trained_share
@@ -40,10 +40,9 @@ from pipeline.tune.scores import (
     file_entries,
     same_prediction,
 )
-from pipeline.tune.trainer import Outcome, train
-from pipeline.tune.training_state import StateFile
-from pipeline.tune.trials import Trials
-from pipeline.tune.updates import plan_updates, sample_examples
+from pipeline.tune.trainer import plan_updates, train
+from pipeline.tune.training_state import TrainingState, read_facts
+from pipeline.tune.trials import Trials, sample_examples
 
 OnProgress = Callable[[int, str], None]
 """Takes the updates that were done since the last call, and the state of the training."""
@@ -81,10 +80,15 @@ class TrialRunner:
             PreemptedError: the stop was requested; the training's state is saved.
             ClozeError: the training failed.
         """
-        begun = _Begun.read(self._workspace, trial, self._trials.identity(trial))
-        tracked = on_first(self._accelerator, lambda: self._start_tracking(trial, begun.tracked_run))
-        begun = dataclasses.replace(begun, tracked_run=tracked.run_id)
         is_first, config = self._accelerator.is_main_process, self._trials.config
+        state = TrainingState(
+            state_file(self._workspace, trial),
+            self._trials.identity(trial),
+            self._accelerator,
+            config.save_every_s,
+            request,
+        )
+        tracked = on_first(self._accelerator, lambda: self._start_tracking(trial, state.tracked_run))
         if is_first and config.wandb is not None:
             copy = WandbCopy(
                 config.wandb,
@@ -97,7 +101,7 @@ class TrialRunner:
             )
             tracked = dataclasses.replace(tracked, copy=copy)
         try:
-            record = self._train_and_record(trial, tracked, begun, on_progress, request)
+            record = self._train_and_record(trial, tracked, state, on_progress)
         except BaseException as error:
             if is_first:
                 # The error that ended the training must not be lost for one of the tracking store.
@@ -134,19 +138,15 @@ class TrialRunner:
         return self._trials.pretrained.state_dict()
 
     def _train_and_record(
-        self, trial: Trial, tracked: TrackedRun, begun: _Begun, on_progress: OnProgress, request: StopFile
+        self, trial: Trial, tracked: TrackedRun, state: TrainingState, on_progress: OnProgress
     ) -> TrialRecord:
-        started = time.monotonic()
         task, config, settings = self.task(trial.task), self._trials.config, self._settings(trial)
         pretrained = self._trials.pretrained if trial.initial == "pretrained" else None
         model = initial_network(
             task, trial.seed, self._checkpoint_weights if pretrained else None, settings.peft
         )
-        path = self._workspace / IN_PROGRESS / f"{trial.name}.safetensors"
-        state_file = StateFile(path, begun.identity, self._accelerator, config.save_every_s, request)
         is_first = self._accelerator.is_main_process
-        if is_first:
-            begun.write(self._workspace, trial)
+        state.note(tracked.run_id)
         done, losses = 0, []
 
         def send_losses() -> None:
@@ -173,13 +173,13 @@ class TrialRunner:
             if measured:
                 tracked.log_metrics(measured, epoch.update, pretrained.model_id if pretrained else None)
 
-        outcome = train(
+        network, tested = train(
             self._accelerator,
             model,
             task,
             settings,
             trial.seed,
-            state_file,
+            state,
             main_metric=config.tasks[trial.task].metrics[0],
             on_update=on_update,
             on_epoch=on_epoch,
@@ -187,40 +187,49 @@ class TrialRunner:
         )
         if done < (planned := self.num_updates(trial)):
             on_progress(planned - done, f"{trial.name} ended early")
-        seconds = begun.seconds + time.monotonic() - started
-        record = on_first(self._accelerator, lambda: self._record(trial, tracked, outcome, seconds))
-        state_file.remove()
+        record = on_first(self._accelerator, lambda: self._record(trial, tracked, state, network, tested))
+        state.remove()
         return record
 
-    def _record(self, trial: Trial, tracked: TrackedRun, outcome: Outcome, seconds: float) -> TrialRecord:
-        """Write the files of a finished training, then its record."""
+    def _record(
+        self,
+        trial: Trial,
+        tracked: TrackedRun,
+        state: TrainingState,
+        network: nn.Module,
+        tested: np.ndarray | None,
+    ) -> TrialRecord:
+        """Write the files of a finished training, then its record.
+
+        Args:
+            tested: the outputs of examples without right answers.
+        """
         task, data = self.task(trial.task), self._trials.tasks[trial.task]
-        settings, kept = self._settings(trial), outcome.kept_epoch
+        settings, kept = self._settings(trial), state.kept_epoch
+        assert state.outputs is not None, "the last epoch is scored"
         teacher = self._trials.teachers.get(trial.task)
-        distilled = (
-            compare(task, outcome.network, teacher) if isinstance(task, DistilledTask) and teacher else None
-        )
-        contents = task.files(outcome.outputs) | {"losses.json": orjson.dumps(list(outcome.losses))}
+        distilled = compare(task, network, teacher) if isinstance(task, DistilledTask) and teacher else None
+        contents = task.files(state.outputs) | {"losses.json": orjson.dumps(state.curve)}
         score = Score(
             task=trial.task,
             initial=trial.initial,
             seed=trial.seed,
             choice=dict(trial.choice),
             main_metric=self._trials.config.tasks[trial.task].metrics[0],
-            metrics=outcome.epochs[kept - 1].metrics,
-            trained_share=None if settings.peft is None else trained_share(outcome.network),
+            metrics=state.epochs[kept - 1].metrics,
+            trained_share=None if settings.peft is None else trained_share(network),
             kept_epoch=kept if settings.keep == "best" else None,
             same_prediction=same_prediction(contents.get("predictions.jsonl", b"")),
             num_train_examples=len(sample_examples(len(data.train), settings.max_train_examples)),
             num_evaluation_examples=len(data.evaluation),
-            epochs=outcome.epochs,
+            epochs=tuple(state.epochs),
             distillation=distilled.sizes if distilled else None,
             baselines=task.baselines() | ({TEACHER: distilled.metrics} if distilled else {}),
         )
         for name, measured in score.baselines.items():
             tracked.log_metrics({f"{trial.task}/{name}/{metric}": v for metric, v in measured.items()}, 0)
-        if outcome.test_outputs is not None:
-            contents |= task.submission(outcome.test_outputs)
+        if tested is not None:
+            contents |= task.submission(tested)
         with storage_errors(self._workspace):
             files = {trial.file(kind): content for kind, content in contents.items()}
             for name, content in files.items():
@@ -229,9 +238,9 @@ class TrialRunner:
             if self._trials.config.save_models:
                 written.append(trial.model_file)
                 tensors, metadata = (
-                    (outcome.network.state_dict(), None)
+                    (network.state_dict(), None)
                     if settings.peft is None
-                    else trained_tensors(outcome.network, task.parts, settings.peft)
+                    else trained_tensors(network, task.parts, settings.peft)
                 )
                 # Under a temporary name first: a killed run must not leave half a file.
                 path = self._workspace / trial.model_file
@@ -244,7 +253,7 @@ class TrialRunner:
                 score=score,
                 files=file_entries(self._workspace, written),
                 tracked_run=tracked.run_id,
-                seconds=round(seconds, 3),
+                seconds=round(state.seconds, 3),
                 examples_per_second=distilled.examples_per_second if distilled else None,
             )
             TRIAL_RECORDS.write(self._workspace, record)
@@ -280,6 +289,11 @@ class TrialRunner:
         )
 
 
+def state_file(workspace: Path, trial: Trial) -> Path:
+    """The file of a training that has begun and is not finished."""
+    return workspace / IN_PROGRESS / f"{trial.name}.safetensors"
+
+
 def ended_as(error: BaseException) -> str:
     """MLflow's status of a training that an error ended."""
     return "KILLED" if isinstance(error, PreemptedError | KeyboardInterrupt) else "FAILED"
@@ -289,9 +303,10 @@ def end_tracked_runs(trials: Trials, workspace: Path, ended: Iterable[Trial], st
     """End the MLflow runs of trainings whose processes could not do so; runs that have ended stay as they are."""
     uri = tracking_uri(trials.config.runs_dir)
     for trial in ended:
-        if run_id := _Begun.read(workspace, trial, trials.identity(trial)).tracked_run:
+        facts = read_facts(state_file(workspace, trial), trials.identity(trial))
+        if facts is not None:
             with suppress(Exception):
-                end_run(uri, run_id, status)
+                end_run(uri, facts["tracked_run"], status)
 
 
 @contextmanager
@@ -312,37 +327,3 @@ def stopping(workspace: Path, *, clears: bool) -> Iterator[StopFile]:
         clears=clears,
     ) as request:
         yield request
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Begun:
-    """The note of a training that has begun."""
-
-    identity: str
-    tracked_run: str | None = None
-    """Its MLflow run, which a continued training keeps."""
-    seconds: float = 0.0
-    """Time of earlier attempts."""
-    started_at: float = 0.0
-
-    @classmethod
-    def read(cls, workspace: Path, trial: Trial, identity: str) -> _Begun:
-        """The note of an earlier attempt at the same training; a new one where there is none."""
-        path = workspace / IN_PROGRESS / f"{trial.name}.json"
-        try:
-            note = cls(**read_sealed(path, signed=True))
-        except (OSError, ValueError, TypeError):
-            return cls(identity)
-        if note.identity != identity:
-            return cls(identity)
-        state = path.with_name(f"{trial.name}.safetensors")
-        worked = state.stat().st_mtime - note.started_at if state.exists() else 0.0
-        return dataclasses.replace(note, seconds=note.seconds + max(0.0, worked))
-
-    def write(self, workspace: Path, trial: Trial) -> None:
-        """Note that the training has begun, now."""
-        path = workspace / IN_PROGRESS / f"{trial.name}.json"
-        with storage_errors(path):
-            path.parent.mkdir(exist_ok=True)
-            note = dataclasses.replace(self, started_at=time.time())
-            write_sealed(path, dataclasses.asdict(note), signed=True)

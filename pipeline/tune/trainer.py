@@ -1,7 +1,14 @@
-"""One training of one network on one task, with Accelerate: alone or among several processes."""
+"""One training of one network on one task, with Accelerate: alone or among several processes.
+
+The order of examples is a pure function of (seed, epoch). A global batch is cut into a fixed list of micro-batches,
+which are distributed over the processes. An update divides the summed loss by the predictions of the *global* batch,
+and dropout is seeded by (seed, update, micro-batch). So the number of processes changes nothing but the order of
+floating-point sums.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,31 +20,16 @@ from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader
 
+from cluster.artefacts.errors import ClozeError, ConfigError
 from pipeline.run.settings import ZeroConfig
+from pipeline.samples.noise import Noise
 from pipeline.tasks.settings import TrainingConfig
 from pipeline.tune.encoding import EncodedRows
 from pipeline.tune.forms.base import PaddedBatch, PreparedTask, unwrapped
-from pipeline.tune.learner import make_learner
+from pipeline.tune.learner import Learner, make_learner
 from pipeline.tune.scores import EpochScore
-from pipeline.tune.training_state import Kept, StateFile, TrainingState
-from pipeline.tune.updates import make_update, plan_updates
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a training."""
-
-    outputs: np.ndarray
-    """[evaluation rows, ...]: the form's outputs after the epoch that counts."""
-    epochs: tuple[EpochScore, ...]
-    kept_epoch: int
-    """The epoch that counts, from 1; the network has its weights."""
-    losses: tuple[float, ...]
-    """Mean loss of every update, nats per prediction."""
-    network: nn.Module
-    """The trained network, with the weights of the epoch that counts."""
-    test_outputs: np.ndarray | None
-    """[test rows, ...], where the task has unlabelled examples."""
+from pipeline.tune.training_state import TrainingState
+from pipeline.tune.trials import example_order
 
 
 def train(
@@ -46,33 +38,38 @@ def train(
     task: PreparedTask,
     settings: TrainingConfig,
     seed: int,
-    state_file: StateFile,
+    state: TrainingState,
     *,
     main_metric: str,
     on_update: Callable[[int, float], object],
     on_epoch: Callable[[EpochScore], object] = lambda epoch: None,
     zero: ZeroConfig | None = None,
-) -> Outcome:
+) -> tuple[nn.Module, np.ndarray | None]:
     """Train `model` and evaluate it after every epoch. Called by all processes together.
 
     Args:
         model: the network that `task` builds, with its first weights; not to be used afterwards.
-        state_file: keeps the training's place on disk, so that a killed one continues from there.
+        state: counts updates and holds scores, outputs and losses, afterwards those of the whole training; a killed
+            training continues from its file.
         main_metric: decides which epoch is best, where that matters.
         on_update: takes the updates done and the mean loss of the last one, in every process; of several processes,
             each estimates the loss from its own share.
         on_epoch: takes an epoch's loss and metrics, in every process.
         zero: shards the training among the processes; None trains all weights in each.
 
+    Returns:
+        The trained network, with the weights of the epoch that counts, and [test rows, ...] outputs, where the task has
+        unlabelled examples.
+
     Raises:
         ConfigError: the batch cannot be shared by the processes.
         ClozeError: gradients became infinite or not a number.
-        PreemptedError: the state file's stop was requested, and the state is saved.
+        PreemptedError: the state's stop was requested, and it is saved.
     """
     plan = plan_updates(settings, len(task.train), seed, accelerator.num_processes)
     learner = make_learner(accelerator, model, settings, zero)
-    state = state_file.restore(learner)
-    pause = partial(state_file.stop_if_asked, state, learner)
+    state.restore(learner)
+    pause = partial(state.stop_if_asked, learner)
     loader = evaluation_loader(accelerator, task)
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     # Dropout draws from torch's global generators, which are restored afterwards.
@@ -91,41 +88,34 @@ def train(
                 state.losses.append(loss)
                 state.updates += 1
                 on_update(state.updates, loss * accelerator.num_processes)
-                state_file.save_when_due(state, learner)
+                state.save_when_due(learner)
             is_scored = settings.scored == "every_epoch" or epoch == settings.epochs - 1
             network = learner.whole()
             outputs = evaluate(accelerator, network, task, loader, pause) if is_scored else None
-            _close_epoch(accelerator, state, task.measure(outputs) if outputs is not None else {})
-            if outputs is not None and settings.keep == "last":
-                state.kept = Kept(epoch + 1, outputs, None)
-            elif outputs is not None and _best_epoch(state, main_metric) == epoch + 1:
-                tensors = unwrapped(network).state_dict()
-                weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-                state.kept = Kept(epoch + 1, outputs, weights)
+            losses, state.losses = state.losses_of_all(), []
+            state.curve += losses
+            metrics = {} if outputs is None else task.measure(outputs)
+            mean = float(torch.tensor(losses, dtype=torch.float64).mean())
+            state.epochs.append(EpochScore(update=state.updates, loss=mean, metrics=metrics))
+            if outputs is not None and (
+                settings.keep == "last" or _best_epoch(state, main_metric) == epoch + 1
+            ):
+                state.kept_epoch, state.outputs = epoch + 1, outputs
+                if settings.keep == "best":
+                    tensors = unwrapped(network).state_dict()
+                    state.weights = {name: one.detach().cpu().clone() for name, one in tensors.items()}
             on_epoch(state.epochs[-1])
-        kept = state.kept
-        assert kept is not None, "the last epoch is always scored"
+        assert state.kept_epoch, "the last epoch is always scored"
         network = learner.whole()
-        if kept.weights is not None:
-            unwrapped(network).load_state_dict(kept.weights)
+        if state.weights is not None:
+            unwrapped(network).load_state_dict(state.weights)
         tested = None
         if task.test is not None:
             unlabelled = evaluation_loader(accelerator, task, task.test)
             tested = evaluate(accelerator, network, task, unlabelled, pause)
     learner.close()
     accelerator.free_memory(loader)
-    return Outcome(
-        kept.outputs, tuple(state.epochs), kept.epoch, tuple(state.curve), unwrapped(network), tested
-    )
-
-
-def _close_epoch(accelerator: Accelerator, state: TrainingState, metrics: dict[str, float]) -> None:
-    # In float64 and summed over processes: every process gets the losses of all predictions.
-    shares = torch.tensor(state.losses, dtype=torch.float64, device=accelerator.device)
-    losses = torch.as_tensor(accelerator.reduce(shares))
-    state.epochs.append(EpochScore(update=state.updates, loss=float(losses.mean()), metrics=metrics))
-    state.curve += losses.tolist()
-    state.losses = []
+    return unwrapped(network), tested
 
 
 def _best_epoch(state: TrainingState, main_metric: str) -> int:
@@ -179,3 +169,111 @@ def evaluation_loader(
 
     loader = DataLoader(by_length.tolist(), batch_size=task.evaluation_batch_size, collate_fn=collate)
     return cast(DataLoader, accelerator.prepare_data_loader(loader, device_placement=False))
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePlan:
+    """The cut of examples into updates, and of updates into micro-batches."""
+
+    num_examples: int
+    epochs: int
+    batch_size: int
+    micro_batch_size: int
+    seed: int
+
+    @property
+    def updates_per_epoch(self) -> int:
+        """The last update of an epoch may have fewer examples."""
+        return math.ceil(self.num_examples / self.batch_size)
+
+    @property
+    def num_updates(self) -> int:
+        """Updates of the whole training."""
+        return self.epochs * self.updates_per_epoch
+
+    def epoch_batches(self, epoch: int) -> list[np.ndarray]:
+        """The examples of each update of an epoch, int64 arrays; together every example once."""
+        order = example_order(self.seed, epoch, self.num_examples)
+        return [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
+
+    def micro_batches(self, batch: np.ndarray) -> list[np.ndarray]:
+        """A batch cut into micro-batches of at most `micro_batch_size` examples."""
+        return [
+            batch[first : first + self.micro_batch_size]
+            for first in range(0, len(batch), self.micro_batch_size)
+        ]
+
+
+def plan_updates(settings: TrainingConfig, num_examples: int, seed: int, num_processes: int) -> UpdatePlan:
+    """The plan of a training.
+
+    Raises:
+        ConfigError: there are more processes than micro-batches in a batch, so some would be idle.
+    """
+    micro_batch_size = min(settings.micro_batch_size or settings.batch_size, settings.batch_size)
+    if math.ceil(settings.batch_size / micro_batch_size) < num_processes:
+        raise ConfigError(
+            f"A batch of {settings.batch_size} in micro-batches of {micro_batch_size} cannot be shared by"
+            f" {num_processes} processes.",
+            next_step=f"set training.micro_batch_size={max(1, settings.batch_size // num_processes)}"
+            f"{'' if settings.batch_size >= num_processes else f' and training.batch_size={num_processes}'}",
+        )
+    return UpdatePlan(num_examples, settings.epochs, settings.batch_size, micro_batch_size, seed)
+
+
+def learning_rate(update: int, num_updates: int, settings: TrainingConfig) -> float:
+    """Rate of update number `update` (from 0): linear rise over the warm-up, then linear fall towards zero.
+
+    Neither the first nor the last update has rate zero, because it would learn nothing.
+    """
+    warmup = round(settings.warmup_fraction * num_updates)
+    if update < warmup:
+        return settings.lr * (update + 1) / (warmup + 1)
+    return settings.lr * (num_updates - update) / (num_updates - warmup)
+
+
+def make_update(
+    accelerator: Accelerator,
+    learner: Learner,
+    task: PreparedTask,
+    settings: TrainingConfig,
+    plan: UpdatePlan,
+    update: int,
+    batch: np.ndarray,
+) -> float:
+    """Make update number `update` (from 0), in all processes together.
+
+    Args:
+        batch: int64 [examples]: the examples of the global batch.
+
+    Returns:
+        The share of the batch's mean loss from this process; the shares of all processes add up to it.
+
+    Raises:
+        ClozeError: gradients became infinite or not a number.
+    """
+    pieces = plan.micro_batches(batch)
+    rounds = math.ceil(len(pieces) / accelerator.num_processes)
+    total = int(task.train.predictions[batch].sum())
+    loss_sum = 0.0
+    for turn in range(rounds):
+        number = turn * accelerator.num_processes + accelerator.process_index
+        # Gradients are exchanged in the last round, which every process must enter: a process without a
+        # micro-batch left takes part with a repeated one of weight zero.
+        weight = accelerator.num_processes / total if number < len(pieces) else 0.0
+        padded = task.batch(task.train, pieces[number % len(pieces)]).to(accelerator.device)
+        with learner.micro_batch(last=turn == rounds - 1):
+            torch.manual_seed(Noise.of("finetune-dropout", plan.seed, update, number).seed())
+            loss = task.loss(learner.network, padded)
+            learner.backward(loss * weight)
+        if weight:
+            loss_sum += float(loss.detach())
+    norm = learner.update(learning_rate(update, plan.num_updates, settings))
+    # The norm is of the exchanged gradients, so all processes stop here together.
+    if norm is not None and not math.isfinite(norm):
+        raise ClozeError(
+            f"The gradients of update {update} are not finite.",
+            kept="the trainings that were finished before",
+            next_step="lower training.lr or raise training.warmup_fraction, and run the same command again",
+        )
+    return loss_sum / total

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -35,34 +36,8 @@ FIRST_UPDATES = 10
 """Updates before the first one that may be followed by a save; their time decides when that is due."""
 
 
-@dataclass(slots=True)
-class Kept:
-    """The epoch that counts so far."""
-
-    epoch: int
-    """From 1."""
-    outputs: np.ndarray
-    """[evaluation rows, ...]: the form's outputs after it."""
-    weights: dict[str, Tensor] | None
-    """Copies of the network's tensors; None where later epochs always take its place."""
-
-
-@dataclass(slots=True)
 class TrainingState:
-    """Everything but weights and optimizer."""
-
-    updates: int = 0
-    """Updates done."""
-    losses: list[float] = field(default_factory=list)
-    """This process's share of the mean loss of every update of the running epoch."""
-    curve: list[float] = field(default_factory=list)
-    """Mean loss of every update of the finished epochs, over all processes."""
-    epochs: list[EpochScore] = field(default_factory=list)
-    kept: Kept | None = None
-
-
-class StateFile:
-    """Saves and restores the state of one training, in all processes together."""
+    """Everything of a training but weights and optimizer; saved and restored with them, in all processes together."""
 
     def __init__(
         self,
@@ -72,7 +47,8 @@ class StateFile:
         interval_s: float,
         request: StopFile | None = None,
     ) -> None:
-        """
+        """Begin, or continue what the file says of an earlier attempt at the same training.
+
         Args:
             path: of the file; its directory is made with it.
             identity: hash of everything that determines the training; a file of another one is not read.
@@ -84,59 +60,74 @@ class StateFile:
         self._interval_s = interval_s
         self._accelerator = accelerator
         self._request = request
-        self._started = time.monotonic()
-        self._next = 0
-        self._measured_from = 0
+        facts = on_first(accelerator, lambda: read_facts(path, identity)) or {}
+        self.tracked_run: str | None = facts.get("tracked_run")
+        """The training's MLflow run."""
+        self._earlier_s: float = facts.get("seconds", 0.0)
+        self.updates: int = facts.get("updates", 0)
+        """Updates done."""
+        losses = facts.get("losses", [])
+        # Sums over processes, which one of them takes part with from now on.
+        self.losses: list[float] = losses if accelerator.is_main_process else [0.0] * len(losses)
+        """This process's share of the mean loss of every update of the running epoch."""
+        self.curve: list[float] = facts.get("curve", [])
+        """Mean loss of every update of the finished epochs, over all processes, in nats per prediction."""
+        self.epochs = [EpochScore.model_validate(epoch) for epoch in facts.get("epochs", ())]
+        self.kept_epoch: int = facts.get("kept_epoch", 0)
+        """The epoch that counts so far, from 1; 0 before the first one that is scored."""
+        self.outputs: np.ndarray | None = None
+        """[evaluation rows, ...]: the form's outputs after the epoch that counts."""
+        self.weights: dict[str, Tensor] | None = None
+        """Copies of the network's tensors after it; None where later epochs always take its place."""
+        self._scaler: Mapping[str, Any] | None = facts.get("scaler")
+        self._began = time.monotonic()
+        self._measure()
+        self._next = self.updates + FIRST_UPDATES
 
-    def restore(self, learner: Learner) -> TrainingState:
-        """Fill a new learner from the file; a new state where there is none that fits or can be read."""
-        state = TrainingState()
-        if on_first(self._accelerator, self._fits):
+    @property
+    def seconds(self) -> float:
+        """Time of the training, of all attempts together."""
+        return self._earlier_s + time.monotonic() - self._began
+
+    def note(self, tracked_run: str) -> None:
+        """Write the MLflow run down before the first update, so that a training that is killed early continues it."""
+        self.tracked_run = tracked_run
+        if not self.updates and self._accelerator.is_main_process:
+            self._write({}, self.losses)
+
+    def restore(self, learner: Learner) -> None:
+        """Fill a new learner from the file, where there is one."""
+        if self.updates:
             with safe_open(str(self.path), "pt") as file:
-                facts = orjson.loads(file.metadata()["state"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- no mapping
             learner.restore(tensors)
-            if self._accelerator.scaler is not None and facts["scaler"] is not None:
-                self._accelerator.scaler.load_state_dict(facts["scaler"])
-            losses, kept = facts["losses"], facts["kept"]
-            state = TrainingState(
-                updates=facts["updates"],
-                # Sums over processes, which one of them takes part with from now on.
-                losses=losses if self._accelerator.is_main_process else [0.0] * len(losses),
-                curve=facts["curve"],
-                epochs=[EpochScore.model_validate(epoch) for epoch in facts["epochs"]],
-                kept=kept
-                and Kept(
-                    kept["epoch"],
-                    tensors["outputs"].numpy(),
-                    with_prefix(tensors, "kept.") if kept["has_weights"] else None,
-                ),
-            )
-        self._started = time.monotonic()
-        self._measured_from = state.updates
-        self._next = state.updates + FIRST_UPDATES
-        return state
+            if self._accelerator.scaler is not None and self._scaler is not None:
+                self._accelerator.scaler.load_state_dict(dict(self._scaler))
+            if self.kept_epoch:
+                self.outputs = tensors["outputs"].numpy()
+                self.weights = with_prefix(tensors, "kept.") or None
+        self._measure()
 
-    def save_when_due(self, state: TrainingState, learner: Learner) -> None:
+    def save_when_due(self, learner: Learner) -> None:
         """Save after the updates that the first process chose from the time that they take; others only note it."""
-        if state.updates < self._next:
+        if self.updates < self._next:
             return
-        elapsed = time.monotonic() - self._started
+        elapsed = time.monotonic() - self._measured_at
         due = on_first(self._accelerator, lambda: elapsed >= self._interval_s)
         cost = 0.0
         if due:
             before = time.monotonic()
-            self.save(state, learner)
+            self.save(learner)
             cost = time.monotonic() - before
         # Updates until the next look at the clock.
-        seconds = elapsed / max(state.updates - self._measured_from, 1)
+        seconds = elapsed / max(self.updates - self._measured_from, 1)
         wanted = max(self._interval_s, cost / LARGEST_SHARE) - (0.0 if cost else elapsed)
         wait = max(1, round(wanted / max(seconds, 1e-6)))
-        self._next = on_first(self._accelerator, lambda: state.updates + wait)
+        self._next = on_first(self._accelerator, lambda: self.updates + wait)
         if due:
-            self._started, self._measured_from = time.monotonic(), state.updates
+            self._measure()
 
-    def stop_if_asked(self, state: TrainingState, learner: Learner) -> None:
+    def stop_if_asked(self, learner: Learner) -> None:
         """Save and stop where one of the processes was asked to. All call it, between two updates.
 
         Raises:
@@ -147,35 +138,52 @@ class StateFile:
         asked = torch.tensor(int(self._request.requested()), device=self._accelerator.device)
         if not int(torch.as_tensor(self._accelerator.reduce(asked))):
             return
-        if state.updates:
-            self.save(state, learner)
+        if self.updates:
+            self.save(learner)
         raise PreemptedError(
-            f"{self.path.stem} stopped after update {state.updates}, as asked:"
+            f"{self.path.stem} stopped after update {self.updates}, as asked:"
             f" {self._request.reason or 'a signal to another process'}.",
             kept="the finished trainings and this one's updates; nothing has to be computed again",
             next_step="run the same command again",
         )
 
-    def save(self, state: TrainingState, learner: Learner) -> None:
+    def save(self, learner: Learner) -> None:
         """Write the file now; the one before stays until the new one is complete."""
-        shares = torch.tensor(state.losses, dtype=torch.float64, device=self._accelerator.device)
-        losses = torch.as_tensor(self._accelerator.reduce(shares)).tolist() if state.losses else []
+        losses = self.losses_of_all() if self.losses else []
         tensors = learner.tensors()
         if not self._accelerator.is_main_process:
             return
-        kept = None
-        if state.kept is not None:
-            tensors["outputs"] = torch.from_numpy(np.ascontiguousarray(state.kept.outputs))
-            tensors |= {f"kept.{name}": tensor for name, tensor in (state.kept.weights or {}).items()}
-            kept = {"epoch": state.kept.epoch, "has_weights": state.kept.weights is not None}
+        if self.outputs is not None:
+            tensors["outputs"] = torch.from_numpy(np.ascontiguousarray(self.outputs))
+        tensors |= {f"kept.{name}": tensor for name, tensor in (self.weights or {}).items()}
+        self._write(tensors, losses)
+
+    def losses_of_all(self) -> list[float]:
+        """`losses`, summed over processes in float64: every process gets the losses of all predictions."""
+        shares = torch.tensor(self.losses, dtype=torch.float64, device=self._accelerator.device)
+        return torch.as_tensor(self._accelerator.reduce(shares)).tolist()
+
+    def remove(self) -> None:
+        """Delete the file, where there is one."""
+        if self._accelerator.is_main_process:
+            self.path.unlink(missing_ok=True)
+            seal_of(self.path).unlink(missing_ok=True)
+
+    def _measure(self) -> None:
+        """Measure the time of updates from here on."""
+        self._measured_at, self._measured_from = time.monotonic(), self.updates
+
+    def _write(self, tensors: Mapping[str, Tensor], losses: list[float]) -> None:
         scaler = self._accelerator.scaler
         facts = {
             "identity": self._identity,
-            "updates": state.updates,
+            "tracked_run": self.tracked_run,
+            "seconds": self.seconds,
+            "updates": self.updates,
             "losses": losses,
-            "curve": state.curve,
-            "epochs": [epoch.model_dump() for epoch in state.epochs],
-            "kept": kept,
+            "curve": self.curve,
+            "epochs": [epoch.model_dump() for epoch in self.epochs],
+            "kept_epoch": self.kept_epoch,
             "scaler": scaler.state_dict() if scaler is not None else None,
         }
         with storage_errors(self.path):
@@ -188,19 +196,13 @@ class StateFile:
             os.replace(temporary, self.path)
             write_seal(self.path)
 
-    def remove(self) -> None:
-        """Delete the file, where there is one."""
-        if self._accelerator.is_main_process:
-            self.path.unlink(missing_ok=True)
-            seal_of(self.path).unlink(missing_ok=True)
 
-    def _fits(self) -> bool:
-        try:
-            with safe_open(str(self.path), "pt") as file:
-                return (
-                    has_seal(self.path)
-                    and orjson.loads(file.metadata()["state"])["identity"] == self._identity
-                )
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-            # A file that cannot be read costs the updates before it, and nothing else.
-            return False
+def read_facts(path: Path, identity: str) -> dict[str, Any] | None:
+    """What the file of a training says beside its tensors; None where there is none that fits or can be read."""
+    try:
+        with safe_open(str(path), "pt") as file:
+            facts = orjson.loads(file.metadata()["state"])
+            return facts if has_seal(path) and facts["identity"] == identity else None
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        # A file that cannot be read costs the updates before it, and nothing else.
+        return None

@@ -9,12 +9,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import InputEntry, hash_file, hash_json
 from cluster.copies import place_of_file
 from data_prep.tokenizers.pretrained import find_tokenizer
 from models.config import NetworkConfig, TransformerConfig
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.samples.noise import Noise
 from pipeline.tasks.task import TaskData
 from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.config import FinetuneConfig
@@ -252,3 +255,15 @@ def _initials(config: FinetuneConfig, pretrained: PretrainedModel | None) -> lis
     if pretrained is None:
         return ["random"]
     return ["pretrained", "random"] if config.compare_random else ["pretrained"]
+
+
+def example_order(seed: int, epoch: int, num_examples: int) -> np.ndarray:
+    """int64 [num_examples]: the indices of the examples of an epoch, shuffled."""
+    return Noise.of("finetune-order", seed, epoch).permutation(num_examples)
+
+
+def sample_examples(num_examples: int, limit: int | None) -> np.ndarray:
+    """int64: the indices of the used examples, ascending: all, or a fixed random sample of `limit`."""
+    if limit is None or limit >= num_examples:
+        return np.arange(num_examples)
+    return np.sort(Noise.of("finetune-sample").permutation(num_examples)[:limit])

@@ -96,7 +96,7 @@ def ours(directory: Path) -> float:
     from pipeline.tune.forms.base import TaskContext
     from pipeline.tune.networks import initial_network
     from pipeline.tune.trainer import train
-    from pipeline.tune.training_state import StateFile
+    from pipeline.tune.training_state import TrainingState
 
     config = FinetuneConfig.model_validate(
         {
@@ -115,7 +115,7 @@ def ours(directory: Path) -> float:
     ends: list[float] = []
     accelerator = Accelerator(cpu=True)
     # Nothing is saved within the hour.
-    state = StateFile(directory / "state.safetensors", "", accelerator, 3600)
+    state = TrainingState(directory / "state.safetensors", "", accelerator, 3600)
 
     def clock(updates: int, loss: float) -> None:
         ends.append(time.process_time())

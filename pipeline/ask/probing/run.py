@@ -23,7 +23,7 @@ from pipeline.ask.config import ProbeConfig, ProbeKind
 from pipeline.ask.probing.features import ITEMS, FeatureNetwork, Features, control_labels, make_features
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.tune.report.curves import Curve, plot
-from pipeline.tune.updates import sample_examples
+from pipeline.tune.trials import sample_examples
 
 KIND = "probes"
 RESULT_FILE = "probes.json"

@@ -17,7 +17,7 @@ from pipeline.ask.prompting.networks import LanguageModel
 from pipeline.ask.prompting.prompter import Prompter, Template
 from pipeline.config.problems import nearest
 from pipeline.tasks.forms import Example
-from pipeline.tune.updates import example_order, sample_examples
+from pipeline.tune.trials import example_order, sample_examples
 
 
 def draw_demonstrations(examples: Sequence[Example], num_labels: int, shots: int, seed: int) -> list[Example]:

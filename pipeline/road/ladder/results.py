@@ -34,7 +34,7 @@ from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.report.bootstrap import CONFIDENCE, Sums, resampled, sums_of
 from pipeline.tune.scores import KIND as SCORES_KIND
 from pipeline.tune.scores import ScoresDirectory
-from pipeline.tune.updates import sample_examples
+from pipeline.tune.trials import sample_examples
 
 Verdict = Literal["same order", "opposite", "within the spread"]
 _SAME = 1e-6

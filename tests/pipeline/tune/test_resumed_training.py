@@ -24,7 +24,7 @@ from pipeline.tune import trainer
 from pipeline.tune.learner import PlainLearner
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import IN_PROGRESS, EpochScore
-from pipeline.tune.training_state import Kept, StateFile, TrainingState
+from pipeline.tune.training_state import TrainingState
 from tests.pipeline.tune.conftest import TRAINING, config_in, make_checkpoint, write_sst2, write_tokenizer
 
 ROOT = Path(__file__).parents[3]
@@ -96,19 +96,28 @@ def learner() -> PlainLearner:
     return found
 
 
+def state_in(path: Path, identity: str = "me") -> TrainingState:
+    return TrainingState(path, identity, Accelerator(cpu=True), 60)
+
+
 def test_state_comes_back_as_it_was_saved(tmp_path, learner):
-    weights = {name: tensor + 1 for name, tensor in learner.whole().state_dict().items()}
-    report = EpochScore(update=4, loss=0.1 + 0.2, metrics={"accuracy": 1 / 3})
-    kept = Kept(1, torch.arange(6.0).view(3, 2).numpy(), weights)
-    state = TrainingState(6, [0.25, 1 / 3], [0.1] * 4, [report], kept)
-    file = StateFile(tmp_path / "new" / "a.safetensors", "me", Accelerator(cpu=True), 60)
-    file.save(state, learner)
+    path = tmp_path / "new" / "a.safetensors"
+    state = state_in(path)
+    state.note("run-7")
+    assert (state_in(path).tracked_run, state_in(path).updates) == ("run-7", 0)
+    state.updates, state.losses, state.curve = 6, [0.25, 1 / 3], [0.1] * 4
+    state.epochs = [EpochScore(update=4, loss=0.1 + 0.2, metrics={"accuracy": 1 / 3})]
+    state.kept_epoch, state.outputs = 1, torch.arange(6.0).view(3, 2).numpy()
+    state.weights = {name: tensor + 1 for name, tensor in learner.whole().state_dict().items()}
+    state.save(learner)
     fresh = PlainLearner(Accelerator(cpu=True), nn.Linear(3, 2), TrainingConfig())
-    found = file.restore(fresh)
-    assert (found.updates, found.losses, found.curve, found.epochs) == (6, [0.25, 1 / 3], [0.1] * 4, [report])
-    assert found.kept is not None
-    assert found.kept.outputs.tolist() == kept.outputs.tolist()
-    torch.testing.assert_close(found.kept.weights, weights, rtol=0, atol=0)
+    found = state_in(path)
+    found.restore(fresh)
+    for field in ("tracked_run", "updates", "losses", "curve", "epochs", "kept_epoch"):
+        assert getattr(found, field) == getattr(state, field)
+    assert found.outputs is not None
+    assert found.outputs.tolist() == state.outputs.tolist()
+    torch.testing.assert_close(found.weights, state.weights, rtol=0, atol=0)
     assert len(learner.tensors()) == 2 + 2 * 3
     torch.testing.assert_close(fresh.tensors(), learner.tensors(), rtol=0, atol=0)
 
@@ -128,10 +137,11 @@ def test_every_optimizer_goes_on_bit_for_bit_from_its_saved_state(tmp_path, kind
             learner.update(1e-2)
         return learner
 
-    file = StateFile(tmp_path / "a.safetensors", "me", Accelerator(cpu=True), 60)
-    file.save(TrainingState(updates=3), train(made(), 1, 2, 3))
+    state = state_in(tmp_path / "a.safetensors")
+    state.updates = 3
+    state.save(train(made(), 1, 2, 3))
     resumed = made()
-    file.restore(resumed)
+    state_in(tmp_path / "a.safetensors").restore(resumed)
     whole = train(made(), 1, 2, 3, 4, 5).tensors()
     torch.testing.assert_close(train(resumed, 4, 5).tensors(), whole, rtol=0, atol=0)
     assert not torch.equal(whole["model.weight"], made().tensors()["model.weight"])
@@ -140,14 +150,13 @@ def test_every_optimizer_goes_on_bit_for_bit_from_its_saved_state(tmp_path, kind
 @pytest.mark.parametrize("damage", ["other training", "cut", "no state", "absent"])
 def test_state_that_does_not_fit_or_cannot_be_read_costs_only_its_updates(tmp_path, learner, damage):
     path = tmp_path / "a.safetensors"
-    file = StateFile(path, "me", Accelerator(cpu=True), 60)
-    file.save(TrainingState(updates=5), learner)
-    if damage == "other training":
-        file = StateFile(path, "another", Accelerator(cpu=True), 60)
-    elif damage == "cut":
+    state = state_in(path)
+    state.updates = 5
+    state.save(learner)
+    if damage == "cut":
         path.write_bytes(path.read_bytes()[:100])
     elif damage == "no state":
         save_file({"model.weight": torch.ones(1)}, path)
-    else:
+    elif damage == "absent":
         path.unlink()
-    assert file.restore(learner).updates == 0
+    assert state_in(path, "another" if damage == "other training" else "me").updates == 0

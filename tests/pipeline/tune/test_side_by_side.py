@@ -76,7 +76,8 @@ def test_worker_killed_in_the_middle_of_a_training_costs_only_updates(ray, folde
 
 def kill_a_worker(out: Path) -> int:
     """SIGKILL a worker when a training has saved its state; the number of its process."""
-    while not list(out.rglob(f"{IN_PROGRESS}/*.safetensors")):
+    # The file is small until it holds weights.
+    while not any(path.stat().st_size > 10_000 for path in out.rglob(f"{IN_PROGRESS}/r*.safetensors")):
         time.sleep(0.01)
     titles = {
         process.pid: " ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)

@@ -16,7 +16,7 @@ from pipeline.run.tracking import connect, tracking_uri
 from pipeline.tune import trainer
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import IN_PROGRESS
-from pipeline.tune.training_state import StateFile
+from pipeline.tune.training_state import TrainingState
 from tests.pipeline.tune.conftest import SIZES, TRAINING
 
 
@@ -101,14 +101,14 @@ def test_training_stopped_while_it_is_scored_goes_on_with_the_scores(config, who
 
 
 def test_second_sigterm_ends_at_once_and_leaves_nothing_that_cannot_be_read(config, monkeypatch):
-    save = StateFile.save
+    save = TrainingState.save
 
     def interrupted(self, *args):
         save(self, *args)
         self.path.with_name(f".{self.path.name}.tmp").write_bytes(b"half a file")
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(StateFile, "save", interrupted)
+    monkeypatch.setattr(TrainingState, "save", interrupted)
     monkeypatch.setattr(cluster_signals, "SAME_S", 0.0)
     with (
         signals_in_update(5, signal.SIGTERM),

@@ -13,7 +13,8 @@ from models.classifiers import SequenceClassifier
 from pipeline.tasks.settings import TrainingConfig, optimizer_with_rates
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.encoding import pad_rows
-from pipeline.tune.updates import UpdatePlan, example_order, learning_rate, plan_updates, sample_examples
+from pipeline.tune.trainer import UpdatePlan, learning_rate, plan_updates
+from pipeline.tune.trials import example_order, sample_examples
 from tests.pipeline.tune.conftest import MODEL
 
 
