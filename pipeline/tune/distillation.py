@@ -1,27 +1,34 @@
-"""A task whose loss also asks a teacher (Hinton et al. 2015, section 2; Sanh et al. 2019, section 3), and teacher and
-student side by side: parameters, size, speed and score."""
+"""A task whose loss also asks a teacher (Hinton et al. 2015, section 2; Sanh et al. 2019, section 3): the fine-tuned
+network that a student learns from, the loss, and both side by side: parameters, size, speed and score."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import torch
 from torch import Tensor, nn
 
 from cluster.artefacts.errors import MismatchError
+from cluster.artefacts.manifest import InputEntry
+from cluster.artefacts.storage import contents_of
 from models.config import TransformerConfig
 from models.distillation import divergence, hidden_distance
 from models.features import recorded_layers
-from models.weights import count_parameters, with_prefix
-from pipeline.tasks.settings import DistillSettings
+from models.hf.heads import POOLER, SCORES
+from models.weights import check_tensors, count_parameters, with_prefix
+from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.checkpoint.references import PretrainedModel
 from pipeline.tasks.tokenizer import TextTokenizer
+from pipeline.tune.finetuned import RANDOM, finetuned_network, resolve_start
 from pipeline.tune.forms.base import (
     Comparable,
     ComparableTask,
@@ -32,8 +39,9 @@ from pipeline.tune.forms.base import (
     unwrapped,
 )
 from pipeline.tune.scores import Distillation
-from pipeline.tune.teacher import Teacher, load_teacher
 
+_UNNAMED = "label_"
+"""Begins the names that `transformers` gives to labels without names."""
 _INPUTS, _TARGETS = "teacher.inputs.", "teacher.targets."
 """Prefixes of the teacher's tensors among the targets of a batch."""
 TIMED_ROWS = 256
@@ -42,50 +50,134 @@ ROUNDS = 3
 """Times that each network reads them, by turns; the median counts."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """A fine-tuned network, whose labels are the task's."""
+
+    pretrained: PretrainedModel
+    columns: tuple[int, ...]
+    """Per label of the task its index in the teacher; empty where nothing is classified."""
+
+    @property
+    def input(self) -> InputEntry:
+        """The artefact that holds it, for lineages."""
+        own = self.pretrained
+        return own.origin or InputEntry(kind=CHECKPOINT_KIND, uri=own.reference, fingerprint=own.fingerprint)
+
+
+def resolve_teacher(task: str, reference: str, runs_dir: Path, labels: Sequence[str]) -> Teacher:
+    """The teacher of the task called `task`.
+
+    Args:
+        labels: of the task, in the order of their numbers.
+
+    Raises:
+        ReferenceNotFoundError, CorruptArtefactError, MismatchError: as `resolve_start`; and MismatchError for a network
+            that was not fine-tuned, or on other labels.
+    """
+    found = resolve_start(reference, runs_dir)
+    if found is None or found.step is not None:
+        what = "stands for random weights" if reference == RANDOM else "is a checkpoint of pre-training"
+        raise MismatchError(
+            f"training.distill.teacher of the task {task}: {reference} {what}, and knows no answers.",
+            next_step="name SCORES@TRAINING, which save_models=true kept, or a Hugging Face directory",
+        )
+    return Teacher(found, _columns(task, reference, _labels_of(found), labels) if labels else ())
+
+
+def _columns(task: str, reference: str, theirs: Sequence[str], labels: Sequence[str]) -> tuple[int, ...]:
+    """Per label of the task the index of the teacher's label of this name, whatever its case; in a network of
+    `transformers` whose labels have no names, the same number.
+
+    Raises:
+        MismatchError: the teacher has other labels.
+    """
+    found, wanted = ([label.casefold() for label in names] for names in (theirs, labels))
+    if sorted(found) == sorted(wanted):
+        return tuple(found.index(label) for label in wanted)
+    if len(found) == len(wanted) and all(label.startswith(_UNNAMED) for label in found):
+        return tuple(range(len(wanted)))
+    raise MismatchError(
+        f"The teacher {reference} knows the labels {', '.join(theirs) or 'none'}, but the task {task} has"
+        f" {', '.join(labels)}.",
+        next_step="name a teacher that was fine-tuned on this task",
+    )
+
+
+def load_teacher(teacher: Teacher, task: PreparedTask, device: torch.device) -> nn.Module:
+    """The teacher's network, frozen and in evaluation mode, with the task's order of labels.
+
+    Args:
+        task: the student's task, encoded for the teacher.
+
+    Raises:
+        MismatchError: the teacher has another head than the task needs.
+    """
+    with torch.device("meta"):
+        model = task.build()
+    tensors = {
+        name: tensor
+        for name, tensor in teacher.pretrained.state_dict().items()
+        if not name.startswith(POOLER)
+    }
+    try:
+        check_tensors(model.state_dict(), tensors, f"the teacher {teacher.pretrained.reference}")
+    except ValueError as error:
+        raise MismatchError(
+            str(error),
+            next_step="name a teacher that was fine-tuned on a task of this form and with its labels",
+        ) from None
+    if teacher.columns:
+        scores = (each for name in SCORES for each in (name, name.replace("weight", "bias")))
+        tensors |= {name: tensors[name][list(teacher.columns)] for name in scores if name in tensors}
+    model.to_empty(device="cpu")
+    model.load_state_dict(tensors)
+    return model.eval().requires_grad_(False).to(device)
+
+
+def _labels_of(pretrained: PretrainedModel) -> tuple[str, ...]:
+    if pretrained.weights_file is not None:
+        place, _, trial = pretrained.reference.rpartition("@")
+        return finetuned_network(Path(place), trial).labels
+    file = pretrained.directory / "config.json"
+    with contents_of(file):
+        named = orjson.loads(file.read_bytes()).get("id2label") or {}
+        return tuple(str(named[number]) for number in sorted(named, key=int))
+
+
 class DistilledTask:
     """A task, encoded for a student and for its teacher, which reads the same examples with its own tokenizer."""
 
-    own: ComparableTask
-    """The student's."""
-    taught: ComparableTask
-    """The teacher's."""
-    teacher: nn.Module
-    settings: DistillSettings
-    is_regression: bool
-
-    @classmethod
-    def prepare(
-        cls, form: Callable[[TaskContext], Any], context: TaskContext, teacher: Teacher, device: torch.device
-    ) -> DistilledTask:
-        """Encode the task for both.
-
+    def __init__(
+        self, form: Callable[[TaskContext], Any], context: TaskContext, teacher: Teacher, device: torch.device
+    ) -> None:
+        """
         Raises:
             MismatchError: teacher and task, or teacher and student, do not fit together.
         """
-        settings = context.settings.distill
+        settings, pretrained = context.settings.distill, teacher.pretrained
         assert settings is not None, "only tasks with a teacher are distilled"
-        pretrained = teacher.pretrained
+        self.settings = settings
         plain = context.settings.model_copy(update={"features": None, "distill": None, "peft": None})
-        network = pretrained.model
         tokenizer = TextTokenizer(pretrained.tokenizer_path)
-        own = form(context)
-        taught = form(dataclasses.replace(context, settings=plain, network=network, tokenizer=tokenizer))
+        self.own: ComparableTask = form(context)
+        """The student's."""
+        self.taught: ComparableTask = form(
+            dataclasses.replace(context, settings=plain, network=pretrained.model, tokenizer=tokenizer)
+        )
+        """The teacher's."""
+        own, theirs = self.own.train, self.taught.train
         # Windows of passages are rows of tokens, and must be the same for both.
-        if hasattr(own.train, "begin") and not own.train.input_ids.equals(taught.train.input_ids):
+        if hasattr(own, "begin") and not own.input_ids.equals(theirs.input_ids):
             raise MismatchError(
-                f"The teacher {teacher.pretrained.reference} reads passages in other tokens than the student.",
+                f"The teacher {pretrained.reference} reads passages in other tokens than the student.",
                 next_step="take a student with the teacher's tokenizer and kind of network",
             )
         if settings.hidden_weight:
-            _check_hidden(context, teacher, own.train, taught.train)
-        return cls(
-            own=own,
-            taught=taught,
-            teacher=load_teacher(teacher, taught, device),
-            settings=settings,
-            is_regression=getattr(context.config, "regression", False),
-        )
+            _check_hidden(context, teacher, own, theirs)
+        self.fingerprint = pretrained.fingerprint
+        """The teacher's."""
+        self.teacher = load_teacher(teacher, self.taught, device)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the student's."""
@@ -119,12 +211,33 @@ class DistilledTask:
 
     def soft_loss(self, mine: Comparable, wanted: Comparable) -> Tensor:
         """float32 scalar, summed: the divergence from the teacher's probabilities, or squared distance of numbers."""
-        if self.is_regression:
+        if getattr(self.own.config, "regression", False):
             each = (mine.logits - wanted.logits).square().sum(-1)
         else:
             each = divergence(mine.logits, wanted.logits, self.settings.temperature).sum(-1)
         # The teacher may have cut other words than the student.
         return (each * mine.weights * (wanted.weights > 0)).sum()
+
+    def compare(self, student: nn.Module) -> tuple[Distillation, Metrics, dict[str, float]]:
+        """Measure both networks where they are, in one process.
+
+        Returns:
+            Their sizes, the teacher's metrics on the evaluation examples, and the evaluation rows that `teacher` and
+            `student` read per second.
+        """
+
+        def num_bytes(model: nn.Module) -> int:
+            return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+
+        sizes = Distillation(
+            teacher=self.fingerprint,
+            teacher_parameters=count_parameters(self.teacher),
+            student_parameters=count_parameters(student),
+            teacher_bytes=num_bytes(self.teacher),
+            student_bytes=num_bytes(student),
+        )
+        outputs = _outputs(self.taught, self.teacher, np.arange(len(self.taught.evaluation)))
+        return sizes, self.taught.measure(outputs), _examples_per_second(self, student)
 
 
 def _check_hidden(context: TaskContext, teacher: Teacher, own: Any, theirs: Any) -> None:
@@ -146,37 +259,6 @@ def _check_hidden(context: TaskContext, teacher: Teacher, own: Any, theirs: Any)
             f" {problem}.",
             next_step="set training.distill.hidden_weight=0",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Teacher and student after a training."""
-
-    sizes: Distillation
-    metrics: Metrics
-    """Metrics of the teacher on the evaluation examples."""
-    examples_per_second: dict[str, float]
-    """Evaluation rows that `teacher` and `student` read per second."""
-
-
-def compare(task: DistilledTask, student: nn.Module, teacher: Teacher) -> Compared:
-    """Measure both networks where they are, in one process."""
-
-    def num_bytes(model: nn.Module) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-
-    rows = np.arange(len(task.taught.evaluation))
-    return Compared(
-        sizes=Distillation(
-            teacher=teacher.pretrained.fingerprint,
-            teacher_parameters=count_parameters(task.teacher),
-            student_parameters=count_parameters(student),
-            teacher_bytes=num_bytes(task.teacher),
-            student_bytes=num_bytes(student),
-        ),
-        metrics=task.taught.measure(_outputs(task.taught, task.teacher, rows)),
-        examples_per_second=_examples_per_second(task, student),
-    )
 
 
 def _examples_per_second(task: DistilledTask, student: nn.Module) -> dict[str, float]:

@@ -24,7 +24,7 @@ from models.peft.apply import trained_share
 from pipeline.run.log.wandb_sink import WandbCopy
 from pipeline.run.tracking import TrackedRun, end_run, start_run, tracking_uri
 from pipeline.tasks.settings import TrainingConfig
-from pipeline.tune.distillation import DistilledTask, compare
+from pipeline.tune.distillation import DistilledTask
 from pipeline.tune.forms import FORMS
 from pipeline.tune.forms.base import PreparedTask, TaskContext
 from pipeline.tune.networks import initial_network, trained_tensors
@@ -123,7 +123,7 @@ class TrialRunner:
             context = TaskContext(config, data, settings, trials.model, trials.tokenizer)
             form, teacher = FORMS[config.form], trials.teachers.get(name)
             self._prepared[name] = (
-                cast(PreparedTask, DistilledTask.prepare(form, context, teacher, self._accelerator.device))
+                cast(PreparedTask, DistilledTask(form, context, teacher, self._accelerator.device))
                 if teacher
                 else form(context)
             )
@@ -207,8 +207,9 @@ class TrialRunner:
         task, data = self.task(trial.task), self._trials.tasks[trial.task]
         settings, kept = self._settings(trial), state.kept_epoch
         assert state.outputs is not None, "the last epoch is scored"
-        teacher = self._trials.teachers.get(trial.task)
-        distilled = compare(task, network, teacher) if isinstance(task, DistilledTask) and teacher else None
+        sizes, baselines, speeds = None, task.baselines(), None
+        if isinstance(task, DistilledTask):
+            sizes, baselines[TEACHER], speeds = task.compare(network)
         contents = task.files(state.outputs) | {"losses.json": orjson.dumps(state.curve)}
         score = Score(
             task=trial.task,
@@ -223,8 +224,8 @@ class TrialRunner:
             num_train_examples=len(sample_examples(len(data.train), settings.max_train_examples)),
             num_evaluation_examples=len(data.evaluation),
             epochs=tuple(state.epochs),
-            distillation=distilled.sizes if distilled else None,
-            baselines=task.baselines() | ({TEACHER: distilled.metrics} if distilled else {}),
+            distillation=sizes,
+            baselines=baselines,
         )
         for name, measured in score.baselines.items():
             tracked.log_metrics({f"{trial.task}/{name}/{metric}": v for metric, v in measured.items()}, 0)
@@ -254,7 +255,7 @@ class TrialRunner:
                 files=file_entries(self._workspace, written),
                 tracked_run=tracked.run_id,
                 seconds=round(state.seconds, 3),
-                examples_per_second=distilled.examples_per_second if distilled else None,
+                examples_per_second=speeds,
             )
             TRIAL_RECORDS.write(self._workspace, record)
         return record

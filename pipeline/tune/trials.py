@@ -22,11 +22,10 @@ from pipeline.tasks.task import TaskData
 from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.scores import KIND, START, TEACHER, Initial, Trial
-from pipeline.tune.teacher import FORMS as DISTILLED_FORMS
-from pipeline.tune.teacher import Teacher, resolve_teacher
 
 if TYPE_CHECKING:
     from pipeline.checkpoint.references import PretrainedModel
+    from pipeline.tune.distillation import Teacher
 
 _VERSION = 2
 """Version of the training that the same settings and inputs give. 2: pairs are cut, and poolers drop out, as in
@@ -42,6 +41,8 @@ PUBLISHED: Mapping[str, str] = MappingProxyType(
 """Kinds of network with published systems as examples, for messages."""
 FEATURE_FORMS = ("classification", "tags")
 """Forms of task that can be trained on frozen features."""
+DISTILLED_FORMS = ("classification", "tags", "spans")
+"""Forms of task whose networks learn from a teacher."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +159,13 @@ def plan_trials(config: FinetuneConfig, pretrained: PretrainedModel | None) -> T
     model = dataclasses.replace(model, vocab_size=model.vocab_size or tokenizer.vocab_size)
     _check_fit(config, model, tokenizer, pretrained)
     tasks = {name: task.load() for name, task in config.tasks.items()}
-    teachers = {
-        name: resolve_teacher(name, distill.teacher, config.runs_dir, task.labels)
-        for name, task in tasks.items()
-        if (distill := config.training_of(name).distill) is not None
-    }
+    teachers: dict[str, Teacher] = {}
+    for name, task in tasks.items():
+        if (distill := config.training_of(name).distill) is not None:
+            # Needs torch, which other plans do without.
+            from pipeline.tune.distillation import resolve_teacher
+
+            teachers[name] = resolve_teacher(name, distill.teacher, config.runs_dir, task.labels)
     entry = InputEntry(
         kind="source-file", uri=place_of_file(tokenizer_path), fingerprint=hash_file(tokenizer_path)[0]
     )

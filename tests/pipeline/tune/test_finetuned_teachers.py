@@ -21,12 +21,11 @@ from models.language_models import MaskedLanguageModel
 from pipeline.inspect.lineage import trace
 from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.config import FinetuneConfig
-from pipeline.tune.distillation import DistilledTask
+from pipeline.tune.distillation import DistilledTask, Teacher, load_teacher, resolve_teacher
 from pipeline.tune.export import export
 from pipeline.tune.forms import FORMS
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import read_scores
-from pipeline.tune.teacher import Teacher, load_teacher, resolve_teacher
 from pipeline.tune.trials import plan_trials, scores_directory
 from tests.pipeline.command import invoke
 from tests.pipeline.tune.conftest import (
@@ -87,7 +86,7 @@ def distilled_task(
     saved = make_checkpoint(folder / "teacher", tokenizer.path)
     save_file(teacher.state_dict(), saved.directory / "model.safetensors")
     found = Teacher(dataclasses.replace(saved, model=TEACHER), columns)
-    return DistilledTask.prepare(FORMS[context.config.form], context, found, torch.device("cpu"))
+    return DistilledTask(FORMS[context.config.form], context, found, torch.device("cpu"))
 
 
 def student_of(task: DistilledTask) -> Any:
@@ -144,15 +143,15 @@ def test_numbers_are_learned_from_the_teacher_by_their_squared_distance(tokenize
 def test_hidden_states_are_compared_by_layer_and_by_direction(tokenizer, tmp_path):
     task = distilled_task("classification", tokenizer, tmp_path, hidden_weight=2.0, soft_share=0.0)
     student, batch = student_of(task), task.batch(task.train, np.arange(2))
-    plain = dataclasses.replace(task, settings=task.settings.model_copy(update={"hidden_weight": 0.0}))
     mine, theirs = (hidden_states(model, **batch.inputs) for model in (student, task.teacher))
     present = batch.inputs["attention_mask"]
     # The student's embeddings and only layer, the teacher's embeddings and second layer.
     cosines = [
         F.cosine_similarity(mine[a][present], theirs[b][present], dim=-1).mean() for a, b in ((0, 0), (1, 2))
     ]
-    expected = plain.loss(student, batch) + 2.0 * (1 - sum(cosines) / 2) * 2
-    torch.testing.assert_close(task.loss(student, batch), expected)
+    found = task.loss(student, batch)
+    task.settings = task.settings.model_copy(update={"hidden_weight": 0.0})
+    torch.testing.assert_close(found, task.loss(student, batch) + 2.0 * (1 - sum(cosines) / 2) * 2)
     same = hidden_distance([*mine], [*mine], present)
     torch.testing.assert_close(same, torch.zeros(()), atol=1e-6, rtol=0)
 
@@ -162,7 +161,7 @@ def test_teacher_of_another_width_is_refused_for_hidden_states(tokenizer, tmp_pa
     saved = make_checkpoint(tmp_path / "wide", tokenizer.path)
     wide = dataclasses.replace(saved, model=dataclasses.replace(TEACHER, hidden_size=64))
     with pytest.raises(MismatchError, match="32 and 64 wide"):
-        DistilledTask.prepare(FORMS["classification"], context, Teacher(wide, (0, 1)), torch.device("cpu"))
+        DistilledTask(FORMS["classification"], context, Teacher(wide, (0, 1)), torch.device("cpu"))
 
 
 def test_teacher_with_another_order_of_labels_answers_in_the_order_of_the_task(tokenizer, tmp_path):
