@@ -255,7 +255,7 @@ def list_(
 ) -> None:
     """List all scores below a directory, the newest first; damaged ones are named."""
     from cluster.artefacts.places import as_place
-    from pipeline.tune.report.listing import list_scores
+    from pipeline.tune.summary import list_scores
 
     found = list_scores(as_place(directory))
     if as_json:
@@ -363,7 +363,7 @@ def submission(
     from cluster.artefacts.manifest import write_durably
     from cluster.artefacts.storage import storage_errors
     from pipeline.tune.finetuned import split_scores
-    from pipeline.tune.report.leaderboard import make_archive
+    from pipeline.tune.summary import make_archive
 
     output.require_place(out)
     archive = make_archive([split_scores(one)[0] for one in scores], seed)

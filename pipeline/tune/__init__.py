@@ -4,20 +4,16 @@ config            FinetuneConfig: tasks, seeds, and where scores go
 forms             a label for a text, a span of a text, or a text for a text: networks, losses, predictions
 encoding          single texts and pairs as token ids, padded
 trials            the trials of a run, and whether tasks, network and tokenizer fit together
-run               everything that a configuration asks for
-side_by_side      trials at the same time, each in a Ray worker
+run               everything that a configuration asks for: the trials that are missing, one by one or in Ray workers
 runner            one trial, tracked and recorded
 networks          the network of a training, and what parameter-efficient methods trained of it
-teacher           the fine-tuned network that a student learns from
-distillation      a teacher's probabilities as a part of the loss
-trainer           one training with Accelerate
-updates           order, micro-batches, learning rate, gradients of the global batch
-learner           a network with its optimizer, whole or sharded
-processes         one process, or several under a launcher
+distillation      the fine-tuned network that a student learns from, and its part of the loss
+trainer           one training with Accelerate: order, micro-batches, learning rate, gradients of the global batch
+learner           a network with its optimizer, whole or sharded, in one process or several under a launcher
 training_state    the place of a training on disk, so that a killed one continues from there
 scores            the scores of trials, and their artefact
-summary           tables over seeds and searched settings
-report            finished scores as people read them: worst errors, lists, one page
+summary           tables over seeds and searched settings, lists, archives for leaderboards
+report            finished scores as people read them: worst errors, one page
 preview           what a run would do, with its time
 finetuned         fine-tuned networks among scores, and the model that a training starts from
 export            exports of fine-tuned networks and of checkpoints

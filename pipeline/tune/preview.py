@@ -69,8 +69,8 @@ def preview(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Previ
         MissingInputError, ConfigError, MismatchError: as the run itself, before its first training.
     """
     from models.weights import count_parameters
+    from pipeline.tune.learner import make_accelerator
     from pipeline.tune.networks import initial_network
-    from pipeline.tune.processes import make_accelerator
     from pipeline.tune.runner import TrialRunner
 
     trials = plan_trials(config, pretrained)

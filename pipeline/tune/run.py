@@ -108,7 +108,7 @@ def _make(trials: Trials, artefact: PartedArtefact[TrialRecord], condition: Cond
     """
     # Everything from here on needs torch; a finished artefact is confirmed without it.
     from pipeline.checkpoint.references import with_logged_model
-    from pipeline.tune.processes import make_accelerator, on_first
+    from pipeline.tune.learner import make_accelerator, on_first
 
     if trials.pretrained:
         pretrained = with_logged_model(trials.pretrained, trials.config.runs_dir)
@@ -286,7 +286,7 @@ class TrialWorker:
         import ray
         import torch
 
-        from pipeline.tune.processes import make_accelerator
+        from pipeline.tune.learner import make_accelerator
         from pipeline.tune.runner import TrialRunner
 
         def show(updates: int, shown: str) -> None:

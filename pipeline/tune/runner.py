@@ -27,8 +27,8 @@ from pipeline.tasks.settings import TrainingConfig
 from pipeline.tune.distillation import DistilledTask
 from pipeline.tune.forms import FORMS
 from pipeline.tune.forms.base import PreparedTask, TaskContext
+from pipeline.tune.learner import on_first
 from pipeline.tune.networks import initial_network, trained_tensors
-from pipeline.tune.processes import on_first
 from pipeline.tune.scores import (
     IN_PROGRESS,
     TEACHER,

@@ -1,14 +1,24 @@
-"""Tables over seeds: mean and spread of each task, and of a search the choice with the best median."""
+"""Scores of many trainings put together: mean and spread over seeds, the best of searched settings, GLUE's average, all
+scores below a directory, and the archive that a leaderboard takes."""
 
 from __future__ import annotations
 
+import io
 import statistics
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
-from pipeline.tune.scores import Initial, Score
+from cluster.artefacts.errors import ClozeError, MissingInputError
+from cluster.artefacts.places import Place
+from cluster.artefacts.storage import contents_of, find_artefacts
+from cluster.copies import local_copy, manifest_at
+from cluster.publication import find_published
+from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
+from pipeline.tune.scores import KIND, SCORES_FILE, Initial, Score, ScoresDirectory, read_scores, scores_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +154,7 @@ def _baseline_rows(score: Score) -> list[SummaryRow]:
     ]
 
 
-LEADERBOARD: Mapping[str, tuple[str, ...]] = MappingProxyType(
+GLUE_METRICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "cola": ("matthews",),
         "sst2": ("accuracy",),
@@ -174,14 +184,14 @@ def glue_average(scores: Mapping[str, Mapping[str, float]]) -> float:
     """
     missing = [
         f"{task}/{metric}"
-        for task, metrics in LEADERBOARD.items()
+        for task, metrics in GLUE_METRICS.items()
         for metric in metrics
         if metric not in scores.get(task, {})
     ]
     if missing:
         raise ValueError(f"the average over GLUE also needs {', '.join(missing)}")
     return statistics.fmean(
-        statistics.fmean(scores[task][metric] for metric in metrics) for task, metrics in LEADERBOARD.items()
+        statistics.fmean(scores[task][metric] for metric in metrics) for task, metrics in GLUE_METRICS.items()
     )
 
 
@@ -192,3 +202,144 @@ LOWER_IS_BETTER = frozenset({"loss", "perplexity"})
 def shown(metric: str, value: float) -> str:
     """The value of a metric, such as `56.3`: a share in percent, a loss in nats."""
     return f"{value:.4g}" if metric in LOWER_IS_BETTER else f"{100 * value:.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An artefact of scores, or a damaged one."""
+
+    directory: Place
+    name: str
+    """Its directory, relative to the listed one."""
+    reference: str | None = None
+    """The checkpoint; None without one, or where the artefact is damaged."""
+    time: str = ""
+    """When it was made, ISO 8601."""
+    rows: list[SummaryRow] = field(default_factory=list)
+    """A line per task and initial weights, and one for each baseline."""
+    problem: str = ""
+    """The damage."""
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of its tasks."""
+        return list(dict.fromkeys(row.task for row in self.rows))
+
+
+def list_scores(root: Place) -> list[Listed]:
+    """Every artefact of scores below `root`, the newest first, then those whose manifest cannot be read.
+
+    Raises:
+        MissingInputError: there is no such directory.
+    """
+    if isinstance(root, Path) and not root.is_dir():
+        raise MissingInputError(
+            f"There is no directory {root} with scores.",
+            next_step="name the directory that `out` of the fine-tuning configuration names",
+        )
+    if isinstance(root, Path):
+        places = [(path, str(path.relative_to(root))) for path in find_artefacts(root)]
+    else:
+        places = [(root / name if name else root, name or ".") for name in find_published(root)]
+    found = [listed for place, name in places if (listed := _listed(place, name)) is not None]
+    return sorted(sorted(found, key=lambda each: each.name), key=lambda each: each.time, reverse=True)
+
+
+def _listed(place: Place, name: str) -> Listed | None:
+    """None for artefacts of other kinds."""
+    try:
+        manifest = manifest_at(place)
+    except ClozeError as error:
+        return Listed(place, name, problem=error.problem)
+    if manifest is None or manifest.kind != KIND:
+        return None
+    time = manifest.created_by.time
+    try:
+        if isinstance(place, Path):
+            scores = read_scores(place)
+        else:
+            # This is the only file that is read from an artefact at a URI.
+            scores = scores_in(local_copy(place, kind=KIND, only=[SCORES_FILE]), manifest)
+        rows = summarise(scores)
+    except ClozeError as error:
+        return Listed(place, name, time=time, problem=error.problem)
+    except (ValueError, KeyError, TypeError) as error:
+        return Listed(place, name, time=time, problem=f"its scores cannot be read: {error}")
+    reference = next((entry.uri for entry in manifest.inputs if entry.kind == CHECKPOINT_KIND), None)
+    return Listed(place, name, reference, time, rows)
+
+
+LEADERBOARDS: dict[str, tuple[str, ...]] = {
+    "GLUE": (
+        *("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "MNLI-m.tsv", "MNLI-mm.tsv"),
+        *("QNLI.tsv", "RTE.tsv", "WNLI.tsv", "AX.tsv"),
+    ),
+    "SuperGLUE": (
+        *("BoolQ.jsonl", "CB.jsonl", "COPA.jsonl", "MultiRC.jsonl", "ReCoRD.jsonl", "RTE.jsonl"),
+        *("WiC.jsonl", "WSC.jsonl", "AX-b.jsonl", "AX-g.jsonl"),
+    ),
+}
+"""The files that each leaderboard takes (gluebenchmark.com/faq, super.gluebenchmark.com/faq)."""
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A leaderboard's archive."""
+
+    leaderboard: str
+    files: dict[str, str]
+    """By name in the archive, the training whose predictions it holds."""
+    missing: tuple[str, ...]
+    """Files that the leaderboard wants, and that no training has written."""
+    content: bytes
+    """The zip file; the same scores give the same bytes."""
+
+
+def make_archive(directories: Sequence[Path], seed: int | None = None) -> Archive:
+    """The archive of the leaderboard that most of the files belong to.
+
+    Args:
+        directories: of artefacts of scores; of each file, the training with the best main metric on the evaluation
+            examples counts, the first one of equals.
+        seed: only trainings with this seed; None for all.
+
+    Raises:
+        MissingInputError: there is no prediction of a test set.
+        CorruptArtefactError: a directory is no artefact of scores, or a file is damaged.
+    """
+    found: dict[str, tuple[Score, str, Path]] = {}
+    known = {name for names in LEADERBOARDS.values() for name in names}
+    for opened in map(ScoresDirectory.open, directories):
+        for score in opened.scores:
+            trial = score.trial
+            for name in sorted(known) if seed in (None, score.seed) else ():
+                path = opened.path / trial.file(name)
+                if path.exists() and (name not in found or score.value > found[name][0].value):
+                    found[name] = score, trial.name, path
+    if not found:
+        raise MissingInputError(
+            f"There are no predictions of test sets in {', '.join(map(str, directories))}.",
+            next_step="fine-tune with submit: true in the tasks of GLUE and SuperGLUE",
+        )
+    board = max(LEADERBOARDS, key=lambda name: len(found.keys() & set(LEADERBOARDS[name])))
+    wanted = LEADERBOARDS[board]
+    chosen = {name: found[name] for name in wanted if name in found}
+    return Archive(
+        board,
+        {name: trial for name, (_, trial, _) in chosen.items()},
+        tuple(name for name in wanted if name not in chosen),
+        _zipped({name: path for name, (_, _, path) in chosen.items()}),
+    )
+
+
+def _zipped(paths: dict[str, Path]) -> bytes:
+    """Stored without compression, whose bytes differ between versions of zlib, and without times and owners."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        for name, path in paths.items():
+            entry = zipfile.ZipInfo(name, _ZIP_EPOCH)
+            entry.create_system, entry.external_attr = 3, 0o644 << 16
+            with contents_of(path):
+                archive.writestr(entry, path.read_bytes())
+    return content.getvalue()

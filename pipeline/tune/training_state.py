@@ -26,8 +26,7 @@ from cluster.artefacts.manifest import has_seal, seal_of, write_seal
 from cluster.artefacts.storage import storage_errors
 from cluster.stopping import StopFile
 from models.weights import with_prefix
-from pipeline.tune.learner import Learner
-from pipeline.tune.processes import on_first
+from pipeline.tune.learner import Learner, on_first
 from pipeline.tune.scores import EpochScore
 
 LARGEST_SHARE = 0.05

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pipeline.tune.forms.base import PreparedTask, TaskContext
-from pipeline.tune.forms.choices import ChoicesTask
-from pipeline.tune.forms.classification import ClassificationTask
+from pipeline.tune.forms.classification import ChoicesTask, ClassificationTask
 from pipeline.tune.forms.generation import GenerationTask
 from pipeline.tune.forms.instructions import instruction_task
 from pipeline.tune.forms.spans import SpanTask

@@ -1,9 +1,7 @@
-"""Reports of finished scores for people: errors with their texts, a list of all scores, and one page.
+"""Reports of finished scores for people: errors with their texts, and one page.
 
-lines        the lines of predictions of every form: right or wrong, how sure, their texts; the worst errors
+predictions  the lines of predictions of every form: right or wrong, how sure, their texts; the worst errors
 bootstrap    confidence intervals over evaluation examples
 curves       losses and metrics of trainings as SVG
 page         all of it as one HTML file, also for the trials' MLflow runs
-listing      all scores below a directory
-leaderboard  the archive of predictions that a leaderboard takes
 """

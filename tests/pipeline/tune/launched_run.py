@@ -19,7 +19,7 @@ from models.config import TransformerConfig
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.encoding import EncodedExamples
 from pipeline.tune.forms.classification import ClassificationTask, token_reader
-from pipeline.tune.processes import make_accelerator, on_first
+from pipeline.tune.learner import make_accelerator, on_first
 from pipeline.tune.run import finetune
 from pipeline.tune.trainer import evaluate, evaluation_loader
 from pipeline.tune.trials import scores_directory

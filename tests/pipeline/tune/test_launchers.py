@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from cluster.artefacts.errors import ConfigError
-from pipeline.tune.processes import check_launch
+from pipeline.tune.learner import check_launch
 
 ACCEPTED = {
     "one": ("--cpu", "--num_processes", "1"),

@@ -14,8 +14,8 @@ from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.decontaminate.config import DecontaminationConfig
 from pipeline.tasks.evaluation_sets import evaluation_texts
 from pipeline.tasks.superglue import BoolqConfig
-from pipeline.tune.report.leaderboard import make_archive
 from pipeline.tune.run import finetune
+from pipeline.tune.summary import make_archive
 from pipeline.tune.trials import scores_directory
 from tests.pipeline.tune.conftest import SIZES, Recorder, config_in, write_tokenizer
 

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.tasks.files.lines import json_lines
 from pipeline.tune.scores import Initial, Score, same_prediction
-from pipeline.tune.summary import LEADERBOARD, glue_averages, protocol, summarise
+from pipeline.tune.summary import GLUE_METRICS, glue_averages, protocol, summarise
 from tests.pipeline.tune.written_scores import score_of
 
 
@@ -91,9 +91,9 @@ def test_main_metric_comes_first():
 def test_average_of_glue_is_given_where_all_tasks_are_there():
     scores = [
         score_of(f"my-{kind}", dict.fromkeys(metrics, 0.5), 10, reference="tiny@5")
-        for kind, metrics in LEADERBOARD.items()
+        for kind, metrics in GLUE_METRICS.items()
     ]
-    kinds = {f"my-{kind}": kind for kind in LEADERBOARD}
+    kinds = {f"my-{kind}": kind for kind in GLUE_METRICS}
     assert glue_averages(summarise(scores), kinds) == {"tiny@5": 0.5}
     assert glue_averages(summarise(scores[1:]), kinds) == {}
 

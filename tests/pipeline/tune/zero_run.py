@@ -17,7 +17,7 @@ from cluster.artefacts.errors import PreemptedError
 from cluster.artefacts.manifest import read_manifest
 from pipeline.tune import trainer
 from pipeline.tune.config import FinetuneConfig
-from pipeline.tune.processes import make_accelerator, on_first
+from pipeline.tune.learner import make_accelerator, on_first
 from pipeline.tune.run import finetune
 from pipeline.tune.trials import scores_directory
 from tests.pipeline.tune import launched_run
