@@ -222,18 +222,18 @@ class SpanTask(ComparableTask):
     def measure(self, outputs: np.ndarray) -> Metrics:
         """Exact match and F1 of the best answers; where questions may have none, as SQuAD 2.0 measures them."""
         right = [question.right for question in self.examples]
-        answered = self.answered(outputs)
+        predictions, _, no_answer = self.answered(outputs)
         if self.config.answerable:
-            found = answer_metrics(right, answered.predictions)
+            found = answer_metrics(right, predictions)
         else:
-            found = unanswerable_metrics(right, answered.predictions, answered.no_answer)
+            found = unanswerable_metrics(right, predictions, no_answer)
         return {name: found[name] for name in self.config.metrics}
 
     def files(self, outputs: np.ndarray) -> dict[str, bytes]:
         """JSON lines: id, right texts, predicted text, the best texts with their scores and probabilities, the question
         and the part of its context with the first answer; and one JSON object from ids to texts, which SQuAD's own
         evaluation reads. Where questions may have no answer, another one from ids to the probabilities of that."""
-        answered = self.answered(outputs)
+        predictions, n_best, no_answer = self.answered(outputs)
         ids = [question.id for question in self.examples]
         lines = [
             {
@@ -244,59 +244,44 @@ class SpanTask(ComparableTask):
                 "question": excerpt(question.question),
                 "context": excerpt(question.context, question.answers[0].start if question.answers else 0),
             }
-            for question, prediction, best in zip(
-                self.examples, answered.predictions, answered.n_best, strict=True
-            )
+            for question, prediction, best in zip(self.examples, predictions, n_best, strict=True)
         ]
         files = {
             "predictions.jsonl": json_lines(lines),
-            "answers.json": orjson.dumps(dict(zip(ids, answered.predictions, strict=True))),
+            "answers.json": orjson.dumps(dict(zip(ids, predictions, strict=True))),
         }
         if not self.config.answerable:
-            probabilities = dict(zip(ids, answered.no_answer.tolist(), strict=True))
-            files["na_prob.json"] = orjson.dumps(probabilities)
+            files["na_prob.json"] = orjson.dumps(dict(zip(ids, no_answer.tolist(), strict=True)))
         return files
 
-    def answered(self, outputs: np.ndarray) -> Answered:
-        """Texts from spans."""
+    def answered(self, outputs: np.ndarray) -> tuple[list[str], list[list[Found]], np.ndarray]:
+        """`answer_questions` of the evaluation."""
         return answer_questions(self.config, self.examples, self.evaluation, outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A text that may answer a question; an empty one says that there is no answer."""
-
-    text: str
-    score: float
-    """Sum of the scores of begin and end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """Predictions for every question."""
-
-    predictions: list[str]
-    """Per question the predicted text; empty for no answer."""
-    n_best: list[list[Found]]
-    """Per question its best texts, the best first."""
-    no_answer: np.ndarray
-    """float64 [questions]: the probability of having no answer, against the best text."""
+Found = tuple[str, float]
+"""A text that may answer a question, and the sum of the scores of begin and end; an empty one says that there is no
+answer."""
 
 
 def answer_questions(
     config: SpanTaskConfig, questions: Sequence[Question], windows: Windows, outputs: np.ndarray
-) -> Answered:
+) -> tuple[list[str], list[list[Found]], np.ndarray]:
     """Gather the best texts of all windows of each question, and decide which questions have no answer.
 
     Args:
         outputs: float32 [windows, n_best + 1, 3], as SpanTask.outputs gives them.
+
+    Returns:
+        Per question the predicted text, empty for no answer; its best texts, the best first; and float64 [questions]:
+        the probability of having no answer, against the best text.
     """
     n_best, nulls = _best_texts(questions, windows, outputs, config.n_best)
-    best = [found[0].text for found in n_best]
-    scores = np.array([found[0].score if found[0].text else -np.inf for found in n_best])
+    best = [found[0][0] for found in n_best]
+    scores = np.array([score if text else -np.inf for (text, score), *_ in n_best])
     no_answer = expit(nulls - scores)
     if config.answerable:
-        return Answered(best, n_best, no_answer)
+        return best, n_best, no_answer
     threshold = config.no_answer_threshold()
     if threshold is None:
         threshold = best_f1_threshold([question.right for question in questions], best, no_answer)
@@ -304,20 +289,20 @@ def answer_questions(
         "" if probability > threshold else text for text, probability in zip(best, no_answer, strict=True)
     ]
     with_null = [
-        sorted([*filter(lambda found: found.text, texts), Found("", null)], key=lambda found: -found.score)
+        sorted([*((text, score) for text, score in texts if text), ("", null)], key=lambda found: -found[1])
         for texts, null in zip(n_best, nulls.tolist(), strict=True)
     ]
-    return Answered(predictions, with_null, no_answer)
+    return predictions, with_null, no_answer
 
 
 def with_probabilities(found: Sequence[Found]) -> list[dict[str, Any]]:
     """Texts with their scores, and the softmax of these."""
-    scores = np.array([each.score for each in found])
+    scores = np.array([score for _, score in found])
     weights = np.exp(scores - scores.max())
     shares = (weights / weights.sum()).tolist()
     return [
-        {"text": each.text, "score": each.score, "probability": share}
-        for each, share in zip(found, shares, strict=True)
+        {"text": text, "score": score, "probability": share}
+        for (text, score), share in zip(found, shares, strict=True)
     ]
 
 
@@ -343,6 +328,6 @@ def _best_texts(
         for score, first, last in sorted(spans[number], key=lambda span: (-span[0], *span[1:])):
             text = text_of(question.context, windows.offsets[number], first, last)
             if text and len(best) < count:
-                best.setdefault(text, Found(text, score))
-        texts.append(list(best.values()) or [Found("", 0.0)])
+                best.setdefault(text, (text, score))
+        texts.append(list(best.values()) or [("", 0.0)])
     return texts, nulls

@@ -35,18 +35,10 @@ class Sums:
     """From sums [..., columns] to the metric [...]."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """The bounds of a confidence interval, in the metric's unit."""
-
-    low: float
-    high: float
-
-
 def confidence_interval(
     metric: str, trainings: Sequence[tuple[Sequence[Line], float]], labels: Sequence[str]
-) -> Interval | None:
-    """The 95% interval of the mean of a metric over trainings, for other evaluation examples of the same kind.
+) -> tuple[float, float] | None:
+    """The bounds of the 95% interval of the mean of a metric over trainings, for other evaluation examples of the same kind.
 
     All trainings see the same resamples, so that the interval says nothing about other seeds. The same predictions give
     the same interval.
@@ -69,7 +61,7 @@ def confidence_interval(
         return None
     values = resampled(found)
     low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
-    return Interval(low, high)
+    return low, high
 
 
 def resampled(trainings: Sequence[Sums], num_resamples: int = NUM_RESAMPLES) -> np.ndarray:

@@ -38,27 +38,43 @@ def plot(
 
     The same curves give the same text. NaN and infinite points are left out.
     """
-    drawn = [curve for curve in map(_finite, curves) if curve.x]
+    drawn: list[tuple[Curve, list[tuple[float, float]]]] = []
+    for curve in curves:
+        if points := [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]:
+            drawn.append((curve, points))
     if not drawn:
         return ""
-    x_ticks = ticks(0, max(curve.x[-1] for curve in drawn), whole=True)
-    y_ticks = ticks(min(min(curve.y) for curve in drawn), max(max(curve.y) for curve in drawn))
-    place = _Scale(x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1])
+    values = [y for _, points in drawn for _, y in points]
+    x_ticks = ticks(0, max(points[-1][0] for _, points in drawn), whole=True)
+    y_ticks = ticks(min(values), max(values))
+
+    def x_place(value: float) -> float:
+        share = (value - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
+        return round(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), 1)
+
+    def y_place(value: float) -> float:
+        share = (value - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
+        return round(_HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM), 1)
+
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">',
         f"<title>{escape(title)}</title>",
     ]
     for tick in y_ticks:
-        y = place.y(tick)
+        y = y_place(tick)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text x="{_LEFT - 5}" y="{y}" dy=".35em" text-anchor="end">{y_format(tick)}</text>')
     for tick in x_ticks:
-        x = place.x(tick)
-        parts.append(f'<text x="{x}" y="{_HEIGHT - 18}" text-anchor="middle">{tick:,.0f}</text>')
+        parts.append(f'<text x="{x_place(tick)}" y="{_HEIGHT - 18}" text-anchor="middle">{tick:,.0f}</text>')
     parts.append(
         f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 3}" text-anchor="middle">{x_name}</text>'
     )
-    parts += [_drawn(curve, place) for curve in drawn]
+    for curve, points in drawn:
+        places = [(x_place(x), y_place(y)) for x, y in points]
+        line = " ".join(f"{x},{y}" for x, y in places)
+        dots = "".join(f'<circle cx="{x}" cy="{y}" r="2.5"/>' for x, y in places) if curve.marked else ""
+        parts.append(f'<g class="c{curve.colour}"><title>{escape(curve.name)}</title>')
+        parts.append(f'<polyline points="{line}"/>{dots}</g>')
     return "".join([*parts, "</svg>"])
 
 
@@ -80,35 +96,3 @@ def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     )
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(number * step, 12) for number in range(first, max(last, first + 1) + 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """From numbers to places in the drawing."""
-
-    x_low: float
-    x_high: float
-    y_low: float
-    y_high: float
-
-    def x(self, value: float) -> float:
-        share = (value - self.x_low) / (self.x_high - self.x_low)
-        return round(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), 1)
-
-    def y(self, value: float) -> float:
-        share = (value - self.y_low) / (self.y_high - self.y_low)
-        return round(_HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM), 1)
-
-
-def _finite(curve: Curve) -> Curve:
-    kept = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]
-    return Curve(curve.name, curve.colour, [x for x, _ in kept], [y for _, y in kept], curve.marked)
-
-
-def _drawn(curve: Curve, place: _Scale) -> str:
-    points = [(place.x(x), place.y(y)) for x, y in zip(curve.x, curve.y, strict=True)]
-    line = " ".join(f"{x},{y}" for x, y in points)
-    dots = "".join(f'<circle cx="{x}" cy="{y}" r="2.5"/>' for x, y in points) if curve.marked else ""
-    return (
-        f'<g class="c{curve.colour}"><title>{escape(curve.name)}</title><polyline points="{line}"/>{dots}</g>'
-    )

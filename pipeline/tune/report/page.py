@@ -15,7 +15,7 @@ from cluster.artefacts.visible import render, visible
 from cluster.copies import place_of
 from pipeline.inspect.lineage import trace
 from pipeline.run.tracking import connect, tracking_message, tracking_uri
-from pipeline.tune.report.bootstrap import CONFIDENCE, NUM_RESAMPLES, Interval, confidence_interval
+from pipeline.tune.report.bootstrap import CONFIDENCE, NUM_RESAMPLES, confidence_interval
 from pipeline.tune.report.curves import Curve, plot, thinned
 from pipeline.tune.report.predictions import form_of, worst_of
 from pipeline.tune.scores import Line, Score, ScoresDirectory
@@ -40,23 +40,12 @@ class Result:
     """A line of the summary, with all that the page shows of it."""
 
     row: SummaryRow
-    interval: Interval | None
-    """Interval of the main metric."""
+    interval: tuple[float, float] | None
+    """Confidence interval of the main metric."""
     median: Score | None
     """The training whose predictions are shown; None for a baseline."""
     lines: Sequence[Line]
     """Its predictions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Confusion:
-    """Counts of right and predicted labels."""
-
-    labels: list[str]
-    counts: list[list[int]]
-    """By right label, then by predicted label; empty where there are too many labels."""
-    most: list[tuple[str, str, int]]
-    """(right, predicted, examples) of wrong predictions, the most frequent first."""
 
 
 def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -> str:
@@ -186,15 +175,19 @@ def start_of(row: SummaryRow) -> str:
     return row.reference or "random weights"
 
 
-def confusion(lines: Sequence[Line], labels: Sequence[str]) -> Confusion:
-    """Count right and predicted labels; the counts sum to the number of lines."""
+def confusion(lines: Sequence[Line], labels: Sequence[str]) -> dict[str, list[Any]]:
+    """Count right and predicted labels.
+
+    Returns:
+        `counts` by right label, then by predicted label, which sum to the number of lines, and their `labels`; both
+        empty where there are too many labels. `most` has (right, predicted, examples) of wrong predictions, the most
+        frequent first.
+    """
     pairs = Counter((line["label"], line["prediction"]) for line in lines)
     names = list(labels) if len(labels) <= MOST_LABELS else []
-    return Confusion(
-        labels=names,
-        counts=[[pairs[right, predicted] for predicted in names] for right in names],
-        most=[(*pair, count) for pair, count in pairs.most_common() if pair[0] != pair[1]][:MOST_LABELS],
-    )
+    most = [(*pair, count) for pair, count in pairs.most_common() if pair[0] != pair[1]][:MOST_LABELS]
+    counts = [[pairs[right, predicted] for predicted in names] for right in names]
+    return {"labels": names, "counts": counts, "most": most}
 
 
 def _result(opened: ScoresDirectory, row: SummaryRow) -> Result:

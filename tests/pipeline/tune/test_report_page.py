@@ -102,11 +102,11 @@ def worst_errors(directory: Path, trial: str | None, count: int) -> list[WrongPr
 
 def test_confusions_sum_to_the_examples():
     found = confusion(label_lines(PAIRS, NAMES), NAMES)
-    assert found.counts == [[1, 3], [0, 6]]
-    assert sum(map(sum, found.counts)) == len(PAIRS)
-    assert found.most == [("negative", "positive", 3)]
+    assert found["counts"] == [[1, 3], [0, 6]]
+    assert sum(map(sum, found["counts"])) == len(PAIRS)
+    assert found["most"] == [("negative", "positive", 3)]
     many = [f"label {number}" for number in range(50)]
-    assert confusion(label_lines([(many[0], many[1])] * 4, many), many).counts == []
+    assert confusion(label_lines([(many[0], many[1])] * 4, many), many)["counts"] == []
 
 
 def test_worst_errors_are_the_surest_ones(scores: Path):
