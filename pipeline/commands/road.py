@@ -58,7 +58,7 @@ def _show_road(title: str, found: Finished, page: Path, as_json: bool, **more: s
 
     results = read_results(found)
     if as_json:
-        output.print_json(asdict(results) | {"reference": found.reference, "page": str(page)} | more)
+        output.print_json(results | {"reference": found.reference, "page": str(page)} | more)
         return False
     output.print_mapping(title, facts(found, results) | more)
     if found.all_scores:
@@ -80,7 +80,6 @@ def demo(
 
     found, page, killed = run_demo(out, kill_a_worker=kill_a_worker)
     run = found.run
-    assert run is not None, "a road has a run"
     if not _show_road("from text to scores", found, page, as_json, **({"killed": killed} if killed else {})):
         return
     runs_dir = run.path.parent

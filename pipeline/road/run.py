@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ class Finished:
     """The finished stages of a road."""
 
     prepared: list[Prepared] = field(default_factory=list)
-    run: RunDirectory | None = None
+    run: RunDirectory = field(init=False)
     reference: str = ""
     """The checkpoint that was fine-tuned."""
     scores: dict[Path, list[Score]] = field(default_factory=dict)
@@ -154,7 +154,6 @@ def _pretrain(
 
 
 def _finetune(config: FinetuneConfig, replace: bool, found: Finished) -> None:
-    assert found.run is not None, "pre-training comes first"
     runs_dir = found.run.path.parent
     config = config.model_copy(update={"runs_dir": runs_dir})
     model = resolve_model(f"{found.run.path}@{found.reference.rpartition('@')[2]}", runs_dir)
@@ -176,32 +175,10 @@ PAGE_FILE = "index.html"
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Held-out evaluations of the run."""
-
-    metric: str
-    steps: list[int]
-    values: list[float]
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """Results of a road: facts that depend on its inputs and settings, never on the time or the place."""
-
-    stores: list[dict[str, Any]]
-    """Documents and tokens of every token store."""
-    steps: int
-    tokens: int
-    """Tokens of text that the run read."""
-    held_out: HeldOut
-    scores: list[dict[str, Any]]
-    """Scores of every training, without the name of its checkpoint."""
-
-
-def read_results(found: Finished) -> Results:
-    """The results of finished stages."""
-    assert found.run is not None, "a road has a run"
+def read_results(found: Finished) -> dict[str, Any]:
+    """The results of finished stages, which depend on inputs and settings, never on the time or the place: documents
+    and tokens of every token store, steps and tokens of the run with its held-out evaluations, and the scores of every
+    training, without the name of its checkpoint."""
     settings = StoredSettings.of(found.run)
     trained = read_metrics(found.run)
     step = trained[-1]["step"] if trained else 0
@@ -211,13 +188,17 @@ def read_results(found: Finished) -> Results:
         if (value := entry.get(settings.metric)) is not None
     ]
     stats = [read_manifest(store).stats for store in found.stores]
-    return Results(
-        stores=[{"documents": one["rows"], "tokens": one["tokens"]} for one in stats],
-        steps=step,
-        tokens=tokens_by_step(found.run, settings)(step),
-        held_out=HeldOut(settings.metric, [step for step, _ in evaluated], [value for _, value in evaluated]),
-        scores=[score.model_dump(mode="json", exclude={"reference"}) for score in found.all_scores],
-    )
+    return {
+        "stores": [{"documents": one["rows"], "tokens": one["tokens"]} for one in stats],
+        "steps": step,
+        "tokens": tokens_by_step(found.run, settings)(step),
+        "held_out": {
+            "metric": settings.metric,
+            "steps": [step for step, _ in evaluated],
+            "values": [value for _, value in evaluated],
+        },
+        "scores": [score.model_dump(mode="json", exclude={"reference"}) for score in found.all_scores],
+    }
 
 
 def commit_report(road: RoadConfig, found: Finished) -> Path:
@@ -228,25 +209,23 @@ def commit_report(road: RoadConfig, found: Finished) -> Path:
     Raises:
         StorageError: the file system refuses.
     """
-    assert found.run is not None, "a road has a run"
     results, directory = read_results(found), road.out / road.name
     with staged(directory, "report") as staging:
-        contents = orjson.dumps(asdict(results), option=orjson.OPT_INDENT_2)
+        contents = orjson.dumps(results, option=orjson.OPT_INDENT_2)
         write_durably(staging / RESULTS_FILE, contents)
         pages = _write_stage_pages(staging, found)
         (staging / PAGE_FILE).write_text(_page(road, found, results, pages), encoding="utf-8")
         files = file_entries(staging, [RESULTS_FILE])
         config = {"checkpoint": road.checkpoint}
-        stats = {"trainings": len(results.scores), "seconds": found.seconds, "run": found.run.path.name}
+        stats = {"trainings": len(results["scores"]), "seconds": found.seconds, "run": found.run.path.name}
         commit(staging, directory, KIND, config=config, inputs=found.inputs, files=files, stats=stats)
     return directory / PAGE_FILE
 
 
-def facts(found: Finished, results: Results) -> dict[str, str]:
+def facts(found: Finished, results: dict[str, Any]) -> dict[str, str]:
     """The lines above the table of scores."""
-    assert found.run is not None, "a road has a run"
-    held_out, rows = results.held_out, {}
-    for made, store in zip(found.prepared, results.stores, strict=True):
+    rows, metric, values = {}, results["held_out"]["metric"], results["held_out"]["values"]
+    for made, store in zip(found.prepared, results["stores"], strict=True):
         dropped = f"{made.dedup.stats['duplicates']:,} exact duplicates dropped"
         rows[str(made.token_store)] = (
             f"{store['documents']:,} documents, {dropped}, {store['tokens']:,} tokens"
@@ -254,15 +233,13 @@ def facts(found: Finished, results: Results) -> dict[str, str]:
     speeds = [step["tokens_per_s"] for step in read_metrics(found.run)]
     speed = f", {statistics.median(speeds):,.0f} tokens/s" if speeds else ""
     rows["run"] = f"{found.run.path}  (MLflow run {found.run.info.run_id})"
-    rows["pre-training"] = f"{results.steps:,} steps, {results.tokens:,} tokens{speed}"
-    if held_out.values:
+    rows["pre-training"] = f"{results['steps']:,} steps, {results['tokens']:,} tokens{speed}"
+    if values:
         last = read_metrics(found.run, LogKind.HELD_OUT)[-1]
         # The error of the total is known where there is one term.
         errors = [value for name, value in last.items() if name.endswith("/loss_standard_error")]
-        error = f" ± {errors[0]:.3f}" if held_out.metric == "loss" and len(errors) == 1 else ""
-        rows[f"held-out {held_out.metric}"] = (
-            f"{held_out.values[0]:.3f} first, {held_out.values[-1]:.3f}{error} last"
-        )
+        error = f" ± {errors[0]:.3f}" if metric == "loss" and len(errors) == 1 else ""
+        rows[f"held-out {metric}"] = f"{values[0]:.3f} first, {values[-1]:.3f}{error} last"
     return {
         **rows,
         "fine-tuned": found.reference,
@@ -275,7 +252,6 @@ def facts(found: Finished, results: Results) -> dict[str, str]:
 
 def _write_stage_pages(directory: Path, found: Finished) -> list[tuple[str, str]]:
     """Write the pages that stages have of their own; returns their titles and file names."""
-    assert found.run is not None, "a road has a run"
     pages = []
     for number, place in enumerate(found.stores):
         store = TokenStore.open(place, verify=False)
@@ -289,18 +265,19 @@ def _write_stage_pages(directory: Path, found: Finished) -> list[tuple[str, str]
     return [(title, name) for title, name, _ in pages]
 
 
-def _page(road: RoadConfig, found: Finished, results: Results, pages: Sequence[tuple[str, str]]) -> str:
-    rows = summarise(found.all_scores)
-    held_out = results.held_out
-    curve = Curve(held_out.metric, 0, held_out.steps, held_out.values, marked=True)
+def _page(
+    road: RoadConfig, found: Finished, results: dict[str, Any], pages: Sequence[tuple[str, str]]
+) -> str:
+    held_out = results["held_out"]
+    curve = Curve(held_out["metric"], 0, held_out["steps"], held_out["values"], marked=True)
     return render(
         TEMPLATE.read_text(encoding="utf-8"),
         {"percent": percent, "start": start_of},
         name=road.name,
         facts=facts(found, results),
-        rows=rows,
+        rows=summarise(found.all_scores),
         protocol=protocol(found.all_scores),
-        curve=plot([curve], title=held_out.metric, y_format=lambda y: f"{y:g}"),
-        metric=held_out.metric,
+        curve=plot([curve], title=held_out["metric"], y_format=lambda y: f"{y:g}"),
+        metric=held_out["metric"],
         pages=pages,
     )

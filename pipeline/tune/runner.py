@@ -80,26 +80,15 @@ class TrialRunner:
             PreemptedError: the stop was requested; the training's state is saved.
             ClozeError: the training failed.
         """
-        is_first, config = self._accelerator.is_main_process, self._trials.config
+        is_first = self._accelerator.is_main_process
         state = TrainingState(
             state_file(self._workspace, trial),
             self._trials.identity(trial),
             self._accelerator,
-            config.save_every_s,
+            self._trials.config.save_every_s,
             request,
         )
-        tracked = on_first(self._accelerator, lambda: self._start_tracking(trial, state.tracked_run))
-        if is_first and config.wandb is not None:
-            copy = WandbCopy(
-                config.wandb,
-                run_id=tracked.run_id,
-                name=self._tracked_name(trial),
-                group=config.experiment,
-                config=self._tracked_settings(trial),
-                # Not in the workspace, which becomes the artefact.
-                directory=config.runs_dir.resolve(),
-            )
-            tracked = dataclasses.replace(tracked, copy=copy)
+        tracked = self._start_tracking(trial, state.tracked_run)
         try:
             record = self._train_and_record(trial, tracked, state, on_progress)
         except BaseException as error:
@@ -260,34 +249,42 @@ class TrialRunner:
             TRIAL_RECORDS.write(self._workspace, record)
         return record
 
-    def _tracked_name(self, trial: Trial) -> str:
-        return f"{self._trials.config.name}/{self._trials.directory.name}/{trial.name}"
-
-    def _tracked_settings(self, trial: Trial) -> dict:
-        settings, training = self._trials.settings, self._settings(trial).model_dump(mode="json")
-        return {
-            **{name: settings[name] for name in ("model", "precision")},
-            "task": settings["tasks"][trial.task] | {"training": training},
+    def _start_tracking(self, trial: Trial, resume: str | None) -> TrackedRun:
+        """Start the MLflow run of a training in all processes, and its copy in the first one."""
+        trials, config = self._trials, self._trials.config
+        name = f"{config.name}/{trials.directory.name}/{trial.name}"
+        training = self._settings(trial).model_dump(mode="json")
+        settings = {
+            **{name: trials.settings[name] for name in ("model", "precision")},
+            "task": trials.settings["tasks"][trial.task] | {"training": training},
             "seed": trial.seed,
             "initial": trial.initial,
         }
-
-    def _start_tracking(self, trial: Trial, resume: str | None) -> TrackedRun:
-        trials, config = self._trials, self._trials.config
-        return start_run(
-            config.experiment,
-            self._tracked_name(trial),
-            config=self._tracked_settings(trial),
-            tags={
-                "cloze.task": trial.task,
-                "cloze.initial": trial.initial,
-                "cloze.seed": str(trial.seed),
-                "cloze.reference": (trials.reference or "") if trial.initial == "pretrained" else "",
-                "cloze.scores": str(trials.directory.resolve()),
-            },
-            runs_dir=config.runs_dir,
-            resume=resume,
+        tags = {
+            "cloze.task": trial.task,
+            "cloze.initial": trial.initial,
+            "cloze.seed": str(trial.seed),
+            "cloze.reference": (trials.reference or "") if trial.initial == "pretrained" else "",
+            "cloze.scores": str(trials.directory.resolve()),
+        }
+        tracked = on_first(
+            self._accelerator,
+            lambda: start_run(
+                config.experiment, name, config=settings, tags=tags, runs_dir=config.runs_dir, resume=resume
+            ),
         )
+        if config.wandb is None or not self._accelerator.is_main_process:
+            return tracked
+        # The directory is not the workspace, which becomes the artefact.
+        copy = WandbCopy(
+            config.wandb,
+            run_id=tracked.run_id,
+            name=name,
+            group=config.experiment,
+            config=settings,
+            directory=config.runs_dir.resolve(),
+        )
+        return dataclasses.replace(tracked, copy=copy)
 
 
 def state_file(workspace: Path, trial: Trial) -> Path:

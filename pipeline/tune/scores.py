@@ -197,19 +197,6 @@ def read_scores(directory: Path) -> list[Score]:
     return list(ScoresDirectory.open(directory).scores)
 
 
-def scores_in(directory: Path, manifest: Manifest) -> list[Score]:
-    """The scores of a verified `scores.json`, with the checkpoint's reference from the manifest."""
-    started_from = (entry.uri for entry in manifest.inputs if entry.kind == CHECKPOINT_KIND)
-    reference = manifest.config.get(START) or next(started_from, None)
-    scores = [
-        Score.model_validate(row) for row in orjson.loads((directory / SCORES_FILE).read_bytes())["scores"]
-    ]
-    return [
-        score.model_copy(update={"reference": reference if score.initial == "pretrained" else None})
-        for score in scores
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class ScoresDirectory:
     """A committed artefact of scores, whose files were verified."""
@@ -231,8 +218,19 @@ class ScoresDirectory:
         repair = "run the same `cloze finetune` again; only damaged trainings are redone"
         manifest = open_artefact(path, kind=KIND, repair=repair)
         with contents_of(path / SCORES_FILE):
-            labels = orjson.loads((path / SCORES_FILE).read_bytes()).get("labels", {})
-        return cls(path, manifest, tuple(scores_in(path, manifest)), labels)
+            return cls.verified(path, manifest)
+
+    @classmethod
+    def verified(cls, path: Path, manifest: Manifest) -> ScoresDirectory:
+        """Read a `scores.json` whose hash is the manifest's; the manifest has the checkpoint's reference."""
+        content = orjson.loads((path / SCORES_FILE).read_bytes())
+        started_from = (entry.uri for entry in manifest.inputs if entry.kind == CHECKPOINT_KIND)
+        reference = manifest.config.get(START) or next(started_from, None)
+        scores = [
+            score.model_copy(update={"reference": reference if score.initial == "pretrained" else None})
+            for score in map(Score.model_validate, content["scores"])
+        ]
+        return cls(path, manifest, tuple(scores), content.get("labels", {}))
 
     @property
     def runs(self) -> dict[str, str]:

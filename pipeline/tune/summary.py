@@ -18,7 +18,7 @@ from cluster.artefacts.storage import contents_of, find_artefacts
 from cluster.copies import local_copy, manifest_at
 from cluster.publication import find_published
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
-from pipeline.tune.scores import KIND, SCORES_FILE, Initial, Score, ScoresDirectory, read_scores, scores_in
+from pipeline.tune.scores import KIND, SCORES_FILE, Initial, Score, ScoresDirectory, read_scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,8 @@ def _listed(place: Place, name: str) -> Listed | None:
             scores = read_scores(place)
         else:
             # This is the only file that is read from an artefact at a URI.
-            scores = scores_in(local_copy(place, kind=KIND, only=[SCORES_FILE]), manifest)
+            copy = local_copy(place, kind=KIND, only=[SCORES_FILE])
+            scores = ScoresDirectory.verified(copy, manifest).scores
         rows = summarise(scores)
     except ClozeError as error:
         return Listed(place, name, time=time, problem=error.problem)

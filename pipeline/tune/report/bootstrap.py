@@ -38,7 +38,7 @@ class Sums:
 def confidence_interval(
     metric: str, trainings: Sequence[tuple[Sequence[Line], float]], labels: Sequence[str]
 ) -> tuple[float, float] | None:
-    """The bounds of the 95% interval of the mean of a metric over trainings, for other evaluation examples of the same kind.
+    """The 95% interval of the mean of a metric over trainings, for other evaluation examples of the same kind.
 
     All trainings see the same resamples, so that the interval says nothing about other seeds. The same predictions give
     the same interval.
