@@ -156,14 +156,6 @@ class Sentence:
     """A uint64 hash of the id; sorting by it shuffles."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """The usable sentences, shuffled, split by document, no text twice."""
-
-    train: Sequence[Sentence]
-    evaluation: Sequence[Sentence]
-
-
 def write_rows(store: TokenStore, held_out: float, out: Path) -> None:
     """Write `TASK/train.jsonl` and `TASK/evaluation.jsonl` below a directory for every task.
 
@@ -176,14 +168,15 @@ def write_rows(store: TokenStore, held_out: float, out: Path) -> None:
     documents = list(store.documents(np.flatnonzero(store.held_out(held_out))))
     for task, rows_of in TASKS.items():
         counts = SIZES[task]
+        sides = split(documents, counts[1] / sum(counts))
         try:
-            sides = rows_of(split(documents, counts[1] / sum(counts)), counts)
+            made = [rows_of(*side) for side in zip(sides, counts, strict=True)]
         except _TooFew as error:
             raise ConfigError(
                 f"The held-out documents of {store.place} (held_out {held_out}) are too few for `{task}`: {error}.",
                 next_step="pre-train with a larger data.held_out, or prepare more text",
             ) from None
-        for name, rows in zip(("train", "evaluation"), sides, strict=True):
+        for name, rows in zip(("train", "evaluation"), made, strict=True):
             file = out / task / f"{name}.jsonl"
             with storage_errors(file):
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -195,8 +188,9 @@ class _TooFew(Exception):
     """The documents give fewer rows than a task needs; the message has both numbers."""
 
 
-def split(documents: Iterable[Document], evaluation_share: float) -> Sides:
-    """Cut documents into sentences and split them by document.
+def split(documents: Iterable[Document], evaluation_share: float) -> tuple[list[Sentence], list[Sentence]]:
+    """Cut documents into usable sentences, shuffled, and split them by document: to train on, and to evaluate on. No
+    text is there twice.
 
     Texts that occur on both sides (as docstrings that are inherited do) stay on the evaluation side only.
     """
@@ -207,7 +201,7 @@ def split(documents: Iterable[Document], evaluation_share: float) -> Sides:
         (evaluation if draw < evaluation_share else train).extend(_sentences_of(document))
     seen: set[str] = set()
     kept = [*_unseen(evaluation, seen)]
-    return Sides([*_unseen(train, seen)], kept)
+    return [*_unseen(train, seen)], kept
 
 
 def split_sentences(text: str) -> Iterator[str]:
@@ -220,16 +214,12 @@ def split_sentences(text: str) -> Iterator[str]:
             yield from _SENTENCE_END.split(" ".join(words))
 
 
-def code_rows(sides: Sides, counts: tuple[int, int]) -> tuple[list[Row], list[Row]]:
+def code_rows(sentences: Sequence[Sentence], count: int) -> list[Row]:
     """Words with their tags, code or prose; every sentence has some code."""
-
-    def rows(sentences: Sequence[Sentence], count: int) -> list[Row]:
-        found = [(one.id, tagged) for one in sentences if (tagged := tag_words(one.text))]
-        if len(found) < count:
-            raise _TooFew(f"{count} sentences with code are needed on one side, found {len(found)}")
-        return [{"id": name, "tokens": words, "tags": tags} for name, (words, tags) in found[:count]]
-
-    return rows(sides.train, counts[0]), rows(sides.evaluation, counts[1])
+    found = [(one.id, tagged) for one in sentences if (tagged := tag_words(one.text))]
+    if len(found) < count:
+        raise _TooFew(f"{count} sentences with code are needed on one side, found {len(found)}")
+    return [{"id": name, "tokens": words, "tags": tags} for name, (words, tags) in found[:count]]
 
 
 def tag_words(text: str) -> tuple[list[str], list[str]] | None:
@@ -248,24 +238,20 @@ def tag_words(text: str) -> tuple[list[str], list[str]] | None:
     return (words, tags) if CODE in tags else None
 
 
-def word_order_rows(sides: Sides, counts: tuple[int, int]) -> tuple[list[Row], list[Row]]:
+def word_order_rows(sentences: Sequence[Sentence], count: int) -> list[Row]:
     """Sentences in pairs: disordered, and the same one in order."""
-
-    def rows(sentences: Sequence[Sentence], count: int) -> list[Row]:
-        found: list[Row] = []
-        for one in sentences:
-            # Without the capital at the start and the punctuation at the end, which would give the order away.
-            words = f"{one.text[0].lower()}{one.text[1:]}".rstrip(_PUNCTUATION).split()
-            disordered = exchange_halves(words, Noise.of("word-order", one.id))
-            if disordered is None:
-                continue
-            for label, order in (("disordered", disordered), ("in_order", words)):
-                found.append({"id": f"{one.id}-{label}", "text": " ".join(order), "label": label})
-            if len(found) >= count:
-                return found[:count]
-        raise _TooFew(f"{count} examples are needed on one side, found {len(found)}")
-
-    return rows(sides.train, counts[0]), rows(sides.evaluation, counts[1])
+    found: list[Row] = []
+    for one in sentences:
+        # Without the capital at the start and the punctuation at the end, which would give the order away.
+        words = f"{one.text[0].lower()}{one.text[1:]}".rstrip(_PUNCTUATION).split()
+        disordered = exchange_halves(words, Noise.of("word-order", one.id))
+        if disordered is None:
+            continue
+        for label, order in (("disordered", disordered), ("in_order", words)):
+            found.append({"id": f"{one.id}-{label}", "text": " ".join(order), "label": label})
+        if len(found) >= count:
+            return found[:count]
+    raise _TooFew(f"{count} examples are needed on one side, found {len(found)}")
 
 
 def exchange_halves(words: Sequence[str], noise: Noise) -> list[str] | None:
@@ -287,7 +273,7 @@ def exchange_halves(words: Sequence[str], noise: Noise) -> list[str] | None:
     return None if moved == list(words) else moved
 
 
-TASKS: Mapping[str, Callable[[Sides, tuple[int, int]], tuple[list[Row], list[Row]]]] = {
+TASKS: Mapping[str, Callable[[Sequence[Sentence], int], list[Row]]] = {
     "code": code_rows,
     "word_order": word_order_rows,
 }
@@ -313,11 +299,7 @@ def _is_usable(sentence: str) -> bool:
 
 def _unseen(sentences: list[Sentence], seen: set[str]) -> Iterator[Sentence]:
     """The sentences in hashed order, without those whose text (case aside) is in `seen`, which grows."""
-    for sentence in sorted(sentences, key=_shuffled):
+    for sentence in sorted(sentences, key=lambda one: (one.draw, one.id)):
         if (text := sentence.text.lower()) not in seen:
             seen.add(text)
             yield sentence
-
-
-def _shuffled(sentence: Sentence) -> tuple[int, str]:
-    return sentence.draw, sentence.id

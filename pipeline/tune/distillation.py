@@ -30,8 +30,6 @@ from pipeline.checkpoint.references import PretrainedModel
 from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.finetuned import RANDOM, finetuned_network, resolve_start
 from pipeline.tune.forms.base import (
-    Comparable,
-    ComparableTask,
     Metrics,
     PaddedBatch,
     PreparedTask,
@@ -160,9 +158,9 @@ class DistilledTask:
         self.settings = settings
         plain = context.settings.model_copy(update={"features": None, "distill": None, "peft": None})
         tokenizer = TextTokenizer(pretrained.tokenizer_path)
-        self.own: ComparableTask = form(context)
+        self.own: PreparedTask = form(context)
         """The student's."""
-        self.taught: ComparableTask = form(
+        self.taught: PreparedTask = form(
             dataclasses.replace(context, settings=plain, network=pretrained.model, tokenizer=tokenizer)
         )
         """The teacher's."""
@@ -194,29 +192,27 @@ class DistilledTask:
         return PaddedBatch(batch.inputs, batch.targets | theirs)
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """(1 - soft_share) of the loss of right answers, soft_share of the teacher's, and the hidden states'."""
+        """(1 - soft_share) of the loss of right answers, soft_share of the divergence from the teacher's probabilities,
+        of numbers of the squared distance, and the distance of hidden states."""
         share, weight = self.settings.soft_share, self.settings.hidden_weight
         taught = PaddedBatch(with_prefix(batch.targets, _INPUTS), with_prefix(batch.targets, _TARGETS))
         with recorded_layers(unwrapped(model)) if weight else nullcontext([]) as states:
             logits = self.own.logits(model, batch)
         with torch.no_grad(), recorded_layers(self.teacher) if weight else nullcontext([]) as wanted_states:
-            wanted = self.taught.comparable(self.taught.logits(self.teacher, taught), taught)
-        mine, hard = self.own.comparable(logits, batch), self.own.loss_of(model, logits, batch)
-        loss = (1 - share) * hard + share * self.soft_loss(mine, wanted)
-        if weight:
-            present = batch.inputs["attention_mask"].bool()
-            # An update divides by the number of its predictions.
-            loss = loss + weight * hidden_distance(states, wanted_states, present) * mine.weights.sum()
-        return loss
-
-    def soft_loss(self, mine: Comparable, wanted: Comparable) -> Tensor:
-        """float32 scalar, summed: the divergence from the teacher's probabilities, or squared distance of numbers."""
+            wanted, present = self.taught.comparable(self.taught.logits(self.teacher, taught), taught)
+        mine, weights = self.own.comparable(logits, batch)
         if getattr(self.own.config, "regression", False):
-            each = (mine.logits - wanted.logits).square().sum(-1)
+            each = (mine - wanted).square().sum(-1)
         else:
-            each = divergence(mine.logits, wanted.logits, self.settings.temperature).sum(-1)
+            each = divergence(mine, wanted, self.settings.temperature).sum(-1)
         # The teacher may have cut other words than the student.
-        return (each * mine.weights * (wanted.weights > 0)).sum()
+        soft = (each * weights * (present > 0)).sum()
+        loss = (1 - share) * self.own.loss_of(model, logits, batch) + share * soft
+        if weight:
+            read = batch.inputs["attention_mask"].bool()
+            # An update divides by the number of its predictions.
+            loss = loss + weight * hidden_distance(states, wanted_states, read) * weights.sum()
+        return loss
 
     def compare(self, student: nn.Module) -> tuple[Distillation, Metrics, dict[str, float]]:
         """Measure both networks where they are, in one process.

@@ -159,6 +159,23 @@ class PreparedTask:
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """float32 scalar: the loss in nats, summed over the predictions of the batch."""
+        return self.loss_of(model, self.logits(model, batch), batch)
+
+    def logits(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
+        """The scores that the network gives; forms without such scores, which no teacher teaches, define `loss`."""
+        raise NotImplementedError
+
+    def loss_of(self, model: nn.Module, logits: Tensor, batch: PaddedBatch) -> Tensor:
+        """`loss`, of `logits` that the network gave."""
+        raise NotImplementedError
+
+    def comparable(self, logits: Tensor, batch: PaddedBatch) -> tuple[Tensor, Tensor]:
+        """Distributions that a student learns from its teacher.
+
+        Returns:
+            float32 [distributions, classes] logits, [examples, 1] numbers in a regression; and float32 [distributions]:
+            how much each counts beside the losses of right answers, 0 where there is none.
+        """
         raise NotImplementedError
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
@@ -180,36 +197,6 @@ class PreparedTask:
     def baselines(self) -> dict[str, Metrics]:
         """Metrics of predictions without a network by name, for comparison; empty in most forms."""
         return {}
-
-
-@dataclass(frozen=True, slots=True)
-class Comparable:
-    """Distributions that a student learns from its teacher."""
-
-    logits: Tensor
-    """float32 [distributions, classes]; [examples, 1] numbers in a regression."""
-    weights: Tensor
-    """float32 [distributions]: how much each counts beside the losses of right answers; 0 where there is none."""
-
-
-class ComparableTask(PreparedTask):
-    """A task whose networks can learn from a teacher."""
-
-    def logits(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """The scores that the network gives."""
-        raise NotImplementedError
-
-    def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
-        """`loss_of` the network's logits."""
-        return self.loss_of(model, self.logits(model, batch), batch)
-
-    def loss_of(self, model: nn.Module, logits: Tensor, batch: PaddedBatch) -> Tensor:
-        """`loss`, of `logits` that the network gave."""
-        raise NotImplementedError
-
-    def comparable(self, logits: Tensor, batch: PaddedBatch) -> Comparable:
-        """`logits` as distributions."""
-        raise NotImplementedError
 
 
 def excerpt(text: str, around: int = 0) -> str:

@@ -28,8 +28,6 @@ from pipeline.tune.encoding import EncodedExamples, encode_examples, pad_rows
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,
     STACK_PARTS,
-    Comparable,
-    ComparableTask,
     NetworkPart,
     PaddedBatch,
     PreparedTask,
@@ -96,7 +94,7 @@ CLASSIFIERS: Mapping[str, Scorer] = MappingProxyType(
 """By kind of network, whose [batch, labels] logits are scores of labels."""
 
 
-class ClassificationTask(ComparableTask):
+class ClassificationTask(PreparedTask):
     """A task of classification with its encoded examples."""
 
     def __init__(self, context: TaskContext) -> None:
@@ -141,9 +139,9 @@ class ClassificationTask(ComparableTask):
             loss = F.cross_entropy(logits, labels, reduction="sum")
         return self.scorer.penalised(loss, model, len(labels))
 
-    def comparable(self, logits: Tensor, batch: PaddedBatch) -> Comparable:
+    def comparable(self, logits: Tensor, batch: PaddedBatch) -> tuple[Tensor, Tensor]:
         """A distribution for each text."""
-        return Comparable(logits, logits.new_ones(len(logits)))
+        return logits, logits.new_ones(len(logits))
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         return self.logits(model, batch)

@@ -47,18 +47,7 @@ class EncodedPairs(EncodedRows):
         return self.targets.lengths
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """How one kind of network writes."""
-
-    before_target: str
-    """Written before the text of each target."""
-    batch: Callable[[EncodedPairs, np.ndarray, int, int], PaddedBatch]
-    """(pairs, int64 indices of the pairs, padding, start token) to the arguments of the network; the targets hold the
-    ids of `targets`, and `prompts` with `prompt_mask`, which generation reads."""
-
-
-def _encoder_decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int) -> PaddedBatch:
+def encoder_decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int) -> PaddedBatch:
     """Pairs, the target shifted by one to the right for the decoder."""
     input_ids, present = pad_rows(part.input_ids, rows, pad_id)
     written, predicted = pad_rows(part.targets, rows, pad_id)
@@ -74,7 +63,7 @@ def _encoder_decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, st
     return PaddedBatch.of(inputs, targets)
 
 
-def _decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int) -> PaddedBatch:
+def decoder_batch(part: EncodedPairs, rows: np.ndarray, pad_id: int, start: int) -> PaddedBatch:
     """Sources and targets in one sequence, padded on the right; and the sources as prompts, padded on the left."""
     sources, targets = part.input_ids.take(rows), part.targets.take(rows)
     joined = Ragged.of([np.concatenate([sources[n], targets[n][:-1]]) for n in range(len(rows))])
@@ -106,14 +95,11 @@ def texts_before_end(tokenizer: TextTokenizer, ids: np.ndarray, special_ids: Col
     return tokenizer.texts(rows)
 
 
-WRITERS: Mapping[str, Writer] = MappingProxyType(
-    {
-        "encoder_decoder": Writer("", _encoder_decoder_batch),
-        # Byte-level tokens of words begin with a space, also after a prompt.
-        "decoder": Writer(" ", _decoder_batch),
-    }
+BATCHES: Mapping[str, Callable[[EncodedPairs, np.ndarray, int, int], PaddedBatch]] = MappingProxyType(
+    {"encoder_decoder": encoder_decoder_batch, "decoder": decoder_batch}
 )
-"""By kind of network."""
+"""By kind of network, from (pairs, int64 indices of the pairs, padding, start token) to the arguments of the network;
+the targets hold the ids of `targets`, and `prompts` with `prompt_mask`, which generation reads."""
 
 
 class GenerationTask(PreparedTask):
@@ -128,12 +114,13 @@ class GenerationTask(PreparedTask):
         """
         super().__init__(context)
         config, tokenizer = self.config, self.tokenizer
-        self.writer = WRITERS[self.network.network]
+        # Byte-level tokens of words begin with a space, also after a decoder's prompt.
+        before_target = " " if self.network.network == "decoder" else ""
         self.format = config.format(self.network, tokenizer)
 
         def encode(pairs: Sequence[TextPair]) -> EncodedPairs:
             sources = tokenizer.rows([pair.source for pair in pairs])
-            targets = tokenizer.rows([self.writer.before_target + pair.target for pair in pairs])
+            targets = tokenizer.rows([before_target + pair.target for pair in pairs])
             return EncodedPairs(
                 single_rows(self.format.source, sources, context.settings.max_length),
                 single_rows(self.format.target, targets, config.max_target_length),
@@ -148,7 +135,7 @@ class GenerationTask(PreparedTask):
 
     def batch(self, part: EncodedPairs, rows: np.ndarray) -> PaddedBatch:
         """Pairs as the network reads them."""
-        return self.writer.batch(part, rows, self.tokenizer.pad_id, self.format.start)
+        return BATCHES[self.network.network](part, rows, self.tokenizer.pad_id, self.format.start)
 
     def loss(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """Cross-entropy of the tokens of the targets."""

@@ -36,7 +36,12 @@ from pipeline.tune.forms.base import (
     unwrapped,
 )
 from pipeline.tune.forms.conversations import ConversationEncoder, PackedConversations
-from pipeline.tune.forms.generation import WRITERS, EncodedPairs, texts_before_end, written_after
+from pipeline.tune.forms.generation import (
+    EncodedPairs,
+    encoder_decoder_batch,
+    texts_before_end,
+    written_after,
+)
 
 
 class InstructionTask(PreparedTask):
@@ -203,7 +208,6 @@ class EncoderDecoderInstructions(InstructionTask):
 
     parts = (NetworkPart("network.", ("",)),)
     begins = False
-    pairs = WRITERS["encoder_decoder"]
 
     def build(self) -> nn.Module:
         return ConditionalGenerator(self.network)
@@ -245,7 +249,7 @@ class EncoderDecoderInstructions(InstructionTask):
 
     def batch(self, part: EncodedPairs, rows: np.ndarray) -> PaddedBatch:
         """Pairs, with the prompts only where responses are written."""
-        found = self.pairs.batch(part, rows, self.tokenizer.pad_id, self.format.start)
+        found = encoder_decoder_batch(part, rows, self.tokenizer.pad_id, self.format.start)
         lengths = part.targets.lengths[rows]
         places = torch.from_numpy(np.arange(lengths.max()) < lengths[:, None])
         targets = {"places": places, "targets": found.targets["targets"]}

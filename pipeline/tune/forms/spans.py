@@ -25,10 +25,9 @@ from pipeline.tune.encoding import EncodedRows, repeated, segments_of
 from pipeline.tune.forms.base import (
     HIDDEN,
     STACK_PARTS,
-    Comparable,
-    ComparableTask,
     Metrics,
     PaddedBatch,
+    PreparedTask,
     TaskContext,
     excerpt,
 )
@@ -157,7 +156,7 @@ def text_of(context: str, offsets: np.ndarray, first: int, last: int) -> str:
     return context[offsets[first, 0] : offsets[last, 1]].strip()
 
 
-class SpanTask(ComparableTask):
+class SpanTask(PreparedTask):
     """A task of question answering with its windows."""
 
     train: Windows
@@ -203,11 +202,11 @@ class SpanTask(ComparableTask):
         """Mean of the cross-entropies of begin and end, summed over windows."""
         return span_loss(logits, batch.targets["answer"], batch.inputs["attention_mask"])
 
-    def comparable(self, logits: Tensor, batch: PaddedBatch) -> Comparable:
+    def comparable(self, logits: Tensor, batch: PaddedBatch) -> tuple[Tensor, Tensor]:
         """Distributions over tokens; begin and end count half each."""
         places = logits.float().masked_fill(~batch.inputs["attention_mask"].unsqueeze(-1), HIDDEN)
         places = places.transpose(1, 2).flatten(0, 1)
-        return Comparable(places, places.new_full((len(places),), 0.5))
+        return places, places.new_full((len(places),), 0.5)
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """float32 [batch, n_best + 1, 3]: first and last position in the window, and score, of the best spans, and last

@@ -23,10 +23,9 @@ from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.encoding import EncodedRows
 from pipeline.tune.forms.base import (
     STACK_PARTS,
-    Comparable,
-    ComparableTask,
     Metrics,
     PaddedBatch,
+    PreparedTask,
     Scorer,
     TaskContext,
 )
@@ -117,7 +116,7 @@ TAGGERS: Mapping[str, Scorer] = MappingProxyType(
 """By kind of network, which gives [batch, length, labels] logits."""
 
 
-class TagsTask(ComparableTask):
+class TagsTask(PreparedTask):
     """A task of tagging with its encoded sentences."""
 
     def __init__(self, context: TaskContext) -> None:
@@ -173,10 +172,10 @@ class TagsTask(ComparableTask):
         loss = F.cross_entropy(logits.flatten(0, 1), labels, reduction="sum", ignore_index=_IGNORED)
         return self.scorer.penalised(loss, model, (labels != _IGNORED).sum())
 
-    def comparable(self, logits: Tensor, batch: PaddedBatch) -> Comparable:
+    def comparable(self, logits: Tensor, batch: PaddedBatch) -> tuple[Tensor, Tensor]:
         """A distribution for each word that has a token."""
         present = (batch.targets["labels"] != _IGNORED).flatten()
-        return Comparable(logits.flatten(0, 1), present.float())
+        return logits.flatten(0, 1), present.float()
 
     def outputs(self, model: nn.Module, batch: PaddedBatch) -> Tensor:
         """int64 [batch, longest]: the index of each word's label; ABSENT for words without a token."""

@@ -97,7 +97,7 @@ def test_text_found_on_both_sides_stays_in_the_evaluation_only():
     store = Store()
     store.change(lambda text: f"{text}\n{shared}")
     sides = split(store.all_documents, 0.5)
-    assert [sum(s.text == shared for s in side) for side in (sides.train, sides.evaluation)] == [0, 1]
+    assert [sum(s.text == shared for s in side) for side in sides] == [0, 1]
 
 
 def test_too_little_text_is_an_error_that_says_what_was_found(tmp_path: Path):
@@ -188,4 +188,4 @@ def test_code_and_fragments_are_no_sentences():
     junk = ">>> x = np.ones(3); y = x + 1; print(x, y)\n\nstarts in lower case and ends here.\n\nToo short."
     store = Store()
     store.change(lambda text: f"{junk}\n\n{text}")
-    assert all(s.text.startswith("Return the") for s in split(store.all_documents, 0.5).train)
+    assert all(s.text.startswith("Return the") for s in split(store.all_documents, 0.5)[0])
