@@ -17,7 +17,6 @@ from pipeline.commands import output
 
 if TYPE_CHECKING:
     from pipeline.tune.config import FinetuneConfig
-    from pipeline.tune.preview import Preview
     from pipeline.tune.scores import Score
 
 
@@ -150,46 +149,47 @@ def _settings(
     return validate(FinetuneConfig, plain, "the command line")
 
 
-def _show_preview(found: Preview, as_json: bool) -> None:
+def _show_preview(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        output.print_json(asdict(found) | {"seconds": found.seconds})
+        output.print_json(found)
         return
     output.print_mapping(
         "what would be trained",
         {
-            "from": found.reference,
-            "parameters": found.parameters,
-            "scores go to": str(found.directory),
-            "time, one training after another": output.duration(found.seconds, 0),
+            "from": found["reference"],
+            "parameters": found["parameters"],
+            "scores go to": found["directory"],
+            "time, one training after another": output.duration(found["seconds"], 0),
         },
     )
+    tasks = found["tasks"]
     rows = [
         {
-            "task": task.task,
-            "kind": task.kind,
-            "train": task.train_examples,
-            "evaluation": task.evaluation_examples,
-            "test": task.test_examples,
-            "tokens": task.tokens,
-            "full length": f"{task.full_share:.1%}",
-            "trained": task.trained_parameters,
-            "trainings": task.trainings,
-            "updates": task.updates,
-            "time": output.duration(task.seconds, 0),
+            "task": task["task"],
+            "kind": task["kind"],
+            "train": task["train_examples"],
+            "evaluation": task["evaluation_examples"],
+            "test": task["test_examples"],
+            "tokens": task["tokens"],
+            "full length": f"{task['full_share']:.1%}",
+            "trained": task["trained_parameters"],
+            "trainings": task["trainings"],
+            "updates": task["updates"],
+            "time": output.duration(task["seconds"], 0),
         }
-        for task in found.tasks
+        for task in tasks
     ]
     informative = {
-        "kind": any(task.kind != task.task for task in found.tasks),
-        "test": any(task.test_examples for task in found.tasks),
-        "trained": any(task.trained_parameters != found.parameters for task in found.tasks),
+        "kind": any(task["kind"] != task["task"] for task in tasks),
+        "test": any(task["test_examples"] for task in tasks),
+        "trained": any(task["trained_parameters"] != found["parameters"] for task in tasks),
     }
     # Columns with nothing to say are left out, so that the table fits into a narrow terminal.
     columns = [heading for heading in rows[0] if informative.get(heading, True)]
     output.show(rows, "tasks", as_json=False, columns=columns)
-    for task in found.tasks:
-        for note in task.notes:
-            typer.echo(f"{task.task}: {note}.")
+    for task in tasks:
+        for note in task["notes"]:
+            typer.echo(f"{task['task']}: {note}.")
     typer.echo("Time: training on one device of this machine, from a few updates; evaluation comes to it.")
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.trials import plan_trials
@@ -21,49 +20,16 @@ TIMED_UPDATES = 3
 """Updates that are timed, after one that is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskPreview:
-    """The trainings of one task."""
-
-    task: str
-    kind: str
-    train_examples: int
-    evaluation_examples: int
-    test_examples: int
-    rows: int
-    """Sequences of an epoch: more than examples where long texts give several."""
-    tokens: int
-    """Tokens of an epoch, with special tokens."""
-    full_share: float
-    """Share of the rows with `training.max_length` tokens: those that were cut, or just fit."""
-    trained_parameters: int
-    trainings: int
-    updates: int
-    """Updates of each training."""
-    seconds: float
-    """Estimate for all trainings on one device of this machine, without evaluation."""
-    notes: tuple[str, ...]
-    """Sentences about the encoded examples."""
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """A run before it is started."""
-
-    reference: str
-    parameters: int
-    """Number of parameters of the first task's network."""
-    directory: Path
-    tasks: tuple[TaskPreview, ...]
-
-    @property
-    def seconds(self) -> float:
-        """Estimate for the whole run, one training after another."""
-        return sum(task.seconds for task in self.tasks)
-
-
-def preview(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Preview:
+def preview(config: FinetuneConfig, pretrained: PretrainedModel | None) -> dict[str, Any]:
     """Read and encode the tasks, make the networks and time some updates of each; nothing is written or tracked.
+
+    Returns:
+        `reference`, `parameters` of the first task's network, `directory` of the scores, `seconds` for all trainings
+        one after another, and for each of `tasks` its name, kind and numbers of examples; of an epoch `rows`, which are
+        more than examples where long texts give several, their `tokens` with special ones, and `full_share`, the share
+        of rows that were cut to `training.max_length`, or just fit; `trained_parameters`; the number of `trainings`,
+        `updates` of each, and `seconds` of all on one device of this machine, without evaluation; and `notes`,
+        sentences about the encoded examples.
 
     Raises:
         MissingInputError, ConfigError, MismatchError: as the run itself, before its first training.
@@ -77,7 +43,8 @@ def preview(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Previ
     accelerator = make_accelerator(config)
     runner = TrialRunner(accelerator, trials, Path())
     weights = pretrained.state_dict() if pretrained else None
-    found, parameters = [], 0
+    found: list[dict[str, Any]] = []
+    parameters = 0
     for name, data in trials.tasks.items():
         task, settings = runner.task(name), config.training_of(name)
         model = initial_network(task, config.seeds[0], weights, settings.peft)
@@ -85,24 +52,31 @@ def preview(config: FinetuneConfig, pretrained: PretrainedModel | None) -> Previ
         trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
         own = [trial for trial in trials.all if trial.task == name]
         epochs = sum(config.training_of(name, dict(trial.choice)).epochs for trial in own)
-        lengths = task.train.lengths
-        preview = TaskPreview(
-            task=name,
-            kind=config.tasks[name].kind,
-            train_examples=len(data.train),
-            evaluation_examples=len(data.evaluation),
-            test_examples=len(data.test),
-            rows=len(lengths),
-            tokens=int(lengths.sum()),
-            full_share=float((lengths >= settings.max_length).mean()),
-            trained_parameters=trained,
-            trainings=len(own),
-            updates=max(map(runner.num_updates, own)),
-            seconds=_seconds_of_a_token(accelerator, model, task, settings) * float(lengths.sum()) * epochs,
-            notes=task.notes,
+        tokens = int(task.train.lengths.sum())
+        found.append(
+            {
+                "task": name,
+                "kind": config.tasks[name].kind,
+                "train_examples": len(data.train),
+                "evaluation_examples": len(data.evaluation),
+                "test_examples": len(data.test),
+                "rows": len(task.train),
+                "tokens": tokens,
+                "full_share": float((task.train.lengths >= settings.max_length).mean()),
+                "trained_parameters": trained,
+                "trainings": len(own),
+                "updates": max(map(runner.num_updates, own)),
+                "seconds": _seconds_of_a_token(accelerator, model, task, settings) * tokens * epochs,
+                "notes": task.notes,
+            }
         )
-        found.append(preview)
-    return Preview(trials.reference or "random weights", parameters, trials.directory, tuple(found))
+    return {
+        "reference": trials.reference or "random weights",
+        "parameters": parameters,
+        "directory": str(trials.directory),
+        "tasks": found,
+        "seconds": sum(task["seconds"] for task in found),
+    }
 
 
 def _seconds_of_a_token(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -13,7 +12,6 @@ from typing import cast
 import numpy as np
 import orjson
 from accelerate import Accelerator
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cluster.artefacts.errors import PreemptedError
@@ -41,7 +39,7 @@ from pipeline.tune.scores import (
     same_prediction,
 )
 from pipeline.tune.trainer import plan_updates, train
-from pipeline.tune.training_state import TrainingState, read_facts
+from pipeline.tune.training_state import TrainingState, read_facts, write_tensors
 from pipeline.tune.trials import Trials, sample_examples
 
 OnProgress = Callable[[int, str], None]
@@ -232,12 +230,7 @@ class TrialRunner:
                     if settings.peft is None
                     else trained_tensors(network, task.parts, settings.peft)
                 )
-                # Under a temporary name first: a killed run must not leave half a file.
-                path = self._workspace / trial.model_file
-                temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-                stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-                save_file(stored, str(temporary), metadata)
-                os.replace(temporary, path)
+                write_tensors(self._workspace / trial.model_file, tensors, metadata)
             record = TrialRecord(
                 identity=self._trials.identity(trial),
                 score=score,

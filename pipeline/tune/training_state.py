@@ -187,13 +187,18 @@ class TrainingState:
         }
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self.path.with_name(f".{self.path.name}.tmp")
-            stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-            save_file(stored, str(temporary), {"state": orjson.dumps(facts).decode()})
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            os.replace(temporary, self.path)
+            write_tensors(self.path, tensors, {"state": orjson.dumps(facts).decode()})
             write_seal(self.path)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file, under a temporary name first: a killed run must not leave half a file."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(stored, str(temporary), metadata)
+    with temporary.open("rb") as written:
+        os.fsync(written.fileno())
+    os.replace(temporary, path)
 
 
 def read_facts(path: Path, identity: str) -> dict[str, Any] | None:

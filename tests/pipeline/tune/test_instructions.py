@@ -330,11 +330,11 @@ def test_dry_run_tells_what_is_cut_and_left_out(tmp_path, make_config, tokenizer
         tasks={"chat": {"kind": "instructions", "train": path, "evaluation": path}},
         training={"epochs": 1, "batch_size": 4, "max_length": 64},
     )
-    (task,) = preview(config, start).tasks
-    assert task.notes[:2] == (
+    (task,) = preview(config, start)["tasks"]
+    assert task["notes"][:2] == (
         "2 of 3 conversations (66.7%) are longer than max_length=64, and cut at their end",
         "1 of 3 conversations (33.3%) are left out, because no response begins before the cut",
     )
-    assert task.notes[2].startswith("2 conversations lie in 2 rows, which are ")
+    assert task["notes"][2].startswith("2 conversations lie in 2 rows, which are ")
     with pytest.raises(ConfigError, match=r"training\.max_length"):
         preview(make_config(tasks=config.tasks, training={"max_length": 8}), start)
