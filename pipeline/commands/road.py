@@ -112,8 +112,6 @@ def ladder(
     from pipeline.config.shipped import find_beside
     from pipeline.road.ladder.arms import load_ladder
     from pipeline.road.ladder.page import (
-        COMPARISON_COLUMNS,
-        FLOOR_COLUMNS,
         comparison_rows,
         floor_rows,
         render_markdown,
@@ -138,10 +136,12 @@ def ladder(
             {"directory": str(directory), **result.model_dump(mode="json"), "spent": asdict(spent)}
         )
     else:
-        output.print_table("tasks, in percent", FLOOR_COLUMNS, floor_rows(result))
+        floors = floor_rows(result)
+        output.show(floors, "tasks, in percent", as_json=False, columns=[*floors[0]])
         for comparison in result.comparisons:
             title = f"{comparison.title}. {comparison.source}: {comparison.finding}; so {comparison.order}"
-            output.print_table(title, COMPARISON_COLUMNS, comparison_rows(comparison))
+            rows = comparison_rows(comparison)
+            output.show(rows, title, as_json=False, columns=[*rows[0]])
         typer.echo(f"{time_sentence(spent)}\nresult: {directory}\nNext: cloze lineage {directory}")
     # The result is finished and shown: a page that cannot be written costs nothing but itself.
     if markdown is not None:

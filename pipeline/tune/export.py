@@ -14,7 +14,7 @@ from cluster.copies import place_of
 from models.config import ElmoConfig, TransformerConfig
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.references import Weights
-from pipeline.export.exporting import is_artefact, refuse_option, source_of, write_export
+from pipeline.export.exporting import is_artefact, refuse_option, source_of, write_export, write_peft
 from pipeline.export.formats import Export, Source
 from pipeline.tasks import TASKS
 from pipeline.tune.finetuned import FinetunedNetwork, finetuned_network, split_scores
@@ -70,7 +70,6 @@ def export(
         )
     found = finetuned_network(path, trial)
     if peft:
-        from pipeline.export.adapters import write_peft
         from pipeline.tune.networks import method_of
 
         if method_of(found.weights_file) is None:

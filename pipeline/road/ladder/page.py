@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,17 +11,8 @@ from cluster.artefacts.visible import render
 from pipeline.road.ladder.results import ComparisonResult, LadderResult, Spent, Verdict
 from pipeline.tune.report.page import percent
 
-COMPARISON_COLUMNS = (
-    "task",
-    "lower in the paper",
-    "higher in the paper",
-    "difference",
-    "95% interval",
-    "here",
-)
-FLOOR_COLUMNS = ("task", "metric", "examples", "most frequent label", "words alone", "ceiling")
-SUMMARY_COLUMNS = ("comparison", "pairs", "same order", "opposite", "within the spread")
-ARM_COLUMNS = ("arm", "objective", "tokens", "FLOPs", "held out, start to end", "seconds")
+Rows = list[dict[str, str]]
+"""A table: the cells of each row by column."""
 
 
 def signed(share: float) -> str:
@@ -31,57 +21,60 @@ def signed(share: float) -> str:
     return "0.0" if float(points) == 0 else points
 
 
-def comparison_rows(comparison: ComparisonResult) -> list[list[str]]:
+def comparison_rows(comparison: ComparisonResult) -> Rows:
     """A row for each pair of neighbours in the paper's order, on each task."""
     return [
-        [
-            task.task,
-            *(f"{one.arm} {percent(one.mean)} ± {percent(one.std)}" for one in (lower, higher)),
-            signed(pair.difference),
-            f"{signed(pair.low)} to {signed(pair.high)}",
-            pair.verdict,
-        ]
+        {
+            "task": task.task,
+            "lower in the paper": f"{lower.arm} {percent(lower.mean)} ± {percent(lower.std)}",
+            "higher in the paper": f"{higher.arm} {percent(higher.mean)} ± {percent(higher.std)}",
+            "difference": signed(pair.difference),
+            "95% interval": f"{signed(pair.low)} to {signed(pair.high)}",
+            "here": pair.verdict,
+        }
         for task in comparison.tasks
         for (lower, higher), pair in zip(itertools.pairwise(task.scores), task.pairs, strict=True)
     ]
 
 
-def floor_rows(result: LadderResult) -> list[list[str]]:
+def floor_rows(result: LadderResult) -> Rows:
     """A row for each task."""
     return [
-        [
-            facts.task,
-            facts.metric,
-            f"{facts.num_train_examples:,} / {facts.num_evaluation_examples:,}",
-            *(percent(score) for score in facts.floors.values()),
-            f"{percent(facts.ceiling.score)} ({facts.ceiling.source})" if facts.ceiling else "",
-        ]
+        {
+            "task": facts.task,
+            "metric": facts.metric,
+            "examples": f"{facts.num_train_examples:,} / {facts.num_evaluation_examples:,}",
+            **{name: percent(score) for name, score in facts.floors.items()},
+            "ceiling": f"{percent(facts.ceiling.score)} ({facts.ceiling.source})" if facts.ceiling else "",
+        }
         for facts in result.tasks
     ]
 
 
-def arm_rows(result: LadderResult, spent: Spent) -> list[list[str]]:
+def arm_rows(result: LadderResult, spent: Spent) -> Rows:
     """A row for each arm: the size of its pre-training with one seed."""
     return [
-        [
-            arm.arm,
-            arm.objective or "none",
-            f"{arm.tokens:,}" if arm.tokens else "",
-            f"{arm.flops:.2e}" if arm.flops else "",
-            f"{arm.held_out[0]:.3f} to {arm.held_out[1]:.3f}" if arm.held_out else "",
-            f"{spent.by_arm[arm.arm]:,.0f}" if spent.by_arm[arm.arm] else "",
-        ]
+        {
+            "arm": arm.arm,
+            "objective": arm.objective or "none",
+            "tokens": f"{arm.tokens:,}" if arm.tokens else "",
+            "FLOPs": f"{arm.flops:.2e}" if arm.flops else "",
+            "held out, start to end": f"{arm.held_out[0]:.3f} to {arm.held_out[1]:.3f}"
+            if arm.held_out
+            else "",
+            "seconds": f"{spent.by_arm[arm.arm]:,.0f}" if spent.by_arm[arm.arm] else "",
+        }
         for arm in result.arms
     ]
 
 
-def summary_rows(result: LadderResult) -> list[list[str]]:
+def summary_rows(result: LadderResult) -> Rows:
     """A row for each comparison: how often its pairs have the paper's order."""
     rows = []
     for comparison in result.comparisons:
         verdicts = [pair.verdict for task in comparison.tasks for pair in task.pairs]
-        counts = [str(verdicts.count(verdict)) for verdict in get_args(Verdict)]
-        rows.append([comparison.title, str(len(verdicts)), *counts])
+        counts = {verdict: str(verdicts.count(verdict)) for verdict in get_args(Verdict)}
+        rows.append({"comparison": comparison.title, "pairs": str(len(verdicts)), **counts})
     return rows
 
 
@@ -106,7 +99,7 @@ def render_markdown(result: LadderResult, spent: Spent) -> str:
     parts = [
         f"# Does pre-training help? The ladder `{result.name}`",
         time_sentence(spent),
-        table(SUMMARY_COLUMNS, summary_rows(result)),
+        table(summary_rows(result)),
         method(result),
     ]
     for comparison in result.comparisons:
@@ -115,17 +108,17 @@ def render_markdown(result: LadderResult, spent: Spent) -> str:
             f"{comparison.source}: {comparison.finding}; so {comparison.order}.",
         ]
         parts += [comparison.note] if comparison.note else []
-        parts.append(table(COMPARISON_COLUMNS, comparison_rows(comparison)))
-    parts += ["## Tasks", table(FLOOR_COLUMNS, floor_rows(result))]
-    parts += ["## Arms", "Each with one seed.", table(ARM_COLUMNS, arm_rows(result, spent))]
+        parts.append(table(comparison_rows(comparison)))
+    parts += ["## Tasks", table(floor_rows(result))]
+    parts += ["## Arms", "Each with one seed.", table(arm_rows(result, spent))]
     parts += ["## Scores", "Each artefact holds the predictions that these figures are computed from."]
     parts.append("\n".join(f"- {name}: `{place}`" for name, place in result.scores.items()))
     return "\n\n".join(parts) + "\n"
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Rows) -> str:
     """A table; bars in cells are escaped."""
-    lines = [columns, ["---"] * len(columns), *rows]
+    lines = [rows[0], ["---"] * len(rows[0]), *(row.values() for row in rows)]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
@@ -145,13 +138,10 @@ def render_page(result: LadderResult, spent: Spent) -> str:
         width=WIDTH,
         time=time_sentence(spent),
         method=method(result),
-        summary=(SUMMARY_COLUMNS, summary_rows(result)),
-        comparisons=[
-            (each, (COMPARISON_COLUMNS, comparison_rows(each)), plots(result, each))
-            for each in result.comparisons
-        ],
-        floors=(FLOOR_COLUMNS, floor_rows(result)),
-        arms=(ARM_COLUMNS, arm_rows(result, spent)),
+        summary=summary_rows(result),
+        comparisons=[(each, comparison_rows(each), plots(result, each)) for each in result.comparisons],
+        floors=floor_rows(result),
+        arms=arm_rows(result, spent),
     )
 
 

@@ -371,23 +371,14 @@ def _comparison(
     ladder: Ladder, name: str, found: Mapping[tuple[str, str], Mapping[int, tuple[float, Sums]]]
 ) -> ComparisonResult:
     config = ladder.config.comparisons[name]
-    return ComparisonResult(
-        name=name,
-        title=config.title,
-        source=config.source,
-        finding=config.finding,
-        order=" < ".join(config.arms),
-        note=config.note,
-        tasks=tuple(_task_result(config.arms, task, found) for task in config.tasks),
-    )
-
-
-def _task_result(
-    arms: Sequence[str],
-    task: str,
-    found: Mapping[tuple[str, str], Mapping[int, tuple[float, Sums]]],
-) -> TaskResult:
-    scores = [arm_score(arm, {seed: score for seed, (score, _) in found[arm, task].items()}) for arm in arms]
-    sums = {arm: [own for _, own in found[arm, task].values()] for arm in arms}
-    pairs = [compare(lower, higher, sums) for lower, higher in itertools.pairwise(scores)]
-    return TaskResult(task=task, scores=tuple(scores), pairs=tuple(pairs))
+    tasks = []
+    for task in config.tasks:
+        scores = [
+            arm_score(arm, {seed: score for seed, (score, _) in found[arm, task].items()})
+            for arm in config.arms
+        ]
+        sums = {arm: [own for _, own in found[arm, task].values()] for arm in config.arms}
+        pairs = tuple(compare(lower, higher, sums) for lower, higher in itertools.pairwise(scores))
+        tasks.append(TaskResult(task=task, scores=tuple(scores), pairs=pairs))
+    same = config.model_dump(include={"title", "source", "finding", "note"})
+    return ComparisonResult(name=name, order=" < ".join(config.arms), tasks=tuple(tasks), **same)
