@@ -14,7 +14,7 @@ from pipeline.commands import output
 from pipeline.commands.finetune import show_scores
 
 if TYPE_CHECKING:
-    from pipeline.road.ladder.arms import Ladder
+    from pipeline.road.ladder.config import Ladder
     from pipeline.road.run import Finished
 
 
@@ -110,7 +110,7 @@ def ladder(
     The same command continues after an interruption.
     """
     from pipeline.config.shipped import find_beside
-    from pipeline.road.ladder.arms import load_ladder
+    from pipeline.road.ladder.config import load_ladder
     from pipeline.road.ladder.page import (
         comparison_rows,
         floor_rows,

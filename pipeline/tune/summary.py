@@ -26,15 +26,6 @@ class SummaryRow:
     """One line of a table: a task with its initial weights and settings over seeds, or a baseline of the task."""
 
     task: str
-    initial: Initial | None
-    """None for a baseline, which nothing was trained for."""
-    reference: str | None
-    """The checkpoint, or the name of the baseline; None for random weights."""
-    choice: dict[str, float | int]
-    """Searched settings."""
-    num_choices: int
-    """Choices that were compared; the row has the best. 1 without a search, 0 for a baseline."""
-    num_seeds: int
     main_metric: str
     mean: dict[str, float]
     """By metric, the main one first."""
@@ -43,6 +34,15 @@ class SummaryRow:
     median: dict[str, float]
     best: dict[str, float]
     """The best of the seeds."""
+    reference: str | None
+    """The checkpoint, or the name of the baseline; None for random weights."""
+    initial: Initial | None = None
+    """None for a baseline, which nothing was trained for."""
+    choice: dict[str, float | int] = field(default_factory=dict)
+    """Searched settings."""
+    num_choices: int = 0
+    """Choices that were compared; the row has the best. 1 without a search, 0 for a baseline."""
+    num_seeds: int = 0
 
     def of(self, scores: Iterable[Score]) -> list[Score]:
         """The scores of the row, one for each seed."""
@@ -71,7 +71,11 @@ def summarise(scores: Iterable[Score], *, all_choices: bool = False) -> list[Sum
         compared = {row.task for row in rows}
         best = max(found, key=lambda row: row.median[row.main_metric])
         rows += found if all_choices else [best]
-        rows += [] if best.task in compared else _baseline_rows(next(iter(choices.values()))[0])
+        if best.task not in compared:
+            score = next(iter(choices.values()))[0]
+            for name, metrics in score.baselines.items():
+                none = dict.fromkeys(metrics)
+                rows.append(SummaryRow(best.task, best.main_metric, metrics, none, metrics, metrics, name))
     return rows
 
 
@@ -133,25 +137,6 @@ def _summary(group: list[Score], num_choices: int) -> SummaryRow:
         median={name: statistics.median(found) for name, found in values.items()},
         best={name: (min if name in LOWER_IS_BETTER else max)(found) for name, found in values.items()},
     )
-
-
-def _baseline_rows(score: Score) -> list[SummaryRow]:
-    return [
-        SummaryRow(
-            task=score.task,
-            initial=None,
-            reference=name,
-            choice={},
-            num_choices=0,
-            num_seeds=0,
-            main_metric=score.main_metric,
-            mean=metrics,
-            std=dict.fromkeys(metrics),
-            median=metrics,
-            best=metrics,
-        )
-        for name, metrics in score.baselines.items()
-    ]
 
 
 GLUE_METRICS: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -24,8 +24,7 @@ from pydantic import BaseModel, ConfigDict
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, write_durably
 from cluster.artefacts.storage import commit, is_committed, open_artefact, staged
-from pipeline.road.ladder.arms import Ladder
-from pipeline.road.ladder.config import CeilingConfig
+from pipeline.road.ladder.config import CeilingConfig, Ladder
 from pipeline.road.ladder.stages import Stage, finetuning, place_of, pretraining, seconds_of, stages_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.history import StoredSettings

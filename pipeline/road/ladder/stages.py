@@ -27,7 +27,7 @@ from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_yaml
 from pipeline.config.shipped import find_beside
-from pipeline.road.ladder.arms import Ladder
+from pipeline.road.ladder.config import Ladder
 from pipeline.run.directory import RunDirectory
 from pipeline.tune.scores import START
 

@@ -20,7 +20,7 @@ import yaml
 from cluster.artefacts.errors import ConfigError
 from pipeline.inspect.lineage import trace
 from pipeline.pretrain.launch import find_same_run
-from pipeline.road.ladder.arms import Ladder, load_ladder
+from pipeline.road.ladder.config import Ladder, load_ladder
 from pipeline.road.ladder.results import collect, commit_result
 from pipeline.road.ladder.stages import place_of, pretraining, run_stages, seconds_of, stages_of
 from pipeline.run.events import Event

@@ -12,8 +12,7 @@ import pytest
 from cluster.artefacts.errors import CorruptArtefactError, StagesFailedError
 from pipeline.config.loading import validate
 from pipeline.road.ladder import stages as running
-from pipeline.road.ladder.arms import Ladder
-from pipeline.road.ladder.config import LadderConfig
+from pipeline.road.ladder.config import Ladder, LadderConfig
 from pipeline.road.ladder.stages import Stage, run_stages
 
 NOTE = """
