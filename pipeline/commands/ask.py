@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
 
 def fill(
     text: Annotated[
-        str,
-        typer.Argument(
-            help="A text with \\[MASK], <mask> or \\[z] where words are missing.", show_default=False
-        ),
+        str, typer.Argument(help="A text with \\[MASK], <mask> or \\[z] where words are missing.")
     ],
     reference: output.Reference,
     top: Annotated[int, typer.Option(min=1, help="Predictions for each mask.")] = 5,
@@ -29,7 +27,6 @@ def fill(
     as_json: output.Json = False,
 ) -> None:
     """Fill the masks of a text with a masked language model or an encoder-decoder."""
-
     from pipeline.ask.prompting.networks import load_language_model
     from pipeline.ask.prompting.writing import fill as fill_masks
 
@@ -40,49 +37,39 @@ def fill(
         return
     for number, predictions in enumerate(found.masks, 1):
         title = "the mask" if len(found.masks) == 1 else f"mask {number}"
-        output.print_table(title, ("token", "probability"), [[each.text, each.score] for each in predictions])
+        output.print_table(title, {"token": "text", "probability": "score"}, predictions)
     kind = "probability" if found.masks else "log-probability of a token"
-    output.print_table("filled in", ("text", kind), [[each.text, each.score] for each in found.texts])
+    output.print_table("filled in", {"text": "text", kind: "score"}, found.texts)
 
 
 def generate(
-    text: Annotated[str, typer.Argument(help="The text; quote it.", show_default=False)],
+    text: Annotated[str, typer.Argument(help="The text; quote it.")],
     reference: output.Reference,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens to write at most; else 50.", show_default=False)
+        int | None, typer.Option(min=1, help="Tokens to write at most; else 50.")
     ] = None,
     num_beams: Annotated[int, typer.Option(min=1, help="Texts that the search follows; 1 is greedy.")] = 1,
     num_texts: Annotated[int, typer.Option(min=1, help="Texts to write.")] = 1,
     sample: Annotated[
         bool, typer.Option("--sample", help="Draw tokens; implied by the three options that follow.")
     ] = False,
-    temperature: Annotated[
-        float | None, typer.Option(help="Divides scores before a token is drawn.", show_default=False)
-    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="Divides scores before a token is drawn.")] = None,
     top_p: Annotated[
-        float | None,
-        typer.Option(help="Draw from the fewest tokens with this probability.", show_default=False),
+        float | None, typer.Option(help="Draw from the fewest tokens with this probability.")
     ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Draw from this many most probable tokens.", show_default=False)
-    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from this many most probable tokens.")] = None,
     seed: Annotated[int, typer.Option(help="Decides all draws.")] = 0,
-    language: Annotated[
-        str | None, typer.Option(help="Language tag of an mBART, such as en_XX.", show_default=False)
-    ] = None,
+    language: Annotated[str | None, typer.Option(help="Language tag of an mBART, such as en_XX.")] = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="The text is a user's turn: answer it as learned in fine-tuning.")
     ] = False,
-    system: Annotated[
-        str | None, typer.Option(help="With --chat: a system turn before it.", show_default=False)
-    ] = None,
+    system: Annotated[str | None, typer.Option(help="With --chat: a system turn before it.")] = None,
     ema: output.Average = False,
     runs_dir: output.RunsDir = Path("runs"),
     as_json: output.Json = False,
 ) -> None:
     """Continue a text with a decoder, or answer it with an encoder-decoder; --chat asks a network that learned
     conversations."""
-
     from cluster.artefacts.errors import ConfigError
     from pipeline.ask.prompting.networks import load_language_model
     from pipeline.ask.prompting.writing import chat_prompt, search_settings, write
@@ -104,9 +91,8 @@ def generate(
     prompt = chat_prompt(network, text, system) if chat else text
     found = write(network, prompt, settings, language=language, is_chat=chat)
     if as_json:
-        output.print_json(
-            {"from": network.reference, "prompt": text, "texts": [asdict(each) for each in found]}
-        )
+        texts = [asdict(each) for each in found]
+        output.print_json({"from": network.reference, "prompt": text, "texts": texts})
         return
     begins = text if network.kind == "left_to_right" and not chat else ""
     for each in found:
@@ -129,15 +115,10 @@ def prompt(
         ),
     ] = None,
     verbalizer: Annotated[
-        str | None,
-        typer.Option(help="Answers and their labels: great=1,terrible=0", show_default=False),
+        str | None, typer.Option(help="Answers and their labels: great=1,terrible=0")
     ] = None,
-    shots: Annotated[
-        int | None, typer.Option(min=0, help="Demonstrations before the text.", show_default=False)
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="One draw of demonstrations for each: 1,2,3", show_default=False)
-    ] = None,
+    shots: Annotated[int | None, typer.Option(min=0, help="Demonstrations before the text.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="One draw of demonstrations for each: 1,2,3")] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Correct for what answers are worth without a text.")
     ] = False,
@@ -146,7 +127,6 @@ def prompt(
     as_json: output.Json = False,
 ) -> None:
     """Score a network on a task by prompts, without training it."""
-
     from pipeline.ask.prompting.networks import load_language_model
     from pipeline.ask.prompting.run import prompt_task
 
@@ -204,21 +184,23 @@ def prompt_config(task: str, overrides: list[str], given: dict[str, Any]) -> Pro
 def _show_prompts(found: PromptResult) -> None:
     """Print template x seed, mean and spread, and the majority baseline."""
     seeds = list(dict.fromkeys(each.seed for each in found.scores))
-    columns = [f"seed {seed}" if seed is not None else "score" for seed in seeds]
+    columns = ["score" if seed is None else f"seed {seed}" for seed in seeds]
     rows: list[list[str]] = []
+
+    def percent(metrics: Mapping[str, float]) -> str:
+        return f"{100 * metrics[found.main_metric]:.1f}"
+
     for template in dict.fromkeys(each.template for each in found.scores):
         own = [each for each in found.scores if each.template == template]
-        cells = [f"{100 * each.metrics[found.main_metric]:.1f}" for each in own]
-        rows.append([template, *cells, _spread(found.of_template(template))])
-        if own[0].uncalibrated is not None:
-            before = [each.uncalibrated or {} for each in own]
-            rows.append(["  uncalibrated", *(f"{100 * each[found.main_metric]:.1f}" for each in before), ""])
+        rows.append(
+            [template, *(percent(each.metrics) for each in own), _spread(found.of_template(template))]
+        )
+        if before := [percent(each.uncalibrated) for each in own if each.uncalibrated is not None]:
+            rows.append(["  uncalibrated", *before, ""])
     rows.append(["all templates", *[""] * len(seeds), _spread(found.overall)])
-    rows.append(["majority label", *[""] * len(seeds), f"{100 * found.majority[found.main_metric]:.1f}"])
-    title = (
-        f"{found.task}: {found.main_metric} in percent of {found.num_examples} examples, {found.shots} shots,"
-        f" {found.reference}"
-    )
+    rows.append(["majority label", *[""] * len(seeds), percent(found.majority)])
+    about = f"{found.num_examples} examples, {found.shots} shots, {found.reference}"
+    title = f"{found.task}: {found.main_metric} in percent of {about}"
     output.print_table(title, ("template", *columns, "mean ± deviation (lowest to highest)"), rows)
 
 
@@ -241,30 +223,26 @@ def neighbors(
     as_json: output.Json = False,
 ) -> None:
     """Print the occurrences of a word that a network sees as most alike, by the cosine of their hidden states."""
-
     from pipeline.ask.probing.features import load_features
     from pipeline.ask.probing.neighbors import find_neighbors, find_occurrences
 
     occurrences = find_occurrences(text, word)
-    found = find_neighbors(
-        load_features(reference, runs_dir, "ema" if ema else "model"), occurrences, occurrence, layer, top
-    )
+    network = load_features(reference, runs_dir, "ema" if ema else "model")
+    found = find_neighbors(network, occurrences, occurrence, layer, top)
     if as_json:
         output.print_json({"word": word, "text": str(text), **asdict(found)})
         return
     typer.echo(f"occurrence {found.chosen.number} of {found.num_occurrences}: {found.chosen.marked}\n")
-    rows = [
-        [round(each.cosine, 4), each.occurrence.number, each.occurrence.place, each.occurrence.marked]
-        for each in found.nearest
-    ]
-    output.print_table(f"nearest at layer {found.layer}", ("cosine", "occurrence", "line", "sentence"), rows)
+    place = {"occurrence": "occurrence.number", "line": "occurrence.place", "sentence": "occurrence.marked"}
+    columns = {"cosine": lambda each: round(each.cosine, 4), **place}
+    output.print_table(f"nearest at layer {found.layer}", columns, found.nearest)
 
 
 def probe(
     config: output.ConfigPath,
     reference: output.Reference,
     overrides: output.Overrides = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace the result of other settings.")] = False,
+    replace: output.Replace = False,
     html: output.Html = None,
     runs_dir: output.RunsDirOfConfig = None,
     ema: output.Average = False,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.commands import output
 
+if TYPE_CHECKING:
+    from cluster.artefacts.errors import ConfigError
+
 configs_app = typer.Typer(
     help="The configurations that come with cloze: list, show, copy.", no_args_is_help=True
 )
-Name = Annotated[str, typer.Argument(help="Such as pretrain/gpt-tiny, or gpt-tiny.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="Such as pretrain/gpt-tiny, or gpt-tiny.")]
 
 
 @configs_app.command("list")
@@ -49,7 +53,7 @@ def show(name: Name) -> None:
 def copy(
     name: Name,
     directory: Annotated[Path, typer.Argument(help="Where to; made if needed.")] = Path(),
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a file of that name.")] = False,
+    replace: output.Replace = False,
 ) -> None:
     """Copy one, to be changed; it still finds the configurations that it builds on."""
     from pipeline.config.shipped import copy_shipped
@@ -64,30 +68,22 @@ _KIND_HELP = (
 
 
 def schema(
-    kind: Annotated[str | None, typer.Argument(help=_KIND_HELP, show_default=False)] = None,
+    kind: Annotated[str | None, typer.Argument(help=_KIND_HELP)] = None,
     json_schema: Annotated[
         bool, typer.Option("--json-schema", help="Print a JSON Schema for editors.")
     ] = False,
 ) -> None:
     """Print every setting with its type, default, unit and meaning."""
-    from cluster.artefacts.errors import ConfigError
     from pipeline.config import reference as config_reference
-    from pipeline.config.problems import nearest
 
     if kind is None:
-        rows = [[name, (config_reference.reference(name)[0]).meaning] for name in config_reference.KINDS]
-        output.print_table(
-            "kinds of YAML files; `cloze schema KIND` prints the settings of one", ("kind", ""), rows
-        )
+        rows = [[name, config_reference.reference(name)[0].meaning] for name in config_reference.KINDS]
+        title = "kinds of YAML files; `cloze schema KIND` prints the settings of one"
+        output.print_table(title, ("kind", ""), rows)
         return
     name, _, part = kind.partition(".")
     if name not in config_reference.KINDS:
-        near = nearest(name, config_reference.KINDS)
-        hint = f"did you mean {near}? " if near else ""
-        raise ConfigError(
-            f"There is no kind {name} of YAML files.",
-            next_step=f"{hint}There are {', '.join(config_reference.KINDS)}",
-        )
+        raise _no_such(f"There is no kind {name} of YAML files.", name, config_reference.KINDS)
     if json_schema:
         output.print_json(config_reference.json_schema(name))
         return
@@ -98,16 +94,21 @@ def schema(
         if not part or any(f"{key}.".startswith(f"{part}.") for key in (each.key, *each.names))
     ]
     if not chosen:
-        keys = [key for each in sections if each.key for key in each.names]
-        near = nearest(part, keys)
-        hint = f"did you mean {name}.{near}? " if near else ""
-        raise ConfigError(
-            f"{name} files have no settings below {part}.", next_step=f"{hint}There are {', '.join(keys)}"
-        )
+        keys = [f"{name}.{key}" for each in sections if each.key for key in each.names]
+        raise _no_such(f"{name} files have no settings below {part}.", kind, keys)
+    columns = {"setting": "name", "type": "type", "default": "default", "meaning": "meaning"}
     for section in chosen:
-        rows = [[each.name, each.type, each.default, each.meaning] for each in section.settings]
         title = f"{name}.{section.key}".rstrip(".") + f": {section.meaning}"
-        output.print_table(title, ("setting", "type", "default", "meaning"), rows)
+        output.print_table(title, columns, section.settings)
+
+
+def _no_such(problem: str, given: str, known: Collection[str]) -> ConfigError:
+    from cluster.artefacts.errors import ConfigError
+    from pipeline.config.problems import nearest
+
+    near = nearest(given, known)
+    hint = f"did you mean {near}? " if near else ""
+    return ConfigError(problem, next_step=f"{hint}There are {', '.join(known)}")
 
 
 cluster_app = typer.Typer(
@@ -126,18 +127,14 @@ def render(
         str,
         typer.Argument(
             help="kuberay, slurm, ray-up or ssh, with the settings of `cloze configs show cluster/KIND`; or a YAML"
-            " file that has `kind`.",
-            show_default=False,
+            " file that has `kind`."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Directory for the files.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", help="Directory for the files.")],
     settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="A setting that wins over the file: a.b=c; repeatable.", show_default=False
-        ),
+        list[str] | None, typer.Option("--set", help="A setting that wins over the file: a.b=c; repeatable.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace files that differ.")] = False,
+    replace: output.Replace = False,
 ) -> None:
     """Write the files of a cluster, and print the commands that bring it up; nothing is started."""
     from cluster.templates.base import NEXT, SETTINGS, render, write

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 data_app = typer.Typer(help="Make, check and look at token stores.", no_args_is_help=True)
 
 Store = Annotated[
-    str,
-    typer.Argument(
-        help="A preparation (its `out`) or one artefact: a directory or a URI.", show_default=False
-    ),
+    str, typer.Argument(help="A preparation (its `out`) or one artefact: a directory or a URI.")
 ]
 
 
@@ -81,21 +78,19 @@ def verify(store: Store, as_json: output.Json = False) -> None:
     from data_prep.verify import verify_preparation
 
     verified = verify_preparation(as_place(store))
-    columns = {"name": "artefact", "files": "files", "size_bytes": "bytes", "fingerprint": "fingerprint"}
+    columns = {"artefact": "name", "files": "files", "bytes": "size_bytes", "fingerprint": "fingerprint"}
     output.show(verified, f"{store}: every file verifies", as_json=as_json, columns=columns)
 
 
 def rejects(
-    store: Annotated[
-        Path, typer.Argument(help="Directory of a preparation (its `out`).", show_default=False)
-    ],
+    store: Annotated[Path, typer.Argument(help="Directory of a preparation (its `out`).")],
     as_json: output.Json = False,
 ) -> None:
     """List what could not be read: source, file, byte and reason. Also of a preparation that is not finished."""
     from data_prep.verify import list_rejects
 
     found = list_rejects(store)
-    columns = {"source": "source", "uri": "file", "byte_offset": "byte", "reason": "reason"}
+    columns = {"source": "source", "file": "uri", "byte": "byte_offset", "reason": "reason"}
     if found or as_json:
         output.show(found, f"{len(found)} rejects", as_json=as_json, columns=columns)
     else:
@@ -133,8 +128,8 @@ _SHOWN_FILES = 20
 
 
 def download(
-    publisher: Annotated[Publisher, typer.Argument(help="Who publishes it.", show_default=False)],
-    what: Annotated[str, typer.Argument(help=_WHAT, show_default=False)],
+    publisher: Annotated[Publisher, typer.Argument(help="Who publishes it.")],
+    what: Annotated[str, typer.Argument(help=_WHAT)],
     out: Annotated[Path, typer.Option(help="Directory for the files.")],
     date: Annotated[str, typer.Option(help="Wikipedia: YYYYMMDD, or the newest finished dump.")] = "latest",
     archive: Annotated[

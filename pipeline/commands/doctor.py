@@ -55,17 +55,15 @@ def doctor(
     found = [*checks, *(check for report in reports for check in report.checks)]
     counts = {status: sum(check.status == status for check in found) for status in ("ok", "warn", "fail")}
     if as_json:
-        found = [{"status": report.status, **asdict(report)} for report in reports]
-        output.print_json(
-            {"ok": not counts["fail"], "checks": [asdict(check) for check in checks], "nodes": found}
-        )
+        nodes = [{"status": report.status, **asdict(report)} for report in reports]
+        own = [asdict(check) for check in checks]
+        output.print_json({"ok": not counts["fail"], "checks": own, "nodes": nodes})
     else:
-        rows = [(check.name, check.status, check.found, check.remedy) for check in checks]
-        output.print_table("this machine", ("check", "", "found", "what to do"), rows)
+        columns = {"check": "name", "": "status", "found": "found", "what to do": "remedy"}
+        output.print_table("this machine", columns, checks)
         if reports:
-            output.print_table(
-                "nodes of the cluster", ("node", "", "found", "what to do"), _node_rows(reports)
-            )
+            columns = ("node", "", "found", "what to do")
+            output.print_table("nodes of the cluster", columns, _node_rows(reports))
         typer.echo(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed")
     if counts["fail"]:
         raise typer.Exit(1)

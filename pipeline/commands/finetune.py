@@ -47,16 +47,13 @@ finetune_app = typer.Typer(
 @finetune_app.command()
 def run(
     config: Annotated[
-        Path | None, typer.Argument(help="YAML file, such as those in configs/finetune/.", show_default=False)
+        Path | None, typer.Argument(help="YAML file, such as those in configs/finetune/.")
     ] = None,
     overrides: output.Overrides = None,
     *,
     reference: Annotated[str, typer.Option("--from", help=f"{output.REFERENCE_HELP}, or `random`.")],
     task: Annotated[
-        str | None,
-        typer.Option(
-            help="Without CONFIG: the kind of task, such as rows_classification.", show_default=False
-        ),
+        str | None, typer.Option(help="Without CONFIG: the kind of task, such as rows_classification.")
     ] = None,
     path: Annotated[str | None, typer.Option(help="Without CONFIG: the folder of the task.")] = None,
     train: Annotated[str | None, typer.Option(help="Without CONFIG: the file to learn from.")] = None,
@@ -67,7 +64,7 @@ def run(
         str | None, typer.Option(help="Of rows: text=premise,text_b=hypothesis,label=gold")
     ] = None,
     runs_dir: output.RunsDirOfConfig = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace scores of other settings.")] = False,
+    replace: output.Replace = False,
     dry_run: output.DryRun = False,
     html: output.Html = None,
     as_json: output.Json = False,
@@ -195,10 +192,7 @@ def _show_preview(found: dict[str, Any], as_json: bool) -> None:
 
 @finetune_app.command()
 def show(
-    scores: Annotated[
-        str,
-        typer.Argument(help="Scores, in a directory or at a URI, or SCORES@TRAINING.", show_default=False),
-    ],
+    scores: Annotated[str, typer.Argument(help="Scores, in a directory or at a URI, or SCORES@TRAINING.")],
     trial: Annotated[
         str | None, typer.Option(help="The training whose errors are shown; else the first one.")
     ] = None,
@@ -350,9 +344,7 @@ def _percent(mean: float, std: float | None) -> str:
 
 @finetune_app.command()
 def submission(
-    scores: Annotated[
-        list[str], typer.Argument(help="Scores, in directories or at URIs.", show_default=False)
-    ],
+    scores: Annotated[list[str], typer.Argument(help="Scores, in directories or at URIs.")],
     out: Annotated[Path, typer.Option("--out", help="The zip file to write.")] = Path("submission.zip"),
     seed: Annotated[
         int | None, typer.Option(help="Of trainings with this seed; else of each task's best.")

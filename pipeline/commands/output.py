@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,20 +20,14 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Resolve and check everything, start nothing.")]
-ConfigPath = Annotated[
-    Path, typer.Argument(help="YAML file, or a name of `cloze configs list`.", show_default=False)
-]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Settings that win over the file: a.b=c", show_default=False)
-]
+ConfigPath = Annotated[Path, typer.Argument(help="YAML file, or a name of `cloze configs list`.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Settings that win over the file: a.b=c")]
 Address = Annotated[str | None, typer.Option(help="Ray address; else RAY_ADDRESS, else a local cluster.")]
 Workers = Annotated[
     int | None,
-    typer.Option(
-        min=1, help="Shards to work on at a time; else one for every CPU of the cluster.", show_default=False
-    ),
+    typer.Option(min=1, help="Shards to work on at a time; else one for every CPU of the cluster."),
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Replace artefacts of other settings.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace what is there and differs.")]
 Html = Annotated[
     Path | None, typer.Option(dir_okay=False, help="Also write one self-contained page to this file.")
 ]
@@ -43,8 +37,7 @@ RunsDirOfGroup = Annotated[
 ]
 """For verbs of `cloze runs`, which takes the option itself."""
 RunsDirOfConfig = Annotated[
-    Path | None,
-    typer.Option("--runs-dir", help="Directory that holds the runs; else the configuration's."),
+    Path | None, typer.Option("--runs-dir", help="Directory that holds the runs; else the configuration's.")
 ]
 REFERENCE_HELP = "RUN, RUN@STEP, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory"
 Reference = Annotated[str, typer.Option("--from", help=f"{REFERENCE_HELP}.")]
@@ -67,7 +60,6 @@ LogFormat = Annotated[
         help="Messages on stderr: text, or one JSON object a line; else CLOZE_LOG says it.",
         callback=_start_log,
         is_eager=True,
-        show_default=False,
     ),
 ]
 """For verbs that take long; the value is used as soon as it is read."""
@@ -77,19 +69,23 @@ MOST_FRAMED = 1000
 """Rows of a table with a frame."""
 
 
+Column = str | Callable[[Any], Any]
+"""A cell of a row: dotted keys or attributes that lead to it, or a function of the row."""
+
+
 def show(
     value: Any,
     title: str,
     *,
     as_json: bool,
-    columns: Mapping[str, str] | Sequence[str] = (),
+    columns: Mapping[str, Column] | Sequence[str] = (),
     copied: Collection[str] = (),
 ) -> bool:
     """Print a result: JSON for programs; for people, names and values of a mapping or a table of rows.
 
     Args:
         value: a mapping or a list of rows; a dataclass counts as a mapping.
-        columns: keys of rows that the table shows, optionally with their headings.
+        columns: what the table shows of a row by heading, or keys that are headings too.
 
     Returns:
         Whether it was printed for people, who may get more.
@@ -98,14 +94,13 @@ def show(
     def plain(one: Any) -> Any:
         return asdict(one) if is_dataclass(one) and not isinstance(one, type) else one
 
-    value = [plain(row) for row in value] if isinstance(value, list) else plain(value)
     if as_json:
-        print_json(value)
-    elif isinstance(value, Mapping):
-        print_mapping(title, value)
+        print_json([plain(row) for row in value] if isinstance(value, list) else plain(value))
+    elif isinstance(value, list):
+        chosen = columns if isinstance(columns, Mapping) else {name: name for name in columns}
+        print_table(title, chosen, value, copied)
     else:
-        headings = [*columns.values()] if isinstance(columns, Mapping) else columns
-        print_table(title, headings, [[row[key] for key in columns] for row in value], copied)
+        print_mapping(title, plain(value))
     return not as_json
 
 
@@ -123,13 +118,19 @@ def json_text(value: Any) -> str:
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], copied: Collection[str] = ()
+    title: str,
+    columns: Sequence[str] | Mapping[str, Column],
+    rows: Sequence[Any],
+    copied: Collection[str] = (),
 ) -> None:
     """Print rows as a table; numbers are aligned to the right. Without columns there is no header.
 
     Args:
+        columns: headings of rows of cells; or by heading, what the table shows of a row.
         copied: columns whose cells are not folded, so that they can be copied, as far as the terminal is wide enough.
     """
+    if isinstance(columns, Mapping):
+        rows = [[_cell(row, column) for column in columns.values()] for row in rows]
     title, columns = visible(title), [*map(visible, columns)]
     cells = [[shown(cell) for cell in row] for row in rows]
     num_columns = len(columns) or (len(rows[0]) if rows else 0)
@@ -166,6 +167,14 @@ def print_table(
         # Brackets are part of texts, such as [MASK], and never markup.
         table.add_row(*map(Text, row))
     console.print(table)
+
+
+def _cell(row: Any, column: Column) -> Any:
+    if callable(column):
+        return column(row)
+    for name in column.split("."):
+        row = row[name] if isinstance(row, Mapping) else getattr(row, name)
+    return row
 
 
 def _print_lines(

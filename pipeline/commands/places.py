@@ -9,17 +9,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from pipeline.commands.output import Json, LogFormat, show
+from pipeline.commands.output import Json, LogFormat, Replace, show
 
-_Uri = Annotated[
-    str, typer.Argument(help="An fsspec URI, such as s3://bucket/corpus.", metavar="URI", show_default=False)
-]
-_Other = Annotated[bool, typer.Option("--replace", help="Replace other artefacts that are there.")]
+_Uri = Annotated[str, typer.Argument(help="An fsspec URI, such as s3://bucket/corpus.", metavar="URI")]
 _COLUMNS = {
     "kind": "kind",
     "files": "files",
-    "size_bytes": "bytes",
-    "copied_bytes": "copied now",
+    "bytes": "size_bytes",
+    "copied now": "copied_bytes",
     "fingerprint": "fingerprint",
     "place": "place",
 }
@@ -63,11 +60,9 @@ def _require_local(values: dict[str, Any]) -> None:
 
 
 def push(
-    directory: Annotated[
-        Path, typer.Argument(help="A preparation, scores, or any directory of artefacts.", show_default=False)
-    ],
+    directory: Annotated[Path, typer.Argument(help="A preparation, scores, or any directory of artefacts.")],
     uri: _Uri,
-    replace: _Other = False,
+    replace: Replace = False,
     again: Annotated[
         bool, typer.Option("--again", help="Write files that are there too, after damage in the store.")
     ] = False,
@@ -110,8 +105,8 @@ def push(
 
 def pull(
     uri: _Uri,
-    directory: Annotated[Path, typer.Argument(help="The directory to make.", show_default=False)],
-    replace: _Other = False,
+    directory: Annotated[Path, typer.Argument(help="The directory to make.")],
+    replace: Replace = False,
     as_json: Json = False,
     log_format: LogFormat = None,
 ) -> None:
