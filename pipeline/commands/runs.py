@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +13,6 @@ from pipeline.commands import output
 
 if TYPE_CHECKING:
     from pipeline.checkpoint.store import CheckpointStore
-    from pipeline.inspect.comparison import RunComparison
 
 Axis = Literal["step", "tokens"]
 
@@ -34,6 +33,7 @@ def runs(
     from cluster.artefacts.errors import CorruptArtefactError, StorageError
     from pipeline.run.directory import list_runs
     from pipeline.run.lifecycle import awaits_replay, reconcile
+    from pipeline.watch.run_status import RunReader
 
     found = list_runs(runs_dir)
     silent: set[str] = set()
@@ -44,8 +44,21 @@ def runs(
             uri = run.info.tracking_uri
             if not reconcile(run, send=uri not in silent):
                 silent.add(uri)
-    rows = [_summary(run) for run in found]
-    columns = ("run", "state", "step", "steps", "loss", "metric", "held_out", "mlflow_run")
+    rows = [
+        {
+            "run": one.name,
+            "state": one.state,
+            "detail": one.detail,
+            "step": one.step,
+            "steps": one.num_steps,
+            "loss": one.metrics.get("loss"),
+            "metric": one.metric,
+            "held_out": one.held_out.get(one.metric),
+            "mlflow_run": one.run_id or None,
+        }
+        for one in (RunReader(run).read() for run in found)
+    ]
+    columns = [name for name in (rows or [{}])[0] if name != "detail"]
     if not output.show(rows, f"runs in {runs_dir}", as_json=as_json, columns=columns):
         return
     for row in rows:
@@ -93,14 +106,15 @@ def compare(
 
     place = runs_dir or context.obj
     one, other = find_run(left, place), find_run(right, place)
-    comparison = compare_runs(one, other, by)
+    found = compare_runs(one, other, by)
     if as_json:
-        output.print_json(asdict(comparison))
+        output.print_json(found)
         return
-    names = [facts.name for facts in comparison.runs]
-    for title, rows in _tables(comparison):
+    names = [facts["name"] for facts in found["runs"]]
+    for title, rows in _sections(found).items():
         if rows:
-            output.print_table(title, ("", *names), rows)
+            cells = [[str(label), *map(_cell, pair)] for label, *pair in rows]
+            output.print_table(title, ("", *names), cells)
         else:
             typer.echo(f"{title}: none\n")
     typer.echo(f"curves: {curves_in_mlflow(one.info, other.info)}")
@@ -127,11 +141,11 @@ def replay(
         typer.echo(f"{found.path.name}: MLflow run {found.info.run_id} in {uri}")
 
 
-def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
-    """The tables of a comparison: (title, rows of a label and a cell for each run)."""
+def _sections(found: Mapping[str, Any]) -> dict[str, list[list[Any]]]:
+    """The tables of a comparison by title: rows of a label and a value for each run."""
     from pipeline.inspect.comparison import LAST
 
-    common, facts = comparison.common, [asdict(own) for own in comparison.runs]
+    facts, common = found["runs"], found["common"]
     held_out = f"held-out {' | '.join(dict.fromkeys(own['metric'] for own in facts))}"
     mean = f"loss, mean of the last {LAST} steps"
     labels = {
@@ -140,56 +154,23 @@ def _tables(comparison: RunComparison) -> list[tuple[str, list[list[str]]]]:
         "held_out": held_out,
         "best_held_out": f"best {held_out}",
     }
-    at = f"at the last {common.axis} of both, {common.place:,.0f}"
-    sections = {
-        "settings that differ": [[key, *pair] for key, pair in comparison.settings.items()],
-        "data that differs": [[key, *pair] for key, pair in comparison.data.items()],
+    return {
+        "settings that differ": [[key, *pair] for key, pair in found["settings"].items()],
+        "data that differs": [[key, *pair] for key, pair in found["data"].items()],
         "where they stand": [
             [labels.get(key, key.replace("_", " ")), *(own[key] for own in facts)]
             for key in facts[0]
-            if key not in ("name", "metric") and any(own[key] not in ("", None, ()) for own in facts)
+            if key not in ("name", "metric") and any(own[key] not in ("", None, []) for own in facts)
         ],
-        at: [[mean, *common.mean_loss], [held_out, *common.held_out]],
+        f"at the last {common['axis']} of both, {common['place']:,.0f}": [
+            [mean, *common["mean_loss"]],
+            [held_out, *common["held_out"]],
+        ],
     }
-    return [
-        (title, [[str(label), *(_cell(value) for value in values)] for label, *values in own])
-        for title, own in sections.items()
-    ]
 
 
 def _cell(value: Any) -> str:
     return output.shown(value) if not isinstance(value, float) or abs(value) >= 10 else f"{value:.5g}"
-
-
-def _summary(run: Any) -> dict[str, Any]:
-    from cluster.artefacts.errors import ClozeError
-    from pipeline.run.history import StoredSettings, last_logged
-    from pipeline.run.log.lines import LogKind
-    from pipeline.run.state import state_of
-    from pipeline.terms import TOTAL
-
-    step, data = last_logged(run) or (0, {})
-    _, held_out = last_logged(run, LogKind.HELD_OUT) or (0, {})
-    row: dict[str, Any] = {"run": run.path.name, "step": step, "mlflow_run": None}
-    metric = TOTAL
-    try:
-        row["mlflow_run"] = run.info.run_id
-        settings, state = StoredSettings.of(run), state_of(run)
-        metric = settings.metric
-    except ClozeError as error:
-        # A run whose files are damaged must not hide the others.
-        row |= {"steps": None, "state": "unreadable", "detail": error.problem}
-    else:
-        row |= {
-            "steps": settings.num_steps,
-            "state": state.name,
-            "detail": state.detail,
-        }
-    return row | {
-        "loss": data.get("loss"),
-        "metric": metric,
-        "held_out": held_out.get(metric),
-    }
 
 
 def checkpoints(
@@ -256,8 +237,7 @@ def publish(
     ],
     name: Annotated[str, typer.Argument(help="Name of the model.")],
     alias: Annotated[
-        str | None,
-        typer.Option(help="Move this alias of the model to it, such as champion.", show_default=False),
+        str | None, typer.Option(help="Move this alias of the model to it, such as champion.")
     ] = None,
     export: Annotated[
         bool,
@@ -291,7 +271,7 @@ def publish(
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="Only this model.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="Only this model.")] = None,
     runs_dir: output.RunsDir = Path("runs"),
     as_json: output.Json = False,
 ) -> None:

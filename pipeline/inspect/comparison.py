@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from statistics import fmean, median
@@ -31,80 +30,15 @@ LAST = 100
 """Steps over which the loss at a place is averaged: the loss of a single step is noisy."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """One of the runs."""
-
-    name: str
-    state: str
-    detail: str
-    """Activity of its workers, or the reason of its end."""
-    step: int
-    steps: int | None
-    """Steps of the whole run; None where only its time ends it."""
-    tokens: int
-    """Read until `step`."""
-    loss: float | None
-    """At the last step with a finite one."""
-    mean_loss: float | None
-    """Mean of the last LAST steps."""
-    metric: str
-    """The metric that decides between its evaluations."""
-    held_out: float | None
-    """The metric at the last evaluation."""
-    best_held_out: float | None
-    tokens_per_s: float | None
-    """Median over steps."""
-    workers: tuple[int, ...]
-    """Number of workers of each attempt."""
-    skipped: tuple[int, ...]
-    """Global batches that were left out after loss spikes, from 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class Common:
-    """Both runs at the last place of the axis that both have reached."""
-
-    axis: Axis
-    place: int
-    mean_loss: tuple[float | None, float | None]
-    """Means of the last LAST steps up to there."""
-    held_out: tuple[float | None, float | None]
-    """The metric of each at the last evaluation up to there."""
-
-
-@dataclass(frozen=True)
-class RunComparison:
-    """The answer of `cloze runs compare`."""
-
-    runs: tuple[RunFacts, RunFacts]
-    settings: Mapping[str, tuple[Any, Any]]
-    """By dotted key, what differs; None for what one of them does not have."""
-    data: Mapping[str, tuple[Any, Any]]
-    """Differences of the data: fingerprints, sizes, skipped batches. Empty: both read the same samples."""
-    common: Common
-
-
-@dataclass(frozen=True, slots=True)
 class _Logged:
     """The log of a run, read once."""
 
-    run: RunDirectory
-    settings: StoredSettings
-    steps: list[dict[str, Any]]
-    held_out: list[dict[str, Any]]
-
-    @classmethod
-    def of(cls, run: RunDirectory) -> _Logged:
-        return cls(run, StoredSettings.of(run), read_metrics(run), read_metrics(run, LogKind.HELD_OUT))
-
-    @property
-    def step(self) -> int:
+    def __init__(self, run: RunDirectory) -> None:
+        self.run, self.settings = run, StoredSettings.of(run)
+        self.steps, self.held_out = read_metrics(run), read_metrics(run, LogKind.HELD_OUT)
+        self.step = self.steps[-1]["step"] if self.steps else 0
         """The last logged step; 0 before the first."""
-        return self.steps[-1]["step"] if self.steps else 0
-
-    def tokens(self, step: int) -> int:
-        return tokens_by_step(self.run, self.settings)(step)
+        self.tokens = tokens_by_step(run, self.settings)
 
     def loss(self, count: int, until: int | None = None) -> float | None:
         """Mean of the last losses up to a step, of those that are finite."""
@@ -115,58 +49,63 @@ class _Logged:
         """The metric at the last evaluation up to a step."""
         return next(iter(_finite(self.held_out, self.settings.metric, until, 1)), None)
 
-    def facts(self) -> RunFacts:
+    def facts(self) -> dict[str, Any]:
         state, metric = state_of(self.run), self.settings.metric
         best = max if higher_is_better(metric) else min
         speeds = _finite(self.steps, "tokens_per_s")
-        return RunFacts(
-            name=self.run.path.name,
-            state=state.name,
-            detail=state.detail,
-            step=self.step,
-            steps=self.settings.num_steps,
-            tokens=self.tokens(self.step),
-            loss=self.loss(1),
-            mean_loss=self.loss(LAST),
-            metric=metric,
-            held_out=self.metric(),
-            best_held_out=best(_finite(self.held_out, metric), default=None),
-            tokens_per_s=median(speeds) if speeds else None,
-            workers=tuple(attempt.world_size for attempt in list_attempts(self.run.events())),
-            skipped=SkipLedger(self.run).steps,
-        )
+        return {
+            "name": self.run.path.name,
+            "state": state.name,
+            "detail": state.detail,
+            "step": self.step,
+            "steps": self.settings.num_steps,
+            "tokens": self.tokens(self.step),
+            "loss": self.loss(1),
+            "mean_loss": self.loss(LAST),
+            "metric": metric,
+            "held_out": self.metric(),
+            "best_held_out": best(_finite(self.held_out, metric), default=None),
+            "tokens_per_s": median(speeds) if speeds else None,
+            "workers": [attempt.world_size for attempt in list_attempts(self.run.events())],
+            "skipped": list(SkipLedger(self.run).steps),
+        }
 
 
-def compare(left: RunDirectory, right: RunDirectory, axis: Axis = "step") -> RunComparison:
+def compare(left: RunDirectory, right: RunDirectory, axis: Axis = "step") -> dict[str, Any]:
     """Compare two runs, whatever state they are in.
 
     Args:
         axis: what their losses are aligned by.
+
+    Returns:
+        JSON-like data, of which pairs have a value for each run:
+        `runs`: state, progress (`tokens` until `step`), loss at the last step and as a mean of the last LAST steps,
+            `held_out` by the metric that decides, the median speed, workers of each attempt, and the global batches
+            that were left out after spikes;
+        `settings` and `data`: pairs of what differs, None for what one run does not have; without differences of data
+            (fingerprints, sizes, batches left out), both read the same samples;
+        `common`: pairs of losses at the last place of the axis that both have reached.
     """
-    one, other = _Logged.of(left), _Logged.of(right)
+    one, other = both = _Logged(left), _Logged(right)
     place = min(one.step, other.step)
-    steps = (place, place)
+    steps = [place, place]
     if axis == "tokens":
-        place = min(one.tokens(one.step), other.tokens(other.step))
-        steps = tuple(
-            bisect_right(range(own.step + 1), place, key=tokens_by_step(own.run, own.settings)) - 1
-            for own in (one, other)
-        )
-    return RunComparison(
-        runs=(one.facts(), other.facts()),
-        settings=_differences(_settings(left), _settings(right)),
-        data=_differences(_data(left), _data(right)),
-        common=Common(
-            axis=axis,
-            place=place,
-            mean_loss=(one.loss(LAST, steps[0]), other.loss(LAST, steps[1])),
-            held_out=(one.metric(steps[0]), other.metric(steps[1])),
-        ),
-    )
+        place = min(own.tokens(own.step) for own in both)
+        steps = [bisect_right(range(1, own.step + 1), place, key=own.tokens) for own in both]
+    return {
+        "runs": [one.facts(), other.facts()],
+        "settings": _differences(*map(_settings, (left, right))),
+        "data": _differences(*map(_data, both)),
+        "common": {
+            "axis": axis,
+            "place": place,
+            "mean_loss": [own.loss(LAST, step) for own, step in zip(both, steps, strict=True)],
+            "held_out": [own.metric(step) for own, step in zip(both, steps, strict=True)],
+        },
+    }
 
 
 def _differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Both values of each key where they differ; None for a missing one."""
     keys = dict.fromkeys((*left, *right))
     return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 
@@ -195,28 +134,28 @@ def curves_in_mlflow(left: RunInfo, right: RunInfo) -> str:
 
 def _settings(run: RunDirectory) -> dict[str, Any]:
     """Everything but where a run lies and what it is called."""
-    plain = {key: own for key, own in run.settings().items() if key not in ("runs_dir", "name")}
-    return dict(flat_settings(plain))
+    return dict(flat_settings({k: own for k, own in run.settings().items() if k not in ("runs_dir", "name")}))
 
 
-def _data(run: RunDirectory) -> dict[str, Any]:
+def _data(logged: _Logged) -> dict[str, Any]:
     """Everything that decides about the samples, as far as it can be read from here."""
     found: dict[str, Any] = {}
-    for number, store in enumerate(StoredSettings.of(run).stores):
+    for number, store in enumerate(logged.settings.stores):
+        manifest = None
         try:
-            place = as_place(store["path"])
             # A stranger may have written the run's settings, with any address.
-            manifest = manifest_at(place) if isinstance(place, Path) else None
+            if isinstance(place := as_place(store["path"]), Path):
+                manifest = manifest_at(place)
         except ClozeError:
-            manifest = None
+            pass
         if manifest is None:
             found[f"stores.{number}"] = f"{store['path']} (cannot be read here)"
             continue
         found[f"stores.{number}.fingerprint"] = manifest.fingerprint
         found[f"stores.{number}.documents"] = manifest.stats.get("rows")
         found[f"stores.{number}.tokens"] = manifest.stats.get("tokens")
-    found["left out"] = [entry.data_step for entry in SkipLedger(run).entries]
-    if state := newest_state(run):
+    found["left out"] = [entry.data_step for entry in SkipLedger(logged.run).entries]
+    if state := newest_state(logged.run):
         # Covers stores, mixture, lengths, seed and the held-out share.
         found["samples"] = state.data_fingerprint
     return found

@@ -23,6 +23,7 @@ from pipeline.run.events import Event
 from pipeline.run.history import Attempt, StoredSettings, list_attempts, tokens_by_step
 from pipeline.run.log.lines import LogKind, decode, lines_backwards, log_size, read_new
 from pipeline.run.state import ENDED, RunState, read_heartbeats, state_of
+from pipeline.terms import TOTAL
 
 WATCHED = frozenset(
     {LogKind.STEP, LogKind.HELD_OUT, LogKind.SYSTEM, LogKind.RANKS, LogKind.SAVING, LogKind.CHECKPOINT}
@@ -108,6 +109,8 @@ class RunStatus:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The newest step's, by their names in the log."""
     held_out: Mapping[str, float] = field(default_factory=dict)
+    metric: str = TOTAL
+    """The metric that decides between its evaluations."""
     ranks: Mapping[str, float] = field(default_factory=dict)
     saving: Mapping[str, float] = field(default_factory=dict)
     nodes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -196,6 +199,7 @@ class RunReader:
             tokens=tokens_by_step(run, settings)(step),
             metrics=_numbers(newest.get(LogKind.STEP)),
             held_out=_numbers(newest.get(LogKind.HELD_OUT)),
+            metric=settings.metric,
             ranks=_numbers(newest.get(LogKind.RANKS)),
             saving=_numbers(newest.get(LogKind.SAVING)),
             nodes=nodes,
