@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,17 +26,15 @@ Address = Annotated[
         "--address",
         help="Ray cluster, such as http://HOST:8265. Without it: RAY_API_SERVER_ADDRESS, then RAY_ADDRESS,"
         " then the local cluster.",
-        show_default=False,
     ),
 ]
-JobId = Annotated[str, typer.Argument(help="Submission id, as `cloze jobs` shows it.", show_default=False)]
+JobId = Annotated[str, typer.Argument(help="Submission id, as `cloze jobs` shows it.")]
 
 
 def submit(
     context: typer.Context,
     verb: Annotated[
-        list[str],
-        typer.Argument(metavar="-- VERB ...", help="The verb to run, as one would type it here."),
+        list[str], typer.Argument(metavar="-- VERB ...", help="The verb to run, as one would type it here.")
     ],
     address: Address = None,
     wait: Annotated[bool, typer.Option(help="Show the log until the job ends; exit as it does.")] = False,
@@ -114,8 +111,15 @@ def jobs(address: Address = None, as_json: output.Json = False) -> None:
     if as_json:
         output.print_json([_as_dict(job) for job in found])
         return
-    columns = ("submission id", "verb", "status", "start", "duration")
-    output.print_table(f"jobs of {client.get_address()}", columns, [_as_row(job) for job in found])
+    rows = [_as_dict(job) | {"shown": _status(job)} for job in found]
+    columns = {
+        "submission id": "submission_id",
+        "verb": lambda row: row["verb"] or "-",
+        "status": "shown",
+        "start": lambda row: _local_time(row["start_s"]) if row["start_s"] else "-",
+        "duration": lambda row: str(timedelta(seconds=round(row["duration_s"]))) if row["start_s"] else "-",
+    }
+    output.print_table(f"jobs of {client.get_address()}", columns, rows)
     if not found:
         typer.echo("None yet. Start one: cloze submit -- VERB ...")
 
@@ -221,13 +225,8 @@ def _status(job: JobDetails) -> str:
     return job.status.value if code in (None, 0) else f"{job.status.value}, exit code {code}"
 
 
-def _as_row(job: JobDetails) -> tuple[str, ...]:
-    shown = _as_dict(job)
-    start, took = "-", "-"
-    if shown["start_s"]:
-        start = datetime.fromtimestamp(shown["start_s"]).strftime("%Y-%m-%d %H:%M:%S")
-        took = str(timedelta(seconds=round(shown["duration_s"])))
-    return shown["submission_id"], shown["verb"] or "-", _status(job), start, took
+def _local_time(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _as_dict(job: JobDetails) -> dict[str, Any]:
@@ -243,10 +242,7 @@ _ERROR_LINES = 8
 
 
 def describe(
-    name: Annotated[
-        str,
-        typer.Argument(metavar="JOB", help="A submission id of `cloze jobs`, or a run.", show_default=False),
-    ],
+    name: Annotated[str, typer.Argument(metavar="JOB", help="A submission id of `cloze jobs`, or a run.")],
     runs_dir: output.RunsDir = Path("runs"),
     address: Address = None,
     as_json: output.Json = False,
@@ -256,33 +252,34 @@ def describe(
 
     found = describe_job(name, runs_dir, _find_job(name, address))
     if as_json:
-        output.print_json(asdict(found))
+        output.print_json(found)
         return
-    job, run, ending = found.job or {}, found.run, found.ending
-    lines = found.error.splitlines()
+    job, run, ending = found["job"] or {}, found["run"] or {}, found["ending"] or {}
+    step, of, saved = run.get("step"), run.get("num_steps"), run.get("checkpoint_step")
+    lines = found["error"].splitlines()
     if lines[_ERROR_LINES:]:
         lines = [*lines[:_ERROR_LINES], "... (--json has all of it)"]
     rows = {
-        "job": job.get("submission_id") or (run.submission_id if run else "") or None,
+        "job": job.get("submission_id") or run.get("submission_id"),
         "verb": job.get("verb"),
         "status": job.get("status"),
         "command": job.get("entrypoint"),
-        "configuration": found.config_hash or None,
-        "run": run.place if run else None,
-        "MLflow run": run.run_id or None if run else None,
-        "state": (f"{run.state}, {run.detail}" if run.detail else run.state) if run else None,
-        "step": (f"{run.step:,}" + (f" of {run.num_steps:,}" if run.num_steps else "")) if run else None,
-        "checkpoint": f"at step {run.checkpoint_step:,}" if run and run.checkpoint_step is not None else None,
-        "nodes": ", ".join(found.nodes) or None,
-        "restarts": run.restarts if run else None,
-        "events": ", ".join(f"{count} {event}" for event, count in run.events.items()) if run else None,
-        "exit code": ending.exit_code if ending else None,
-        "meaning": (f"{ending.error}: {ending.meaning}".strip(": ") or None) if ending else None,
-        "runbook": ending.runbook or None if ending else None,
-        "error": "\n".join(lines) or None,
+        "configuration": found["config_hash"],
+        "run": run.get("place"),
+        "MLflow run": run.get("run_id"),
+        "state": ", ".join(filter(None, (run.get("state"), run.get("detail")))),
+        "step": None if step is None else f"{step:,}" + (f" of {of:,}" if of else ""),
+        "checkpoint": None if saved is None else f"at step {saved:,}",
+        "nodes": ", ".join(found["nodes"]),
+        "restarts": run.get("restarts"),
+        "events": ", ".join(f"{count} {event}" for event, count in run.get("events", {}).items()),
+        "exit code": ending.get("exit_code"),
+        "meaning": ": ".join(filter(None, (ending.get("error"), ending.get("meaning")))),
+        "runbook": ending.get("runbook"),
+        "error": "\n".join(lines),
     }
-    output.print_mapping(name, {key: value for key, value in rows.items() if value is not None})
-    typer.echo(f"\nNext: {found.command}")
+    output.print_mapping(name, {key: value for key, value in rows.items() if value not in (None, "")})
+    typer.echo(f"\nNext: {found['command']}")
 
 
 def _find_job(name: str, address: str | None) -> JobDetails | None:
@@ -314,8 +311,7 @@ def _find_job(name: str, address: str | None) -> JobDetails | None:
 
 def support_bundle(
     name: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="A run, a job that drives one, or a damaged run's directory."),
+        str, typer.Argument(metavar="RUN", help="A run, a job that drives one, or a damaged run's directory.")
     ],
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="File to write.", show_default="support-RUN.tar.gz")
@@ -340,14 +336,13 @@ def support_bundle(
     ]
     made = write_bundle(run, [*parts, *log], file)
     if as_json:
-        output.print_json(asdict(made))
+        output.print_json(made)
         return
-    typer.echo(
-        f"{made.file}: {len(made.names)} files, {made.size_bytes / 1024:,.0f} KiB, {made.removed} secrets removed"
-    )
-    for problem in made.problems:
-        print(f"left out: {problem.partition(chr(10))[0]}", file=sys.stderr)
-    typer.echo(f"Next: read it (tar -tzf {made.file}), then attach it to your report", err=True)
+    size = f"{len(made['names'])} files, {made['size_bytes'] / 1024:,.0f} KiB"
+    typer.echo(f"{file}: {size}, {made['removed']} secrets removed")
+    for problem in made["problems"]:
+        typer.echo(f"left out: {problem.partition(chr(10))[0]}", err=True)
+    typer.echo(f"Next: read it (tar -tzf {file}), then attach it to your report", err=True)
 
 
 def _found(name: str, runs_dir: Path, address: str | None) -> tuple[RunDirectory, Any, list[Any]]:

@@ -15,7 +15,7 @@ import re
 import signal
 import stat
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import distributions
@@ -36,7 +36,7 @@ from pipeline.run.events import Event
 from pipeline.run.history import environment
 from pipeline.run.log.lines import lines_backwards
 from pipeline.run.submission import CONFIG_KEY, VERB_KEY
-from pipeline.watch.run_status import LogTail, RunReader, RunStatus, submission_of
+from pipeline.watch.run_status import LogTail, RunReader, submission_of
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails
@@ -78,33 +78,18 @@ def ending_of(exit_code: int) -> Ending:
     return Ending(exit_code, "", "no documented exit code: a bug of cloze, or of another program", "")
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """A job, the run that it drives or drove, or both."""
-
-    job: Mapping[str, Any] | None
-    """The job as the cluster knows it; None for a run without one, or whose cluster forgot it."""
-    run: RunStatus | None
-    """None for verbs that train no run."""
-    ending: Ending | None
-    """None while it runs, or if the end was not recorded."""
-    config_hash: str
-    """Hash of the configuration that the job resolved to, else of the run's stored one; empty for a verb without
-    one."""
-    nodes: tuple[str, ...]
-    """Hosts of the driver and of the workers."""
-    error: str
-    """The last error of the run, as it was reported then; empty without one."""
-    command: str
-    """To continue, or to see more."""
-
-
-def describe(name: str, runs_dir: Path, job: JobDetails | None) -> Description:
-    """Describe a job or a run.
+def describe(name: str, runs_dir: Path, job: JobDetails | None) -> dict[str, Any]:
+    """Describe a job or a run as JSON-like data.
 
     Args:
         name: as it was asked for: a submission id, or a run's name, directory or MLflow run id.
         job: the job of that id, if a cluster knows one.
+
+    Returns:
+        `job`, None for a run without one or whose cluster forgot it; `run`, None for verbs that train no run; `ending`,
+        None while it runs or if the end was not recorded; `config_hash` of what the job resolved to, else of the run's
+        stored configuration; `nodes`, the hosts of driver and workers; `error`, the run's last one as it was reported
+        then; and the `command` to continue, or to see more.
 
     Raises:
         ReferenceNotFoundError: it is neither.
@@ -114,25 +99,32 @@ def describe(name: str, runs_dir: Path, job: JobDetails | None) -> Description:
         status, events, command = None, [], f"cloze logs {name}"
     else:
         status, events = RunReader(run).read(), run.events()
-        command = f"cloze top --runs-dir {run.path.parent}"
-        if status.state in ("failed", "preempted", "lost"):
-            command = f"cloze resume {run.typed}"
-        elif status.state == "finished":
-            command = f"cloze checkpoints {run.typed}"
-    failures = [event for event in events if event["event"] == Event.FAILED]
+        continued = dict.fromkeys(("failed", "preempted", "lost"), f"cloze resume {run.typed}")
+        commands = continued | {"finished": f"cloze checkpoints {run.typed}"}
+        command = commands.get(status.state, f"cloze top --runs-dir {run.path.parent}")
     ended_badly = status is not None and status.state in ("failed", "preempted")
+    failures = [event for event in events if event["event"] == Event.FAILED] if ended_badly else []
+    ending = None
+    if job is not None:
+        ending = None if job.driver_exit_code is None else ending_of(job.driver_exit_code)
+    elif status is not None and status.state == "finished":
+        ending = ending_of(0)
+    elif failures:
+        codes = {error.__name__: code for code, error in exit_codes().items()}
+        error = str(failures[-1].get("error", ""))
+        ending = ending_of(codes[error]) if error in codes else Ending(1, error, "", "")
     metadata = {} if job is None else job.metadata or {}
     drivers = [str(event.get("host")) for event in events if event["event"] == Event.LAUNCHED][-1:]
     workers = [] if status is None else [str(worker.get("host")) for worker in status.workers]
-    return Description(
-        job=None if job is None else job_facts(job),
-        run=status,
-        ending=_ending(job, status, failures),
-        config_hash=metadata.get(CONFIG_KEY) or ("" if status is None else status.config_hash),
-        nodes=tuple(dict.fromkeys([*drivers, *workers])),
-        error=str(failures[-1].get("message", "")) if failures and ended_badly else "",
-        command=command,
-    )
+    return {
+        "job": None if job is None else job_facts(job),
+        "run": None if status is None else asdict(status),
+        "ending": None if ending is None else asdict(ending),
+        "config_hash": metadata.get(CONFIG_KEY) or ("" if status is None else status.config_hash),
+        "nodes": list(dict.fromkeys([*drivers, *workers])),
+        "error": str(failures[-1].get("message", "")) if failures else "",
+        "command": command,
+    }
 
 
 def run_of(name: str, runs_dir: Path, is_job: bool) -> RunDirectory | None:
@@ -171,22 +163,6 @@ def job_facts(job: JobDetails) -> dict[str, Any]:
     }
 
 
-def _ending(
-    job: JobDetails | None, status: RunStatus | None, failures: list[dict[str, Any]]
-) -> Ending | None:
-    if job is not None and job.driver_exit_code is not None:
-        return ending_of(job.driver_exit_code)
-    if job is not None or status is None:
-        return None
-    if status.state == "finished":
-        return ending_of(0)
-    if status.state in ("failed", "preempted") and failures:
-        codes = {error.__name__: code for code, error in exit_codes().items()}
-        name = str(failures[-1].get("error", ""))
-        return ending_of(codes[name]) if name in codes else Ending(1, name, "", "")
-    return None
-
-
 LOG_LINES = 1000
 _MOST_BYTES = 1 << 20
 """Most bytes of one file; its end is taken."""
@@ -220,7 +196,7 @@ def parts_of_run(run: RunDirectory, job: Any) -> list[Part]:
         files += islice(sorted((run.path / folder).glob("*")), _MOST_FILES)
     copies = [(f"run/{path.relative_to(run.path)}", _copy_of(path)) for path in files if _is_plain(path)]
     return [
-        ("description.json", lambda: _json(asdict(describe(str(run.path), run.path.parent, job)))),
+        ("description.json", lambda: _json(describe(str(run.path), run.path.parent, job))),
         ("status.json", lambda: _json(asdict(RunReader(run).read()) | {"in_use": is_in_use(run.path)})),
         ("last-metrics.json", lambda: _json(dict(LogTail(run).read()))),
         ("run/log-tail.jsonl", lambda: _last_lines(run.log, LOG_LINES)),
@@ -245,10 +221,7 @@ def parts_of_machine(runs_dir: Path) -> list[Part]:
         checks = run_checks(Places(runs_dir, None, named_address(None), uri))
         return _json([asdict(check) for check in checks])
 
-    return [
-        ("versions.json", versions),
-        ("doctor.json", doctor),
-    ]
+    return [("versions.json", versions), ("doctor.json", doctor)]
 
 
 def part_of_plan(run: RunDirectory) -> Part:
@@ -330,22 +303,12 @@ hosts, users, paths and source files. Read it before you give it away; weights, 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """A written bundle."""
-
-    file: Path
-    size_bytes: int
-    names: tuple[str, ...]
-    """Its entries."""
-    problems: tuple[str, ...]
-    """`NAME: why` of the parts that could not be made."""
-    removed: int
-    """Secrets that were removed."""
-
-
-def write_bundle(run: RunDirectory, parts: Sequence[Part], file: Path) -> Bundle:
+def write_bundle(run: RunDirectory, parts: Sequence[Part], file: Path) -> dict[str, Any]:
     """Write the parts as `support-RUN/...` into a compressed archive; an earlier file is replaced.
+
+    Returns:
+        `file`, `size_bytes`, `names` of its entries; `problems`, `NAME: why` for each part that could not be made; and
+        `removed`, the number of secrets.
 
     Raises:
         StorageError: the file system refuses.
@@ -369,18 +332,20 @@ def write_bundle(run: RunDirectory, parts: Sequence[Part], file: Path) -> Bundle
     texts["README.txt"] = _README.format(
         name=name, version=cloze_version(), removed=redact.count, listing=listing
     )
-    data = _archive(f"support-{name}", texts)
-    with storage_errors(file):
-        write_durably(file, data)
-    return Bundle(file, len(data), tuple(sorted(texts)), tuple(problems), redact.count)
-
-
-def _archive(top: str, texts: dict[str, str]) -> bytes:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, text in sorted(texts.items()):
-            data = text.encode(errors="replace")
-            entry = tarfile.TarInfo(f"{top}/{name}")
-            entry.size, entry.mode = len(data), 0o644
-            archive.addfile(entry, io.BytesIO(data))
-    return gzip.compress(plain.getvalue(), mtime=0)
+        for entry_name, text in sorted(texts.items()):
+            content = text.encode(errors="replace")
+            entry = tarfile.TarInfo(f"support-{name}/{entry_name}")
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    data = gzip.compress(plain.getvalue(), mtime=0)
+    with storage_errors(file):
+        write_durably(file, data)
+    return {
+        "file": str(file),
+        "size_bytes": len(data),
+        "names": sorted(texts),
+        "problems": problems,
+        "removed": redact.count,
+    }

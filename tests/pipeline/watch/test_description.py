@@ -68,9 +68,8 @@ def test_run_is_found_by_every_job_that_drove_it(run: RunDirectory, monkeypatch:
         monkeypatch.setenv(JOB_VARIABLE, job)
         record_launch(run)
     for job in ("cloze-pretrain-1", "cloze-resume-2"):
-        found = describe(job, run.path.parent, None).run
-        assert found is not None
-        assert (found.name, found.submission_id) == ("watched", "cloze-resume-2")
+        found = describe(job, run.path.parent, None)["run"]
+        assert (found["name"], found["submission_id"]) == ("watched", "cloze-resume-2")
     with pytest.raises(ReferenceNotFoundError, match="mean watched"):
         describe("watchd", run.path.parent, None)
 

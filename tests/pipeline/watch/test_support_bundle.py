@@ -119,7 +119,8 @@ def test_same_run_gives_the_same_bytes_and_a_long_log_its_end(run: RunDirectory,
     with run.history.open("a") as history:
         history.write(f'{{"event":"{Event.SPIKE}","note":"{"x" * (2 << 20)}"}}\n')
     parts = [part for part in parts_of_run(run, None) if part[0] != "description.json"]
-    files = [write_bundle(run, parts, tmp_path / name).file.read_bytes() for name in ("a.tar.gz", "b.tar.gz")]
+    made = [write_bundle(run, parts, tmp_path / name) for name in ("a.tar.gz", "b.tar.gz")]
+    files = [Path(one["file"]).read_bytes() for one in made]
     assert files[0] == files[1]
     found = entries(tmp_path / "a.tar.gz")
     assert len(found["run/log-tail.jsonl"].splitlines()) == 1000
