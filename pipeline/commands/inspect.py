@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby, islice
 from pathlib import Path
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from pipeline.inspect.lineage import Node
-    from pipeline.inspect.sample import InspectedPiece
 
 _MAX_SHOWN_DOCUMENTS = 60
 """Documents of a batch listed on a terminal; `--json` has all."""
@@ -29,10 +28,7 @@ _MAX_SHOWN_DOCUMENTS = 60
 def inspect(
     store: Annotated[
         str | None,
-        typer.Argument(
-            help="A token store (a directory or a URI), or the YAML of a pre-training run.",
-            show_default=False,
-        ),
+        typer.Argument(help="A token store (a directory or a URI), or the YAML of a pre-training run."),
     ] = None,
     overrides: output.Overrides = None,
     sample: Annotated[int, typer.Option(help="Number of the training sample; 0 is the first.")] = 0,
@@ -91,9 +87,9 @@ def inspect(
     config = _pretrain_config(store, tuple(overrides or ()), objective)
     inputs = open_inputs(config, verify=False, resolve=resolve_model)
     output.warn_of_damage(inputs.stores)
-    pieces = inspect_sample(inputs, sample)
+    pieces = [piece.as_dict() for piece in inspect_sample(inputs, sample)]
     if as_json:
-        output.print_json([piece.as_dict() for piece in pieces])
+        output.print_json(pieces)
         return
     console = _console()
     count = "1 piece" if len(pieces) == 1 else f"{len(pieces)} pieces"
@@ -125,42 +121,45 @@ def _show_step(
         assert data_step is not None
         rebuilt = rebuild_data_step(run, data_step, overrides)
     output.warn_of_damage(rebuilt.inputs.stores)
-    found = inspect_step(rebuilt, micro_batch)
-    facts = found.facts()
+    found = inspect_step(rebuilt, micro_batch, texts=texts)
     if as_json:
-        output.print_json(facts | found.contents(texts=texts))
+        output.print_json(found)
         return
-    spike = rebuilt.spike
-    fate = (
-        ""
-        if spike is None
-        else f": its loss of {output.shown(spike.loss)} was a spike, and its data is left out"
-    )
-    typer.echo(f"{rebuilt.run.path.name}, step {rebuilt.step}{fate}")
-    for line in described(facts):
+    documents, samples = found.pop("documents"), found.pop("samples")
+    spike = ""
+    if rebuilt.spike is not None:
+        spike = f": its loss of {output.shown(rebuilt.spike.loss)} was a spike, and its data is left out"
+    typer.echo(f"{found['run']}, step {found['step']}{spike}")
+    for line in described(found):
         typer.echo(f"  {line}")
-    rows = []
-    for use in found.documents[:_MAX_SHOWN_DOCUMENTS]:
-        own = use.document
-        place = f"{output.shown(own.byte_start)}-{output.shown(own.byte_end)}" if own.uri else "-"
-        samples = ", ".join(map(str, use.samples[:4])) + (", ..." if len(use.samples) > 4 else "")
-        rows.append([own.doc_id, own.title or "-", own.source, own.uri or "-", place, use.tokens, samples])
+    columns = {
+        "document": "doc_id",
+        "title": lambda own: own["title"] or "-",
+        "source": "source",
+        "uri": lambda own: own["uri"] or "-",
+        "bytes": lambda own: _bytes(own) if own["uri"] else "-",
+        "tokens": "tokens",
+        "samples": lambda own: ", ".join(
+            [*map(str, own["samples"][:4]), *["..."] * bool(own["samples"][4:])]
+        ),
+    }
     chosen = "" if micro_batch is None else f" of micro-batch {micro_batch}"
-    output.print_table(
-        f"{len(found.documents)} documents{chosen}, the ones with the most tokens first",
-        ("document", "title", "source", "uri", "bytes", "tokens", "samples"),
-        rows,
-    )
-    if len(found.documents) > _MAX_SHOWN_DOCUMENTS:
-        typer.echo(f"... and {len(found.documents) - _MAX_SHOWN_DOCUMENTS} more (--json lists all)")
+    title = f"{len(documents)} documents{chosen}, the ones with the most tokens first"
+    output.print_table(title, columns, documents[:_MAX_SHOWN_DOCUMENTS])
+    if len(documents) > _MAX_SHOWN_DOCUMENTS:
+        typer.echo(f"... and {len(documents) - _MAX_SHOWN_DOCUMENTS} more (--json lists all)")
     if not texts:
         typer.echo("\nTheir texts, and what was predicted: the same command with --texts")
         return
     console = _console()
-    for one, pieces in found.texts():
-        owner = f"micro-batch {one.micro_batch} (rank {one.rank})"
-        console.rule(f"sample {one.sample}, {owner}", characters="=", align="left")
-        _print_pieces(console, pieces)
+    for one in samples:
+        owner = f"micro-batch {one['micro_batch']} (rank {one['rank']})"
+        console.rule(f"sample {one['sample']}, {owner}", characters="=", align="left")
+        _print_pieces(console, one["pieces"])
+
+
+def _bytes(place: Mapping[str, Any]) -> str:
+    return f"{output.shown(place['byte_start'])}-{output.shown(place['byte_end'])}"
 
 
 def _console() -> Console:
@@ -169,21 +168,21 @@ def _console() -> Console:
     return Console(soft_wrap=True, highlight=False)
 
 
-def _print_pieces(console: Console, pieces: list[InspectedPiece]) -> None:
+def _print_pieces(console: Console, pieces: Sequence[Mapping[str, Any]]) -> None:
     from rich.text import Text
 
     for piece in pieces:
-        for one in piece.slices:
-            console.rule(Text(visible(f"{one.title or one.doc_id}  ({one.source})")), align="left")
-            place = f"{one.uri} bytes {output.shown(one.byte_start)}-{output.shown(one.byte_end)}"
-            known = place if one.uri else "(its document is not beside the tokens)"
-            first, last = one.tokens
-            output.print_text(console, f"{one.doc_id}  {known}  tokens {first}-{last}")
-        output.print_text(console, piece.plain())
-        output.print_text(console, f"reads:   {piece.read}")
-        output.print_text(console, f"target:  {piece.target}")
-        if piece.relation:
-            output.print_text(console, f"pair:    {piece.relation}")
+        for one in piece["slices"]:
+            console.rule(Text(visible(f"{one['title'] or one['doc_id']}  ({one['source']})")), align="left")
+            place = f"{one['uri']} bytes {_bytes(one)}"
+            known = place if one["uri"] else "(its document is not beside the tokens)"
+            first, last = one["tokens"]
+            output.print_text(console, f"{one['doc_id']}  {known}  tokens {first}-{last}")
+        output.print_text(console, piece["text"])
+        output.print_text(console, f"reads:   {piece['read']}")
+        output.print_text(console, f"target:  {piece['target']}")
+        if piece["relation"]:
+            output.print_text(console, f"pair:    {piece['relation']}")
 
 
 def _pretrain_config(name: str, overrides: tuple[str, ...], objective: str | None) -> Any:
@@ -260,8 +259,7 @@ def lineage(
     ],
     files: Annotated[bool, typer.Option("--files", help="List every source file with its hash.")] = False,
     follow: Annotated[
-        list[str] | None,
-        typer.Option(help="Also look for inputs at addresses below this URI; repeatable."),
+        list[str] | None, typer.Option(help="Also look for inputs at addresses below this URI; repeatable.")
     ] = None,
     runs_dir: output.RunsDir = Path("runs"),
     as_json: output.Json = False,

@@ -7,7 +7,7 @@ update's number; which rank read which part of it, of the number of workers that
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -18,47 +18,17 @@ from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import newest_state
 from pipeline.inspect.facts import attempt_facts
-from pipeline.inspect.lineage import Whereabouts, find_documents
-from pipeline.inspect.sample import InspectedPiece, LocatedSlice, SampleReader, documents_of, located
+from pipeline.inspect.lineage import find_documents
+from pipeline.inspect.sample import SampleReader, documents_of, located
 from pipeline.objectives.base import Batch
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import CONFIG_FILE, RunDirectory
 from pipeline.run.history import Attempt, list_attempts, logged
 from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
-from pipeline.samples.dataset import SampleOrigin, TokenDataset
+from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.noise import Noise
-
-
-@dataclass(frozen=True, slots=True)
-class InspectedSample:
-    """One sample of the batch."""
-
-    sample: int
-    """Its number, counted from 0 at the beginning of the phase."""
-    micro_batch: int
-    rank: int
-    store: str
-    """Directory of the token store that gave it."""
-    epoch: int
-    """Pass over that store's documents; 0 is the first."""
-    slices: tuple[LocatedSlice, ...]
-    """Its slices of documents from left to right."""
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentUse:
-    """A document of the batch."""
-
-    document: Whereabouts
-    store: str
-    number: int
-    """In its store, as `cloze data inspect STORE --document` takes it."""
-    tokens: int
-    """How many of its tokens the batch reads."""
-    samples: tuple[int, ...]
-    """The samples that it is in."""
 
 
 @dataclass(frozen=True)
@@ -191,65 +161,18 @@ def _rebuild(
     return rebuilt
 
 
-@dataclass(frozen=True, slots=True)
-class InspectedStep:
-    """The selected part of a global batch."""
+def inspect_step(
+    rebuilt: RebuiltStep, micro_batch: int | None = None, *, texts: bool = False
+) -> dict[str, Any]:
+    """Find out what an update, or one of its micro-batches, is made of.
 
-    rebuilt: RebuiltStep
-    samples: tuple[InspectedSample, ...]
-    documents: tuple[DocumentUse, ...]
-    """The documents with the most tokens first."""
-    _origins: tuple[SampleOrigin, ...]
-    """Origin of each sample."""
-    _whereabouts: Mapping[tuple[int, int], Whereabouts]
+    Args:
+        texts: whether to read the samples, which takes longer.
 
-    def facts(self) -> dict[str, Any]:
-        """The settings that decided about the batch, as JSON-like data."""
-        rebuilt = self.rebuilt
-        config, first = rebuilt.config, rebuilt.inputs.phases[rebuilt.phase][0]
-        phase = config.phases[rebuilt.phase]
-        return {
-            "run": rebuilt.run.path.name,
-            "step": rebuilt.step,
-            "of_steps": config.num_steps,
-            "metrics": rebuilt.metrics,
-            "data_step": rebuilt.data_step,
-            "left_out": None if rebuilt.spike is None else rebuilt.spike.model_dump(mode="json"),
-            "left_out_before": [entry.model_dump(mode="json") for entry in rebuilt.skipped],
-            "phase": {
-                "number": rebuilt.phase,
-                "first_step": first + 1,
-                "sequence_length": config.length_of(phase),
-                "weights": phase.weights,
-            },
-            "objective": config.objective.kind,
-            "num_samples": config.batch_plan.samples_at(rebuilt.data_step),
-            "num_micro_batches": rebuilt.num_micro_batches,
-            "world_size": rebuilt.world_size,
-            "attempts": [
-                {name: value for name, value in own.items() if name != "environment"}
-                for own in attempt_facts(rebuilt.attempts)
-            ],
-        }
-
-    def contents(self, *, texts: bool) -> dict[str, Any]:
-        """Samples, on request with their texts, and documents, as JSON-like data."""
-        samples = [asdict(one) for one in self.samples]
-        if texts:
-            for own, (_, pieces) in zip(samples, self.texts(), strict=True):
-                own["pieces"] = [piece.as_dict() for piece in pieces]
-        documents = [asdict(use) for use in self.documents]
-        return {"samples": samples, "documents": [use.pop("document") | use for use in documents]}
-
-    def texts(self) -> Iterator[tuple[InspectedSample, list[InspectedPiece]]]:
-        """Every sample with its text and its prediction targets."""
-        reader = SampleReader(self.rebuilt.inputs, self.rebuilt.dataset)
-        for one, origin in zip(self.samples, self._origins, strict=True):
-            yield one, reader.read(one.sample, origin, self._whereabouts)
-
-
-def inspect_step(rebuilt: RebuiltStep, micro_batch: int | None = None) -> InspectedStep:
-    """Find out what the samples of an update are made of.
+    Returns:
+        JSON-like data: the settings that decided about the batch; `samples`, each with its index in the phase, epoch of
+        its store, slices of documents from left to right, and its `pieces` with `texts`; and `documents`, the ones with
+        the most tokens first, each with its place in the store and the samples that it is in.
 
     Raises:
         ReferenceNotFoundError: there is no such micro-batch.
@@ -264,38 +187,62 @@ def inspect_step(rebuilt: RebuiltStep, micro_batch: int | None = None) -> Inspec
         for number in (range(count) if micro_batch is None else (micro_batch,))
         for sample in rebuilt.samples(number).tolist()
     ]
-    documents = find_documents(dataset.stores, (key for *_, origin in drawn for key in documents_of(origin)))
-    samples = tuple(
-        InspectedSample(
-            sample=sample,
-            micro_batch=number,
-            rank=rebuilt.rank_of(number),
-            store=dataset.stores[origin.store].place,
-            epoch=origin.epoch,
-            slices=tuple(located(origin, one, documents) for one in origin.slices),
-        )
-        for number, sample, origin in drawn
-    )
-    uses = tuple(_uses(dataset, drawn, documents))
-    return InspectedStep(rebuilt, samples, uses, tuple(origin for *_, origin in drawn), documents)
-
-
-def _uses(
-    dataset: TokenDataset,
-    drawn: Sequence[tuple[int, int, SampleOrigin]],
-    documents: Mapping[tuple[int, int], Whereabouts],
-) -> list[DocumentUse]:
-    tokens = dict.fromkeys(documents, 0)
-    samples: dict[tuple[int, int], list[int]] = {key: [] for key in documents}
-    for _, sample, origin in drawn:
+    places = find_documents(dataset.stores, (key for *_, origin in drawn for key in documents_of(origin)))
+    reader = SampleReader(rebuilt.inputs, dataset) if texts else None
+    samples: list[dict[str, Any]] = []
+    tokens = dict.fromkeys(places, 0)
+    read_by: dict[tuple[int, int], list[int]] = {key: [] for key in places}
+    for number, sample, origin in drawn:
         for one in origin.slices:
             key = origin.store, one.document
             tokens[key] += one.stop - one.start
-            samples[key] += [sample] if sample not in samples[key][-1:] else []
-    return [
-        DocumentUse(documents[key], dataset.stores[key[0]].place, key[1], tokens[key], tuple(samples[key]))
-        for key in sorted(documents, key=lambda key: (-tokens[key], key))
+            read_by[key] += [sample] if sample not in read_by[key][-1:] else []
+        own = {
+            "sample": sample,
+            "micro_batch": number,
+            "rank": rebuilt.rank_of(number),
+            "store": dataset.stores[origin.store].place,
+            "epoch": origin.epoch,
+            "slices": [asdict(located(origin, one, places)) for one in origin.slices],
+        }
+        if reader is not None:
+            own["pieces"] = [piece.as_dict() for piece in reader.read(sample, origin, places)]
+        samples.append(own)
+    documents = [
+        asdict(places[key])
+        | {"store": dataset.stores[key[0]].place, "number": key[1]}
+        | {"tokens": tokens[key], "samples": read_by[key]}
+        for key in sorted(places, key=lambda key: (-tokens[key], key))
     ]
+    return _facts(rebuilt) | {"samples": samples, "documents": documents}
+
+
+def _facts(rebuilt: RebuiltStep) -> dict[str, Any]:
+    config, first = rebuilt.config, rebuilt.inputs.phases[rebuilt.phase][0]
+    phase = config.phases[rebuilt.phase]
+    return {
+        "run": rebuilt.run.path.name,
+        "step": rebuilt.step,
+        "of_steps": config.num_steps,
+        "metrics": rebuilt.metrics,
+        "data_step": rebuilt.data_step,
+        "left_out": None if rebuilt.spike is None else rebuilt.spike.model_dump(mode="json"),
+        "left_out_before": [entry.model_dump(mode="json") for entry in rebuilt.skipped],
+        "phase": {
+            "number": rebuilt.phase,
+            "first_step": first + 1,
+            "sequence_length": config.length_of(phase),
+            "weights": phase.weights,
+        },
+        "objective": config.objective.kind,
+        "num_samples": config.batch_plan.samples_at(rebuilt.data_step),
+        "num_micro_batches": rebuilt.num_micro_batches,
+        "world_size": rebuilt.world_size,
+        "attempts": [
+            {name: value for name, value in own.items() if name != "environment"}
+            for own in attempt_facts(rebuilt.attempts)
+        ],
+    }
 
 
 def _require_same_stores(rebuilt: RebuiltStep) -> None:

@@ -91,8 +91,8 @@ def test_the_updates_that_read_each_document_are_found_without_making_them_again
         rebuilt = [rebuild_step(run, step) for step in range(1, STEPS + 1)]
         read: dict[tuple[str, int], list[int]] = {}
         for step in rebuilt:
-            for use in inspect_step(step).documents:
-                read.setdefault((use.store, use.number), []).append(step.step)
+            for use in inspect_step(step)["documents"]:
+                read.setdefault((use["store"], use["number"]), []).append(step.step)
         stores = rebuilt[-1].inputs.stores
         wanted = {store.fingerprint: np.arange(store.num_documents) for store in stores}
         places = {store.fingerprint: str(store.path) for store in stores}
@@ -148,12 +148,14 @@ def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> No
 
 def test_micro_batch_chooses_its_part(recorded: Recorded):
     step = rebuild_step(recorded.run, 4)
-    whole = inspect_step(step).samples
-    assert [one.sample for one in whole] == list(range(32, 48))
+    whole = inspect_step(step)["samples"]
+    assert [one["sample"] for one in whole] == list(range(32, 48))
     part = inspect_step(step, 3)
-    assert [(one.sample, one.rank) for one in part.samples] == [(sample, 1) for sample in range(44, 48)]
-    read = sum(stop - start for one in part.samples for start, stop in (s.tokens for s in one.slices))
-    assert sum(use.tokens for use in part.documents) == read
+    assert [(one["sample"], one["rank"]) for one in part["samples"]] == [(n, 1) for n in range(44, 48)]
+    read = sum(
+        stop - start for one in part["samples"] for start, stop in (s["tokens"] for s in one["slices"])
+    )
+    assert sum(use["tokens"] for use in part["documents"]) == read
 
 
 @pytest.mark.parametrize("kind", [kind for kind in OBJECTIVES if kind not in ("distill", "bilm")])
@@ -177,20 +179,20 @@ def test_a_sample_shown_alone_is_what_its_micro_batch_holds(kind: str, tmp_path:
 
 def test_texts_are_those_of_the_documents_that_are_listed(recorded: Recorded):
     step = rebuild_step(recorded.run, 7)
-    found = inspect_step(step)
-    assert [one for one, _ in found.texts()] == list(found.samples)
-    for one, pieces in found.texts():
-        assert one.slices == tuple(each for piece in pieces for each in piece.slices)
-        origin = step.dataset.origin(one.sample)
+    found = inspect_step(step, texts=True)
+    for one in found["samples"]:
+        assert one["slices"] == [each for piece in one["pieces"] for each in piece["slices"]]
+        origin = step.dataset.origin(one["sample"])
         words = [
             f"w{token}"
             for (number, document), piece in zip(documents_of(origin), origin.slices, strict=True)
             for token in step.dataset.stores[number].tokens(document)[piece.start : piece.stop]
         ]
-        shown = " ".join(piece.original for piece in pieces).replace("<s>", " ").replace("</s>", " ")
+        shown = " ".join(piece["original"] for piece in one["pieces"])
+        shown = shown.replace("<s>", " ").replace("</s>", " ")
         assert shown.replace("w", " w").split() == words
-    listed = {use.document.doc_id for use in found.documents}
-    assert listed == {each.doc_id for one in found.samples for each in one.slices}
+    listed = {use["doc_id"] for use in found["documents"]}
+    assert listed == {each["doc_id"] for one in found["samples"] for each in one["slices"]}
 
 
 def test_command_says_the_same_to_people_and_programs(recorded: Recorded):
@@ -246,10 +248,10 @@ def test_every_micro_batch_is_made_again_bit_for_bit_with_the_settings_in_force(
             assert step.config.objective.rate == rate  # pyright: ignore[reportAttributeAccessIssue]
             assert step.metrics is not None
     # Epochs go on, and mixtures change with the phase.
-    found = {step: inspect_step(steps[step - 1]).samples for step in (1, 5, 6, STEPS)}
-    assert {Path(one.store).parent.name for one in found[1] + found[5]} == {"a"}
-    assert {Path(one.store).parent.name for one in found[6]} == {"a", "b"}
-    assert max(one.epoch for one in found[STEPS]) > 0
+    found = {step: inspect_step(steps[step - 1])["samples"] for step in (1, 5, 6, STEPS)}
+    assert {Path(one["store"]).parent.name for one in found[1] + found[5]} == {"a"}
+    assert {Path(one["store"]).parent.name for one in found[6]} == {"a", "b"}
+    assert max(one["epoch"] for one in found[STEPS]) > 0
 
 
 def test_what_was_left_out_moves_the_data_of_later_updates_and_can_still_be_looked_at(
