@@ -7,8 +7,8 @@ identify a document by its row in the shard.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import orjson
@@ -36,7 +36,7 @@ _REPEATED_COLUMNS = ["source", "uri", "lang"]
 """Columns whose few values are worth a dictionary."""
 
 
-class DocumentWriter:
+class DocumentWriter(AbstractContextManager["DocumentWriter"]):
     """Appends documents to one Parquet file; holds at most one row group in memory."""
 
     def __init__(self, path: Path) -> None:
@@ -61,10 +61,12 @@ class DocumentWriter:
             UnicodeEncodeError, orjson.JSONEncodeError: a field holds lone surrogates, which UTF-8 has not.
         """
         described = (document.doc_id, document.source, document.uri, document.title, document.lang)
-        _utf8_bytes("".join(described))
-        size = _utf8_bytes(document.text)
+        "".join(described).encode()
+        # Python knows at once what is ASCII.
+        text = document.text
+        size = len(text) if text.isascii() else len(text.encode())
         meta = orjson.dumps(document.meta, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS).decode()
-        self._rows.append((*described, document.text, meta))
+        self._rows.append((*described, text, meta))
         self._pending_bytes += size
         self.num_documents += 1
         self.text_bytes += size
@@ -78,22 +80,12 @@ class DocumentWriter:
         self._writer.write_table(pa.table(columns, schema=SCHEMA))
         self._rows, self._pending_bytes = [], 0
 
-    def __enter__(self) -> DocumentWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self._flush()
         finally:
             self._writer.close()
-
-
-def _utf8_bytes(text: str) -> int:
-    """Its size; UnicodeEncodeError for lone surrogates. Text in ASCII, which Python knows at once, is not encoded."""
-    return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 
 def read_row_groups(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, pa.Table]]:

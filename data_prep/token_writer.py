@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -68,33 +69,23 @@ def write_token_shard(
     schema = token_schema(dtype)
     # The dictionaries are the same in every batch, so that the stream holds them once.
     names, codes = pa.array([source], type=pa.string()), pa.array(sorted(langs), type=pa.string())
-    num_tokens = 0
-    written = False
+    no_strings, no_rows = pa.array([], type=pa.string()), Ragged.of([])
+    nothing = EncodedBatch(no_strings, no_strings, no_rows, no_rows)
+    later, num_tokens = iter(batches), 0
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(_record_batch(batch, names, codes, dtype, schema))
+        for batch in chain([next(later, nothing)], later):
+            sources = pa.array(np.zeros(len(batch.doc_ids), dtype=np.int32))
+            numbers = pc.index_in(batch.langs, value_set=codes)  # pyright: ignore[reportAttributeAccessIssue]
+            columns = [
+                batch.doc_ids,
+                pa.DictionaryArray.from_arrays(sources, names),
+                pa.DictionaryArray.from_arrays(numbers, codes),
+                _list_array(batch.input_ids, dtype),
+                _list_array(batch.sentence_starts, np.dtype(np.int32)),
+            ]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
             num_tokens += len(batch.input_ids.values)
-            written = True
-        if not written:
-            no_strings, no_rows = pa.array([], type=pa.string()), Ragged.of([])
-            nothing = EncodedBatch(no_strings, no_strings, no_rows, no_rows)
-            writer.write_batch(_record_batch(nothing, names, codes, dtype, schema))
     return num_tokens
-
-
-def _record_batch(
-    batch: EncodedBatch, names: pa.Array, codes: pa.Array, dtype: np.dtype, schema: pa.Schema
-) -> pa.RecordBatch:
-    sources = pa.array(np.zeros(len(batch.doc_ids), dtype=np.int32))
-    langs = pc.index_in(batch.langs, value_set=codes)  # pyright: ignore[reportAttributeAccessIssue]
-    columns = [
-        batch.doc_ids,
-        pa.DictionaryArray.from_arrays(sources, names),
-        pa.DictionaryArray.from_arrays(langs, codes),
-        _list_array(batch.input_ids, dtype),
-        _list_array(batch.sentence_starts, np.dtype(np.int32)),
-    ]
-    return pa.record_batch(columns, schema=schema)
 
 
 def _list_array(rows: Ragged, dtype: np.dtype) -> pa.ListArray:

@@ -8,8 +8,8 @@ ranges of keys; how many there are is decided when all records are written, from
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +75,7 @@ def document_ranges(rows: Sequence[int]) -> list[tuple[int, int]]:
     return [*ranges, (first, (len(rows) << ROW_BITS) - 1)]
 
 
-class RecordWriter:
+class RecordWriter(AbstractContextManager["RecordWriter"]):
     """Writes runs to one file."""
 
     def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
@@ -94,12 +94,7 @@ class RecordWriter:
             self._writer.write_batch(pa.record_batch(arrays, schema=self.schema))
         self.num_records += len(order)
 
-    def __enter__(self) -> RecordWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._writer.close()
 
 

@@ -43,16 +43,16 @@ def expand_patterns(patterns: Iterable[str], *, folders: bool = False) -> list[S
         MissingInputError: a pattern matches nothing, or the store that it names cannot be reached.
         ConfigError: two patterns give different files the same name.
     """
-    found: list[str] = []
+    paths: list[str] = []
     real: list[str] = []
     names: list[str] = []
     for pattern in patterns:
-        before = len(found)
+        before = len(paths)
         for path, own, name in expand(pattern, folders=folders):
-            found.append(path)
+            paths.append(path)
             real.append(own)
             names.append(name)
-        if len(found) == before:
+        if len(paths) == before:
             place = as_place(pattern)
             is_directory = isinstance(place, Path) and place.expanduser().is_dir()
             raise MissingInputError(
@@ -60,23 +60,13 @@ def expand_patterns(patterns: Iterable[str], *, folders: bool = False) -> list[S
                 next_step="correct the path in the source's `paths`; a directory's files are `DIR/**/*`"
                 + ("; a bracket that belongs to a name is written `[[]`" if "[" in pattern else ""),
             )
-    return _sorted(found, real, names)
-
-
-def _sorted(paths: list[str], real: list[str], names: list[str]) -> list[SourceFile]:
-    """The files by name, each once, as the first pattern that matches it names it.
-
-    Raises:
-        ConfigError: two patterns give different files the same name, which could not be distinguished in documents and
-            rejects.
-    """
     order = list(range(len(paths)))
-    # Sorting is stable: the last one decides first. No keys are made of both.
+    # Sorting is stable: the last one decides first, and the first pattern that matches a file names it.
     order.sort(key=real.__getitem__)
     order = [next(same) for _, same in itertools.groupby(order, key=real.__getitem__)]
     order.sort(key=names.__getitem__)
     for first, second in itertools.pairwise(order):
-        if names[first] == names[second]:
+        if names[first] == names[second]:  # documents and rejects could not be distinguished
             raise ConfigError(
                 f"{paths[first]} and {paths[second]} are both named {names[first]} below their patterns.",
                 next_step="name both by one pattern with a wildcard for the directory, such as `DIR/*/FILE`",

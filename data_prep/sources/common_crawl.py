@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from fastwarc.stream_io import BrotliReader, ZstdReader
 from fastwarc.warc import HeaderMap
@@ -147,10 +147,6 @@ _CHUNK_SIZE = re.compile(rb"[ \t]*(?=[0-9A-Fa-f])0*([0-9A-Fa-f]{0,15})[ \t]*(?:;
 _LINE_END = re.compile(rb"\r?\n")
 
 
-class _Reader(Protocol):
-    def read(self, size: int = ..., /) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Response:
     """A response, or a resource that was archived without its HTTP header."""
@@ -231,7 +227,7 @@ def charset_of(headers: HeaderMap) -> str | None:
     return found.group(1) if found else None
 
 
-def _read(reader: _Reader, max_bytes: int) -> bytes:
+def _read(reader: Any, max_bytes: int) -> bytes:
     """All that a reader gives, but of a body that is too long not much more than allowed."""
     pieces, size = [], 0
     while size <= max_bytes and (piece := reader.read(_READ_BYTES)):

@@ -124,24 +124,20 @@ def _read_form(
     position = form.find(window, window.base)
     while position is not None and (end is None or position < end):
         window.forget(position)
-        unit = form.read(window, position)
+        pieces, unit_end = form.read(window, position)
         if position >= start:
-            yield from unit.pieces
-        after = position + 1 if unit.end is None else window.skip(unit.end, _PADDING)
+            yield from pieces
+        after = position + 1 if unit_end is None else window.skip(unit_end, _PADDING)
         at_end = not window.get(after, 1)
         following = form.find(window, after)
-        if unit.end is not None and position >= start and following != after and not at_end:
+        if unit_end is not None and position >= start and following != after and not at_end:
             yield DamagedRecord(after, "bytes that belong to no record")
         position = following
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """The record, or the damage, that begins at one place."""
-
-    pieces: tuple[RawRecord | DamagedRecord, ...]
-    end: int | None
-    """Offset of its end; None when that is not known, because it is damaged or too long."""
+_Unit = tuple[list[RawRecord | DamagedRecord], int | None]
+"""The record, or the damage, that begins at one place; and the offset of its end, None when that is not known, because
+it is damaged or too long."""
 
 
 class _Plain:
@@ -168,14 +164,14 @@ class _Plain:
         head = window.get(position, HEADER_BYTES)
         sizes = _sizes(head)
         if sizes is None:
-            return _damaged(position, _NO_HEADER)
+            return [DamagedRecord(position, _NO_HEADER)], None
         size = sum(sizes)
         if size > self._max_bytes:
             beginning = _record(head, sizes[0], position, None)
-            return _Unit((DamagedRecord(position, _too_long(self._max_bytes), beginning),), None)
+            return [DamagedRecord(position, _too_long(self._max_bytes), beginning)], None
         data = window.get(position, size)
         if len(data) < size:
-            return _damaged(position, _TRUNCATED)
+            return [DamagedRecord(position, _TRUNCATED)], None
         end = position + size
         # A bounded part of it: padding may go on without end, and after damage all from here on is read again.
         padding = window.get(end, 1 << 12)
@@ -185,8 +181,8 @@ class _Plain:
         # A record that ends as it should is whole, whatever became of the one after it.
         is_ended = is_torn or _BEGINNING.match(rest) or window.get(end, 4) == _RECORD_END
         if not is_ended:
-            return _damaged(position, "Content-Length does not lead to the next record")
-        return _Unit((_record(data, sizes[0], position, None),), end)
+            return [DamagedRecord(position, "Content-Length does not lead to the next record")], None
+        return [_record(data, sizes[0], position, None)], end
 
 
 class _Compressed:
@@ -218,8 +214,8 @@ class _Compressed:
         if problem:
             sizes = _sizes(data) if problem == _too_long(self._max_bytes) else None
             beginning = _record(data[:HEADER_BYTES], sizes[0], 0, position) if sizes else None
-            return _Unit((DamagedRecord(position, problem, beginning),), None)
-        return _Unit(tuple(_cut(data, position)), position + size)
+            return [DamagedRecord(position, problem, beginning)], None
+        return list(_cut(data, position)), position + size
 
     def decompress(self, window: Window, position: int) -> tuple[bytes, int, str]:
         """A stream's bytes up to the limit, the stored bytes that they took, and why there are not more of them."""
@@ -301,10 +297,6 @@ def _problem_of_head(head: bytes) -> str:
     if _BEGINNING.match(head):
         return ""
     return foreign_format(head) or "no WARC record at the beginning of the file"
-
-
-def _damaged(position: int, reason: str) -> _Unit:
-    return _Unit((DamagedRecord(position, reason),), None)
 
 
 def _too_long(max_bytes: int) -> str:

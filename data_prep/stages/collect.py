@@ -16,7 +16,7 @@ from cluster.artefacts.errors import EmptyCorpusError
 from cluster.artefacts.manifest import InputEntry, Manifest
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord, sum_stats
 from cluster.shards import ShardResult, WriteShard
-from data_prep.document import MARK, Document, named_by_place
+from data_prep.document import MARK, named_by_place
 from data_prep.documents import DocumentWriter
 from data_prep.filters import AnyFilter, FilterChain
 from data_prep.layout import DOCUMENT_FILES, DOCUMENTS
@@ -127,10 +127,19 @@ def collect_documents(
             else:
                 num_read += 1
                 document = chain.apply(item)
-                if document is not None and len(document.text) < min_characters:
+                if document is None:
+                    continue
+                if len(document.text) < min_characters:
                     num_short += 1
-                elif document is not None:
-                    _add(writer, document, rejects)
+                    continue
+                own_id, uri, meta = document.doc_id, document.uri, document.meta
+                if MARK in own_id:
+                    document = replace(document, doc_id=named_by_place(own_id, uri, meta))
+                try:
+                    writer.add(document)
+                except (UnicodeEncodeError, orjson.JSONEncodeError) as error:
+                    reason = f"{own_id} holds invalid Unicode: {error}"
+                    rejects.append(Reject(uri, int(meta.get("byte_start", 0)), reason))
         num_documents, text_bytes = writer.num_documents, writer.text_bytes
     stats = {"documents_read": num_read, "documents_too_short": num_short, "text_bytes": text_bytes}
     frequent: list[dict[str, Any]] = []
@@ -144,16 +153,6 @@ def collect_documents(
         notes=(*chain.examples, *frequent),
         text_bytes=text_bytes,
     )
-
-
-def _add(writer: DocumentWriter, document: Document, rejects: list[Reject]) -> None:
-    if MARK in document.doc_id:
-        document = replace(document, doc_id=named_by_place(document.doc_id, document.uri, document.meta))
-    try:
-        writer.add(document)
-    except (UnicodeEncodeError, orjson.JSONEncodeError) as error:
-        offset = int(document.meta.get("byte_start", 0))
-        rejects.append(Reject(document.uri, offset, f"{document.doc_id} holds invalid Unicode: {error}"))
 
 
 def require_documents(totals: Mapping[str, int], num_rejects: int, min_characters: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,9 @@ def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer
     )
 
 
+_COUNTS = ("kept_bytes", "sentences", "unknown_tokens", "lines_tried", "exact_lines")
+
+
 class _DisagreementError(Exception):
     """The fast encoder differs from the reference on this shard's text."""
 
@@ -90,12 +94,35 @@ def tokenize_documents(
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     file = tokenizer.stat()
     reference, fast = _encoders(tokenizer, (file.st_ino, file.st_size, file.st_mtime_ns))
-    write = partial(_write, path, documents, selection, source, sentences, dtype, reference)
+    unknown = find_special_tokens(reference.tokenizer).get("unk", -1)
+    kept, langs = load_selection(selection), read_values(documents, "lang")
+
+    def encoded(encoder: Encoder, counts: Counter[str]) -> Iterator[EncodedBatch]:
+        for table in read_selected(documents, ("doc_id", "lang", "text"), kept):
+            doc_ids, codes, texts = (one_chunk(table[name]) for name in ("doc_id", "lang", "text"))
+            cuts = cut_sentences(texts, codes, sentences)
+            if encoder is not reference and not agrees_with(encoder, reference, texts, cuts):
+                raise _DisagreementError(documents.name)
+            ids, starts = encoder.encode(texts, cuts)
+            for lang, num_bytes in text_bytes_by(codes, texts).items():
+                counts["kept_bytes"] += num_bytes
+                counts[f"kept_bytes.{lang}"] += num_bytes
+            counts["sentences"] += len(starts.values)
+            counts["unknown_tokens"] += int((ids.values == unknown).sum())
+            tried, exact = round_trips(reference.tokenizer, texts, cuts)
+            counts["lines_tried"] += tried
+            counts["exact_lines"] += exact
+            yield EncodedBatch(doc_ids, codes, ids, starts)
+
+    def write(encoder: Encoder) -> ShardResult:
+        counts = Counter(dict.fromkeys(_COUNTS, 0))
+        num_tokens = write_token_shard(path, source, langs, encoded(encoder, counts), np.dtype(dtype))
+        stats = counts | {f"shards_by_{encoder.name}": 1}
+        return ShardResult(rows=len(kept), tokens=num_tokens, stats=stats, text_bytes=counts["kept_bytes"])
+
     if fast is not None:
-        try:
+        with suppress(_DisagreementError):
             return write(fast)
-        except _DisagreementError:
-            pass
     return write(reference)
 
 
@@ -108,42 +135,3 @@ def _encoders(tokenizer: Path, version: tuple[int, ...]) -> tuple[ReferenceEncod
     """
     tokenizer_json = tokenizer.read_text(encoding="utf-8")
     return ReferenceEncoder(tokenizer_json), make_fast_encoder(tokenizer_json)
-
-
-def _write(
-    path: Path,
-    documents: Path,
-    selection: Path,
-    source: str,
-    sentences: str,
-    dtype: str,
-    reference: ReferenceEncoder,
-    encoder: Encoder,
-) -> ShardResult:
-    counts = Counter(
-        {"kept_bytes": 0, "sentences": 0, "unknown_tokens": 0, "lines_tried": 0, "exact_lines": 0}
-    )
-    unknown = find_special_tokens(reference.tokenizer).get("unk", -1)
-    kept = load_selection(selection)
-
-    def encoded() -> Iterator[EncodedBatch]:
-        for table in read_selected(documents, ("doc_id", "lang", "text"), kept):
-            doc_ids, langs, texts = (one_chunk(table[name]) for name in ("doc_id", "lang", "text"))
-            cuts = cut_sentences(texts, langs, sentences)
-            if encoder is not reference and not agrees_with(encoder, reference, texts, cuts):
-                raise _DisagreementError(documents.name)
-            ids, starts = encoder.encode(texts, cuts)
-            for lang, num_bytes in text_bytes_by(langs, texts).items():
-                counts["kept_bytes"] += num_bytes
-                counts[f"kept_bytes.{lang}"] += num_bytes
-            counts["sentences"] += len(starts.values)
-            counts["unknown_tokens"] += int((ids.values == unknown).sum())
-            tried, exact = round_trips(reference.tokenizer, texts, cuts)
-            counts["lines_tried"] += tried
-            counts["exact_lines"] += exact
-            yield EncodedBatch(doc_ids, langs, ids, starts)
-
-    langs = read_values(documents, "lang")
-    num_tokens = write_token_shard(path, source, langs, encoded(), np.dtype(dtype))
-    stats = counts | {f"shards_by_{encoder.name}": 1}
-    return ShardResult(rows=len(kept), tokens=num_tokens, stats=stats, text_bytes=counts["kept_bytes"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from data_prep.tokenizers.special import SPECIAL_TOKENS, find_special_tokens, known_names
+from data_prep.tokenizers.special import KNOWN_NAMES, SPECIAL_TOKENS, find_special_tokens
 from data_prep.tokenizers.training import LETTERS_OR_DIGITS, TrainedTokenizer
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _finish(tokenizer: Tokenizer) -> str:
     from tokenizers import processors
 
     vocabulary = tokenizer.get_vocab()
-    names = sorted((name for name in known_names() if name in vocabulary), key=vocabulary.__getitem__)
+    names = sorted((name for name in KNOWN_NAMES if name in vocabulary), key=vocabulary.__getitem__)
     tokenizer.add_special_tokens(_added_tokens(names))
     if "<s>" in vocabulary and "</s>" in vocabulary:
         ids = find_special_tokens(tokenizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ import regex
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.ragged import Ragged
-from data_prep.tokenizers.special import known_names
+from data_prep.tokenizers.special import KNOWN_NAMES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +75,7 @@ class ReferenceEncoder:
 def control_names(tokenizer: Tokenizer) -> list[str]:
     """Names of all entries that no text may become: special tokens, and the bytes of a `byte_fallback`."""
     special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
-    by_role = [name for name in known_names() if tokenizer.token_to_id(name) is not None]
+    by_role = [name for name in KNOWN_NAMES if tokenizer.token_to_id(name) is not None]
     falls_back = getattr(tokenizer.model, "byte_fallback", False)
     spelled = [name for byte in range(256) if tokenizer.token_to_id(name := f"<0x{byte:02X}>") is not None]
     return list(dict.fromkeys([*special, *by_role, *(spelled if falls_back else ())]))
@@ -92,7 +93,8 @@ def _keep_control_ids_from_text(tokenizer: Tokenizer) -> None:
     if not any(_becomes_control(tokenizer, name) for name in names):
         return
     bare = (name.strip("▁ ") for name in names)
-    pattern = "|".join(f"{_quote(name[:1])}(?={_quote(name[1:])})" for name in bare if len(name) > 1)
+    quote = partial(regex.escape, special_only=False)
+    pattern = "|".join(f"{quote(name[:1])}(?={quote(name[1:])})" for name in bare if len(name) > 1)
     steps = [tokenizer.pre_tokenizer] if tokenizer.pre_tokenizer is not None else []
     cut = pre_tokenizers.Split(Regex(pattern or r"(?!)"), "merged_with_previous")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, cut])  # pyright: ignore[reportAttributeAccessIssue]
@@ -115,11 +117,6 @@ def _becomes_control(tokenizer: Tokenizer, name: str) -> bool:
         for each, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
     )
     return any(found)
-
-
-def _quote(text: str) -> str:
-    """Escape a text for the regular expressions of `tokenizers`."""
-    return regex.escape(text, special_only=False)
 
 
 def _sentence_starts(offsets: Sequence[tuple[int, int]], text: str, cuts: np.ndarray) -> np.ndarray:

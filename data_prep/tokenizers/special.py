@@ -24,6 +24,7 @@ NAMES = MappingProxyType(
     }
 )
 """Per role the names it goes by in published tokenizers; the first that the vocabulary has counts."""
+KNOWN_NAMES = tuple(dict.fromkeys(name for names in NAMES.values() for name in names))
 ROLE_NAMES = MappingProxyType(
     {
         "bos": ("bos_token", "cls_token"),
@@ -37,11 +38,6 @@ ROLE_NAMES = MappingProxyType(
 REQUIRED_ROLES = ("bos", "pad", "eos")
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 """The special tokens of tokenizers trained here, except WordPiece; in RoBERTa's order."""
-
-
-def known_names() -> list[str]:
-    """All names that special tokens go by."""
-    return list(dict.fromkeys(name for names in NAMES.values() for name in names))
 
 
 def find_special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
