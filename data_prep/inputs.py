@@ -227,10 +227,6 @@ class Groups:
         """The place of a shard's source among the sources."""
         return self.inputs.source_numbers[self._files[self._bounds[shard]]]
 
-    def source(self, shard: int) -> SourceConfig:
-        """The source that all parts of a shard belong to."""
-        return self.inputs.sources[self.source_number(shard)]
-
     def parts(self, shard: int) -> tuple[FilePart, ...]:
         """Inputs of a shard."""
         return tuple(

@@ -84,14 +84,10 @@ def prepare(
             to `publish`; the tokenizer cannot be used; or `decontaminate` names what `evaluation_texts` does not give.
         StorageError: the file system or the store refused, or another preparation is writing to `out`.
     """
-    if inputs is None:
-        inputs = check_inputs(config, evaluation_texts)
     if config.publish is not None and not replace:
         _require_pulled(config.out, config.publish)
-    with _workspace(config, inputs, replace) as job:
-        documents = collect(job)
-        dedup = deduplicate(job, documents)
-        selection = _decontaminate(job, documents, dedup, evaluation_texts)
+    with _workspace(config, replace, evaluation_texts, inputs) as job:
+        documents, dedup, selection = _select(job, evaluation_texts)
         tokenizer = make_tokenizer(job, documents, selection)
         if config.takedown is not None:
             selection = take_down(job, documents, selection, read_ids(config.takedown))
@@ -136,26 +132,28 @@ def prepare_tokenizer(
     inputs: Inputs | None = None,
 ) -> Manifest:
     """Like `prepare`, but ends with the tokenizer; a later `prepare` continues from there."""
-    if inputs is None:
-        inputs = check_inputs(config, evaluation_texts)
-    with _workspace(config, inputs, replace) as job:
-        documents = collect(job)
-        dedup = deduplicate(job, documents)
-        return make_tokenizer(job, documents, _decontaminate(job, documents, dedup, evaluation_texts))
+    with _workspace(config, replace, evaluation_texts, inputs) as job:
+        documents, _, selection = _select(job, evaluation_texts)
+        return make_tokenizer(job, documents, selection)
 
 
-def _decontaminate(
-    job: Workspace, documents: Manifest, dedup: Manifest, evaluation_texts: EvaluationTexts | None
-) -> Manifest:
-    """The final selections: deduplication's if no evaluation set is to be removed."""
+def _select(job: Workspace, evaluation_texts: EvaluationTexts | None) -> tuple[Manifest, Manifest, Manifest]:
+    """The documents, what deduplication keeps of them, and what decontamination keeps of that: the same if no
+    evaluation set is to be removed."""
+    documents = collect(job)
+    dedup = deduplicate(job, documents)
     if not job.config.decontaminate.tasks or evaluation_texts is None:
-        return dedup
-    return decontaminate(job, documents, dedup, evaluation_texts)
+        return documents, dedup, dedup
+    return documents, dedup, decontaminate(job, documents, dedup, evaluation_texts)
 
 
 @contextmanager
-def _workspace(config: PreparationConfig, inputs: Inputs, replace: bool) -> Iterator[Workspace]:
+def _workspace(
+    config: PreparationConfig, replace: bool, evaluation_texts: EvaluationTexts | None, inputs: Inputs | None
+) -> Iterator[Workspace]:
     """Hash the source files, and hold the output directory."""
+    if inputs is None:
+        inputs = check_inputs(config, evaluation_texts)
     with storage_errors(config.out):
         config.out.mkdir(parents=True, exist_ok=True)
     with exclusive(config.out, "a preparation"):

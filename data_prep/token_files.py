@@ -56,16 +56,6 @@ class TokenIndex(NamedTuple):
     """[record batches, 7] int64, in the order of the documents; the columns are named above."""
 
 
-class BatchPlaces(NamedTuple):
-    """Place of a record batch."""
-
-    num_documents: int
-    places: tuple[int, ...]
-    """The columns of `TokenIndex.batches` from `ID_OFFSETS` to `SOURCES`."""
-    sources: tuple[str, ...]
-    """Source names, by the numbers in the source column."""
-
-
 class TokenFile:
     """One memory-mapped shard, with the element offsets of its documents in the whole file."""
 
@@ -110,11 +100,17 @@ class TokenFile:
             np.add(_offsets(array)[:-1], first, out=starts[own], dtype=np.int64)
             place += batch.num_rows
 
-    def places(self, ids_before: int, words_before: int) -> Iterator[BatchPlaces]:
-        """Offsets of each batch in the shared memory map.
+    def places(
+        self, ids_before: int, words_before: int
+    ) -> Iterator[tuple[int, tuple[int, ...], tuple[str, ...]]]:
+        """Where each batch lies in the memory of all files.
 
         Args:
-            ids_before, words_before: items of the map before this file.
+            ids_before, words_before: items of that memory before this file.
+
+        Yields:
+            Its number of documents; the columns of `TokenIndex.batches` from `ID_OFFSETS` to `SOURCES`; the names of
+            sources, by the numbers in the source column.
         """
         item_bytes = self.ids.itemsize
         for batch, sources in zip(self._batches, self.dictionaries("source"), strict=True):
@@ -126,7 +122,7 @@ class TokenFile:
                 words_before + self._place(starts.values, 4),
                 words_before + self._place(batch.column("source").indices, 4),
             )
-            yield BatchPlaces(batch.num_rows, places, sources)
+            yield batch.num_rows, places, sources
 
     def _place(self, array: pa.Array, item_bytes: int) -> int:
         """Start of an array's elements, in elements from the beginning of the file; 0 where it has none."""

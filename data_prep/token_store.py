@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,28 +21,13 @@ from cluster.artefacts.places import Place
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of, open_artefact
 from cluster.copies import beside, committed_at, local_copy, place_of
+from data_prep.document import Document
+from data_prep.documents import DocumentStore
 from data_prep.hashing import as_fraction, hash_strings
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TAKEDOWN, TOKENIZER_FILE, TOKENS
+from data_prep.selection import Selection, read_selection, remove_spans
 from data_prep.token_files import NAMES, TokenArrays, TokenFile, TokenIndex, categories, spanning
 from data_prep.token_writer import SIDECARS
-
-if TYPE_CHECKING:
-    from data_prep.document import Document
-    from data_prep.documents import DocumentStore
-    from data_prep.selection import Selection
-
-
-class _Memory(NamedTuple):
-    """The memory map shared by all files."""
-
-    ids: np.ndarray
-    """As in `TokenArrays`."""
-    words: np.ndarray
-    """As in `TokenArrays`."""
-    first_id: np.ndarray
-    """[files] int64: where in `ids` a file begins."""
-    first_word: np.ndarray
-    """[files] int64: where in `words` a file begins."""
 
 
 class TokenStore:
@@ -122,12 +107,12 @@ class TokenStore:
     def tokens(self, document: int) -> np.ndarray:
         """[lengths[document]] uint16 or uint32: a read-only view of the document's ids."""
         first = self._token_starts[document]
-        return self._memory.ids[first : first + self.lengths[document]]
+        return self._ids[0][first : first + self.lengths[document]]
 
     def sentence_starts(self, document: int) -> np.ndarray:
         """[sentences] int32: a read-only view of the positions of each sentence's first token, ascending."""
         first = self._sentence_starts[document]
-        return self._memory.words[first : first + self.sentence_counts[document]]
+        return self._words[0][first : first + self.sentence_counts[document]]
 
     @property
     def dtype(self) -> np.dtype:
@@ -151,8 +136,8 @@ class TokenStore:
 
         With a billion documents they take 24 GB. `lengths` alone take 4, and `index` next to nothing."""
         return TokenArrays(
-            self._memory.ids,
-            self._memory.words,
+            self._ids[0],
+            self._words[0],
             self._token_starts,
             self.lengths,
             self._sentence_starts,
@@ -173,17 +158,15 @@ class TokenStore:
     @cached_property
     def index(self) -> TokenIndex:
         """Index to look documents up in, without a look at each of them."""
-        mapped, names = self._memory, self.source_dictionaries
+        (ids, first_ids), (words, first_words) = self._ids, self._words
         rows, first = [], 0
-        for file, ids_before, words_before in zip(
-            self._files, mapped.first_id, mapped.first_word, strict=True
-        ):
-            for batch in file.places(int(ids_before), int(words_before)):
-                rows.append((first, *batch.places, names.index(batch.sources)))
-                first += batch.num_documents
+        for file, ids_before, words_before in zip(self._files, first_ids, first_words, strict=True):
+            for num_documents, places, names in file.places(int(ids_before), int(words_before)):
+                rows.append((first, *places, self.source_dictionaries.index(names)))
+                first += num_documents
         batches = np.array(rows, dtype=np.int64).reshape(len(rows), NAMES + 1)
         batches.flags.writeable = False
-        return TokenIndex(mapped.ids, mapped.words, batches)
+        return TokenIndex(ids, words, batches)
 
     @cached_property
     def source_dictionaries(self) -> list[tuple[str, ...]]:
@@ -191,23 +174,26 @@ class TokenStore:
         return list(dict.fromkeys(names for file in self._files for names in file.dictionaries("source")))
 
     @cached_property
-    def _memory(self) -> _Memory:
-        ids, first_id = spanning([file.ids for file in self._files])
-        words, first_word = spanning([file.words for file in self._files])
-        return _Memory(ids, words, first_id, first_word)
+    def _ids(self) -> tuple[np.ndarray, np.ndarray]:
+        """`TokenArrays.ids`, and [files] int64 where in it each file begins."""
+        return spanning([file.ids for file in self._files])
+
+    @cached_property
+    def _words(self) -> tuple[np.ndarray, np.ndarray]:
+        """`TokenArrays.words`, and [files] int64 where in it each file begins."""
+        return spanning([file.words for file in self._files])
 
     @cached_property
     def _token_starts(self) -> np.ndarray:
         def find(number: int, own: np.ndarray) -> None:
-            before = self._memory.first_id[number]
-            self._files[number].find("input_ids", self.dtype.itemsize, before, own)
+            self._files[number].find("input_ids", self.dtype.itemsize, self._ids[1][number], own)
 
         return self._per_document(np.int64, find)
 
     @cached_property
     def _sentence_starts(self) -> np.ndarray:
         def find(number: int, own: np.ndarray) -> None:
-            self._files[number].find("sentence_starts", 4, self._memory.first_word[number], own)
+            self._files[number].find("sentence_starts", 4, self._words[1][number], own)
 
         return self._per_document(np.int64, find)
 
@@ -314,8 +300,6 @@ class TokenStore:
         Raises:
             CorruptArtefactError: the documents, or what was selected of them, are gone or damaged.
         """
-        from data_prep.selection import remove_spans
-
         number = range(self.num_documents)[document]
         shard = int(self._file_number(number))
         own = self._selection(self._selections(), shard, np.array([number]))
@@ -325,8 +309,6 @@ class TokenStore:
         return replace(whole, text=remove_spans(whole.text, own.spans)), whole, own.spans
 
     def _documents_beside(self) -> DocumentStore:
-        from data_prep.documents import DocumentStore
-
         return DocumentStore.open(beside(self.path, DOCUMENTS), verify=False)
 
     def _selections(self) -> Path:
@@ -335,8 +317,6 @@ class TokenStore:
 
     def _selection(self, selections: Path, shard: int, numbers: np.ndarray) -> Selection:
         """The selection of the documents with the given ascending indices, which are all in one file."""
-        from data_prep.selection import read_selection
-
         selection = read_selection(selections, shard, len(self._files))
         return selection.take(numbers - self._first_of_file[shard])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,15 +46,15 @@ def examine(place: Place) -> list[Health]:
     """
     if isinstance(place, Uri):
         return [_examine_one(as_place(f"{place}/{name}")) for name in find_published(place)]
-    path = place
-    work = sorted(one for one in (path / WORK).glob("[!.]*") if one.is_dir())
-    stages = [
-        one for one in (*(path / name for name in STAGES), *work) if one.is_dir() and any(one.iterdir())
-    ]
-    found = [path] if is_committed(path) or any((path / name).exists() for name in _MARKS) else stages
+    found = [place]
+    if not is_committed(place) and not any((place / name).exists() for name in _MARKS):
+        work = sorted((place / WORK).glob("[!.]*"))
+        stages = (*(place / name for name in STAGES), *work)
+        found = [one for one in stages if one.is_dir() and any(one.iterdir())]
     if not found:
         raise MissingInputError(
-            f"There is no committed artefact at {path}.", next_step="make it with `cloze data prepare CONFIG`"
+            f"There is no committed artefact at {place}.",
+            next_step="make it with `cloze data prepare CONFIG`",
         )
     return [_examine_one(directory) for directory in found]
 
@@ -77,10 +76,17 @@ def verify_preparation(place: Place) -> list[dict[str, Any]]:
     if damaged:
         num_files = sum(health.num_files for health in healths)
         broken = [health.path for health in healths if health.damages]
+        remedy = REPAIR
+        if isinstance(place, Uri):
+            remedy = f"write it again from where it was made: cloze push DIRECTORY {broken[0]} --again"
+        elif all(one.parent == place / WORK for one in broken):
+            # Finished artefacts do not need it, so a preparation that is confirmed does not make it again.
+            only_led = "(it only led to the other artefacts, which verify)"
+            remedy = f"rm -r {shlex.join(map(str, broken))}  {only_led}"
         raise CorruptArtefactError(
             f"{len(damaged)} damaged files under {place}:\n" + "\n".join(damaged),
             kept=f"{num_files - len(damaged)} of {num_files} files verify",
-            next_step=_remedy(place, broken),
+            next_step=remedy,
         )
     return [
         {
@@ -93,15 +99,6 @@ def verify_preparation(place: Place) -> list[dict[str, Any]]:
         }
         for health in healths
     ]
-
-
-def _remedy(place: Place, broken: Sequence[Place]) -> str:
-    if isinstance(place, Uri):
-        return f"write it again from where it was made: cloze push DIRECTORY {broken[0]} --again"
-    # Finished artefacts do not need it, so a preparation that is confirmed does not make it again.
-    if all(one.parent == place / WORK for one in broken):
-        return f"rm -r {shlex.join(map(str, broken))}  (it only led to the other artefacts, which verify)"
-    return REPAIR
 
 
 def _examine_one(place: Place) -> Health:

@@ -61,7 +61,7 @@ class Workspace:
 
     def source_of(self, shard: int) -> SourceConfig:
         """The source that all documents of a shard come from."""
-        return self.groups.source(shard)
+        return self.groups.inputs.sources[self.groups.source_number(shard)]
 
     def documents_path(self, documents: Manifest, shard: int) -> Path:
         """Path of a document shard."""
