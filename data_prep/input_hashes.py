@@ -63,17 +63,14 @@ class _Cache:
         self.is_known = np.zeros(len(inputs), dtype=bool)
         self._others = _SCHEMA.empty_table()
         """Remembered digests of files that are no inputs now."""
-        if len(found := self._read()):
-            self._take(found)
-
-    def _read(self) -> pa.Table:
         if not has_seal(self._path):
-            return _SCHEMA.empty_table()
+            return
         try:
-            found = pq.read_table(str(self._path), page_checksum_verification=True)
-            return found.cast(_SCHEMA)
+            found = pq.read_table(str(self._path), page_checksum_verification=True).cast(_SCHEMA)
         except (OSError, ValueError):  # among them Arrow's own errors
-            return _SCHEMA.empty_table()  # it only saves time
+            return  # it only saves time
+        if len(found):
+            self._take(found)
 
     def _take(self, found: pa.Table) -> None:
         places = _call("index_in", self._paths, value_set=found["path"])

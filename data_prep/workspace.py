@@ -80,11 +80,6 @@ class Workspace:
         """Directory of an artefact of this preparation: a stage, or a step that leads to one."""
         return self.out / kind if kind in STAGES else self.out / WORK / kind
 
-    def entry(self, manifest: Manifest) -> InputEntry:
-        """An artefact of this preparation as the input of another."""
-        uri = str(self.directory(manifest.kind))
-        return InputEntry(kind=manifest.kind, uri=uri, fingerprint=manifest.fingerprint)
-
     def build(
         self,
         kind: str,
@@ -92,6 +87,8 @@ class Workspace:
         make: Callable[[int], WriteShard],
         contents: Callable[[int], Any],
         sizes: Sequence[int] | None = None,
+        *,
+        inputs: Sequence[Manifest | InputEntry],
         **options: Any,
     ) -> Manifest:
         """Make, continue, repair or confirm a stage or a step. A step of other inputs or settings is replaced.
@@ -102,14 +99,23 @@ class Workspace:
             make: gives what writes a shard; called in this process when its task is submitted: there may be very many.
             contents: everything that determines a shard, as JSON-like data.
             sizes: bytes that each shard is made from, for the time left, and to find tiny shards; None if not known.
+            inputs: artefacts of this preparation, and files.
             options: as in `build_sharded_artefact`.
         """
         shards = [
             Shard(file, partial(make, number), hash_json(contents(number)), size)
             for number, (file, size) in enumerate(zip(files, sizes or [0] * len(files), strict=True))
         ]
+        entries = [
+            InputEntry(kind=one.kind, uri=str(self.directory(one.kind)), fingerprint=one.fingerprint)
+            if isinstance(one, Manifest)
+            else one
+            for one in inputs
+        ]
         replace = self.replace or kind not in STAGES
-        return build_sharded_artefact(self.directory(kind), kind, shards=shards, replace=replace, **options)
+        return build_sharded_artefact(
+            self.directory(kind), kind, shards=shards, inputs=entries, replace=replace, **options
+        )
 
     def by_source(self, records: Sequence[ShardRecord]) -> dict[str, dict[str, int]]:
         """The counts of records, one for each document shard, added up for each source."""

@@ -1,9 +1,9 @@
 """Deduplication out of core: equal documents, near-duplicates, repeated paragraphs, in this order.
 
     config                    settings, and the shape of bands that finds what they ask for
-    records                   sorted records on disk
+    records                   sorted records on disk; equal documents, all but the first with the same key
     texts                     the remaining documents of a shard after each method; hashes of their words
-    repeats, paragraphs       hashes of documents and of paragraphs; all but the first with the same key
+    paragraphs                repeated paragraphs
     near                      signatures and the buckets they fall into; exact similarities where they are asked for
     graph                     documents that share a bucket: candidate pairs, and the components of their graph
 

@@ -21,8 +21,15 @@ from pathlib import Path
 import numpy as np
 
 from cluster.shards import ShardResult
-from data_prep.dedup.records import Records, RecordWriter, hash_range, in_blocks, join, read_range
-from data_prep.dedup.repeats import iterate_repeats
+from data_prep.dedup.records import (
+    Records,
+    RecordWriter,
+    hash_range,
+    in_blocks,
+    iterate_repeats,
+    join,
+    read_range,
+)
 
 EDGES = {"node": "uint64", "other": "uint64"}
 """Indices of two documents that belong together."""

@@ -17,11 +17,11 @@ from cluster.shards import ShardResult
 from data_prep.dedup.records import (
     Records,
     RecordWriter,
+    iterate_repeats,
     number_documents,
     read_documents,
     rows_of,
 )
-from data_prep.dedup.repeats import iterate_repeats
 from data_prep.dedup.texts import Survivors, join_texts, read_texts, text_blocks
 from data_prep.ragged import Ragged
 from data_prep.selection import Selection, remove_spans, write_selection

@@ -80,15 +80,14 @@ def _fetch_all(
     counter = _Counter()
     outcomes: dict[str, DownloadError | None] = {}
     """By the names of files that did not come: the error, or None where the publisher lacks the file."""
-    connections = http.politeness.connections
-    pool = ThreadPoolExecutor(connections, thread_name_prefix="download")
+    pool = ThreadPoolExecutor(http.connections, thread_name_prefix="download")
     try:
         with progress("download", len(files)) as advance:
             waiting = iter(files)
             running: dict[Future[Fetched | None], str] = {}
             while True:
                 # Not all at once: a crawl has a hundred thousand files, and nothing is gained by queueing them.
-                for file in islice(waiting, connections - len(running)):
+                for file in islice(waiting, http.connections - len(running)):
                     running[pool.submit(fetch, http, file, directory, counter.add)] = file.name
                 if not running:
                     break

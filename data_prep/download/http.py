@@ -50,8 +50,8 @@ class GoneError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Politeness:
-    """How a publisher's server is treated."""
+class Http:
+    """Requests of one command, and how the publisher's server is treated. Threads may share it."""
 
     contact: str = ""
     """Mail address or page of the user, for the operators of the server."""
@@ -64,13 +64,6 @@ class Politeness:
     longest_wait_s: float = 60.0
     timeout_s: float = 60.0
     """How long a server may stay silent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Http:
-    """Requests of one command. Threads may share it."""
-
-    politeness: Politeness = Politeness()
     stop: Event = field(default_factory=Event)
     """Once set, waits end with `Stopped`, and so do attempts."""
     session: requests.Session = field(default_factory=requests.Session)
@@ -84,13 +77,13 @@ class Http:
             GoneError: the server has no such file.
             DownloadError: the server refuses.
         """
-        contact = f" ({self.politeness.contact})" if self.politeness.contact else ""
+        contact = f" ({self.contact})" if self.contact else ""
         agent = f"cloze/{version('cloze')}{contact}"
         # Bytes must arrive as they are stored, or neither sizes nor ranges mean anything.
         asked = {"User-Agent": agent, "Accept-Encoding": "identity"} | dict(headers or {})
         with connection_errors():
             response = self.session.get(
-                url, headers=asked, stream=True, timeout=(CONNECT_TIMEOUT_S, self.politeness.timeout_s)
+                url, headers=asked, stream=True, timeout=(CONNECT_TIMEOUT_S, self.timeout_s)
             )
         with response:
             _check_status(response)
@@ -108,13 +101,13 @@ class Http:
             with self.open(url) as response, connection_errors():
                 return response.raw.read(decode_content=True)
 
-        return self.persist(attempt, url, min(self.politeness.attempts, LIST_ATTEMPTS))
+        return self.persist(attempt, url, min(self.attempts, LIST_ATTEMPTS))
 
     def persist(self, attempt: Callable[[], Result], what: str, attempts: int | None = None) -> Result:
         """Call `attempt` until it does not raise TryAgainError, and print the reason for waiting on stderr.
 
         Args:
-            attempts: how often at most; None takes what politeness says.
+            attempts: how often at most; None takes `self.attempts`.
 
         Raises:
             DownloadError: too many attempts to get `what` failed.
@@ -125,7 +118,7 @@ class Http:
                 raise Stopped
             return attempt()
 
-        most = attempts or self.politeness.attempts
+        most = attempts or self.attempts
 
         def log_retry(state: tenacity.RetryCallState) -> None:
             reason = state.outcome.exception() if state.outcome else ""
@@ -150,9 +143,8 @@ class Http:
             ) from error
 
     def _wait_s(self, state: tenacity.RetryCallState) -> float:
-        polite = self.politeness
         own = tenacity.wait_exponential_jitter(
-            initial=polite.first_wait_s, max=polite.longest_wait_s, jitter=polite.first_wait_s
+            initial=self.first_wait_s, max=self.longest_wait_s, jitter=self.first_wait_s
         )(state)
         error = state.outcome.exception() if state.outcome else None
         asked = error.wait_s if isinstance(error, TryAgainError) else None

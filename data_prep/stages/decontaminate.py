@@ -125,7 +125,7 @@ def decontaminate(
         lambda shard: [config, documents.fingerprint, selection.fingerprint, shard],
         [entry.size_bytes for entry in documents.files],
         config=config,
-        inputs=[job.entry(documents), job.entry(selection), *evaluation_files],
+        inputs=[documents, selection, *evaluation_files],
         finish=finish,
         before=make_steps,
     )
@@ -284,7 +284,7 @@ def _find_hits(
         lambda shard: [VERSION, *fingerprints, shard],
         [entry.size_bytes for entry in documents.files],
         config={"version": VERSION},
-        inputs=[job.entry(each) for each in inputs],
+        inputs=inputs,
         finish=finish,
     )
 

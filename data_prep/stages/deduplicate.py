@@ -20,7 +20,7 @@ import orjson
 from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.shard_records import Reject, ShardRecord
 from cluster.shards import ShardResult, WriteShard
-from data_prep.dedup import near, paragraphs, repeats
+from data_prep.dedup import near, paragraphs, records
 from data_prep.dedup.config import NearDedup, ParagraphDedup
 from data_prep.dedup.graph import ROUND, link_documents, list_leaves, pair_documents
 from data_prep.dedup.records import count_partitions, document_ranges, read_documents, rows_of
@@ -87,7 +87,7 @@ def deduplicate(job: Workspace, documents: Manifest) -> Manifest:
         lambda shard: [settings, documents.fingerprint, shard],
         [entry.size_bytes for entry in documents.files],
         config=settings,
-        inputs=[job.entry(documents)],
+        inputs=[documents],
         finish=finish,
         max_rejects=job.config.max_rejects,
         before=steps.make,
@@ -191,9 +191,9 @@ class Deduplication:
         """The documents that repeat an earlier one in a column."""
 
         def make(shard: int) -> WriteShard:
-            return partial(repeats.hash_values, column, self.job.documents_path(self.documents, shard), shard)
+            return partial(records.hash_values, column, self.job.documents_path(self.documents, shard), shard)
 
-        find = partial(repeats.find_repeats, keys=repeats.KEYS, columns=repeats.REPEATS)
+        find = partial(records.find_repeats, keys=records.KEYS, columns=records.REPEATS)
         return self._by_key(repeated, find, self._by_shard(hashed, make, [before]))
 
     def _find_near(self, before: Manifest, method: NearDedup) -> Manifest:
@@ -249,7 +249,7 @@ class Deduplication:
         limits = {"max_removed": method.max_removed, "min_characters": self.job.config.min_characters}
         repeated = self._by_shard(PARAGRAPH_REPEATS if within else PARAGRAPH_HASHES, find, [before], settings)
         if not within:
-            find_repeats = partial(repeats.find_repeats, keys=paragraphs.KEYS, columns=paragraphs.REPEATS)
+            find_repeats = partial(records.find_repeats, keys=paragraphs.KEYS, columns=paragraphs.REPEATS)
             repeated = self._by_key(PARAGRAPH_REPEATS, find_repeats, repeated)
         files = SELECTION_FILES.files(self.job.num_shards)
         self._by_shard(PARAGRAPHS_REMOVED, remove, [before, repeated], limits, files)
@@ -267,14 +267,14 @@ class Deduplication:
         sizes = [entry.size_bytes for entry in self.documents.files]
         return self._make(name, make, files, inputs, settings or {}, sizes)
 
-    def _by_key(self, name: str, function: RangeShard, records: Manifest) -> Manifest:
+    def _by_key(self, name: str, function: RangeShard, before: Manifest) -> Manifest:
         """Make a step with one shard per range of keys of the records of another step."""
-        total = count_partitions(records.stats["rows"])
+        total = count_partitions(before.stats["rows"])
 
         def make(number: int) -> WriteShard:
-            return partial(function, self.job.directory(records.kind), number, total)
+            return partial(function, self.job.directory(before.kind), number, total)
 
-        return self._make(name, make, RECORD_FILES.files(total), [records], {})
+        return self._make(name, make, RECORD_FILES.files(total), [before], {})
 
     def _by_document(
         self, name: str, function: RangeShard, graph: Manifest, ranges: Sequence[tuple[int, int]]
@@ -306,6 +306,6 @@ class Deduplication:
             lambda number: [name, config, fingerprints, number, len(files)],
             sizes,
             config=config,
-            inputs=[self.job.entry(each) for each in inputs],
+            inputs=inputs,
             made_with=library_versions(),
         )

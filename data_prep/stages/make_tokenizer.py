@@ -52,6 +52,7 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
     """
     wanted = job.config.tokenizer
     make_sample: Callable[[], object] | None = None
+    inputs: Sequence[Manifest | InputEntry]
     if isinstance(wanted, PretrainedTokenizer):
         published = find_tokenizer(wanted.path)
 
@@ -78,7 +79,7 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
                 num_threads=node_cpus(),
             )
 
-        inputs = [job.entry(documents), job.entry(selection)]
+        inputs = [documents, selection]
         settings = wanted.model_dump(mode="json")
 
     def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
@@ -147,7 +148,7 @@ def _make_sample(job: Workspace, documents: Manifest, selection: Manifest) -> Ma
         lambda shard: [VERSION, documents.files[shard].xxh3_128, hashes[shard]],
         [entry.size_bytes for entry in documents.files],
         config={"version": VERSION},
-        inputs=[job.entry(documents), job.entry(selection)],
+        inputs=[documents, selection],
     )
 
 

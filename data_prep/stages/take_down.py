@@ -44,7 +44,7 @@ def take_down(job: Workspace, documents: Manifest, selection: Manifest, ids: Seq
         lambda shard: [config, documents.fingerprint, selection.fingerprint, shard],
         [entry.size_bytes for entry in documents.files],
         config=config,
-        inputs=[job.entry(documents), job.entry(selection)],
+        inputs=[documents, selection],
         finish=finish,
     )
     if (missing := len(ids) - made.stats["documents_taken_down"]) > 0:

@@ -63,7 +63,7 @@ def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer
         contents,
         [entry.size_bytes for entry in documents.files],
         config={"version": VERSION, **facts, **settings},
-        inputs=[job.entry(documents), job.entry(selection), job.entry(tokenizer)],
+        inputs=[documents, selection, tokenizer],
         finish=finish,
         made_with=library_versions(),
     )

@@ -148,10 +148,10 @@ def download(
 ) -> None:
     """Fetch a corpus from its publisher. The same command continues, or confirms the files that are there."""
     from data_prep.download.directory import download as fetch_all
-    from data_prep.download.http import Http, Politeness
+    from data_prep.download.http import Http
     from data_prep.download.publishers import choose, list_files
 
-    http = Http(Politeness(contact=contact, connections=connections, attempts=attempts))
+    http = Http(contact=contact, connections=connections, attempts=attempts)
     listed = list_files(http, publisher, what, base_url, date=date, archive=archive)
     files = choose(listed, match, limit)
     if dry_run:

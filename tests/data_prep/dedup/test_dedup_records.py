@@ -12,12 +12,12 @@ from data_prep.dedup.records import (
     document_ranges,
     documents_of,
     hash_range,
+    iterate_repeats,
     number_documents,
     read_documents,
     read_range,
     rows_of,
 )
-from data_prep.dedup.repeats import iterate_repeats
 from data_prep.layout import RECORD_FILES
 
 COLUMNS = {"key": "uint64", "document": "uint64"}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from data_prep.download.http import Http, Politeness
+from data_prep.download.http import Http
 from tests.data_prep.download.publisher import Publisher, serve
 
 
@@ -17,6 +17,6 @@ def publisher() -> Iterator[Publisher]:
 @pytest.fixture
 def http() -> Iterator[Http]:
     """Requests that wait for milliseconds."""
-    own = Http(Politeness(attempts=4, first_wait_s=0.01, longest_wait_s=0.02, timeout_s=5))
+    own = Http(attempts=4, first_wait_s=0.01, longest_wait_s=0.02, timeout_s=5)
     with own.session:
         yield own

@@ -15,7 +15,7 @@ from data_prep.download import directory as downloads
 from data_prep.download import fetch as fetching
 from data_prep.download.directory import download
 from data_prep.download.fetch import RemoteFile
-from data_prep.download.http import Http, Politeness
+from data_prep.download.http import Http
 from data_prep.download.publishers import choose
 from tests.data_prep.download.publisher import Answer
 
@@ -99,7 +99,7 @@ def test_dropped_connections_are_continued_where_the_version_is_known(
 
 def test_the_next_call_continues_what_the_last_one_left(offered, tmp_path):
     offered.answers[PATH] = [Answer(cut_at=3000)]
-    once = Http(Politeness(attempts=1))
+    once = Http(attempts=1)
     with pytest.raises(DownloadError, match=r"a\.xml\.bz2"):
         download(once, [remote(offered)], tmp_path)
     assert (tmp_path / f"{NAME}.part").read_bytes() == BODY[:3000]
@@ -171,7 +171,7 @@ def test_a_wait_until_a_date_is_kept_and_one_of_a_day_is_refused(fetch):
 def test_a_server_that_stays_busy_is_given_up_and_refusals_are_not_repeated(offered, http, fetch, tmp_path):
     with pytest.raises(DownloadError, match="503"):
         fetch(*[Answer(503)] * 9)
-    assert len(offered.asked) == http.politeness.attempts
+    assert len(offered.asked) == http.attempts
     offered.asked.clear()
     with pytest.raises(DownloadError, match="403"):
         fetch(Answer(403))
@@ -214,9 +214,9 @@ def test_missing_files_are_all_named_and_do_not_keep_the_others_away(offered, ht
 
 def test_no_more_connections_than_allowed_and_requests_say_who_asks(offered, tmp_path):
     offered.files |= {f"/{number}": BODY for number in range(20)}
-    http = Http(Politeness(contact="me@example.org"))
+    http = Http(contact="me@example.org")
     download(http, [remote(offered, f"/{number}") for number in range(20)], tmp_path)
-    assert offered.most_busy <= http.politeness.connections
+    assert offered.most_busy <= http.connections
     assert len(left_in(tmp_path)) == 20
     (agent,) = offered.agents
     assert agent.startswith("cloze/")
