@@ -139,6 +139,13 @@ class PretrainedModel:
     """Tensors of a Hugging Face directory that are not part of the network: a head for another task."""
 
     @property
+    def input(self) -> InputEntry:
+        """The entry of the artefact that holds the weights, for manifests of what is made from them."""
+        return self.origin or InputEntry(
+            kind=checkpoints.KIND, uri=self.reference, fingerprint=self.fingerprint
+        )
+
+    @property
     def name(self) -> str:
         """A short name: the model's on the Hub, or the directory's."""
         hub = hub_name(self.reference)

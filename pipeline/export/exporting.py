@@ -24,7 +24,6 @@ from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest
 from cluster.artefacts.storage import commit, is_committed, staged, storage_errors
 from data_prep.tokenizers.special import find_special_tokens
 from models.config import ElmoConfig, TransformerConfig
-from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.references import PretrainedModel, Weights, resolve_model
 from pipeline.export.formats import (
     Export,
@@ -183,7 +182,7 @@ def network_of(model: PretrainedModel, part: str | None = None) -> Source:
         ValueError: its head is not known.
     """
     text = model.tokenizer_path.read_text(encoding="utf-8")
-    entry = InputEntry(kind=CHECKPOINT_KIND, uri=model.reference, fingerprint=model.fingerprint)
+    entry = model.input
     state_dict, config = model.state_dict(), model.model
     if isinstance(config, ElmoConfig):
         refuse_option("part", part, f"{model.reference} is an ELMo, which is exported whole")

@@ -150,7 +150,7 @@ def _pretrain(
     found.reference = f"{found.run.path}@{road.checkpoint}"
     model = resolve_model(found.reference, stages.pretrain.runs_dir)
     found.reference = model.reference
-    found.inputs.append(InputEntry(kind="checkpoint", uri=model.reference, fingerprint=model.fingerprint))
+    found.inputs.append(model.input)
 
 
 def _finetune(config: FinetuneConfig, replace: bool, found: Finished) -> None:

@@ -18,14 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from cluster.artefacts.errors import MismatchError
-from cluster.artefacts.manifest import InputEntry
 from cluster.artefacts.storage import contents_of
 from models.config import TransformerConfig
 from models.distillation import divergence, hidden_distance
 from models.features import recorded_layers
 from models.hf.heads import POOLER, SCORES
 from models.weights import check_tensors, count_parameters, with_prefix
-from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.references import PretrainedModel
 from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.finetuned import RANDOM, finetuned_network, resolve_start
@@ -55,12 +53,6 @@ class Teacher:
     pretrained: PretrainedModel
     columns: tuple[int, ...]
     """Per label of the task its index in the teacher; empty where nothing is classified."""
-
-    @property
-    def input(self) -> InputEntry:
-        """The artefact that holds it, for lineages."""
-        own = self.pretrained
-        return own.origin or InputEntry(kind=CHECKPOINT_KIND, uri=own.reference, fingerprint=own.fingerprint)
 
 
 def resolve_teacher(task: str, reference: str, runs_dir: Path, labels: Sequence[str]) -> Teacher:

@@ -81,11 +81,17 @@ def encode_examples(
     )
 
 
-def single_rows(sequences: SequenceFormat, texts: Ragged, max_length: int) -> Ragged:
-    """Texts by themselves, each of at most `max_length` tokens with its special tokens."""
+def single_rows(
+    sequences: SequenceFormat, texts: Ragged, max_length: int, *, keep_end: bool = False
+) -> Ragged:
+    """Texts by themselves, each of at most `max_length` tokens with its special tokens.
+
+    Args:
+        keep_end: cut long texts at their beginning.
+    """
     numbers = np.arange(len(texts))
     kept = np.minimum(texts.lengths, max_length - sequences.specials_of_single)
-    body = texts.slices(numbers, np.zeros_like(numbers), kept)
+    body = texts.slices(numbers, texts.lengths - kept if keep_end else np.zeros_like(numbers), kept)
     return Ragged.beside([repeated(sequences.first, len(texts)), body, repeated(sequences.last, len(texts))])
 
 

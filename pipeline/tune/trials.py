@@ -170,10 +170,9 @@ def plan_trials(config: FinetuneConfig, pretrained: PretrainedModel | None) -> T
         kind="source-file", uri=place_of_file(tokenizer_path), fingerprint=hash_file(tokenizer_path)[0]
     )
     inputs = [entry, *(entry for task in tasks.values() for entry in task.inputs)]
-    inputs += [teacher.input for teacher in teachers.values()]
+    inputs += [teacher.pretrained.input for teacher in teachers.values()]
     if pretrained:
-        own = InputEntry(kind=CHECKPOINT_KIND, uri=pretrained.reference, fingerprint=pretrained.fingerprint)
-        inputs.insert(0, pretrained.origin or own)
+        inputs.insert(0, pretrained.input)
     unique = {(entry.kind, entry.fingerprint): entry for entry in reversed(inputs)}
     return Trials(
         config=config,

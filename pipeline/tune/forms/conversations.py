@@ -74,23 +74,28 @@ class ConversationEncoder:
             for each, one in zip(rendered, found, strict=True)
         ]
 
-    def encode_pairs(self, conversations: Sequence[Conversation]) -> list[tuple[list[int], list[int]]]:
-        """Per response, the ids of everything before it and its own ids, without special tokens around them.
+    def encode_pairs(self, conversations: Sequence[Conversation]) -> tuple[Ragged, Ragged]:
+        """Per response, the ids of everything before it and its own ids, int64, without special tokens around them.
 
         Raises:
             ConfigError: as `encode`.
         """
-        sources, targets = [], []
+        texts: tuple[list[str], list[str]] = ([], [])
         for conversation in conversations:
             self._check_contents(conversation)
             for number, turn in enumerate(conversation.turns):
                 if turn.role == "assistant":
                     before = conversation.turns[:number]
-                    sources.append(self._template.prompt(before, self._eos, self._first))
-                    targets.append(turn.content)
-        texts = self._tokenizer.encode_batch([*sources, *targets], add_special_tokens=False)
-        ids = [one.ids for one in texts]
-        return list(zip(ids[: len(sources)], ids[len(sources) :], strict=True))
+                    texts[0].append(self._template.prompt(before, self._eos, self._first))
+                    texts[1].append(turn.content)
+        before, responses = (
+            [
+                np.array(one.ids, dtype=np.int64)
+                for one in self._tokenizer.encode_batch(side, add_special_tokens=False)
+            ]
+            for side in texts
+        )
+        return Ragged.of(before), Ragged.of(responses)
 
     def _check_contents(self, conversation: Conversation) -> None:
         for number, turn in enumerate(conversation.turns, 1):

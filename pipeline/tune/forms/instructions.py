@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from models.losses import EACH
 from pipeline.tasks.files.lines import json_lines
 from pipeline.tasks.instructions import Conversation
 from pipeline.tasks.tokenizer import GenerationFormat, generation_format
-from pipeline.tune.encoding import EncodedRows, pad_rows
+from pipeline.tune.encoding import EncodedRows, pad_rows, single_rows
 from pipeline.tune.forms.base import (
     EVALUATION_BATCH_SIZE,
     Metrics,
@@ -217,35 +217,31 @@ class EncoderDecoderInstructions(InstructionTask):
         """The tokens around sources and responses."""
         return generation_format(self.network, self.tokenizer, None)
 
-    @property
-    def _limits(self) -> tuple[int, int]:
-        """Tokens of a source and of a response, without special tokens."""
-        layout = self.format
-        return (
-            self.max_length - layout.source.specials_of_single,
-            self.config.max_response_length - layout.target.specials_of_single,
-        )
-
     def rows_to_learn(
         self, encoder: ConversationEncoder, conversations: Sequence[Conversation]
     ) -> tuple[EncodedPairs, list[str]]:
         """A row for each response."""
-        pairs = encoder.encode_pairs(conversations)
-        notes = (
-            "after more than max_length tokens; the first ones are cut",
-            "longer than max_response_length, and cut at their end",
+        layout, pairs = self.format, encoder.encode_pairs(conversations)
+        limits = (
+            (layout.source, self.max_length, "after more than max_length tokens; the first ones are cut"),
+            (
+                layout.target,
+                self.config.max_response_length,
+                "longer than max_response_length, and cut at their end",
+            ),
         )
-        found = []
-        for side, (limit, note) in enumerate(zip(self._limits, notes, strict=True)):
-            found += _cut(sum(len(pair[side]) > limit for pair in pairs), len(pairs), note, "responses")
-        return self._rows(pairs), found
+        notes = []
+        for texts, (side, length, note) in zip(pairs, limits, strict=True):
+            count = int((texts.lengths > length - side.specials_of_single).sum())
+            notes += _cut(count, len(texts), note, "responses")
+        return self._rows(*pairs), notes
 
     def rows_to_score(
         self, encoder: ConversationEncoder, conversations: Sequence[Conversation]
     ) -> tuple[EncodedPairs, np.ndarray]:
         """A row for each response."""
         counts = [sum(turn.role == "assistant" for turn in each.turns) for each in conversations]
-        return self._rows(encoder.encode_pairs(conversations)), np.cumsum(counts) - 1
+        return self._rows(*encoder.encode_pairs(conversations)), np.cumsum(counts) - 1
 
     def batch(self, part: EncodedPairs, rows: np.ndarray) -> PaddedBatch:
         """Pairs, with the prompts only where responses are written."""
@@ -266,16 +262,12 @@ class EncoderDecoderInstructions(InstructionTask):
     def writer(self, model: nn.Module) -> nn.Module:
         return unwrapped(model).network  # pyright: ignore[reportReturnType]
 
-    def _rows(self, pairs: Sequence[tuple[list[int], list[int]]]) -> EncodedPairs:
-        (longest_source, longest_target), layout = self._limits, self.format
-
-        def around(ids: list[int], side: Any) -> np.ndarray:
-            return np.array([*side.first, *ids, *side.last], dtype=np.int64)
-
+    def _rows(self, sources: Ragged, responses: Ragged) -> EncodedPairs:
+        layout = self.format
         return EncodedPairs(
             # The end of a source is what the response is to.
-            Ragged.of([around(source[-longest_source:], layout.source) for source, _ in pairs]),
-            Ragged.of([around(target[:longest_target], layout.target) for _, target in pairs]),
+            single_rows(layout.source, sources, self.max_length, keep_end=True),
+            single_rows(layout.target, responses, self.config.max_response_length),
         )
 
 
