@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator
 
 from cluster.artefacts.errors import ReferenceNotFoundError
 from cluster.artefacts.manifest import FileEntry, Manifest, write_durably
@@ -62,10 +62,8 @@ class Trial:
         return self.file("model.safetensors")
 
 
-class EpochScore(BaseModel):
+class EpochScore(BaseModel, frozen=True, extra="forbid"):
     """The loss and the metrics of one epoch."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     update: int
     """Updates done by then."""
@@ -75,10 +73,8 @@ class EpochScore(BaseModel):
     """Empty after epochs that are not scored."""
 
 
-class Distillation(BaseModel):
+class Distillation(BaseModel, frozen=True, extra="forbid"):
     """Teacher and student in numbers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     teacher: str
     """Fingerprint of the teacher's weights."""
@@ -89,10 +85,8 @@ class Distillation(BaseModel):
     student_bytes: int
 
 
-class Score(BaseModel):
+class Score(BaseModel, frozen=True, extra="forbid"):
     """The result of one training."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: str
     """The task's name in the configuration."""
