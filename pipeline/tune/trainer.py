@@ -70,7 +70,6 @@ def train(
     learner = make_learner(accelerator, model, settings, zero)
     state.restore(learner)
     pause = partial(state.stop_if_asked, learner)
-    loader = evaluation_loader(accelerator, task)
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     # Dropout draws from torch's global generators, which are restored afterwards.
     with torch.random.fork_rng(devices=devices):
@@ -91,7 +90,7 @@ def train(
                 state.save_when_due(learner)
             is_scored = settings.scored == "every_epoch" or epoch == settings.epochs - 1
             network = learner.whole()
-            outputs = evaluate(accelerator, network, task, loader, pause) if is_scored else None
+            outputs = evaluate(accelerator, network, task, task.evaluation, pause) if is_scored else None
             losses, state.losses = state.losses_of_all(), []
             state.curve += losses
             metrics = {} if outputs is None else task.measure(outputs)
@@ -111,10 +110,9 @@ def train(
             unwrapped(network).load_state_dict(state.weights)
         tested = None
         if task.test is not None:
-            unlabelled = evaluation_loader(accelerator, task, task.test)
-            tested = evaluate(accelerator, network, task, unlabelled, pause)
+            tested = evaluate(accelerator, network, task, task.test, pause)
     learner.close()
-    accelerator.free_memory(loader)
+    accelerator.free_memory()
     return unwrapped(network), tested
 
 
@@ -128,16 +126,26 @@ def evaluate(
     accelerator: Accelerator,
     model: nn.Module,
     task: PreparedTask,
-    loader: DataLoader,
+    part: EncodedRows,
     between: Callable[[], None] = lambda: None,
 ) -> np.ndarray:
-    """[rows, ...]: the form's outputs for every evaluation row, in order.
+    """[rows, ...]: the form's outputs for every row of a part of the task, in order.
 
-    Called by all processes together; each computes a part, all return the whole.
+    Called by all processes together; each computes some batches, of rows of similar length, and all return the whole.
 
     Args:
+        part: `task.evaluation` or `task.test`.
         between: called before every batch; what it raises, it raises in all processes.
     """
+
+    def collate(numbers: Sequence[int]) -> tuple[PaddedBatch, torch.Tensor]:
+        chosen = np.asarray(numbers)
+        return task.batch(part, chosen), torch.from_numpy(chosen)
+
+    # The longest rows come first, which need most memory.
+    by_length = np.argsort(-part.lengths, kind="stable").tolist()
+    batches = DataLoader(by_length, batch_size=task.evaluation_batch_size, collate_fn=collate)
+    loader = cast(DataLoader, accelerator.prepare_data_loader(batches, device_placement=False))
     model.eval()
     rows: list[torch.Tensor] = []
     outputs: list[torch.Tensor] = []
@@ -154,21 +162,6 @@ def evaluate(
     order = torch.cat(rows)
     assert order.sort().values.equal(torch.arange(len(order))), "each row must be gathered exactly once"
     return torch.cat(outputs)[order.argsort()].numpy()
-
-
-def evaluation_loader(
-    accelerator: Accelerator, task: PreparedTask, part: EncodedRows | None = None
-) -> DataLoader:
-    """Batches of rows of similar length, longest first, with their numbers; of `task.evaluation` unless given."""
-    rows_of = task.evaluation if part is None else part
-    by_length = np.argsort(-rows_of.lengths, kind="stable")
-
-    def collate(numbers: Sequence[int]) -> tuple[PaddedBatch, torch.Tensor]:
-        rows = np.asarray(numbers)
-        return task.batch(rows_of, rows), torch.from_numpy(rows)
-
-    loader = DataLoader(by_length.tolist(), batch_size=task.evaluation_batch_size, collate_fn=collate)
-    return cast(DataLoader, accelerator.prepare_data_loader(loader, device_placement=False))
 
 
 @dataclass(frozen=True, slots=True)

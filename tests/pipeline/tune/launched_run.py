@@ -21,7 +21,7 @@ from pipeline.tune.encoding import EncodedExamples
 from pipeline.tune.forms.classification import ClassificationTask, token_reader
 from pipeline.tune.learner import make_accelerator, on_first
 from pipeline.tune.run import finetune
-from pipeline.tune.trainer import evaluate, evaluation_loader
+from pipeline.tune.trainer import evaluate
 from pipeline.tune.trials import scores_directory
 from tests.pipeline.tune.conftest import (
     SIZES,
@@ -61,7 +61,7 @@ def gathered(accelerator, count: int) -> int:
     rows = Ragged(np.repeat(np.arange(count), lengths), offsets)
     encoded = EncodedExamples(rows, None, np.zeros(count, dtype=np.int64))
     task = Rows(encoded)
-    logits = evaluate(accelerator, Echo(), task, evaluation_loader(accelerator, task))
+    logits = evaluate(accelerator, Echo(), task, task.evaluation)
     assert logits[:, 0].tolist() == list(range(count))
     return len(logits)
 
