@@ -32,7 +32,7 @@ Line = dict[str, Any]
 Initial = Literal["pretrained", "random"]
 """The weights a training started from."""
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
-"""JSON has no NaN: what was none, such as the correlation with a constant, is written as null and read as NaN."""
+"""JSON has no NaN and no infinity, such as the perplexity of a large loss: both are written as null, read as NaN."""
 
 
 @dataclass(frozen=True, slots=True)
