@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -130,14 +130,13 @@ def publish_page(
         log_page(tracked_runs, page, runs_dir, scores)
 
 
-def log_page(tracked_runs: Iterable[str], page: str, runs_dir: Path, scores: Sequence[Score] = ()) -> None:
-    """Log a page, and the table of scores, to MLflow runs. What cannot be logged is reported on stderr and no failure:
-    the scores are committed by then.
+def log_page(tracked_runs: Sequence[str], page: str, runs_dir: Path, scores: Sequence[Score]) -> None:
+    """Log a page, and the table of the scores of all trainings, to MLflow runs. What cannot be logged is reported on
+    stderr and no failure: the scores are committed by then.
 
     Args:
-        tracked_runs: ids of the runs; each is logged to once.
+        tracked_runs: ids of the runs.
         runs_dir: holds the tracking store, unless `MLFLOW_TRACKING_URI` names another.
-        scores: of all trainings; without them, the page alone is logged.
     """
     try:
         # MLflow shows JSON files of this form as tables: the summary's rows, one for each metric.
@@ -151,10 +150,9 @@ def log_page(tracked_runs: Iterable[str], page: str, runs_dir: Path, scores: Seq
             for name in row.mean
         ]
         client = connect(tracking_uri(runs_dir))
-        for run_id in dict.fromkeys(tracked_runs):
+        for run_id in tracked_runs:
             client.log_text(run_id, page, PAGE_FILE)
-            if cells:
-                client.log_dict(run_id, {"columns": columns, "data": cells}, TABLE_FILE)
+            client.log_dict(run_id, {"columns": columns, "data": cells}, TABLE_FILE)
     # Stores of artefacts raise the errors of their own libraries.
     except Exception as error:
         print(f"The page of the scores was not logged to MLflow: {tracking_message(error)}", file=sys.stderr)

@@ -81,7 +81,7 @@ def test_a_directory_without_scores_is_said_to_have_none(tmp_path: Path):
 def test_page_and_table_are_logged_to_the_runs_of_the_trainings(tmp_path: Path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     run = start_run("test", "a", config={}, tags={}, runs_dir=tmp_path)
-    log_page([run.run_id, run.run_id], "<p>é</p>", tmp_path, [score_of("reviews", {"accuracy": 0.75}, 4)])
+    log_page([run.run_id], "<p>é</p>", tmp_path, [score_of("reviews", {"accuracy": 0.75}, 4)])
     client = connect(run.uri)
     assert {PAGE_FILE, TABLE_FILE} <= {each.path for each in client.list_artifacts(run.run_id)}
     page = Path(client.download_artifacts(run.run_id, PAGE_FILE, str(tmp_path)))
