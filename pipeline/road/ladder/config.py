@@ -345,6 +345,11 @@ def _misfits(
             check_network(arm.finetune, arm.pretrain.model)
         except MismatchError as error:
             problems.append(ConfigProblem(f"arms.{name}", "", error.problem))
+        for task in arm.finetune.tasks:
+            if arm.finetune.training_of(task).distill is not None:
+                # Scores name the teacher's bytes, and not its reference.
+                message = f"the task {task} has a teacher, which a ladder does not compare; set training.distill=null"
+                problems.append(ConfigProblem(f"arms.{name}.finetune", "", message))
         for store in arm.pretrain.data.stores:
             source = made.get(absolute(store.path))
             if source is None:

@@ -285,8 +285,9 @@ def test_another_budget_is_another_ladder(finished: Ended, ladder: Ladder):
         ),
         (["data=[other.yaml]"], ["which no configuration of `data` makes"]),
         (["finetune=sst2.yaml"], ["must name sst2: arm none is scored on colours"]),
+        (["arms.masked.finetune=[training.distill.teacher=scores]"], ["arms.masked.finetune", "teacher"]),
     ],
-    ids=["files", "names", "store of no data", "data that may hold evaluation texts"],
+    ids=["files", "names", "store of no data", "data that may hold evaluation texts", "teacher"],
 )
 def test_all_problems_are_told_at_once_and_refused(ladder: Ladder, wrong: list[str], words: list[str]):
     other = yaml.safe_load(Path("data.yaml").read_text()) | {"out": "elsewhere"}
