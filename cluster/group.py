@@ -40,18 +40,12 @@ _GATHER_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class GroupSize:
-    """Number of workers of a training group, and the resources of each."""
+    """Numbers of workers of a training group, and the resources of each."""
 
-    workers: int
+    choices: tuple[int, ...]
+    """Numbers of workers that will do, the largest first; a single one fixes the size."""
     cpus_per_worker: int
     gpus_per_worker: int
-    smaller: tuple[int, ...] = ()
-    """Smaller numbers of workers that will do, where the cluster has no room for all."""
-
-    @property
-    def choices(self) -> tuple[int, ...]:
-        """All numbers of workers that will do."""
-        return (self.workers, *self.smaller)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +227,11 @@ def require_resources(size: GroupSize) -> None:
     """
     import ray
 
-    if size.smaller:
+    workers, *smaller = size.choices
+    if smaller:
         return
     have = ray.cluster_resources()
-    need = {"CPU": size.workers * size.cpus_per_worker, "GPU": size.workers * size.gpus_per_worker}
+    need = {"CPU": workers * size.cpus_per_worker, "GPU": workers * size.gpus_per_worker}
     short = [
         f"{count} {kind}s, the cluster has {have.get(kind, 0):g}"
         for kind, count in need.items()
@@ -244,7 +239,7 @@ def require_resources(size: GroupSize) -> None:
     ]
     if short:
         raise ConfigError(
-            f"{size.workers} workers need {'; '.join(short)}.",
+            f"{workers} workers need {'; '.join(short)}.",
             next_step="lower cluster.workers or cluster.cpus_per_worker, or add nodes to the cluster",
         )
 
@@ -252,8 +247,8 @@ def require_resources(size: GroupSize) -> None:
 def choose_workers(size: GroupSize) -> int:
     """The largest number of workers of `size` that the cluster has room for now; waits until it has room for one of
     them. A group of a fixed size is left to Ray, which waits for its resources by itself."""
-    if not size.smaller:
-        return size.workers
+    if len(size.choices) == 1:
+        return size.choices[0]
     reported_s, room = float("-inf"), free_workers(size)
     while True:
         time.sleep(_POLL_S)
@@ -299,7 +294,7 @@ def reason_to_move(size: GroupSize, running: Mapping[str, int], *, grows: bool) 
         addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in ray.nodes()}
         return f"{MOVE}{', '.join(addresses.get(node, node) for node in leaving)} is drained"
     workers = sum(running.values())
-    if not (grows and size.smaller):
+    if not grows or len(size.choices) == 1:
         return None
     fitting = largest_fitting(size, workers + free_workers(size))
     return f"{MOVE}from {workers} to {fitting} workers" if fitting is not None and fitting > workers else None

@@ -74,11 +74,6 @@ class LocalCluster:
         require_private(Path(self.temp_dir))
         return {"Authorization": f"Bearer {(Path(self.temp_dir) / _TOKEN_FILE).read_text()}"}
 
-    @property
-    def alive(self) -> bool:
-        """Whether its process still runs."""
-        return find_process(self.pid, self.started_s) is not None
-
 
 def state_file() -> Path:
     """The state file; one per machine, because home directories are shared between machines."""
@@ -250,7 +245,7 @@ def _read_state() -> LocalCluster | None:
         return None
     except (orjson.JSONDecodeError, TypeError, OSError) as error:
         raise ClozeError(f"{state_file()} cannot be read: {error}", next_step=f"rm {state_file()}") from None
-    if found.alive:
+    if find_process(found.pid, found.started_s) is not None:
         return found
     # Its logs stay: they say why it died.
     _log.warning("The earlier local cluster is gone; its logs: %s", found.temp_dir)

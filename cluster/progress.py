@@ -23,11 +23,6 @@ class Advance(Protocol):
     def __call__(self, count: int = 1, shown: str = "") -> None: ...
 
 
-def announce(text: str) -> None:
-    """Announce on stderr a step that takes seconds before there is progress to show."""
-    logs.say(text)
-
-
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Advance]:
     """Show the progress of `total` units of work on stderr. Yields the function that reports advances."""

@@ -12,13 +12,12 @@ from contextvars import ContextVar
 from itertools import islice
 from typing import Any, TypeVar
 
-from cluster import signals
+from cluster import logs, signals
 from cluster.artefacts.errors import ClusterUnreachableError, PreemptedError
 from cluster.artefacts.private import RAY_NAME, private_directory
 from cluster.connecting import connect_to_cluster, host_and_port, named_exactly, tcp_answers
 from cluster.failures import TASK_RETRIES, result_of
 from cluster.node_watch import cluster_watched
-from cluster.progress import announce
 from cluster.ray_internals import loopback_only, own_signal_handlers, shut_down
 from cluster.start_directory import START_DIRECTORY_VARIABLE, enter_start_directory
 
@@ -83,7 +82,7 @@ def ray_runtime(
     with ExitStack() as held:
         if target and target != "local":
             target = named_exactly(target)
-            announce(f"connecting to the Ray cluster at {target}")
+            logs.say(f"connecting to the Ray cluster at {target}")
             own_directory: dict[str, Any] = {}
             if START_DIRECTORY_VARIABLE not in os.environ:
                 # Workers start in this process's directory, so that relative paths mean the same there.
@@ -100,7 +99,7 @@ def ray_runtime(
                 "object_store_memory": _LOCAL_OBJECT_STORE_BYTES,
                 "_temp_dir": str(held.enter_context(private_directory(_TEMP_PREFIX)) / RAY_NAME),
             }
-            announce("starting Ray on this machine")
+            logs.say("starting Ray on this machine")
             held.enter_context(_nothing_left())
             with own_signal_handlers(), loopback_only(), signals.kept_from_children():
                 _start_here(quiet | local | options)

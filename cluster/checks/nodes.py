@@ -13,7 +13,7 @@ from typing import Any
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ClozeError
 from cluster.checks.machine import Check, Places, Status
-from cluster.checks.probes import ExchangeRank, NodeFacts, NodeProbe, versions
+from cluster.checks.probes import ExchangeRank, NodeProbe, versions
 
 ANSWER_S = 120.0
 """Longest wait for a node to start a process and to answer."""
@@ -74,7 +74,7 @@ def check_nodes(address: str, places: Places, *, num_nodes: int | None = None) -
             report = NodeReport(f"{node['NodeManagerHostname']} ({node['NodeID'][:6]})")
             probe = _on_node(NodeProbe, node["NodeID"])
             nodes.append(_Node(report, node["NodeID"], node["Resources"].get("GPU", 0), probe))
-        answering = _with_facts(nodes, places)
+        answering = _answering(nodes, places)
         _compare_versions(answering)
         for node, _ in answering:
             node.report.checks.append(_check_clock(node.probe))
@@ -125,38 +125,36 @@ def _get(reference: Any, timeout_s: float = ANSWER_S) -> Any:
         raise ClozeError(said[-1]) from None
 
 
-def _with_facts(nodes: Sequence[_Node], places: Places) -> list[tuple[_Node, NodeFacts]]:
-    """The nodes that answer, with their facts; the others get a check that failed."""
+def _answering(nodes: Sequence[_Node], places: Places) -> list[tuple[_Node, dict[str, str]]]:
+    """The nodes that answer, with their versions; the others get a check that failed."""
     elsewhere = replace(
         places,
         ray_address=None,
         tracking_uri=places.tracking_uri and without_credentials(places.tracking_uri),
     )
     asked = [(node, node.probe.facts.remote(elsewhere)) for node in nodes]
-    found: list[tuple[_Node, NodeFacts]] = []
+    found: list[tuple[_Node, dict[str, str]]] = []
     for node, reference in asked:
         try:
-            facts: NodeFacts = _get(reference)
+            own_versions, checks = _get(reference)
         except ClozeError as error:
             remedy = (
                 "install the same cloze in the Python of this node, then restart Ray there: pip install cloze"
             )
             node.report.checks.append(Check("answers", "fail", error.problem, remedy))
         else:
-            node.report.checks += facts.checks
-            found.append((node, facts))
+            node.report.checks += checks
+            found.append((node, own_versions))
     return found
 
 
-def _compare_versions(nodes: Sequence[tuple[_Node, NodeFacts]]) -> None:
+def _compare_versions(nodes: Sequence[tuple[_Node, dict[str, str]]]) -> None:
     """A check for every node: whether its software is the one of most machines, this one included."""
-    everywhere = [versions(), *(facts.versions for _, facts in nodes)]
+    everywhere = [versions(), *(own for _, own in nodes)]
     usual = {name: Counter(each[name] for each in everywhere).most_common(1)[0][0] for name in everywhere[0]}
-    for node, facts in nodes:
+    for node, own in nodes:
         wrong = [
-            f"{name} is {facts.versions[name]}, elsewhere {usual[name]}"
-            for name in usual
-            if facts.versions[name] != usual[name]
+            f"{name} is {own[name]}, elsewhere {usual[name]}" for name in usual if own[name] != usual[name]
         ]
         shown = ", ".join(f"{name} {version}" for name, version in usual.items())
         remedy = (
@@ -290,9 +288,9 @@ def _exchange(one: Any, other: Any, backend: str) -> Check:
     host, port = _get(one.address.remote())
     done = [rank.exchange.remote(number, host, port, backend) for number, rank in enumerate((one, other))]
     results = [_get(each) for each in done]
-    speed = min(each.gib_per_s for each in results)
+    speed = min(gib_per_s for _, gib_per_s in results)
     found = f"{backend}, {speed:.2f} GiB/s"
-    if not all(each.correct for each in results):
+    if not all(correct for correct, _ in results):
         return Check(
             "all-reduce", "fail", f"{found}, and a wrong sum", "replace the network card or its driver"
         )

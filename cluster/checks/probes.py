@@ -9,7 +9,6 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
@@ -30,24 +29,15 @@ _REPEATS = 5
 _EXCHANGE_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """The answers of one node."""
-
-    versions: dict[str, str]
-    """Version of Python, of packages, and of cloze's code; `missing` where there is none."""
-    checks: list[Check]
-
-
 class NodeProbe:
     """Answers for its node."""
 
     def __init__(self) -> None:
         self._held: IO[bytes] | None = None
 
-    def facts(self, places: Places) -> NodeFacts:
+    def facts(self, places: Places) -> tuple[dict[str, str], list[Check]]:
         """Versions, and all checks of the machine."""
-        return NodeFacts(versions(), check_machine(places))
+        return versions(), check_machine(places)
 
     def now_s(self) -> float:
         """The clock, in seconds since 1970."""
@@ -104,7 +94,8 @@ class NodeProbe:
 
 
 def versions() -> dict[str, str]:
-    """Versions that must be equal on all nodes, by name; nothing is imported."""
+    """Versions of Python, packages and cloze's code, by name: they must be equal on all nodes. `missing` stands for a
+    package that is not installed; nothing is imported."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -140,15 +131,6 @@ def _wait_for(directory: Path, holds: Callable[[], bool], timeout_s: float) -> f
         time.sleep(_POLL_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """The result of an exchange between two ranks."""
-
-    correct: bool
-    gib_per_s: float
-    """Bytes that were summed, per second; between two ranks each sends and receives as many."""
-
-
 class ExchangeRank:
     """One of two ranks."""
 
@@ -159,8 +141,12 @@ class ExchangeRank:
         with socket.create_server(("", 0)) as server:
             return ray.util.get_node_ip_address(), server.getsockname()[1]
 
-    def exchange(self, rank: int, host: str, port: int, backend: str) -> Exchange:
+    def exchange(self, rank: int, host: str, port: int, backend: str) -> tuple[bool, float]:
         """Sum numbers with the other rank a few times.
+
+        Returns:
+            Whether the sums are right, and the GiB that were summed per second; between two ranks each sends and
+            receives as many.
 
         Raises:
             RuntimeError: the other rank cannot be reached, or the sum fails.
@@ -191,4 +177,4 @@ class ExchangeRank:
                 seconds.append(time.perf_counter() - began)
         finally:
             dist.destroy_process_group()
-        return Exchange(correct, _NUMBERS * 4 / min(seconds) / 1024**3)
+        return correct, _NUMBERS * 4 / min(seconds) / 1024**3

@@ -233,7 +233,7 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
             end_leftovers(run)
             record_launch(run)
             want_status(run, "RUNNING")
-        cluster, (largest, *smaller) = config.cluster, config.group_sizes
+        cluster = config.cluster
         try:
             with (
                 _cluster_of(config),
@@ -251,7 +251,7 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
                     run_group(
                         run_rank,
                         run.path.resolve(),
-                        GroupSize(largest, cluster.cpus_per_worker, cluster.gpus_per_worker, tuple(smaller)),
+                        GroupSize(config.group_sizes, cluster.cpus_per_worker, cluster.gpus_per_worker),
                         limits=restarts(lost=cluster.max_failures, raised=cluster.max_errors),
                         stop=stop,
                         next_step=next_step,

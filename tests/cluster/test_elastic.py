@@ -12,9 +12,9 @@ import ray
 from cluster import group
 from cluster.group import GroupSize, choose_workers, free_workers, largest_fitting, reason_to_move
 
-FIXED = GroupSize(workers=4, cpus_per_worker=2, gpus_per_worker=0)
-ELASTIC = GroupSize(workers=4, cpus_per_worker=2, gpus_per_worker=0, smaller=(2, 1))
-ON_GPUS = GroupSize(workers=4, cpus_per_worker=2, gpus_per_worker=1, smaller=(2, 1))
+FIXED = GroupSize((4,), cpus_per_worker=2, gpus_per_worker=0)
+ELASTIC = GroupSize((4, 2, 1), cpus_per_worker=2, gpus_per_worker=0)
+ON_GPUS = GroupSize((4, 2, 1), cpus_per_worker=2, gpus_per_worker=1)
 
 Nodes = Mapping[str, Mapping[str, float]]
 

@@ -28,7 +28,7 @@ def ray() -> Iterator[None]:
 
 
 def run(function: Any, directory: Path, workers: int, max_failures: int, max_errors: int = 0) -> None:
-    size = GroupSize(workers, cpus_per_worker=1, gpus_per_worker=0)
+    size = GroupSize((workers,), cpus_per_worker=1, gpus_per_worker=0)
     argument = {"starts": str(directory / "starts")}
     run_group(
         function,
@@ -132,7 +132,7 @@ def test_a_group_on_this_machine_listens_on_loopback_addresses_only(tmp_path: Pa
 
 def test_workers_wait_passively(tmp_path: Path):
     run(note_environment, tmp_path, workers=1, max_failures=0)
-    expected = worker_environment(GroupSize(1, cpus_per_worker=1, gpus_per_worker=0))
+    expected = worker_environment(GroupSize((1,), cpus_per_worker=1, gpus_per_worker=0))
     assert expected.items() <= json.loads((tmp_path / "starts").read_text()).items()
 
 

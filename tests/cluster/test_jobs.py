@@ -18,6 +18,7 @@ from ray.job_submission import JobSubmissionClient
 
 from cluster import drain, jobs, local_cluster
 from cluster.artefacts.errors import ClusterUnreachableError, ReferenceNotFoundError
+from cluster.artefacts.owner import find_process
 from cluster.connecting import host_and_port, named_address, named_exactly, tcp_answers
 from cluster.jobs import connect
 from cluster.local_cluster import resolve_address
@@ -52,7 +53,7 @@ def cluster(tmp_path_factory):
             yield started
         finally:
             assert local_cluster.stop_local_cluster() == started
-        assert not started.alive
+        assert find_process(started.pid, started.started_s) is None
         assert not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
         assert not Path(started.temp_dir).exists()
 

@@ -89,7 +89,7 @@ def test_a_network_that_cannot_take_over_the_weights_is_refused_whatever_is_allo
 
 def test_a_group_without_gpus_computes_on_cpus_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    environment = worker_environment(GroupSize(workers=1, cpus_per_worker=1, gpus_per_worker=0))
+    environment = worker_environment(GroupSize((1,), cpus_per_worker=1, gpus_per_worker=0))
     monkeypatch.setenv("DS_ACCELERATOR", environment["DS_ACCELERATOR"])
     assert device_of(Rank(0, 1, 0, 1)).type == "cpu"
     monkeypatch.delenv("DS_ACCELERATOR")

@@ -17,12 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from cluster import signals
+from cluster import logs, signals
 from cluster.artefacts.errors import ClozeError, StagesFailedError
 from cluster.artefacts.manifest import Manifest, hash_file, read_manifest, write_durably
 from cluster.artefacts.owner import exclusive
 from cluster.artefacts.storage import is_committed, storage_errors
-from cluster.progress import announce
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_yaml
@@ -207,7 +206,7 @@ def run_stages(ladder: Ladder, command: str) -> None:
         stages = stages_of(ladder)
         finished = {name for name, stage in stages.items() if place_of(ladder, stage) is not None}
         if finished:
-            announce(f"{len(finished)} of {len(stages)} stages are finished already")
+            logs.say(f"{len(finished)} of {len(stages)} stages are finished already")
         if failed := _run(ladder, stages, finished):
             raise StagesFailedError(
                 "\n".join(_ending(ladder, name, code) for name, code in failed.items()),
@@ -261,7 +260,7 @@ def _run(ladder: Ladder, stages: Mapping[str, Stage], finished: set[str]) -> dic
                 except ClozeError:
                     # An estimate ends no training.
                     seconds = None
-                announce(
+                logs.say(
                     f"{f'exit {code} ' if name in failed else 'finished'}  {name};"
                     f" {len(left)} of {len(stages)} stages left"
                     + ("" if seconds is None else f", about {seconds / 60:,.0f} min")
@@ -288,7 +287,7 @@ def _start(ladder: Ladder, stage: Stage) -> subprocess.Popen[bytes]:
             # So many threads, wherever a library takes their number from.
             env=os.environ | {"OMP_NUM_THREADS": str(threads)},
         )
-    announce(f"start     {stage.name}")
+    logs.say(f"start     {stage.name}")
     return process
 
 
