@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -57,11 +56,6 @@ class Stall:
             f"rank {beat.rank} (process {beat.pid} on {beat.host}, {self.state}), silent for {self.silent_s:.0f} s at"
             f" step {beat.step} in {beat.part}"
         )
-
-    def event(self) -> dict[str, Any]:
-        """Details of the event `stalled` in the run's history."""
-        place = self.beat.model_dump(include={"rank", "host", "pid", "step", "part"})
-        return {**place, "silent_s": round(self.silent_s, 1), "state": self.state, "waiting": self.waiting}
 
 
 class StallWatch:
@@ -127,7 +121,13 @@ class StallWatch:
         if not self.stalls or self.stalls[-1].beat != beat:
             self.stalls.append(stall)
         # If the file system refuses, the next look writes it.
-        self._run.record_event(Event.STALLED, **stall.event())
+        self._run.record_event(
+            Event.STALLED,
+            **beat.model_dump(include={"rank", "host", "pid", "step", "part"}),
+            silent_s=round(silent_s, 1),
+            state=stall.state,
+            waiting=waiting,
+        )
         self._named.add(_key(beat))
 
     def _end(self, beat: Beat) -> None:

@@ -12,7 +12,7 @@ The trainer marks the parts. Collectives (`gloo:`, `nccl:`) run inside of them, 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -61,7 +61,7 @@ class StepTimer:
         self._profiled: list[int] = []
         self._is_cuda = device.type == "cuda"
         self._mark = self._started = time.perf_counter()
-        self._spent_s: Counter[str] = Counter()
+        self._spent_s = defaultdict[str, float](float)
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def start_step(self, update: int) -> None:
