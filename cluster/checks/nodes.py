@@ -111,15 +111,15 @@ def _on_node(actor: type, node_id: str, *, num_gpus: int = 0) -> Any:
     return ray.remote(actor).options(num_cpus=0, num_gpus=num_gpus, scheduling_strategy=strategy).remote()
 
 
-def _get(reference: Any, timeout_s: float = ANSWER_S) -> Any:
+def _get(reference: Any) -> Any:
     """A result of a probe; an error of Ray or of the probe becomes a ClozeError."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
 
     try:
-        return ray.get(reference, timeout=timeout_s)
+        return ray.get(reference, timeout=ANSWER_S)
     except GetTimeoutError:
-        raise ClozeError(f"no answer within {timeout_s:.0f} s") from None
+        raise ClozeError(f"no answer within {ANSWER_S:.0f} s") from None
     except (RayError, OSError, RuntimeError, ImportError) as error:
         said = str(getattr(error, "cause", None) or error).strip().splitlines() or [type(error).__name__]
         raise ClozeError(said[-1]) from None
