@@ -23,17 +23,16 @@ Arrays are those of `page_blocks.Blocks`.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 
-from data_prep.text.page_blocks import HEADINGS, PROSE, SENTENCE_ENDS, Block, Blocks
+from data_prep.text.page_blocks import HEADINGS, KINDS, PROSE, SENTENCE_ENDS, Block, Blocks, Role
+from data_prep.text.page_scan import HEADER, LANDMARK
 
-_BODY, _DETAIL, _ASIDE, _OTHERS = 1, 2, 3, 4
-_ROW, _PRE, _FIRST_HEADING = 3, 4, 5
-_HEADER, _LANDMARK = 1 << 12, 1 << 13
-_MAX_SHARES = np.array([0.0, 0.0, 0.2, 0.5, 0.0, 0.0])
+_ROW, _PRE, _FIRST_HEADING = map(KINDS.index, ("tr", "pre", "h1"))
+_MAX_SHARES = {Role.DETAIL: 0.2, Role.ASIDE: 0.5, Role.OTHERS: 0.0, Role.HIDDEN: 0.0}
 """By role, the share of a page's prose that elements of one name may hold and still be dropped for their name."""
 _MAX_DETAIL = 1500
 """Characters of prose in a detail at most; a longer one is more than that."""
@@ -47,131 +46,92 @@ _MIN_SHARE = 0.7
 """Share of a page's plain text that an element without a telling name must have: else the page is no article."""
 
 
-@njit(cache=True, nogil=True)
-def _sums_of_prose(blocks: np.ndarray, prose: int) -> np.ndarray:
-    """Running sums of the scores of prose."""
-    sums = np.zeros(len(blocks) + 1, np.int64)
-    for number, block in enumerate(blocks):
-        is_prose = block.score > 0 and block.size - block.linked >= prose
-        sums[number + 1] = sums[number] + (block.score if is_prose else 0)
-    return sums
-
-
-@njit(cache=True, nogil=True)
-def _sums_in_bodies(elements: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Running sums of the prose in elements named for an article's text."""
-    found, done = np.zeros(len(sums), np.int64), 0
-    for element in elements:
-        if element.role == _BODY and element.first >= done:
-            for number in range(element.first, element.end):
-                found[number + 1] = sums[number + 1] - sums[number]
-            done = np.int64(element.end)
-    return np.cumsum(found)
-
-
-@njit(cache=True, nogil=True)
-def _largest_body(elements: np.ndarray, sums: np.ndarray) -> tuple[int, int]:
-    """The innermost of the elements that are named for an article's text and have most prose: its blocks."""
-    first, end, most = 0, 0, -1
-    for number in range(len(elements) - 1, -1, -1):
-        body = elements[number]
-        if body.role == _BODY and sums[body.end] - sums[body.first] > most:
-            first, end = int(body.first), int(body.end)
-            most = sums[end] - sums[first]
-    return first, end
-
-
-@njit(cache=True, nogil=True)
-def _own_prose(named: np.ndarray, sums: np.ndarray, alike: np.ndarray) -> int:
-    """The prose of a page that is neither by other people or of other articles, nor in small asides."""
+def without_asides(page: Blocks) -> np.ndarray:
+    """Whether each block is outside of elements that are dropped for their names: [blocks] bool."""
+    blocks = page.blocks
+    is_prose = (blocks["score"] > 0) & (blocks["size"] - blocks["linked"] >= PROSE)
+    prose = np.where(is_prose, blocks["score"], 0)
+    in_body = np.zeros(len(blocks), dtype=bool)
+    for first, end in page.bounds(Role.BODY):
+        in_body[first:end] = True
+    sums, in_bodies = _sums(prose).tolist(), _sums(prose * in_body).tolist()
+    # The innermost of the elements that are named for an article's text and have most prose.
+    largest = max(
+        reversed(page.bounds(Role.BODY)), key=lambda bounds: sums[bounds[1]] - sums[bounds[0]], default=(0, 0)
+    )
+    elements = page.elements
+    named = elements[(elements["role"] >= Role.DETAIL) & (elements["first"] < elements["end"])].tolist()
+    alike: dict[int, int] = defaultdict(int)
+    for key, _, first, end, _ in named:
+        alike[key] += sums[end] - sums[first]
+    # The prose of the page that is neither by other people or of other articles, nor in small asides.
     own, done = sums[-1], 0
-    for element in named:
-        if element.role == _ASIDE:
-            is_counted = alike[element.key] > _MAX_SHARES[_ASIDE] * sums[-1]
-        else:
-            is_counted = element.role == _DETAIL
-        if element.first >= done and not is_counted:
-            own -= sums[element.end] - sums[element.first]
-            done = np.int64(element.end)
-    return own
-
-
-@njit(cache=True, nogil=True)
-def without_asides(blocks: np.ndarray, elements: np.ndarray, named: np.ndarray, prose: int) -> np.ndarray:
-    """Whether each block is outside of elements that are dropped for their names: [blocks] bool.
-
-    Args:
-        named: the elements that may be; their keys are numbers below how many they are.
-        prose: least characters of plain text in a block of prose.
-    """
-    sums = _sums_of_prose(blocks, prose)
-    bodies = _sums_in_bodies(elements, sums)
-    alike = np.zeros(len(named), np.int64)
-    for element in named:
-        alike[element.key] += sums[element.end] - sums[element.first]
-    largest_first, largest_end = _largest_body(elements, sums)
-    has_own_prose = _own_prose(named, sums, alike) >= _ENOUGH
-    is_kept = np.ones(len(blocks), np.bool_)
+    for key, role, first, end, _ in named:
+        is_large = role == Role.ASIDE and alike[key] > _MAX_SHARES[Role.ASIDE] * sums[-1]
+        if first >= done and role != Role.DETAIL and not is_large:
+            own, done = own - (sums[end] - sums[first]), end
+    # Tables and code in figures, and the headings of sections, are no details.
+    is_substance = (blocks["kind"] == _ROW) | (blocks["kind"] == _PRE)
+    is_kept = np.ones(len(blocks), dtype=bool)
     left, done = sums[-1], 0
-    for element in named:
-        first, end, role = np.int64(element.first), np.int64(element.end), np.int64(element.role)
+    for key, role, first, end, value in named:
         if first < done:
             continue
         inside = sums[end] - sums[first]
-        body_outside = bodies[-1] - (bodies[end] - bodies[first])
-        is_small = alike[element.key] <= _MAX_SHARES[role] * left
-        if inside > 0.5 * sums[-1] and largest_first >= first and largest_end <= end:
-            is_dropped = False  # it holds the article, whatever its name
-        elif role >= _OTHERS:
-            is_dropped = not inside or has_own_prose
-        elif role == _DETAIL:
+        is_small = alike[key] <= _MAX_SHARES[role] * left
+        if inside > 0.5 * sums[-1] and first <= largest[0] and largest[1] <= end:
+            continue  # it holds the article, whatever its name
+        if role >= Role.OTHERS:
+            is_dropped = not inside or own >= _ENOUGH
+        elif role == Role.DETAIL:
             is_dropped = is_small and inside <= _MAX_DETAIL
         else:
-            is_dropped = is_small or body_outside > max(_ENOUGH_BODY, 0.5 * inside)
+            outside = in_bodies[-1] - (in_bodies[end] - in_bodies[first])
+            is_dropped = is_small or outside > max(_ENOUGH_BODY, 0.5 * inside)
         if is_dropped:
-            for number in range(first, end):
-                # Tables and code in figures, and the headings of sections, are no details.
-                kind = blocks[number].kind
-                is_substance = kind in (_ROW, _PRE) or (
-                    kind >= _FIRST_HEADING and element.value & _HEADER != 0
-                )
-                is_kept[number] = role == _DETAIL and is_substance
-            left -= inside
-            done = end
+            is_kept[first:end] = role == Role.DETAIL and is_substance[first:end]
+            if role == Role.DETAIL and value & HEADER:
+                is_kept[first:end] |= blocks["kind"][first:end] >= _FIRST_HEADING
+            left, done = left - inside, end
     return is_kept
 
 
-@njit(cache=True, nogil=True)
-def choose_element(blocks: np.ndarray, elements: np.ndarray, is_kept: np.ndarray) -> tuple[int, int]:
+def choose_element(page: Blocks, is_kept: np.ndarray) -> tuple[int, int]:
     """The blocks of the element that has most plain text beside least else; the whole page, if it has too little."""
-    sums, plain = np.zeros(len(blocks) + 1, np.int64), np.zeros(len(blocks) + 1, np.int64)
-    for number in range(len(blocks)):
-        score = np.int64(blocks[number].score) if is_kept[number] else 0
-        sums[number + 1] = sums[number] + score
-        is_plain = score > 0
-        own = blocks[number].size - blocks[number].linked if is_plain else 0
-        plain[number + 1] = plain[number] + own
-    first, end, is_body, best = 0, len(blocks), False, 0.0
-    for element in elements:
-        score = float(sums[element.end] - sums[element.first])
-        if score <= 0:
-            continue
-        weight = _BODY_WEIGHT if element.role == _BODY else 1.0
-        score *= weight * (_LANDMARK_WEIGHT if element.value & _LANDMARK else 1.0)
-        if score >= best:
-            first, end, is_body, best = element.first, element.end, element.role == _BODY, score
+    blocks, elements = page.blocks, page.elements
+    kept = np.where(is_kept, blocks["score"], 0)
+    sums, plain = _sums(kept), _sums(np.where(kept > 0, blocks["size"] - blocks["linked"], 0))
+    first, end, is_body = 0, len(blocks), False
+    if len(elements):
+        is_named = elements["role"] == Role.BODY
+        scores = sums[elements["end"]] - sums[elements["first"]]
+        weights = np.where(is_named, _BODY_WEIGHT, 1.0) * np.where(
+            elements["value"] & LANDMARK, _LANDMARK_WEIGHT, 1.0
+        )
+        weighted = scores * weights
+        best = len(elements) - 1 - int(weighted[::-1].argmax())
+        if weighted[best] > 0:
+            first, end, is_body = (
+                int(elements["first"][best]),
+                int(elements["end"][best]),
+                bool(is_named[best]),
+            )
     # The innermost element within that is named for the article's text and has most of it.
-    inner_first, inner_end = first, end
-    least = 0.7 * (sums[end] - sums[first])
-    for element in elements:
-        if element.role == _BODY and first <= element.first and element.end <= end:
-            amount = sums[element.end] - sums[element.first]
-            if amount > 0 and amount >= least:
-                inner_first, inner_end, is_body, least = element.first, element.end, True, 0.9 * amount
-    first, end = inner_first, inner_end
-    if not is_body and plain[end] - plain[first] < _MIN_SHARE * plain[-1]:
+    inner, least = (first, end), 0.7 * (sums[end] - sums[first])
+    for own_first, own_end in page.bounds(Role.BODY):
+        amount = sums[own_end] - sums[own_first]
+        if first <= own_first and own_end <= end and amount > 0 and amount >= least:
+            inner, is_body, least = (own_first, own_end), True, 0.9 * amount
+    if not is_body and plain[inner[1]] - plain[inner[0]] < _MIN_SHARE * plain[-1]:
         return 0, len(blocks)
-    return int(first), int(end)
+    return inner
+
+
+def _sums(values: np.ndarray) -> np.ndarray:
+    """[values + 1] int64: the sum of all values before each, and of all."""
+    sums = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums
 
 
 # -- the article ---------------------------------------------------------------------------------------------
@@ -219,11 +179,8 @@ def main_content(page: Blocks) -> str | None:
 
     A page has no article if it would be a small fraction of the page's text.
     """
-    elements = page.elements
-    named = elements[(elements["role"] >= _DETAIL) & (elements["first"] < elements["end"])]
-    named["key"] = np.unique(named["key"], return_inverse=True)[1]
-    is_kept = without_asides(page.blocks, elements, named, PROSE)
-    first, end = choose_element(page.blocks, elements, is_kept)
+    is_kept = without_asides(page)
+    first, end = choose_element(page, is_kept)
     least = max(_MIN_ARTICLE, _MIN_ARTICLE_SHARE * _prose_size(page.blocks))
     chosen = first + np.flatnonzero(is_kept[first:end])
     if _prose_size(page.blocks[chosen]) >= least:

@@ -220,6 +220,10 @@ class Blocks:
     left_out: int
     """Characters of text in elements that were left out for their names."""
 
+    def bounds(self, role: Role) -> list[tuple[int, int]]:
+        """(first block, the one after the last) of each element with a role."""
+        return self.elements[self.elements["role"] == role][["first", "end"]].tolist()
+
     def take(self, chosen: np.ndarray) -> list[Block]:
         """Blocks as objects.
 

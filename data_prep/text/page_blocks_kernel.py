@@ -26,8 +26,9 @@ _WRITTEN = ("written", "wide", "kept", "kept_wide", "last")
 open block's last character that is no white space, and that character: a block ends there."""
 _OPEN = ("begin", "pieces", "characters", "line_breaks", "ends_in_break", "linked", "separator")
 """The open block: its first character; the pieces and characters that were read for it; its `<br>`, and whether the
-last piece was one; characters in links; the separator that is written before the next character."""
-_STATE = np.dtype([(name, np.int64) for name in (*_WRITTEN, *_OPEN)], align=True)
+last piece was one; characters in links; the separator that is written before the next character. And how many blocks
+there are."""
+_STATE = np.dtype([(name, np.int64) for name in (*_WRITTEN, *_OPEN, "num_blocks")], align=True)
 """The state of the writer."""
 _POINT = np.uint32((1 << 21) - 1)
 KIND_OF_ITEM, KIND_OF_ROW, KIND_OF_PRE, FIRST_HEADING = 2, 3, 4, 5
@@ -102,17 +103,12 @@ def _length(texts: np.ndarray, first: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _end_block(
-    state: np.record,
-    out: np.ndarray,
-    kind: int,
-    linked: int,
-    sentence_ends: np.ndarray,
-    blocks: np.ndarray,
-    count: int,
-) -> int:
-    """Close the open block and add it, if it has text; returns the number of blocks."""
+    state: np.record, out: np.ndarray, kind: int, sentence_ends: np.ndarray, blocks: np.ndarray
+) -> None:
+    """Close the open block and add it, if it has text."""
     points = state.kept - state.begin
     if points:
+        count = state.num_blocks
         if count and kind == blocks[count - 1].kind and kind in (KIND_OF_ITEM, KIND_OF_ROW):
             # Items of a list and rows of a table follow one another without a blank line.
             for place in range(state.begin, state.kept):
@@ -120,7 +116,7 @@ def _end_block(
             state.begin -= 1
             state.kept -= 1
         size = points + state.kept_wide
-        linked = min(linked * size // points if state.kept_wide else linked, size)
+        linked = min(state.linked * size // points if state.kept_wide else state.linked, size)
         plain = size - linked
         if kind >= FIRST_HEADING:
             score = -_LINK_COST * linked
@@ -135,13 +131,12 @@ def _end_block(
         block = blocks[count]
         block.first, block.end, block.kind = state.begin, state.kept, kind
         block.size, block.linked, block.score = size, linked, score
-        count += 1
+        state.num_blocks += 1
         out[state.kept] = out[state.kept + 1] = 10
         state.kept += 2
     state.begin = state.written = state.kept
     state.wide = state.kept_wide = state.pieces = state.characters = 0
     state.line_breaks = state.ends_in_break = state.linked = state.separator = 0
-    return count
 
 
 @njit(cache=True, nogil=True)
@@ -197,7 +192,7 @@ def build_blocks(
         out: uint32, room for the characters of the text.
         blocks, elements: BLOCK_RECORD and ELEMENT_RECORD, filled in.
     """
-    depth, num_kinds, num_blocks, num_elements, links, pre, left_out, place = 0, 1, 0, 0, 0, 0, 0, 0
+    depth, num_kinds, num_elements, links, pre, left_out, place = 0, 1, 0, 0, 0, 0, 0
     opened = np.empty(max_depth + 2, np.int64)
     block_kinds = np.zeros(max_depth + 3, np.int64)
     state = np.zeros(1, _STATE)[0]
@@ -218,24 +213,20 @@ def build_blocks(
                     element = num_elements
             elif what == BREAK:
                 if state.ends_in_break and not pre:  # two in a row end a paragraph
-                    num_blocks = _end_block(
-                        state, out, row_kind, state.linked, sentence_ends, blocks, num_blocks
-                    )
+                    _end_block(state, out, row_kind, sentence_ends, blocks)
                 elif state.pieces:
                     _add_separator(state, out, _LINE, kind == KIND_OF_PRE)
             elif what == UNSEEN:
                 place = np.int64(token.other)
             elif what == CELL:
                 if state.line_breaks:  # cells of several lines are columns of a page
-                    num_blocks = _end_block(
-                        state, out, row_kind, state.linked, sentence_ends, blocks, num_blocks
-                    )
+                    _end_block(state, out, row_kind, sentence_ends, blocks)
                 elif state.pieces:
                     _add_separator(state, out, _TAB, kind == KIND_OF_PRE)
                 role, element = 0, num_elements
             else:
                 if state.pieces:
-                    num_blocks = _end_block(state, out, kind, state.linked, sentence_ends, blocks, num_blocks)
+                    _end_block(state, out, kind, sentence_ends, blocks)
                 until = place
                 while tokens[until].kind == TEXT:
                     until += 1
@@ -257,20 +248,20 @@ def build_blocks(
                     element = num_elements
                 is_pre, kind = own == KIND_OF_PRE, kind if own == INHERITED else own
                 if is_leaf and not is_pre:
-                    linked = end - first if links else 0
+                    state.linked = end - first if links else 0
                     _add_text(texts, first, end, state, out, kind == KIND_OF_PRE)
-                    before = num_blocks
-                    num_blocks = _end_block(state, out, kind, linked, sentence_ends, blocks, num_blocks)
                     if is_named:
-                        _open_element(elements, num_elements, token, role, before)
-                        elements[num_elements].end = num_blocks
+                        _open_element(elements, num_elements, token, role, state.num_blocks)
+                    _end_block(state, out, kind, sentence_ends, blocks)
+                    if is_named:
+                        elements[num_elements].end = state.num_blocks
                         num_elements += 1
                     element, place = NO_ELEMENT, until
                 else:
                     element = element if is_named else NAMELESS
                     pre += is_pre
             if element >= 0:
-                _open_element(elements, element, token, role, num_blocks)
+                _open_element(elements, element, token, role, state.num_blocks)
                 num_elements += 1
             if element != NO_ELEMENT:
                 block_kinds[num_kinds] = kind
@@ -285,15 +276,11 @@ def build_blocks(
             if element != NO_ELEMENT:
                 if what != CELL:
                     if state.pieces:
-                        num_blocks = _end_block(
-                            state, out, kind, state.linked, sentence_ends, blocks, num_blocks
-                        )
+                        _end_block(state, out, kind, sentence_ends, blocks)
                 elif state.characters > cell_characters:
-                    num_blocks = _end_block(
-                        state, out, row_kind, state.linked, sentence_ends, blocks, num_blocks
-                    )
+                    _end_block(state, out, row_kind, sentence_ends, blocks)
                 if element >= 0:
-                    elements[element].end = num_blocks
+                    elements[element].end = state.num_blocks
                 num_kinds -= 1
                 pre -= what == BLOCK and own == KIND_OF_PRE
             links -= what == LINK
@@ -306,5 +293,5 @@ def build_blocks(
             _read_run(texts, first, end, state, out, kind, pre > 0, links > 0)
             place = until
     kind = block_kinds[num_kinds - 1]
-    num_blocks = _end_block(state, out, kind, state.linked, sentence_ends, blocks, num_blocks)
-    return num_blocks, num_elements, state.written, left_out
+    _end_block(state, out, kind, sentence_ends, blocks)
+    return state.num_blocks, num_elements, state.written, left_out

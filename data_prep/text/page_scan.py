@@ -193,32 +193,25 @@ def role_of_names(
 
 
 @njit(cache=True, nogil=True)
+def _after_word(data: np.ndarray, place: int, end: int, word: tuple[int, ...]) -> int:
+    """The byte after a word in small or capital letters and spaces after it; -1 where another word begins here."""
+    for expected in word:
+        if place >= end or data[place] | 32 != expected:
+            return -1
+        place += 1
+    while place < end and data[place] == 32:
+        place += 1
+    return place
+
+
+@njit(cache=True, nogil=True)
 def _is_display_none(data: np.ndarray, first: int, end: int) -> bool:
     """Whether a style has `display: none`."""
-    place = first
-    while place < end - 11:
-        matched = 0
-        for expected in (100, 105, 115, 112, 108, 97, 121):  # display
-            if data[place + matched] | 32 != expected:
-                break
-            matched += 1
-        place += 1
-        if matched < 7:
-            continue
-        after = place + 6
-        while after < end and data[after] == 32:
-            after += 1
-        if after < end and data[after] == 58:
-            after += 1
-            while after < end and data[after] == 32:
-                after += 1
-            if (
-                after + 4 <= end
-                and data[after] | 32 == 110
-                and data[after + 1] | 32 == 111
-                and data[after + 2] | 32 == 110
-                and data[after + 3] | 32 == 101
-            ):
+    for place in range(first, end):
+        after = _after_word(data, place, end, (100, 105, 115, 112, 108, 97, 121))
+        if 0 <= after < end and data[after] == 58:
+            after = _after_word(data, after, end, (58,))
+            if _after_word(data, after, end, (110, 111, 110, 101)) >= 0:
                 return True
     return False
 
@@ -437,8 +430,8 @@ def scan_markup(
                 if not flags:
                     flags = HAS_ATTRIBUTES
                     spans[:] = -1
-                place += 1
-                start = place
+                start = place + 1
+                place += 2  # a name may begin with =
                 while data[place] != 61:
                     place += 1
                 which = _look_up(tables.attributes, _hash(data, start, place, _OFFSET))

@@ -184,6 +184,11 @@ def test_pages_that_are_large_in_any_way_are_read_in_seconds(name):
     assert "\x00" not in text
 
 
+def test_an_attribute_whose_name_begins_with_an_equals_sign_closes_no_element():
+    aside = '<div =x="/" class=related><div ="=/">Read more</div></div>'
+    assert text_of(f"<body>{aside * 500}{p(OLD)}{aside * 500}</body>").split("\n\n") == OLD
+
+
 def test_compiled_loops_over_a_page_give_the_same_numbers_the_same_names():
     shared = {name for name in vars(page_blocks_kernel) if name.isupper()} & set(vars(page_scan))
     assert {"TEXT", "BLOCK", "HAS_PROSE", "SPACE"} <= shared
