@@ -37,40 +37,14 @@ class Role(IntEnum):
 
 _ATTRIBUTE_NAMES = ("class", "id", "itemprop", "property", "hidden", "aria-hidden", "style", "role")
 """Attributes that may name a role, in the order of `CLASS` to `ROLE`."""
-TAGS = {
-    "address": Role.DETAIL,
-    "aside": Role.ASIDE,
-    "dialog": Role.ASIDE,
-    "figcaption": Role.DETAIL,
-    "figure": Role.DETAIL,
-    "footer": Role.ASIDE,
-    "form": Role.ASIDE,
-    "header": Role.DETAIL,
-    "nav": Role.ASIDE,
-    "time": Role.DETAIL,
-}
 _LANDMARKS = names("body html main article")
 """Their names describe the page as a whole, such as `article has-comments`."""
-_ARIA_ROLES = names(
-    "alert alertdialog banner complementary contentinfo dialog menu navigation search toolbar"
-)
-_PROPERTIES = {
-    "articleBody": Role.BODY,
-    "author": Role.DETAIL,
-    "caption": Role.DETAIL,
-    "datePublished": Role.DETAIL,
-    "dateModified": Role.DETAIL,
-    "comment": Role.OTHERS,
-}
-"""schema.org, as microdata or RDFa."""
+_NAMES = table("page_names")
 
-_BEGINNINGS = {
-    Role.OTHERS: ("related", "recirc", "recommend", "comment"),
-    Role.ASIDE: ("promotion", "subscri", "donat", "advert", "sponsor", "sidebar"),
-    Role.DETAIL: ("byline", "share", "addthis", "social", "pullquote"),
-}
-_STATES = names("has no with without js is category tag wp-image align size type status format overflow")
-"""Beginnings, ahead of a hyphen, of names that mean a state or a subject, such as `has-sidebar`."""
+
+def _roles(kind: str) -> dict[str, Role]:
+    """The roles of the names of a kind in `page_names.yaml`."""
+    return {name: Role[role] for role, listed in _NAMES[kind].items() for name in listed.split()}
 
 
 def hash_table(values: Mapping[str, int]) -> kernel.Table:
@@ -90,30 +64,20 @@ def hash_table(values: Mapping[str, int]) -> kernel.Table:
 
 _WORDS: dict[str, int] = defaultdict(int)
 """Hints that words give, as the compiled loop reads them."""
-for _role, _words in table("page_names").items():
-    for _word in _words.split():
-        _WORDS[_word], _WORDS[_word + "s"] = Role[_role], Role[_role]
-for _role, _starts in _BEGINNINGS.items():
-    for _start in _starts:
-        _WORDS[_start] |= _role << kernel.START_BIT
+for _word, _role in _roles("words").items():
+    _WORDS[_word], _WORDS[_word + "s"] = _role, _role
+for _start, _role in _roles("beginnings").items():
+    _WORDS[_start] |= _role << kernel.START_BIT
 for _end in ("comment", "comments"):
     _WORDS[_end] |= kernel.END_BIT
 
 
 # -- what tags do -------------------------------------------------------------------------------------------------
 
-_UNSEEN = names(
-    "applet audio button canvas datalist embed head iframe input map math noscript object option rp rt script select"
-    " style svg template textarea video"
-)
-_CELLS = names("td th")
-_WITHOUT_EFFECT = names(
-    "abbr acronym area b bdi bdo big code data del dfn em font i img ins kbd link mark meta meter nobr output picture"
-    " progress q rb ruby s samp source strike strong sub sup track tt u var wbr"
-)
-"""Inline elements that change how text looks, and not what it is."""
-_INLINE = names("a cite label small span time")
-"""Those that may hold a byline or the like, when they begin a block."""
+_EFFECTS: dict[str, int] = {
+    tag: getattr(kernel, effect) for effect, tags in _NAMES["effects"].items() for tag in tags.split()
+}
+_TAGS = _roles("tags")
 KINDS = ("", "p", "li", "tr", "pre", "h1", "h2", "h3", "h4", "h5", "h6")
 """Kinds of blocks, by their numbers in the compiled loops."""
 _KIND_OF_TAG = {"dt": "li", "dd": "li", "blockquote": "p"} | dict.fromkeys(("table", "ul", "ol", "dl"), "")
@@ -132,29 +96,22 @@ def _value_of(tag: str) -> int:
     return (
         _EFFECTS.get(tag, kernel.BLOCK)
         | (kernel.INHERITED if kind is None else KINDS.index(kind)) << kernel.KIND_BITS
-        | TAGS.get(tag, Role.NONE) << kernel.ROLE_BITS
+        | _TAGS.get(tag, Role.NONE) << kernel.ROLE_BITS
         | sum(bit for bit, tags in _BITS.items() if tag in tags)
     )
 
 
-_EFFECTS = {
-    **dict.fromkeys(_WITHOUT_EFFECT, kernel.TRANSPARENT),
-    **dict.fromkeys(("script", "style"), kernel.REMOVED),
-    **dict.fromkeys(_UNSEEN - {"script", "style"}, kernel.UNSEEN),
-    **dict.fromkeys(_INLINE, kernel.INLINE),
-    **dict.fromkeys(_CELLS, kernel.CELL),
-    "a": kernel.LINK,
-    "br": kernel.BREAK,
-}
 _TABLES = kernel.Tables(
     tags=hash_table(
-        {tag: _value_of(tag) for tag in (*_EFFECTS, *_KIND_OF_TAG, *TAGS, "title", "article", "main")}
+        {tag: _value_of(tag) for tag in (*_EFFECTS, *_KIND_OF_TAG, *_TAGS, "title", "article", "main")}
     ),
     attributes=hash_table({name: number for number, name in enumerate(_ATTRIBUTE_NAMES)}),
     pages=hash_table(dict.fromkeys(_LANDMARKS, 0)),
-    marks=hash_table(_PROPERTIES | dict.fromkeys(_ARIA_ROLES, kernel.ARIA) | {"true": kernel.TRUE}),
+    marks=hash_table(
+        {**_roles("properties"), **dict.fromkeys(_NAMES["aria"].split(), kernel.ARIA), "true": kernel.TRUE}
+    ),
     words=hash_table(_WORDS),
-    states=hash_table(dict.fromkeys(_STATES, 0)),
+    states=hash_table(dict.fromkeys(_NAMES["states"].split(), 0)),
 )
 
 

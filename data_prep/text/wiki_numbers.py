@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from data_prep.text import table
@@ -21,16 +20,7 @@ class _Separators(NamedTuple):
     """Numbers of fewer digits are written without groups."""
 
 
-_SPACES, _LONG_SPACES, _POINTS = _Separators(" ", ","), _Separators(" ", ",", 5), _Separators(".", ",")
-_SEPARATORS: Mapping[str, _Separators] = MappingProxyType(
-    {
-        **dict.fromkeys(("fr", "it", "sv", "no", "nb", "nn", "fi", "cs", "sk", "lt", "eo"), _SPACES),
-        **dict.fromkeys(("es", "pt", "pl", "ru", "uk", "be", "bg", "hu", "et", "lv"), _LONG_SPACES),
-        **dict.fromkeys(("de", "nl", "da", "ro", "tr", "id", "vi", "el", "ca", "eu", "gl"), _POINTS),
-        **dict.fromkeys(("hr", "sr", "sl", "bs", "is", "mk"), _POINTS),
-    }
-)
-"""`separatorTransformTable` and `minimumGroupingDigits` of MediaWiki's `languages/messages`, with plain spaces."""
+_SEPARATORS = {lang: _Separators(*signs) for *signs, langs in _WORDS["separators"] for lang in langs.split()}
 _ENGLISH = _Separators(",", ".")
 _NUMBER = re.compile(r"([-−+]?)(\d+)(?:\.(\d+))?")
 _SUPERSCRIPTS = str.maketrans("0123456789+-−–", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻")

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import regex
 
-from data_prep.text.personal import Spans
+from data_prep.text.personal import Spans, words
 
 MAX_LOCAL_CHARACTERS = 128
 """Looked at before an `@`. RFC 5321 allows 64; return paths that hold another address are longer."""
@@ -153,23 +153,13 @@ _V6 = regex.compile(
 )
 
 _NUMBERED = regex.compile(
-    r"(?:\b(?:v|ver|version|vers|release|rel|rev|revision|build|update|patch|firmware|driver|kernel|bios|php|java"
-    r"|section|sect|sec|subsection|figure|fig|figs|table|tab|chapter|chap|ch|clause|article|art|annex|appendix|app"
-    r"|item|para|paragraph|theorem|lemma|definition|proposition|corollary|remark|equation|eq|exercise|example|ex"
-    r"|problem|step|part|rule|note|ec|oid|abb|abbildung|abschnitt|kapitel|tabelle|ziffer|absatz|satz|versión|versão"
-    r"|versione|wersja|verze|sección|seção|sezione|figura|tabla|tabela|tabella|capítulo|capitolo|rozdział"
-    r"|rysunek|rys|раздел|рис|рисунок|глава|таблица|табл|пункт|п|версия|верс)"
+    rf"(?:\b(?:{words('numbered')})"
     r"s?[.:]?|§+|第)\s?(?:[0-9.]+\s?(?:,|and|to|und|et|y|и|[-\u2013])\s?)*[(\"']?\Z",
     regex.IGNORECASE,
 )
 _PRODUCT = regex.compile(r"[A-Za-z]/\Z")
 """`Chrome/91.0.44.7`, and not `//8.8.8.8`."""
-_ADDRESS_CUE = regex.compile(
-    r"(?i)\b(?:ip|ips|ipv4|addr\w*|adress\w*|adres\w*|direcci\w+|indirizz\w+|адрес\w*|servers?|serveurs?|hosts?|dns"
-    r"|nameservers?|resolvers?|ping|connect\w*|ports?|via|nodes?|routers?|gateways?|prox(?:y|ies)|clients?|users?"
-    r"|logins?|logged|ssh|http|https|ftp|subnets?|networks?|blocked|banned|requests?|traffic|visitors?|attack\w*"
-    r"|сервер\w*)\b|地址|伺服器|服务器|://"
-)
+_ADDRESS_CUE = regex.compile(rf"(?i)\b(?:{words('address')})\b|地址|伺服器|服务器|://")
 _ADDRESS_TAIL = regex.compile(r":\d{2,5}\b|/\d{1,2}\b(?!/)|/[a-z]")
 
 

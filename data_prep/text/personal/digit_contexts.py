@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import regex
 
+from data_prep.text.personal import words
+
 _YEAR = r"(?:1\d|20|21)\d\d"
 _MONTH = r"(?:0?[1-9]|1[0-2])"
 _DAY = r"(?:0?[1-9]|[12]\d|3[01])"
@@ -35,23 +37,10 @@ what a colon ties to digits."""
 MAX_DATE_CHARACTERS = 16
 """Characters of a date that may stand outside a run of digits and separators, such as the seconds after a colon."""
 
-PHONE_CUE = regex.compile(
-    r"(?i)(?<!\p{L})(?:tel|tél|tlf|tfn|tlp|telp|ph|phones?|t[eé]l[eé](?:ph|f)\p{L}*|télécopie\p{L}*|puh\p{L}*|gsm|fax|telefax"
-    r"|faks|mob|mobiles?|mobil\p{L}{0,3}|móvil\p{L}*|cell?|cells?|cellphones?|cellular\p{L}*|celular\p{L}*|cep|handy|natel"
-    r"|hotline|helpline|landline|pager|voicemail|whatsapp|viber|sms|calls?|calling|dial|ring|reach|contact\p{L}{0,3}"
-    r"|anruf\p{L}*|ruf\p{L}{0,2}|rufnummer|appel\p{L}*|llam\p{L}*|ligue|ligar|liga|chiam\p{L}*|bel|bellen|zadzwoń|zadzwonić"
-    r"|dzwoń|zavolejte|volejte|zavolajte|volajte|zovite|nazovite|pozovite|pokličite|hívj\p{L}*|sunați|arayın|ara|ringen"
-    r"|soita\p{L}*|kontak\p{L}*|hubungi|gọi|đt|sđt|điện thoại|тел|телефон\p{L}*|моб|мобил\p{L}*|звон\p{L}*|позвон\p{L}*"
-    r"|подзвон\p{L}*|телефонуйте|факс|обад\p{L}*|τηλ|τηλέφ\p{L}*|κιν|κινητ\p{L}*|καλέσ\p{L}*|טל|טלפון|נייד|חייגו"
-    r"|هاتف|تلفون|جوال|موبايل|اتصل\p{L}*|تلفن|موبایل|تماس|फ़?ोन|फोन|मोबाइल|कॉल|โทร|โทรศัพท์|มือถือ"
-    r")(?!\p{L})|電話|电话|手機|手机|联系|聯絡|致电|致電|携帯|連絡|전화|휴대폰|연락|핸드폰|โทร|☎|☏|✆|📞|📱|📠|tel:"
-)
+PHONE_CUE = regex.compile(rf"(?i)(?<!\p{{L}})(?:{words('phone')})(?!\p{{L}})|{words('phone_unspaced')}")
 """Words before a telephone number, in some forty languages."""
 NOT_A_PHONE = regex.compile(
-    r"(?i)(?:(?<!\p{L})(?:isbn|issn|ismn|isrc|isni|orcid|doi|pmid|pmc|oclc|lccn|arxiv|asin|ean|upc|gtin|sku|imei|vin|vat"
-    r"|serial|s/n|p/n|ids?|order|invoice|rechnung|facture|ref|refs|reference|case|ticket|tracking|patent|accounts?|acct"
-    r"|a/c|konto|iban|bic|version|vers?|v|release|firmware|build|rev|section|sec|figs?|figure|table|chapter|eq|no|nos|nr|num|número|number|art"
-    r"|barcode|code|hash|usd|eur|gbp|cad|aud|chf|rs|inr|jpy|cny|rmb|coordinates?|lat|lon|long|latitude|longitude)\.?"
+    rf"(?i)(?:(?<!\p{{L}})(?:{words('other')})\.?"
     r"|[#№§$€£¥₹₽₩])[-:\s]{0,3}(?:1[03][-:\s]{1,2})?[(\"']?\Z|10\.\d{4,9}/\S*\Z|(?:://|www\.)\S*\Z"
 )
 """Words before another kind of number; a match ends where the digits begin."""
@@ -59,10 +48,7 @@ UNIT_AFTER = regex.compile(
     r"[ \t\xa0\u202f]?(?:[%‰°′″€£¥₹₽₩$]|(?:km|kg|mm|cm|EUR|USD|GBP|CHF|Kč|zł|kr|Ft|lei)\b)"
 )
 COUNTED_AFTER = regex.compile(
-    r"(?i)[ \t\xa0\u202f](?:(?:US|U\.S\.|Canadian|Australian) )?(?:dollars?|euros?|pounds?|yen|yuan|rupees?|francs?"
-    r"|pesos?|ro?ubles?|kron(?:a|or|e|er)|cents?|hundred|thousand|[mb]illion|people|persons?|inhabitants|residents|households"
-    r"|votes?|voters|members|users|viewers|visitors|copies|units|items|pieces|points|shares|views|barrels|ton(?:ne)?s?"
-    r"|(?:kilo)?met(?:er|re)s|miles|feet|hectares|acres|[kmgt]?bytes|years|per ?cent)\b"
+    rf"(?i)[ \t\xa0\u202f](?:(?:US|U\.S\.|Canadian|Australian) )?(?:{words('counted')})\b"
 )
 """Things that are counted by a number in groups with spaces."""
 
