@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from data_prep.text import table
@@ -294,27 +294,17 @@ DATES: Mapping[str, Show] = {
 """Forms of `wiki_templates.yaml`."""
 
 
-# -- French templates whose name is their text, such as `{{XIXe siècle}}`, `{{IIe}}`, `{{12e}}`, `{{1er mai}}` ---------
-
-
-_CENTURY_NAME = re.compile(r"((?:[ivx]+e)|ier) (siècle|millénaire)( av\. j\.-c\.)?")
-_CENTURIES = re.compile(r"([ivx]+e|ier) (et|au|ou) ([ivx]+e) siècles?")
-_FIRST_OF_MONTH = re.compile(r"1er [a-zéû]+")
-_ROMAN = re.compile(r"(i|ii|iii|iv|v|vi{1,3}|ix|x[ivx]*)(er|re|e)")
-_ARABIC = re.compile(r"\d{1,4}(?:er|re|e|d|de|ers|res|es|nd|nde)")
-
-
-def _roman(number: str) -> str:
-    return "Ier" if number == "ier" else number[:-1].upper() + "e"
-
-
-NAMES_THAT_ARE_TEXT: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
-    (
-        _CENTURY_NAME,
-        lambda found: f"{_roman(found.group(1))} {found.group(2)}{' av. J.-C.' if found.group(3) else ''}",
-    ),
-    (_CENTURIES, lambda found: f"{_roman(found.group(1))} {found.group(2)} {_roman(found.group(3))} siècles"),
-    (_FIRST_OF_MONTH, lambda found: found.group()),
-    (_ROMAN, lambda found: found.group(1).upper() + found.group(2)),
-    (_ARABIC, lambda found: found.group()),
+_NAMES_THAT_ARE_TEXT = re.compile(
+    r"(?:[ivx]+e|ier) (?:siècle|millénaire)(?: av\. j\.-c\.)?|(?:[ivx]+e|ier) (?:et|au|ou) [ivx]+e siècles?"
+    r"|1er [a-zéû]+|(?:i|ii|iii|iv|v|vi{1,3}|ix|x[ivx]*)(?:er|re|e)|\d{1,4}(?:er|re|e|d|de|ers|res|es|nd|nde)"
 )
+_ROMAN = re.compile(r"\b[ivx]+(?=(?:er|re|e)\b)")
+
+
+def text_of_name(key: str) -> str | None:
+    """The text of French templates whose name is their text, such as `{{XIXe siècle}}`, `{{IIe}}`, `{{12e}}`,
+    `{{Ve et VIe siècle}}` and `{{1er mai}}`; None for others."""
+    if not _NAMES_THAT_ARE_TEXT.fullmatch(key):
+        return None
+    text = _ROMAN.sub(lambda found: found.group().upper(), key).replace("j.-c.", "J.-C.")
+    return f"{text}s" if key.endswith(" siècle") and key.count(" ") > 1 else text

@@ -15,7 +15,6 @@ from data_prep.text import table
 from data_prep.text.wiki_numbers import (
     DATES,
     MONEY,
-    NAMES_THAT_ARE_TEXT,
     centuries,
     currency,
     format_number,
@@ -25,6 +24,7 @@ from data_prep.text.wiki_numbers import (
     quantity,
     rupees,
     superscript,
+    text_of_name,
     track_gauge,
     uncertain_value,
     unit_of_measure,
@@ -83,10 +83,8 @@ def _by_pattern(key: str) -> Show | None:
         return first
     if conversion := _CONVERSION.fullmatch(key):
         return lambda values, page: quantity(Values({"1": values["1"], "2": conversion.group(1)}), page)
-    for pattern, text in NAMES_THAT_ARE_TEXT:
-        if found := pattern.fullmatch(key):
-            return constant(text(found))
-    return None
+    text = text_of_name(key)
+    return None if text is None else constant(text)
 
 
 # -- forms with an argument --------------------------------------------------------------------------------
@@ -227,8 +225,7 @@ def biography(values: Values) -> str:
     name = " ".join(filter(None, (values[key] for key in ("Titolo", "Nome", "Cognome"))))
     if values["Pseudonimo"]:
         name = f"{values['Pseudonimo']}, pseudonimo di {name}"
-    after = values["PostCognome"]
-    name += after if after.startswith(",") else f" {after}" if after else ""
+    name += _after(values["PostCognome"])
     birth, death = _event(values, "Nascita"), _event(values, "Morte")
     life = f"{birth or '...'} – {death}" if death else birth
     dates = "; ".join(filter(None, (values["PreData"], life)))
@@ -267,8 +264,7 @@ def _occupations(values: Values) -> str:
     )
     work = " ".join(filter(None, (values["PreAttività"] or values["Preattività"], first)))
     if more:
-        named = ", ".join(filter(None, (work, second, third)))
-        work = named + (more if more.startswith(",") else f" {more}")
+        work = ", ".join(filter(None, (work, second, third))) + _after(more)
     elif third:
         work = f"{work}, {second} e {third}"
     elif second:
@@ -277,7 +273,9 @@ def _occupations(values: Values) -> str:
     if values["NazionalitàNaturalizzato"]:
         nation = f"{nation} naturalizzato {values['NazionalitàNaturalizzato']}"
         nation = nation.replace("zzato ", "zzata ") if values["Sesso"] == "F" else nation
-    after = values["PostNazionalità"]
-    return " ".join(filter(None, (work, nation))) + (
-        after if after.startswith(",") else f" {after}" if after else ""
-    )
+    return " ".join(filter(None, (work, nation))) + _after(values["PostNazionalità"])
+
+
+def _after(text: str) -> str:
+    """The text with a space ahead of it, unless it begins with a comma."""
+    return text if text.startswith(",") or not text else f" {text}"

@@ -79,6 +79,10 @@ class _Candidate:
     """The digits, in ASCII."""
     separators: tuple[str, ...]
     """[len(groups) - 1] between them."""
+    run: list[tuple[int, int]]
+    """Where all groups of the run are; the candidate's are those from `first` to before `last`."""
+    first: int
+    last: int
 
     @property
     def digits(self) -> str:
@@ -87,6 +91,11 @@ class _Candidate:
     @property
     def written(self) -> str:
         return self.text[self.start : self.stop].translate(_BRACKETS)
+
+    @property
+    def is_spaced(self) -> bool:
+        """Whether only spaces and full stops separate the groups: any number may be written so."""
+        return "(" not in self.written and not "".join(self.separators).strip(" \t\xa0\u2007\u2009\u202f.")
 
 
 def find_phones(text: str, regions: tuple[str, ...]) -> Spans:
@@ -106,11 +115,11 @@ def _phones_of_run(text: str, run: tuple[int, int], regions: tuple[str, ...], en
         while first < len(groups) and tries > 0:
             last = first + 1
             for stop in _ends(groups, first):
-                candidate = _candidate(text, groups[first:stop])
+                candidate = _candidate(text, groups, first, stop)
                 if candidate is None or candidate.start < end:
                     continue
                 tries -= 1
-                if _is_phone(candidate, groups, first, stop, regions, end):
+                if _is_phone(candidate, regions, end):
                     last, end = stop, candidate.stop
                     yield candidate.start, end
                     break
@@ -144,8 +153,9 @@ def _ends(groups: list[tuple[int, int]], first: int) -> list[int]:
     return ends[::-1]
 
 
-def _candidate(text: str, groups: list[tuple[int, int]]) -> _Candidate | None:
+def _candidate(text: str, run: list[tuple[int, int]], first: int, last: int) -> _Candidate | None:
     """With the plus sign and brackets that belong to it; None when brackets do not match or separators are odd."""
+    groups = run[first:last]
     start, stop = groups[0][0], groups[-1][1]
     before = text[max(start - 4, 0) : start]
     inside = text[start:stop].translate(_BRACKETS)
@@ -168,18 +178,11 @@ def _candidate(text: str, groups: list[tuple[int, int]]) -> _Candidate | None:
     depths = [*accumulate((sign == "(") - (sign == ")") for sign in written)]
     if not set(depths) <= {0, 1} or depths[-1]:
         return None
-    digits = tuple("".join(str(int(digit)) for digit in text[first:last]) for first, last in groups)
-    return _Candidate(text, start, stop, digits, separators)
+    digits = tuple("".join(str(int(digit)) for digit in text[slice(*group)]) for group in groups)
+    return _Candidate(text, start, stop, digits, separators, run, first, last)
 
 
-def _is_phone(
-    candidate: _Candidate,
-    groups: list[tuple[int, int]],
-    first: int,
-    last: int,
-    regions: tuple[str, ...],
-    end: int,
-) -> bool:
+def _is_phone(candidate: _Candidate, regions: tuple[str, ...], end: int) -> bool:
     text, start, stop = candidate.text, candidate.start, candidate.stop
     before, after = text[start - 1 : start], text[stop : stop + 2]
     if _continues_word(after[:1]) and not _EXTENSION.match(text, stop):
@@ -190,7 +193,7 @@ def _is_phone(
         return not (before.isascii() and before.isalnum() and not cue) and _is_international(
             candidate, candidate.digits, cue
         )
-    row = (candidate.separators and not cue) and _is_part_of_row(candidate, groups, first, last, trunk=False)
+    row = (candidate.separators and not cue) and _is_part_of_row(candidate, trunk=False)
     dialled = _DIALLED_PLUS.match(" ".join(candidate.groups))
     if dialled and not row and not _continues_word(before):
         abroad = candidate.digits[len(dialled.group()) :]
@@ -203,20 +206,12 @@ def _is_phone(
         return False
     if not cue and (NOT_A_PHONE.search(text, max(start - 24, 0), start) or before in ("/", "=")):
         return False
-    if not cue and not _shows_it(candidate, groups, first, last):
+    if not cue and not _shows_it(candidate):
         return False
-    if not announced and _is_spaced(candidate) and COUNTED_AFTER.match(text, stop):
-        return False
-    if not announced and _is_spaced(candidate) and _is_in_column(candidate, regions):
+    is_open = candidate.is_spaced and not announced
+    if is_open and (COUNTED_AFTER.match(text, stop) or _is_in_column(candidate, regions)):
         return False
     return any(_is_national(candidate, region, cue) for region in regions)
-
-
-def _is_spaced(candidate: _Candidate) -> bool:
-    """Whether only spaces and full stops separate the groups: any number may be written so."""
-    return "(" not in candidate.written and not "".join(candidate.separators).strip(
-        " \t\xa0\u2007\u2009\u202f."
-    )
 
 
 def _is_in_column(candidate: _Candidate, regions: tuple[str, ...]) -> bool:
@@ -247,7 +242,7 @@ def _continues_word(neighbour: str) -> bool:
     return neighbour == "_" or (neighbour.isalnum() and ord(neighbour) < 0x0E00)
 
 
-def _shows_it(candidate: _Candidate, groups: list[tuple[int, int]], first: int, last: int) -> bool:
+def _shows_it(candidate: _Candidate) -> bool:
     """Whether a number in national form looks like a telephone number and like nothing else."""
     parts, separators = candidate.groups, candidate.separators
     trunk = candidate.digits.startswith("0")
@@ -259,18 +254,17 @@ def _shows_it(candidate: _Candidate, groups: list[tuple[int, int]], first: int, 
         return False
     if len(parts) > MAX_GROUPS_UNANNOUNCED or sum(len(part) == 1 for part in parts) > 1:
         return False
-    if "(" not in candidate.written and _is_part_of_row(candidate, groups, first, last, trunk):
+    if "(" not in candidate.written and _is_part_of_row(candidate, trunk):
         return False
     if is_thousands(parts, separators):
         return separators[0] != "." and stands_alone(candidate.text, candidate.start, candidate.stop)
     return True
 
 
-def _is_part_of_row(
-    candidate: _Candidate, groups: list[tuple[int, int]], first: int, last: int, trunk: bool
-) -> bool:
+def _is_part_of_row(candidate: _Candidate, trunk: bool) -> bool:
     """Whether more digits follow the separators of a number: a row of a table, or a longer code."""
-    text, inside = candidate.text, {separator.strip() or " " for separator in candidate.separators}
+    text, groups, first, last = candidate.text, candidate.run, candidate.first, candidate.last
+    inside = {separator.strip() or " " for separator in candidate.separators}
 
     def continues(left: int) -> bool:
         return (text[groups[left][1] : groups[left + 1][0]].strip() or " ") in inside
