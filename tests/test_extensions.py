@@ -208,7 +208,7 @@ USES = {
         import numpy as np
         from pipeline.run.config import PretrainConfig
         from pipeline.samples.formats import FORMATS
-        from pipeline.samples.rows import FormatInput
+        from pipeline.samples.packed import FormatInput
 
         chosen = ["objective={kind: echo}", "batch.format=longest", "optimizer={kind: sgd, lr: 0.5}"]
         config = load_config(PretrainConfig, Path("configs/pretrain/gpt-tiny.yaml"), chosen)

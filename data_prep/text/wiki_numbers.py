@@ -270,7 +270,15 @@ def julian_date(values: Values, page: Page) -> str:
     return f"{day} ({later.day}) {new} {year}" if old == new else f"{day} {old} ({later.day} {new}) {year}"
 
 
-DATES: Mapping[str, Show] = {
+FORMS: Mapping[str, Show] = {
+    "quantity": quantity,
+    "uncertain_value": uncertain_value,
+    "unit_of_measure": unit_of_measure,
+    "height": height,
+    "track_gauge": track_gauge,
+    "ordinal": ordinal,
+    "currency": currency,
+    "rupees": rupees,
     "age": age,
     "age_of_day_first": lambda values, page: age(
         Values({"1": values["3"], "2": values["2"], "3": values["1"]}), page

@@ -13,21 +13,14 @@ from functools import cache, partial
 
 from data_prep.text import table
 from data_prep.text.wiki_numbers import (
-    DATES,
+    FORMS,
     MONEY,
     centuries,
-    currency,
     format_number,
-    height,
     money,
-    ordinal,
     quantity,
-    rupees,
     superscript,
     text_of_name,
-    track_gauge,
-    uncertain_value,
-    unit_of_measure,
     unnamed,
     write_number,
     years,
@@ -178,10 +171,8 @@ first = parameter("1")
 _FORMS_OF: Mapping[str, Callable[[str], Show]] = {
     form.__name__: form for form in (constant, parameter, joined, prefixed, wrapped, years, centuries, law)
 }
-
-
 _FORMS: Mapping[str, Show] = {
-    **DATES,
+    **FORMS,
     "first": first,
     "second": parameter("2"),
     "last": lambda values, page: (unnamed(values) or [""])[-1],
@@ -200,13 +191,12 @@ _FORMS: Mapping[str, Show] = {
     ),
     "music": lambda values, page: _MUSIC.get(values["1"], ""),
     "biography": lambda values, page: biography(values),
-    **{
-        show.__name__: show
-        for show in (
-            *(quantity, uncertain_value, ordinal, height, currency, rupees, track_gauge, unit_of_measure),
-            *(quotation, japanese, number_with_unit, fraction, as_written, citation_in_text),
-        )
-    },
+    "quotation": quotation,
+    "japanese": japanese,
+    "number_with_unit": number_with_unit,
+    "fraction": fraction,
+    "as_written": as_written,
+    "citation_in_text": citation_in_text,
 }
 
 

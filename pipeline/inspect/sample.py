@@ -22,8 +22,7 @@ from pipeline.objectives.base import Batch
 from pipeline.run.inputs import Inputs
 from pipeline.samples.dataset import SampleOrigin, TokenDataset
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import Packed
-from pipeline.samples.rows import Slice
+from pipeline.samples.packed import Packed, Slice
 
 RELATIONS = {"nsp": ("next", "random"), "sop": ("in order", "swapped")}
 """By relation of a pair, the meanings of the labels 0 and 1."""

@@ -30,8 +30,7 @@ from pipeline.objectives.kernels.masking import (
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.formats import PAIR_FORMATS, SINGLE_FORMATS
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import Packed, Reading
-from pipeline.samples.rows import Relation
+from pipeline.samples.packed import Packed, Reading, Relation
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig

@@ -15,9 +15,15 @@ from data_prep.token_store import TokenStore
 from pipeline.samples.formats import PAIR_FORMATS, Format
 from pipeline.samples.index_cache import EpochPrefetch, IndexCache, Summary
 from pipeline.samples.mixture import IndexMaker, Mixture, Part, Sampling, StoreShare, cut_parts
-from pipeline.samples.packed import Packed, number_sources
-from pipeline.samples.rows import Relation, ShuffledRows, Slice, slices_of_row
-from pipeline.samples.text import find_documents, read_rows, sentence_positions, span_of, write_sources
+from pipeline.samples.packed import Packed, Relation, ShuffledRows, Slice, slices_of_row
+from pipeline.samples.text import (
+    find_documents,
+    number_sources,
+    read_rows,
+    sentence_positions,
+    span_of,
+    write_sources,
+)
 
 _PART_SHIFT = 48
 """A sample's id holds its part of the mixture in the bits above and its row in the bits below."""
@@ -123,11 +129,8 @@ class TokenDataset:
         input_ids = np.empty((count, length), dtype=np.int64)
         segment_ids = np.zeros((count, length) if self._pairs else (0, 0), dtype=np.uint8)
         sample_ids, epochs = np.empty(count, dtype=np.uint64), np.empty(count, dtype=np.uint64)
-        labels = np.empty(count, dtype=np.int64) if self._pairs else None
-        langs = np.empty(count, dtype=np.int64) if self.sampling.with_langs else None
-        sources = None
-        if self._source_numbers is not None:
-            sources = np.empty((count, length), dtype=np.int16)
+        labels, langs = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+        sources = np.empty((count, length) if self._source_numbers else (0, 0), dtype=np.int16)
         begins, sentences = [], []
         for part, epoch, places, indices in self._groups(wanted):
             if 2 * int(indices[-1]) >= self._parts[part].num_rows:
@@ -137,23 +140,19 @@ class TokenDataset:
             share = self._parts[part].share
             index = self.stores[share].index
             begins.append(read_rows(index, slices, places, self.special, input_ids, segment_ids))
-            if labels is not None:
+            if pair_labels is not None:
                 labels[places] = pair_labels
-            if langs is not None:
+            if self.sampling.with_langs:
                 langs[places] = self.languages.index(str(self._parts[part].lang))
             if self.sampling.with_sentence_starts:
                 text = find_documents(index, slices.documents)
                 sentences.append(sentence_positions(text, slices, places, length))
-            if self._source_numbers is not None:
+            if self._source_numbers:
                 write_sources(index, slices, places, self._source_numbers[share], sources)
         if self.sampling.attention == "full":
             boundaries = np.arange(count + 1, dtype=np.int32) * np.int32(length)
-        elif len(begins) == 1:
-            boundaries = begins[0]
         else:
-            # Each group of rows has the end of the batch.
-            end = np.array([count * length], dtype=np.int32)
-            boundaries = _merged([*(one[:-1] for one in begins), end])
+            boundaries = _merged(begins or [np.zeros(1, dtype=np.int32)])
         return Packed(
             input_ids,
             boundaries,
@@ -161,9 +160,9 @@ class TokenDataset:
             epochs,
             sentence_starts=_merged(sentences) if self.sampling.with_sentence_starts else None,
             segment_ids=segment_ids if self._pairs else None,
-            pair_labels=labels,
-            langs=langs,
-            sources=sources,
+            pair_labels=labels if self._pairs else None,
+            langs=langs if self.sampling.with_langs else None,
+            sources=sources if self._source_numbers else None,
         )
 
     def identify(self, samples: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -259,10 +258,10 @@ def _languages(shares: Sequence[StoreShare]) -> list[str]:
 
 
 def _merged(positions: list[np.ndarray]) -> np.ndarray:
-    """Ascending positions from several arrays of them."""
+    """The different positions in several arrays, ascending; a single array is so already."""
     if len(positions) == 1:
         return positions[0]
-    return np.sort(np.concatenate([np.empty(0, dtype=np.int32), *positions]))
+    return np.unique(np.concatenate([np.empty(0, dtype=np.int32), *positions]))
 
 
 def _require_fit(stores: Sequence[TokenStore], format: Format, relation: Relation | None) -> None:

@@ -31,7 +31,7 @@ from cluster.artefacts.storage import commit, is_committed, open_artefact, stagi
 from pipeline.samples import digest_of
 from pipeline.samples.formats import rows_from_arrays
 from pipeline.samples.mixture import Part
-from pipeline.samples.rows import ShuffledRows
+from pipeline.samples.packed import ShuffledRows
 
 KIND = "epoch_index"
 FROM_TOKENS = 1 << 23

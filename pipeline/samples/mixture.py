@@ -4,6 +4,7 @@ schedule of turns.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +15,7 @@ from cluster.artefacts.errors import ConfigError
 from data_prep.token_store import TokenStore
 from pipeline.samples.formats import FORMATS, Format
 from pipeline.samples.noise import Noise
-from pipeline.samples.rows import FormatInput, Relation, RowFormat, ShuffledRows
+from pipeline.samples.packed import FormatInput, Relation, RowFormat, ShuffledRows
 from pipeline.samples.shuffle import StoreOrder, index_type
 
 Split = Literal["train", "held_out"]
@@ -248,31 +249,25 @@ def _documents(
     whole = [each.documents(sampling.held_out, sampling.split) for each in shares]
     if not sampling.by_language:
         return [(k, documents, shares[k].weight, None) for k, documents in enumerate(whole)]
-    found: list[tuple[int, np.ndarray, str]] = []
+    found: list[tuple[int, np.ndarray, float, str]] = []
+    by_lang: dict[str, float] = defaultdict(float)
+    total_weight = sum(each.weight for each in shares)
     for share, documents in enumerate(whole):
-        numbers, codes = shares[share].store.langs()
-        own = numbers[documents]
-        of_code = sorted((codes[number], number) for number in _present(own))
-        found += [(share, documents[own == number], code) for code, number in of_code]
+        store, weight = shares[share].store, shares[share].weight
+        numbers, codes = store.langs()
+        own, num_tokens = numbers[documents], int(store.lengths[documents].sum())
+        for lang, number in sorted((codes[number], number) for number in _present(own)):
+            chosen = documents[own == number]
+            p = weight / total_weight * int(store.lengths[chosen].sum()) / max(num_tokens, 1)
+            by_lang[lang] += p
+            found.append((share, chosen, p, lang))
     if not found:
         raise ConfigError(
             f"{shares[0].store.place} has no {sampling.split.replace('_', '-')} documents.",
             next_step="change data.held_out, or prepare more text",
         )
-    tokens = [int(shares[share].store.lengths[documents].sum()) for share, documents, _ in found]
-    totals = [0] * len(shares)
-    for (share, _, _), count in zip(found, tokens, strict=True):
-        totals[share] += count
-    total_weight = sum(each.weight for each in shares)
-    portions = [
-        shares[share].weight / total_weight * count / max(totals[share], 1)
-        for (share, _, _), count in zip(found, tokens, strict=True)
-    ]
-    by_lang: dict[str, float] = {}
-    for (_, _, lang), p in zip(found, portions, strict=True):
-        by_lang[lang] = by_lang.get(lang, 0.0) + p
     exponent = 1.0 if sampling.language_temperature is None else sampling.language_temperature
     return [
         (share, documents, p and p * by_lang[lang] ** (exponent - 1), lang)
-        for (share, documents, lang), p in zip(found, portions, strict=True)
+        for share, documents, p, lang in found
     ]

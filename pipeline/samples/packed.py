@@ -1,19 +1,21 @@
-"""Samples, as an objective asks for them and as it gets them."""
+"""The data between a token store and an objective: rows, as a format cuts them, and a micro-batch of packed samples."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from pipeline.samples.rows import Relation
+from cluster.compiled_loop import compiled_loop
 
 if TYPE_CHECKING:
-    from data_prep.token_store import TokenStore
+    from data_prep.token_files import TokenArrays
+    from pipeline.samples.shuffle import StoreOrder
 
-
+Relation = Literal["nsp", "sop"]
+"""Origin of second segments: next or random (Devlin et al. 2019), or right or swapped order (Lan et al. 2020)."""
 NO_SOURCE = -1
 """The index of padding, and of sources without an index."""
 
@@ -69,12 +71,138 @@ class Packed:
         return None if self.sources is None else self.sources.reshape(-1).take(positions + ahead)
 
 
-def number_sources(store: TokenStore, names: Sequence[str]) -> np.ndarray:
-    """[dictionaries, longest] int16: the index in `names` of each entry of each of the store's source dictionaries;
-    `NO_SOURCE` for other names."""
-    places = {name: number for number, name in enumerate(names)}
-    dictionaries = store.source_dictionaries
-    numbers = np.full((len(dictionaries), max(map(len, dictionaries), default=0)), NO_SOURCE, dtype=np.int16)
-    for row, dictionary in zip(numbers, dictionaries, strict=True):
-        row[: len(dictionary)] = [places.get(name, NO_SOURCE) for name in dictionary]
-    return numbers
+class Slices(NamedTuple):
+    """The slices of documents in some rows, row by row and from left to right.
+
+    A row is its slices end to end, each `[<s>] ids [</s>]`, and padding. `<s>` opens a piece; a slice without it
+    continues the piece before (the second segment of a pair).
+    """
+
+    offsets: np.ndarray
+    """[rows + 1] int64: row `i` holds the slices `offsets[i] : offsets[i + 1]`."""
+    documents: np.ndarray
+    """[slices] int64 document numbers."""
+    starts: np.ndarray
+    """[slices] int64 first token of the document."""
+    stops: np.ndarray
+    """[slices] int64 one past the last token."""
+    opened: np.ndarray
+    """[slices] bool: whether `<s>` is before the ids."""
+    closed: np.ndarray
+    """[slices] bool: whether `</s>` is after the ids."""
+
+
+class Slice(NamedTuple):
+    """A slice of a document inside a row; in a pair, one of its two segments."""
+
+    document: int
+    """Index of the document in its store."""
+    start: int
+    """First token of the slice, counted without special tokens."""
+    stop: int
+    """One past its last token; `start == stop` when only special tokens fell into the row."""
+    row_start: int
+    """First position of the slice in the row, with its `<s>`."""
+    row_stop: int
+    """One past its last position in the row."""
+
+
+class Rows(NamedTuple):
+    """Some rows of an epoch."""
+
+    numbers: np.ndarray
+    """[rows] int64 indices of the rows in their epoch, before it is shuffled; a sample's id has them."""
+    slices: Slices
+    """The slices of documents in them."""
+    pair_labels: np.ndarray | None = None
+    """[rows] int64 (see `Packed.pair_labels`); None in formats without pairs."""
+
+
+class EpochRows(Protocol):
+    """The rows of one epoch of one part of the mixture, as a format cuts them."""
+
+    def look_up(self, places: np.ndarray) -> Rows:
+        """The rows with some int64 numbers, in any order."""
+        ...
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays that it consists of, by name; `formats.rows_from_arrays` is the inverse."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FormatInput:
+    """Documents of one store, to be cut into rows."""
+
+    lengths: np.ndarray
+    """[documents of the store] int32 tokens of each."""
+    arrays: Callable[[], TokenArrays]
+    """Gives `text`, which takes six times the memory of `lengths`."""
+    documents: np.ndarray
+    """[documents] int32 (int64 where indices exceed it): ascending indices."""
+    length: int
+    """Positions of a row."""
+    order: StoreOrder
+    """All randomness comes from here."""
+    name: str
+    """The documents in error messages, such as the path of the store."""
+    relation: Relation | None = None
+    """Only for formats of pairs."""
+    shared_targets: bool = False
+    """Only for `segment_pair`: all pairs of a document aim at one length."""
+
+    @property
+    def text(self) -> TokenArrays:
+        """Locations of the tokens and sentences of all documents of the store, for formats that look at sentences."""
+        return self.arrays()
+
+
+class RowFormat(Protocol):
+    """Documents, cut into rows by one format."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of an epoch, the same in all of them."""
+        ...
+
+    def epoch(self, number: int) -> EpochRows:
+        """The rows of an epoch, before they are shuffled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffledRows:
+    """The rows of an epoch in the order of training."""
+
+    rows: EpochRows
+    order: np.ndarray
+    """[num_rows] integers: the row at each place."""
+
+    def look_up(self, places: np.ndarray) -> Rows:
+        """The rows at some int64 places of the epoch, in any order."""
+        return self.rows.look_up(self.order[places].astype(np.int64))
+
+
+@compiled_loop
+def empty_slices(offsets: np.ndarray) -> Slices:
+    """`offsets[-1]` slices to be filled in; each opens a piece already."""
+    total = offsets[-1]
+    return Slices(
+        offsets,
+        np.empty(total, dtype=np.int64),
+        np.empty(total, dtype=np.int64),
+        np.empty(total, dtype=np.int64),
+        np.ones(total, dtype=np.bool_),
+        np.empty(total, dtype=np.bool_),
+    )
+
+
+def slices_of_row(slices: Slices, row: int = 0) -> list[Slice]:
+    """The slices of one of the rows, without its padding."""
+    found, column = [], 0
+    for number in range(int(slices.offsets[row]), int(slices.offsets[row + 1])):
+        start, stop = int(slices.starts[number]), int(slices.stops[number])
+        width = stop - start + int(slices.opened[number]) + int(slices.closed[number])
+        found.append(Slice(int(slices.documents[number]), start, stop, column, column + width))
+        column += width
+    return found

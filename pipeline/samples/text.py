@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
@@ -16,8 +19,10 @@ from data_prep.token_files import (
     TokenArrays,
     TokenIndex,
 )
-from pipeline.samples.packed import NO_SOURCE
-from pipeline.samples.rows import Slices
+from pipeline.samples.packed import NO_SOURCE, Slices
+
+if TYPE_CHECKING:
+    from data_prep.token_store import TokenStore
 
 
 @compiled_loop
@@ -244,3 +249,14 @@ def write_sources(
             name = index.words[batches[batch, SOURCES] + document - batches[batch, FIRST]]
             row[begin:column] = numbers[batches[batch, NAMES], name]
         row[column:] = NO_SOURCE
+
+
+def number_sources(store: TokenStore, names: Sequence[str]) -> np.ndarray:
+    """[dictionaries, longest] int16: the index in `names` of each entry of each of the store's source dictionaries;
+    `NO_SOURCE` for other names."""
+    places = {name: number for number, name in enumerate(names)}
+    dictionaries = store.source_dictionaries
+    numbers = np.full((len(dictionaries), max(map(len, dictionaries), default=0)), NO_SOURCE, dtype=np.int16)
+    for row, dictionary in zip(numbers, dictionaries, strict=True):
+        row[: len(dictionary)] = [places.get(name, NO_SOURCE) for name in dictionary]
+    return numbers

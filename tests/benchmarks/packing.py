@@ -17,7 +17,7 @@ import orjson
 
 from data_prep.token_files import TokenArrays
 from pipeline.samples.formats import FORMATS, PAIR_FORMATS
-from pipeline.samples.rows import FormatInput
+from pipeline.samples.packed import FormatInput
 from pipeline.samples.shuffle import StoreOrder
 from tests.benchmarks.compare import Share
 from tests.benchmarks.corpus import documents

@@ -21,8 +21,7 @@ from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats import PAIR_FORMATS
 from pipeline.samples.index_cache import IndexCache
 from pipeline.samples.mixture import Sampling, StoreShare
-from pipeline.samples.packed import Packed
-from pipeline.samples.rows import FormatInput, Relation, RowFormat, Slice, slices_of_row
+from pipeline.samples.packed import FormatInput, Packed, Relation, RowFormat, Slice, slices_of_row
 from pipeline.samples.shuffle import StoreOrder
 from pipeline.samples.text import sentence_positions, write_rows
 from tests.conftest import commit_tokens

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.token_store import TokenStore
-from pipeline.samples.packed import NO_SOURCE, number_sources
-from pipeline.samples.rows import empty_slices
-from pipeline.samples.text import find_documents, write_sources
+from pipeline.samples.packed import NO_SOURCE, empty_slices
+from pipeline.samples.text import find_documents, number_sources, write_sources
 from tests.data_prep.test_token_store import encoded, write_store
 
 SHARDS = st.lists(st.lists(st.lists(st.integers(0, 70_000), max_size=9), max_size=7), min_size=1, max_size=4)

@@ -21,7 +21,7 @@ import numpy as np
 from pipeline.samples.formats.packing import PackedRows, best_fit, doc_sentences, sentences
 from pipeline.samples.formats.pairs import PairRows, segment_pair, sentence_pair
 from pipeline.samples.formats.stream import Contiguous, FullSentences, StreamRows
-from pipeline.samples.rows import EpochRows, FormatInput, RowFormat
+from pipeline.samples.packed import EpochRows, FormatInput, RowFormat
 
 _SINGLE: Mapping[str, Callable[[FormatInput], RowFormat]] = {
     "contiguous": Contiguous,

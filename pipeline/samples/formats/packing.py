@@ -23,7 +23,7 @@ import numpy as np
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_files import TokenArrays
 from pipeline.samples.noise import fold, integer
-from pipeline.samples.rows import FormatInput, Rows, Slices, empty_slices
+from pipeline.samples.packed import FormatInput, Rows, Slices, empty_slices
 from pipeline.samples.shuffle import index_type
 from pipeline.samples.text import sentences_of, stop_at_sentence
 

@@ -37,7 +37,7 @@ from pipeline.samples.formats.pair_chunks import (
     sentence_chunks,
 )
 from pipeline.samples.noise import Noise, fold, integer, shuffle
-from pipeline.samples.rows import FormatInput, Rows, Slices, empty_slices
+from pipeline.samples.packed import FormatInput, Rows, Slices, empty_slices
 from pipeline.samples.text import sentences_of
 
 BLOCK = 64

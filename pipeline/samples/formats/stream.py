@@ -21,7 +21,7 @@ import numpy as np
 
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_files import TokenArrays
-from pipeline.samples.rows import FormatInput, Rows, Slices, empty_slices
+from pipeline.samples.packed import FormatInput, Rows, Slices, empty_slices
 from pipeline.samples.shuffle import StoreOrder
 from pipeline.samples.text import stop_at_sentence
 
