@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
-from data_prep.text import table
 
 CHAPTER_BREAK = "\n\n\n"
 """Two blank lines separate chapters, one separates paragraphs."""
@@ -38,12 +36,30 @@ def _cased(words: str) -> str:
     return "|".join(sorted({form for word in words.split() for form in (word.capitalize(), word.upper())}))
 
 
-_WORDS: Mapping[str, str] = table("book_words")
-_CHAPTERS = _cased(_WORDS["chapters"])
-_PARTS = _cased(_WORDS["parts"])
-_LONE = _cased(_WORDS["lone"])
-_NUMBER_WORDS = _cased(_WORDS["numbers"])
-_ORDINALS = _cased(_WORDS["ordinals"])
+_CHAPTERS = _cased(
+    "chapter letter canto stave kapitel capitel brief chapitre lettre chant capitol capitolul capítulo capitolo"
+)
+_PARTS = _cased(
+    "book part volume vol buch teil theil band abtheilung livre partie tome cartea partea libro parte tomo"
+)
+_LONE = _cased(
+    "prologue epilogue preface foreword afterword introduction introductory conclusion finale prolog epilog"
+    " vorwort einleitung nachwort préface avant-propos épilogue prefață prólogo epílogo"
+)
+_NUMBER_WORDS = _cased(
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
+    " eighteen nineteen twenty thirty forty fifty first second third fourth fifth sixth seventh eighth ninth tenth"
+    " eleventh twelfth twentieth last eins zwei drei vier fünf sechs sieben acht neun zehn premier première deux"
+    " deuxième seconde trois troisième quatrième cinquième dernier dernière întâi întâia doua treia patra"
+    " primero primera segundo segunda tercero tercera primo prima secondo seconda terzo terza"
+)
+_ORDINALS = _cased(
+    "erstes zweites drittes viertes fünftes sechstes siebentes siebtes achtes neuntes zehntes elftes zwölftes"
+    " dreizehntes vierzehntes fünfzehntes sechzehntes siebzehntes achtzehntes neunzehntes zwanzigstes letztes"
+    " erster zweiter dritter vierter fünfter sechster erste zweite dritte vierte fünfte sechste"
+    " première premier deuxième seconde troisième quatrième cinquième dernière primera segunda tercera prima"
+    " seconda terza first second third fourth fifth last"
+)
 _ROMAN = r"(?=[CLXVI])C{0,3}(?:XC|XL|L?X{0,4})(?:IX|IV|V?I{0,4})"
 _UNITS = r"(?:[ -](?i:one|two|three|four|five|six|seven|eight|nine|first|second|third))?"
 _NUMBER = rf"(?:\d{{1,3}}|(?i:{_ROMAN})|(?:[Tt]he |THE )?(?:{_NUMBER_WORDS}|premier|première){_UNITS})"
