@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from models.elmo.config import ElmoConfig
-from models.fields import at_least, field_problems
+from models.fields import WHOLE, Rule, Settings, at_least, is_number
 
 Network = Literal["encoder", "decoder", "encoder_decoder"]
 Norm = Literal["post", "pre"]
@@ -18,16 +19,11 @@ ClassificationStyle = Literal["tanh", "gelu", "gelu_norm", "relu"]
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(Settings):
     """Everything that decides the tensors of a network and what they compute.
 
     The defaults are RoBERTa base (Liu et al. 2019, appendix B, table 9) without its vocabulary.
-
-    Raises:
-        ValueError: a value is outside what its docstring allows; all such values are named at once.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     network: Network = "encoder"
     """`encoder` reads both ways (BERT), `decoder` from the left (GPT), `encoder_decoder` is both (BART, T5)."""
@@ -122,10 +118,8 @@ class TransformerConfig:
     also on its input; with segments it is BERT's pooler, without that dropout), with GELU (ELECTRA), with GELU and
     normalisation (ModernBERT), or with ReLU (DistilBERT)."""
 
-    def __post_init__(self) -> None:
-        problems = field_problems(self, {"num_segments": at_least(0)}) or self._fit_problems()
-        if problems:
-            raise ValueError("; ".join(problems))
+    def rules(self) -> Mapping[str, Rule]:
+        return {"num_segments": at_least(0)}
 
     @property
     def head_size(self) -> int:
@@ -177,8 +171,7 @@ class TransformerConfig:
             )
         return self.vocab_size
 
-    def _fit_problems(self) -> list[str]:
-        """Values that are allowed alone and not together."""
+    def fit_problems(self) -> list[str]:
         problems = []
         if self.attention_head_size is None and self.hidden_size % self.num_heads:
             problems.append(
@@ -218,10 +211,8 @@ Combination = Literal["last", "layer", "sum_last_four", "concat_last_four", "sum
 
 
 @dataclass(frozen=True)
-class FeatureSettings:
+class FeatureSettings(Settings):
     """Layers that become the features of a token (Devlin et al. 2019, table 7)."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     combine: Combination = "last"
     """`last`, one `layer`, the sum or the concatenation of the last four, the sum of all, or a learned mixture of all,
@@ -233,6 +224,12 @@ class FeatureSettings:
     l2: float = 0.0
     """Penalty on the scores of the layers, with `scalar_mix`; at least 0."""
 
-    def __post_init__(self) -> None:
-        if (self.layer is None) == (self.combine == "layer"):
-            raise ValueError(f"`layer` is for combine: layer, and needed there; combine is {self.combine}")
+    def rules(self) -> Mapping[str, Rule]:
+        return {
+            "layer": WHOLE,
+            "l2": Rule(lambda value: is_number(value) and value >= 0, "a number of at least 0"),
+        }
+
+    def fit_problems(self) -> list[str]:
+        problem = f"`layer` is for combine: layer, and needed there; combine is {self.combine}"
+        return [problem] if (self.layer is None) == (self.combine == "layer") else []

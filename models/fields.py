@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 
 class Rule(NamedTuple):
@@ -32,11 +32,34 @@ def at_least(least: int) -> Rule:
     return Rule(lambda value: is_whole(value) and value >= least, f"a whole number of at least {least}")
 
 
+WHOLE = Rule(is_whole, "a whole number")
 POSITIVE = Rule(lambda value: is_number(value) and value > 0, "a number above 0")
 PROBABILITY = Rule(lambda value: is_number(value) and 0 <= value < 1, "a probability in [0, 1)")
 
 
-def field_problems(config: Any, others: Mapping[str, Rule] = MappingProxyType({})) -> list[str]:
+class Settings:
+    """Settings, a dataclass whose values are checked when it is made; read from a file, it takes no other keys.
+
+    Raises:
+        ValueError: a value is outside what its docstring allows; all such values are named at once.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        if problems := field_problems(self, self.rules()) or self.fit_problems():
+            raise ValueError("; ".join(problems))
+
+    def rules(self) -> Mapping[str, Rule]:
+        """Rules of single fields, by name, instead of those that `field_problems` has."""
+        return {}
+
+    def fit_problems(self) -> list[str]:
+        """Values that are allowed alone and not together."""
+        return []
+
+
+def field_problems(config: Any, others: Mapping[str, Rule]) -> list[str]:
     """A sentence for each field of a dataclass that has a value which it does not allow.
 
     Whole numbers are at least 1, numbers under names that end in `dropout` are probabilities, other numbers are above

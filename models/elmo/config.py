@@ -6,11 +6,11 @@ word, and padding, shifted by one so that 0 means no word at all: 262 ids.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-from models.fields import at_least, field_problems, is_whole
+from models.fields import Rule, Settings, at_least
 
 SHIFT = 1
 """Id of byte 0; id 0 is kept for places without a word."""
@@ -39,17 +39,12 @@ def _framed(inner: list[int], max_characters: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class ElmoConfig:
+class ElmoConfig(Settings):
     """A bidirectional language model over characters.
 
     The defaults are the original, 93.6 million parameters without its softmax (Peters et al. 2018, section 3.4; the
     released training script).
-
-    Raises:
-        ValueError: a value is outside what its docstring allows; all such values are named at once.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     network: Literal["elmo"] = "elmo"
     """The kind of network."""
@@ -86,23 +81,24 @@ class ElmoConfig:
     dropout: float = 0.1
     """Probability, in [0, 1), of dropping the inputs of each LSTM layer and of the softmax."""
 
-    def __post_init__(self) -> None:
-        problems = field_problems(self, {"num_highway_layers": at_least(0), "max_characters": at_least(3)})
-        if not self.filters or not all(
-            len(each) == 2 and all(is_whole(number) and number > 0 for number in each)
-            for each in self.filters
-        ):
-            problems.append(
-                f"filters must be pairs of whole numbers above 0, [width, number], not {self.filters!r}"
-            )
-        elif is_whole(self.max_characters):
-            widest = max(width for width, _ in self.filters)
-            if widest > self.max_characters:
-                problems.append(
-                    f"filters has width {widest}, but max_characters is {self.max_characters}; raise max_characters"
-                )
-        if problems:
-            raise ValueError("; ".join(problems))
+    def rules(self) -> Mapping[str, Rule]:
+        return {
+            "num_highway_layers": at_least(0),
+            "max_characters": at_least(3),
+            "filters": Rule(
+                lambda filters: (
+                    filters and all(len(each) == 2 and all(map(at_least(1).allows, each)) for each in filters)
+                ),
+                "pairs of whole numbers above 0, [width, number]",
+            ),
+        }
+
+    def fit_problems(self) -> list[str]:
+        widest = max(width for width, _ in self.filters)
+        problem = (
+            f"filters has width {widest}, but max_characters is {self.max_characters}; raise max_characters"
+        )
+        return [problem] if widest > self.max_characters else []
 
     @property
     def num_filters(self) -> int:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-from models.fields import POSITIVE, Rule, at_least, field_problems, is_number, is_whole
+from models.fields import POSITIVE, WHOLE, Rule, Settings, at_least, is_number
 
 
 @dataclass(frozen=True)
-class GenerationConfig:
+class GenerationConfig(Settings):
     """Settings of the search for a continuation. Names and meanings are as in transformers' `generate`; the defaults
     search greedily up to the end of the network's positions.
-
-    Raises:
-        ValueError: a value is outside what its docstring allows; all such values are named at once.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     max_new_tokens: int | None = None
     """Tokens to write at most; instead of `max_length`."""
@@ -67,11 +63,6 @@ class GenerationConfig:
     suppress_tokens: tuple[int, ...] = ()
     """Tokens that are never written."""
 
-    def __post_init__(self) -> None:
-        problems = self._single_problems() or self._fit_problems()
-        if problems:
-            raise ValueError("; ".join(problems))
-
     @property
     def token_ids(self) -> dict[str, int]:
         """The special tokens that are set, by name."""
@@ -91,24 +82,20 @@ class GenerationConfig:
         given = (token for token in (self.pad_token_id, self.eos_token_id) if token is not None)
         return next(given, 0)
 
-    def _single_problems(self) -> list[str]:
-        """Values that are not allowed whatever the others are."""
+    def rules(self) -> Mapping[str, Rule]:
         from_zero = ("min_new_tokens", "min_length", "no_repeat_ngram_size", *self.token_ids)
         remedy = " (for the most probable token set do_sample: false)" if self.do_sample else ""
-        rules = dict.fromkeys(from_zero, at_least(0)) | {
-            "seed": Rule(is_whole, "a whole number"),
+        return dict.fromkeys(from_zero, at_least(0)) | {
+            "seed": WHOLE,
             "length_penalty": Rule(is_number, "a finite number"),
             "temperature": POSITIVE._replace(said=f"{POSITIVE.said}{remedy}"),
             "top_p": Rule(lambda value: is_number(value) and 0 < value <= 1, "a probability in (0, 1]"),
+            "suppress_tokens": Rule(
+                lambda tokens: all(map(at_least(0).allows, tokens)), "whole numbers of at least 0"
+            ),
         }
-        return field_problems(self, rules) + [
-            f"suppress_tokens must hold whole numbers of at least 0, not {token!r}"
-            for token in self.suppress_tokens
-            if not at_least(0).allows(token)
-        ]
 
-    def _fit_problems(self) -> list[str]:
-        """Values that are allowed alone and not together."""
+    def fit_problems(self) -> list[str]:
         problems = []
         if self.max_length is not None and self.max_new_tokens is not None:
             problems.append("max_length and max_new_tokens are both set; leave one of them out")

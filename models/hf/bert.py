@@ -35,17 +35,14 @@ KEYS: Mapping[str, tuple[str, Any]] = {
     "initializer_std": ("initializer_range", 0.02),
     "tie_embeddings": ("tie_word_embeddings", True),
 }
-DEFAULTS: Mapping[str, Any] = {
-    "hidden_act": "gelu",
-}
-REQUIRED: Mapping[str, Any] = {
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "position_embedding_type": "absolute",
-}
+DEFAULTS: Mapping[str, Any] = {"hidden_act": "gelu"}
 SHARED: Mapping[str, Any] = {
     "activation_key": "hidden_act",
-    "required": REQUIRED,
+    "required": {
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "position_embedding_type": "absolute",
+    },
     "buffers": r"(^|\.)embeddings\.(position_ids|token_type_ids)$",
 }
 """Members of `Family` that all of them have."""
@@ -246,9 +243,7 @@ DISTILBERT = Family(
         "initializer_std": ("initializer_range", 0.02),
         "tie_embeddings": ("tie_word_embeddings", True),
     },
-    defaults={
-        "activation": "gelu",
-    },
+    defaults={"activation": "gelu"},
     body=lambda config, prefix, pad: [
         *embedding_names(config, prefix),
         *layers(config.num_layers, LAYERS, f"{prefix}transformer.layer.", DISTILBERT_LAYER),

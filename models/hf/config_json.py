@@ -139,25 +139,19 @@ POOLED: tuple[Head, ...] = ("sequence_classification", "multiple_choice")
 """Heads that score a text by one token."""
 
 
+SILENT = (
+    *("vocab_size", "num_layers", "hidden_size", "num_heads", "intermediate_size"),
+    *("initializer", "initializer_std", "initializer_cut", "position_std"),
+    *("dropout", "attention_output_dropout", "attention_dropout", "activation_dropout", "output_dropout"),
+)
+"""Sizes, which every family has, and fields that change no output in evaluation."""
+
+
 def _without_effect(config: TransformerConfig, head: Head, always: TransformerConfig) -> set[str]:
     """Fields that change no output of this network in evaluation."""
     per_token = head in ("question_answering", "token_classification")
     transformed = "gelu_norm" in (config.classification_head, always.classification_head)
     effects = {
-        "vocab_size": False,
-        "num_layers": False,
-        "hidden_size": False,
-        "num_heads": False,
-        "intermediate_size": False,
-        "initializer": False,
-        "initializer_std": False,
-        "initializer_cut": False,
-        "position_std": False,
-        "dropout": False,
-        "attention_output_dropout": False,
-        "attention_dropout": False,
-        "activation_dropout": False,
-        "output_dropout": False,
         "num_key_value_heads": config.key_value_heads != config.num_heads,
         "attention_head_size": config.attention_size != config.hidden_size,
         "embedding_size": config.embedding_width != config.hidden_size,
@@ -172,4 +166,4 @@ def _without_effect(config: TransformerConfig, head: Head, always: TransformerCo
         "classification_head": (config.network != "decoder" and head in POOLED)
         or (config.network == "encoder" and per_token and transformed),
     }
-    return {name for name, effect in effects.items() if not effect}
+    return {*SILENT, *(name for name, effect in effects.items() if not effect)}

@@ -71,9 +71,7 @@ FAMILY = Family(
         "initializer_std": ("initializer_range", 0.02),
         "tie_embeddings": ("tie_word_embeddings", True),
     },
-    defaults={
-        "activation_function": "gelu_new",
-    },
+    defaults={"activation_function": "gelu_new"},
     body=_body,
     heads=_heads,
     activation_key="activation_function",

@@ -98,10 +98,7 @@ FAMILY = Family(
         "initializer_std": ("initializer_range", 0.02),
         "tie_embeddings": ("tie_word_embeddings", False),
     },
-    defaults={
-        "hidden_act": "silu",
-        "rope_theta": 10000.0,
-    },
+    defaults={"hidden_act": "silu", "rope_theta": 10000.0},
     body=_body,
     heads=_heads,
     activation_key="hidden_act",

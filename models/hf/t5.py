@@ -34,9 +34,6 @@ KEYS: Mapping[str, tuple[str, Any]] = {
     "dropout": ("dropout_rate", 0.1),
     "norm_eps": ("layer_norm_epsilon", 1e-6),
 }
-DEFAULTS: Mapping[str, Any] = {
-    "feed_forward_proj": "relu",
-}
 DROPOUTS = ("attention_dropout", "activation_dropout", "output_dropout")
 """Fields and keys that `transformers` keeps, but does not read: it drops out everywhere with `dropout_rate`."""
 FEED_FORWARDS: Mapping[str, tuple[Activation, bool]] = {
@@ -145,7 +142,7 @@ FAMILY = Family(
         initializer="fan_in",
     ),
     keys=KEYS,
-    defaults=DEFAULTS,
+    defaults={"feed_forward_proj": "relu"},
     body=_body,
     heads=heads,
     carried={*DROPOUTS, "activation", "gated", "scale_logits", "tie_embeddings"},

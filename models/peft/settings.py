@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from models.config import Activation
-from models.fields import field_problems
+from models.fields import Rule, Settings
 
 Target = Literal["query", "key", "value", "output", "gate", "up", "down"]
 Placement = Literal["houlsby", "pfeiffer", "parallel"]
 
 
 @dataclass(frozen=True)
-class LoraSettings:
-    """W x + (alpha / rank) B A x with A and B trained (Hu et al. 2022, section 4.1).
-
-    Raises:
-        ValueError: a value is outside what its docstring allows.
-    """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+class LoraSettings(Settings):
+    """W x + (alpha / rank) B A x with A and B trained (Hu et al. 2022, section 4.1)."""
 
     kind: Literal["lora"] = "lora"
     """LoRA."""
@@ -34,12 +29,10 @@ class LoraSettings:
     """Projections that are updated, in all attentions of all stacks: `query`, `key`, `value` and `output` of attention;
     `up`, `down` and, in a gated feed-forward block, `gate`."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-        if not self.targets or not set(self.targets) <= set(get_args(Target)):
-            raise ValueError(
-                f"targets must be some of {', '.join(get_args(Target))}, not {list(self.targets)}"
-            )
+    def rules(self) -> Mapping[str, Rule]:
+        known = get_args(Target)
+        some = Rule(lambda chosen: chosen and {*chosen} <= {*known}, f"some of {', '.join(known)}")
+        return {"targets": some}
 
     @property
     def scale(self) -> float:
@@ -48,14 +41,8 @@ class LoraSettings:
 
 
 @dataclass(frozen=True)
-class AdapterSettings:
-    """h + s W_up f(W_down x), a bottleneck in every layer.
-
-    Raises:
-        ValueError: a value is outside what its docstring allows.
-    """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+class AdapterSettings(Settings):
+    """h + s W_up f(W_down x), a bottleneck in every layer."""
 
     kind: Literal["adapters"] = "adapters"
     """Bottleneck adapters."""
@@ -74,19 +61,10 @@ class AdapterSettings:
     train_norms: bool = True
     """Whether the normalisations of the layers are also trained, as in the paper; with `houlsby`."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-
 
 @dataclass(frozen=True)
-class PrefixSettings:
-    """Keys and values of a learned prefix in every attention (Li and Liang 2021, section 4).
-
-    Raises:
-        ValueError: a value is outside what its docstring allows.
-    """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+class PrefixSettings(Settings):
+    """Keys and values of a learned prefix in every attention (Li and Liang 2021, section 4)."""
 
     kind: Literal["prefix"] = "prefix"
     """Prefix tuning."""
@@ -97,30 +75,19 @@ class PrefixSettings:
     """Width of the network that computes the prefix while it is trained (section 4.3; 512 or 800 there); None trains
     keys and values themselves."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-
 
 @dataclass(frozen=True)
-class BitFitSettings:
+class BitFitSettings(Settings):
     """The biases alone are trained (Ben Zaken et al. 2022, section 3)."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     kind: Literal["bitfit"] = "bitfit"
     """BitFit."""
 
 
 @dataclass(frozen=True)
-class MamSettings:
+class MamSettings(Settings):
     """A short prefix in attention and a wide scaled adapter beside the feed-forward block: the mix-and-match adapter
-    (He et al. 2022, section 4.6).
-
-    Raises:
-        ValueError: a value is outside what its docstring allows.
-    """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    (He et al. 2022, section 4.6)."""
 
     kind: Literal["mam"] = "mam"
     """The mix-and-match adapter."""
@@ -134,10 +101,6 @@ class MamSettings:
     """As in adapters."""
     dropout: float = 0.0
     """As in adapters."""
-
-    def __post_init__(self) -> None:
-        # Their settings check the values.
-        _ = self.parts
 
     @property
     def parts(self) -> tuple[PrefixSettings, AdapterSettings]:
@@ -155,8 +118,3 @@ class MamSettings:
 
 
 PeftSettings: TypeAlias = LoraSettings | AdapterSettings | PrefixSettings | BitFitSettings | MamSettings
-
-
-def _check(settings: PeftSettings) -> None:
-    if problems := field_problems(settings):
-        raise ValueError("; ".join(problems))

@@ -14,7 +14,6 @@ from models.generation.config import GenerationConfig
 from models.generation.generate import generate
 from models.language_models import CausalLanguageModel, ConditionalGenerator, SequenceToSequence
 from models.peft.apply import apply_peft, load_peft, merge, peft_state, trained_parameters, trained_share
-from models.peft.prefix import layers_of
 from models.peft.settings import (
     AdapterSettings,
     BitFitSettings,
@@ -23,7 +22,7 @@ from models.peft.settings import (
     PeftSettings,
     PrefixSettings,
 )
-from models.transformer import Transformer
+from models.transformer import Transformer, TransformerLayer
 from models.visibility import Varlen, Visible
 from tests.models.hf_configs import small
 from tests.models.materials import padding, randomised, small_config, some_tokens, tiny_elmo
@@ -212,8 +211,10 @@ def test_prefix_refuses_the_kernel_for_packed_pieces():
     model, boundaries = adapted("encoder", "prefix"), torch.tensor([0, 4], dtype=torch.int32)
     visible = Visible(varlen=Varlen(boundaries, boundaries, 4, 4, (-1, -1)))
     stack = next(module for module in model.modules() if isinstance(module, Transformer))
+    layer = stack.layers[0]
+    assert isinstance(layer, TransformerLayer)
     with pytest.raises(ValueError, match="attention_backend: sdpa"):
-        layers_of(stack)[0].attention(torch.zeros(1, 4, 16), visible)
+        layer.attention(torch.zeros(1, 4, 16), visible)
 
 
 def test_prefix_of_a_decoder_takes_its_first_positions_and_ends_what_it_writes():

@@ -141,6 +141,8 @@ def test_named_layer_is_counted_from_the_embeddings():
         FeatureSettings("layer")
     with pytest.raises(ValueError, match="combine"):
         FeatureSettings(layer=1)
+    with pytest.raises(ValueError, match="l2 must be"):
+        FeatureSettings("scalar_mix", l2=-1.0)
     with pytest.raises(ValueError, match="0 to 2"):
         FeatureTagger(small_config(), 3, FeatureSettings("layer", layer=3))
     with pytest.raises(ValueError, match="four layers"):
