@@ -7,7 +7,6 @@ import io
 import statistics
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -90,11 +89,8 @@ def glue_averages(rows: Iterable[SummaryRow], kinds: Mapping[str, str]) -> dict[
         if row.initial is not None:
             by_kind = by_start.setdefault(row.reference or "random weights", {})
             by_kind[kinds.get(row.task, row.task)] = row.mean
-    found = {}
-    for start, scores in by_start.items():
-        with suppress(ValueError):
-            found[start] = glue_average(scores)
-    return found
+    averages = {start: glue_average(scores) for start, scores in by_start.items()}
+    return {start: average for start, average in averages.items() if average is not None}
 
 
 def protocol(scores: Sequence[Score]) -> str:
@@ -155,26 +151,17 @@ GLUE_METRICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """The metrics that count, by kind of task. The diagnostic set (AX) is no part of the average."""
 
 
-def glue_average(scores: Mapping[str, Mapping[str, float]]) -> float:
-    """The mean over the nine tasks of the mean of each task's metrics.
+def glue_average(scores: Mapping[str, Mapping[str, float]]) -> float | None:
+    """The mean over the nine tasks of the mean of each task's metrics; None where one of them is missing.
 
     A task with several metrics counts with their unweighted average (Wang et al. 2019, section 4), and so does MNLI
     with the accuracies on its two test sets.
 
     Args:
         scores: by kind of task, its metrics by name; further tasks and metrics are not looked at.
-
-    Raises:
-        ValueError: a task or one of its metrics is missing; all are named.
     """
-    missing = [
-        f"{task}/{metric}"
-        for task, metrics in GLUE_METRICS.items()
-        for metric in metrics
-        if metric not in scores.get(task, {})
-    ]
-    if missing:
-        raise ValueError(f"the average over GLUE also needs {', '.join(missing)}")
+    if any(not scores.get(task, {}).keys() >= {*metrics} for task, metrics in GLUE_METRICS.items()):
+        return None
     return statistics.fmean(
         statistics.fmean(scores[task][metric] for metric in metrics) for task, metrics in GLUE_METRICS.items()
     )
