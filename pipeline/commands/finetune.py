@@ -299,8 +299,7 @@ def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxy
             spread = "" if std is None else f" ± {shown(name, std)}"
             measured.append(f"{name} {shown(name, mean)}{spread}")
         choice = [", ".join(f"{name} {value:g}" for name, value in row.choice.items())] if searched else []
-        start = row.reference or "random weights"
-        cells.append([row.task, start, *choice, row.num_seeds or "", ", ".join(measured)])
+        cells.append([row.task, row.start, *choice, row.num_seeds or "", ", ".join(measured)])
     headings = ["task", "from", *(["settings"] if searched else []), "seeds", "mean ± standard deviation"]
     output.print_table("scores, shares in percent", headings, cells)
     typer.echo(protocol(scores))

@@ -36,7 +36,7 @@ from pipeline.run.log.lines import LogKind, read_metrics
 from pipeline.tasks.evaluation_sets import evaluation_texts
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.report.curves import Curve, plot
-from pipeline.tune.report.page import percent, render_page, start_of
+from pipeline.tune.report.page import percent, render_page
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import Score, file_entries
 from pipeline.tune.summary import protocol, summarise
@@ -272,7 +272,7 @@ def _page(
     curve = Curve(held_out["metric"], 0, held_out["steps"], held_out["values"], marked=True)
     return render(
         TEMPLATE.read_text(encoding="utf-8"),
-        {"percent": percent, "start": start_of},
+        {"percent": percent},
         name=road.name,
         facts=facts(found, results),
         rows=summarise(found.all_scores),

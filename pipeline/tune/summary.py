@@ -43,6 +43,11 @@ class SummaryRow:
     """Choices that were compared; the row has the best. 1 without a search, 0 for a baseline."""
     num_seeds: int = 0
 
+    @property
+    def start(self) -> str:
+        """The weights: the checkpoint, random weights, or the name of the baseline."""
+        return self.reference or "random weights"
+
     def of(self, scores: Iterable[Score]) -> list[Score]:
         """The scores of the row, one for each seed."""
         key = (self.task, self.initial, self.reference, self.choice)
@@ -87,7 +92,7 @@ def glue_averages(rows: Iterable[SummaryRow], kinds: Mapping[str, str]) -> dict[
     by_start: dict[str, dict[str, dict[str, float]]] = {}
     for row in rows:
         if row.initial is not None:
-            by_kind = by_start.setdefault(row.reference or "random weights", {})
+            by_kind = by_start.setdefault(row.start, {})
             by_kind[kinds.get(row.task, row.task)] = row.mean
     averages = {start: glue_average(scores) for start, scores in by_start.items()}
     return {start: average for start, average in averages.items() if average is not None}
@@ -110,7 +115,7 @@ def protocol(scores: Sequence[Score]) -> str:
         same = [score.same_prediction for score in row.of(scores) if score.same_prediction]
         if same:
             parts.append(
-                f"{row.task} from {row.reference or 'random weights'}: in {len(same)} of {row.num_seeds} trainings all"
+                f"{row.task} from {row.start}: in {len(same)} of {row.num_seeds} trainings all"
                 f" predictions are the same ({', '.join(sorted(set(same)))})"
             )
     return "; ".join(parts)

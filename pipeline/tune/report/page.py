@@ -68,7 +68,6 @@ def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -
         "number": lambda value: f"{value:,}",
         "visible": visible,
         "public": without_credentials,
-        "start": start_of,
     }
     costs = [
         {
@@ -143,7 +142,7 @@ def log_page(tracked_runs: Sequence[str], page: str, runs_dir: Path, scores: Seq
         columns = ["task", "from", "metric", "mean", "std", "median", "best", "seeds"]
         cells = [
             [
-                *(row.task, start_of(row), name, row.mean[name], row.std[name]),
+                *(row.task, row.start, name, row.mean[name], row.std[name]),
                 *(row.median[name], row.best[name], row.num_seeds),
             ]
             for row in summarise(scores)
@@ -166,11 +165,6 @@ def percent(share: float) -> str:
 def printed(value: float) -> str:
     """A published score with one decimal, or two where the paper has two."""
     return f"{value:.1f}" if round(value, 1) == value else f"{value:.2f}"
-
-
-def start_of(row: SummaryRow) -> str:
-    """The weights of a line: the checkpoint, random weights, or the name of the baseline."""
-    return row.reference or "random weights"
 
 
 def confusion(lines: Sequence[Line], labels: Sequence[str]) -> dict[str, list[Any]]:
@@ -212,11 +206,11 @@ def _task(opened: ScoresDirectory, name: str, results: Sequence[Result], num_err
         "published": published,
         "notes": list(dict.fromkeys((each.source, each.note) for each in published if each.note)),
         "plots": _plots(opened, trained),
-        "starts": [start_of(result.row) for result in trained],
+        "starts": [result.row.start for result in trained],
         "details": [
             {
                 "trial": result.median.trial.name,
-                "start": start_of(result.row),
+                "start": result.row.start,
                 "confusion": confusion(result.lines, opened.labels.get(name, []))
                 if result.lines and form_of(result.lines[0]) == "label"
                 else None,
