@@ -17,6 +17,8 @@ from cluster.checks.probes import ExchangeRank, NodeProbe, versions
 
 ANSWER_S = 120.0
 """Longest wait for a node to start a process and to answer."""
+JOIN_S = 120.0
+"""Longest wait for the nodes that a cluster is expected to have."""
 VISIBLE_S = 15.0
 """Longest wait until a file of one node is seen on another; NFS caches names for some seconds."""
 _SLOW_S = 5.0
@@ -60,7 +62,7 @@ def check_nodes(address: str, places: Places, *, num_nodes: int | None = None) -
     """Check every node of the cluster at `address`; what was written for it is removed.
 
     Args:
-        num_nodes: nodes that the cluster is expected to have; waits for them as long as a node may take to answer.
+        num_nodes: nodes that the cluster is expected to have; waits for them for JOIN_S seconds at most.
 
     Raises:
         ClusterUnreachableError: no cluster answers there.
@@ -87,7 +89,7 @@ def check_nodes(address: str, places: Places, *, num_nodes: int | None = None) -
 
 def _missing(num_nodes: int) -> list[NodeReport]:
     """A report about nodes that do not join in time."""
-    deadline = time.monotonic() + ANSWER_S
+    deadline = time.monotonic() + JOIN_S
     while (found := len(_alive())) < num_nodes:
         if time.monotonic() > deadline:
             remedy = "ray status on the head; Ray's log on the missing hosts: /tmp/ray/session_latest/logs"

@@ -91,7 +91,7 @@ def test_a_storage_that_is_not_shared_is_found_and_nodes_that_do_not_join_are_co
 
     monkeypatch.setattr(node_checks, "NodeProbe", Apart)
     monkeypatch.setattr(node_checks, "VISIBLE_S", 0.5)
-    monkeypatch.setattr(node_checks, "ANSWER_S", 0.1)
+    monkeypatch.setattr(node_checks, "JOIN_S", 0.1)
     monkeypatch.setattr(node_checks, "check_exchanges", lambda nodes: None)
     missing, *reports = check_nodes(address, places(tmp_path), num_nodes=4)
     assert missing.checks[0].found == "3 of 4 joined"
