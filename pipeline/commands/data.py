@@ -158,9 +158,8 @@ def download(
         if as_json:
             output.print_json([asdict(file) for file in files])
             return
-        rows = [[file.name, file.size_bytes, file.algorithm] for file in files[:_SHOWN_FILES]]
-        title = f"{publisher} {what}: what would be fetched"
-        output.print_table(title, ("file", "bytes", "checksum"), rows)
+        columns = {"file": "name", "bytes": "size_bytes", "checksum": "algorithm"}
+        output.print_table(f"{publisher} {what}: what would be fetched", columns, files[:_SHOWN_FILES])
         if len(files) > _SHOWN_FILES:
             typer.echo(f"... and {len(files) - _SHOWN_FILES:,} more")
         known = [file.size_bytes for file in files if file.size_bytes is not None]
@@ -220,12 +219,8 @@ def find(
     found = [(store, *find_numbers(store, *wanted)) for store in opened]
     documents = [
         asdict(place)
-        | {
-            "tokens": int(store.lengths[number]),
-            "store": store.place,
-            "fingerprint": store.fingerprint,
-            "number": number,
-        }
+        | {"tokens": int(store.lengths[number]), "store": store.place}
+        | {"fingerprint": store.fingerprint, "number": number}
         for store, numbers, _ in found
         for (_, number), place in find_documents([store], [(0, one) for one in numbers.tolist()]).items()
     ]
@@ -244,11 +239,8 @@ def find(
     columns = ("doc_id", "title", "uri", "tokens", "store", "number")
     output.show(documents, f"{len(documents)} documents", as_json=False, columns=columns)
     if copies:
-        title, columns = (
-            "read from the sources, and not among the tokens",
-            ("doc_id", "title", "uri", "store"),
-        )
-        output.show(copies, title, as_json=False, columns=columns)
+        title = "read from the sources, and not among the tokens"
+        output.show(copies, title, as_json=False, columns=("doc_id", "title", "uri", "store"))
     if not runs:
         typer.echo("no run has read any of them")
         return
@@ -256,14 +248,13 @@ def find(
 
 
 def _show_exposure(runs: list[RunExposure], ids: dict[tuple[str, int], str]) -> None:
+    columns = ("run", "doc_id", "first step", "last step", "updates", "of steps")
     rows = [
         [run.run, ids[one.store, one.number], one.first_step, one.last_step, one.num_updates, run.steps]
         for run in runs
         for one in run.documents
     ]
-    output.print_table(
-        "updates that read them", ("run", "doc_id", "first step", "last step", "updates", "of steps"), rows
-    )
+    output.print_table("updates that read them", columns, rows)
     for run in runs:
         if run.problem:
             typer.echo(f"{run.run}: {run.problem}")
@@ -271,9 +262,8 @@ def _show_exposure(runs: list[RunExposure], ids: dict[tuple[str, int], str]) -> 
             clean = "none" if run.clean_checkpoint is None else f"{run.run}@{run.clean_checkpoint}"
             typer.echo(f"{run.run}: newest checkpoint from before: {clean}")
             for what in ("checkpoints", "models", "scores"):
-                typer.echo(
-                    f"  {what} that depend on them: {output.shown(', '.join(map(str, getattr(run, what))) or 'none')}"
-                )
+                depend = output.shown(", ".join(map(str, getattr(run, what))) or "none")
+                typer.echo(f"  {what} that depend on them: {depend}")
 
 
 for verb in (download, inspect, find, prepare, verify, rejects, stats):

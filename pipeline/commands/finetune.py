@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from pipeline.commands import output
 if TYPE_CHECKING:
     from pipeline.tune.config import FinetuneConfig
     from pipeline.tune.scores import Score
+    from pipeline.tune.summary import SummaryRow
 
 
 class _TrainsByDefault(TyperGroup):
@@ -92,9 +93,8 @@ def run(
     if not prints:
         return
     if as_json:
-        output.print_json(
-            {"directory": str(directory), "scores": [score.model_dump(mode="json") for score in scores]}
-        )
+        plain = [score.model_dump(mode="json") for score in scores]
+        output.print_json({"directory": str(directory), "scores": plain})
         return
     show_scores(scores, {name: task.kind for name, task in settings.tasks.items()})
     show_teachers(directory)
@@ -160,30 +160,27 @@ def _show_preview(found: dict[str, Any], as_json: bool) -> None:
         },
     )
     tasks = found["tasks"]
-    rows = [
-        {
-            "task": task["task"],
-            "kind": task["kind"],
-            "train": task["train_examples"],
-            "evaluation": task["evaluation_examples"],
-            "test": task["test_examples"],
-            "tokens": task["tokens"],
-            "full length": f"{task['full_share']:.1%}",
-            "trained": task["trained_parameters"],
-            "trainings": task["trainings"],
-            "updates": task["updates"],
-            "time": output.duration(task["seconds"], 0),
-        }
-        for task in tasks
-    ]
-    informative = {
-        "kind": any(task["kind"] != task["task"] for task in tasks),
-        "test": any(task["test_examples"] for task in tasks),
-        "trained": any(task["trained_parameters"] != found["parameters"] for task in tasks),
+    columns: dict[str, output.Column] = {
+        "task": "task",
+        "kind": "kind",
+        "train": "train_examples",
+        "evaluation": "evaluation_examples",
+        "test": "test_examples",
+        "tokens": "tokens",
+        "full length": lambda task: f"{task['full_share']:.1%}",
+        "trained": "trained_parameters",
+        "trainings": "trainings",
+        "updates": "updates",
+        "time": lambda task: output.duration(task["seconds"], 0),
     }
     # Columns with nothing to say are left out, so that the table fits into a narrow terminal.
-    columns = [heading for heading in rows[0] if informative.get(heading, True)]
-    output.show(rows, "tasks", as_json=False, columns=columns)
+    if all(task["kind"] == task["task"] for task in tasks):
+        del columns["kind"]
+    if not any(task["test_examples"] for task in tasks):
+        del columns["test"]
+    if all(task["trained_parameters"] == found["parameters"] for task in tasks):
+        del columns["trained"]
+    output.print_table("tasks", columns, tasks)
     for task in tasks:
         for note in task["notes"]:
             typer.echo(f"{task['task']}: {note}.")
@@ -221,13 +218,10 @@ def show(
     if html is not None:
         output.write_page(html, render_page(directory, runs_dir, errors))
     if as_json:
+        plain = [score.model_dump(mode="json") for score in opened.scores]
+        errors_found = [asdict(error) for error in found]
         output.print_json(
-            {
-                "directory": place_of(directory),
-                "scores": [score.model_dump(mode="json") for score in opened.scores],
-                "trial": shown.name,
-                "errors": [asdict(error) for error in found],
-            }
+            {"directory": place_of(directory), "scores": plain, "trial": shown.name, "errors": errors_found}
         )
         return
     show_scores(opened.scores, {score.task: opened.kind(score.task) for score in opened.scores})
@@ -260,25 +254,26 @@ def list_(
     if not found:
         typer.echo(f"There are no scores below {directory}.")
         return
-    rows = []
-    for each in found:
-        # The main metric of every task and start.
-        scores = [
-            f"{row.task}{'' if row.initial == 'pretrained' else ', random weights'}: {row.main_metric}"
-            f" {_percent(row.mean[row.main_metric], row.std[row.main_metric])}"
-            for row in each.rows
-            if row.initial is not None
-        ]
+    columns = {
+        "name": "name",
+        "from": lambda each: each.reference or "",
+        "scores": lambda each: "damaged" if each.problem else "\n".join(_main_metrics(each.rows)),
         # To the second, in UTC, as manifests have it.
-        made_at = each.time[:19].replace("T", " ")
-        shown = "damaged" if each.problem else "\n".join(scores)
-        rows.append([each.name, each.reference or "", shown, made_at])
-    output.print_table(
-        "scores, in percent", ("name", "from", "scores", "made at"), rows, copied=("name", "from")
-    )
+        "made at": lambda each: each.time[:19].replace("T", " "),
+    }
+    output.print_table("scores, in percent", columns, found, copied=("name", "from"))
     for each in found:
         if each.problem:
             typer.echo(f"{each.directory} is damaged: {each.problem}", err=True)
+
+
+def _main_metrics(rows: Sequence[SummaryRow]) -> Iterator[str]:
+    """The main metric of every task and start."""
+    for row in rows:
+        if row.initial is not None:
+            start = "" if row.initial == "pretrained" else ", random weights"
+            metric = row.main_metric
+            yield f"{row.task}{start}: {metric} {_percent(row.mean[metric], row.std[metric])}"
 
 
 def show_scores(scores: Sequence[Score], kinds: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -16,8 +16,6 @@ from pipeline.commands import output
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
 
-    from pipeline.run.directory import RunDirectory
-
 _MIB = 1024**2
 
 Address = Annotated[
@@ -290,15 +288,11 @@ def _find_job(name: str, address: str | None) -> JobDetails | None:
     from cluster.local_cluster import find_local_cluster
 
     try:
-        if not (where := named_address(address)):
-            local = find_local_cluster()
-            where = local.address if local else None
-        if where is None:
+        if not named_address(address) and not find_local_cluster():
             return None
-        from cluster.jobs import connect
-        from cluster.jobs import find_job as find
+        from cluster.jobs import find_job
 
-        return find(connect(where), name)
+        return find_job(_connect(address), name)
     except ReferenceNotFoundError:
         return None
     except ClusterUnreachableError as error:
@@ -324,17 +318,29 @@ def support_bundle(
     as_json: output.Json = False,
 ) -> None:
     """Collect settings, events, logs, versions, plan and checks of a run in one file; secrets are removed."""
-    from pipeline.watch.description import part_of_plan, parts_of_machine, parts_of_run, write_bundle
+    from pipeline.watch.description import (
+        find_remains,
+        last_lines,
+        part_of_plan,
+        parts_of_machine,
+        parts_of_run,
+        write_bundle,
+    )
+    from pipeline.watch.run_status import RunReader
 
-    run, job, log = _found(name, runs_dir, address)
+    run = find_remains(name, runs_dir)
+    submission_id = RunReader(run).read().submission_id
+    job = _find_job(submission_id, address) if submission_id else None
     file = out or Path(f"support-{run.path.resolve().name}.tar.gz")
     output.require_place(file)
-    parts = [
-        *parts_of_run(run, job),
-        *parts_of_machine(run.path.parent),
-        *([part_of_plan(run)] if plan else []),
-    ]
-    made = write_bundle(run, [*parts, *log], file)
+    parts = [*parts_of_run(run, job), *parts_of_machine(run.path.parent)]
+    if plan:
+        parts.append(part_of_plan(run))
+    if job is not None:
+        from cluster.jobs import read_logs
+
+        parts.append(("job-log.txt", lambda: last_lines(read_logs(_connect(address), submission_id))))
+    made = write_bundle(run, parts, file)
     if as_json:
         output.print_json(made)
         return
@@ -343,33 +349,3 @@ def support_bundle(
     for problem in made["problems"]:
         typer.echo(f"left out: {problem.partition(chr(10))[0]}", err=True)
     typer.echo(f"Next: read it (tar -tzf {file}), then attach it to your report", err=True)
-
-
-def _found(name: str, runs_dir: Path, address: str | None) -> tuple[RunDirectory, Any, list[Any]]:
-    """The run, its job, and the part with the job's log."""
-    from cluster.artefacts.errors import ReferenceNotFoundError
-    from pipeline.run.directory import RunDirectory
-    from pipeline.watch.description import run_of, was_a_run
-    from pipeline.watch.run_status import RunReader
-
-    places = [path for path in (Path(name), runs_dir / name) if path.is_dir()]
-    damaged = next((path for path in places if was_a_run(path)), None)
-    try:
-        run = run_of(name, runs_dir, is_job=False)
-    except ReferenceNotFoundError:
-        if damaged is None:
-            raise
-        run = RunDirectory(damaged)
-    assert run is not None
-    if not (submission_id := RunReader(run).read().submission_id):
-        return run, None, []
-    job = _find_job(submission_id, address)
-
-    def log() -> str:
-        from cluster.jobs import connect, read_logs
-        from cluster.local_cluster import resolve_address
-
-        lines = read_logs(connect(resolve_address(address)), submission_id).splitlines(keepends=True)
-        return "".join(lines[-1000:])
-
-    return run, job, [] if job is None else [("job-log.txt", log)]

@@ -113,29 +113,17 @@ def _show(plan: Plan) -> None:
     host |= {"at the start": host.pop("start"), "at most": plan.chosen.host.total}
     title = f"memory of a device, at its peak ({memory.moment}), {plan.chosen.name}"
     for heading, parts in ((title, memory.parts | {"in all": memory.total}), ("memory of a node", host)):
-        sizes = [(name.replace("_", " "), _gib(size)) for name, size in parts.items() if size]
-        output.print_table(heading, (), sizes)
-    options = [
-        (
-            option.name,
-            round(option.memory.total / _GIB, 2),
-            "yes" if option.fits else "no",
-            option.micro_batch_size,
-            f"{option.traffic:g} x",
-            round(option.host.total / _GIB, 1),
-        )
-        for option in plan.options
-    ]
-    columns = ["spread", "GiB per device", "fits", "largest micro-batch", "traffic", "host GiB per node"]
-    output.print_table("ways to spread the state", columns, options)
-    _show_needs(plan)
-    for warning in plan.warnings:
-        typer.echo(f"! {warning}")
-    if plan.cheapest is not None:
-        typer.echo(f"Least communication that fits: {plan.cheapest}")
-
-
-def _show_needs(plan: Plan) -> None:
+        sizes = {name.replace("_", " "): _gib(size) for name, size in parts.items() if size}
+        output.print_mapping(heading, sizes)
+    columns = {
+        "spread": "name",
+        "GiB per device": lambda option: round(option.memory.total / _GIB, 2),
+        "fits": lambda option: output.shown(option.fits),
+        "largest micro-batch": "micro_batch_size",
+        "traffic": lambda option: f"{option.traffic:g} x",
+        "host GiB per node": lambda option: round(option.host.total / _GIB, 1),
+    }
+    output.print_table("ways to spread the state", columns, plan.options)
     duration, disk = plan.duration, plan.disk
     speed = "unknown" if duration.speed is None else f"{duration.speed.mfu:.0%} ({duration.speed.source})"
     output.print_mapping(
@@ -153,8 +141,12 @@ def _show_needs(plan: Plan) -> None:
             "disk that is free": None if disk.free is None else _gib(disk.free),
         },
     )
-    rows = [(store.path, store.tokens, store.read, store.epochs) for store in plan.stores]
-    output.print_table("text", ["store", "tokens", "tokens read", "epochs"], rows)
+    columns = {"store": "path", "tokens": "tokens", "tokens read": "read", "epochs": "epochs"}
+    output.print_table("text", columns, plan.stores)
+    for warning in plan.warnings:
+        typer.echo(f"! {warning}")
+    if plan.cheapest is not None:
+        typer.echo(f"Least communication that fits: {plan.cheapest}")
 
 
 def _gib(size: int) -> str:
@@ -198,21 +190,16 @@ def _plan_preparation(
         own = ("hours", "node_hours", "disk_bytes", "node_memory_bytes")
         output.print_json(asdict(found) | {name: getattr(found, name) for name in own})
         return
-    rows = [
-        (
-            step.name,
-            f"{step.tasks:,}",
-            output.duration(step.cpu_s),
-            output.duration(step.seconds),
-            f"{step.disk_bytes / _GIB:,.2f}",
-            f"{step.task_bytes / _GIB:.2f}",
-        )
-        for step in found.steps
-    ]
+    columns = {
+        "stage or step": "name",
+        "tasks": lambda step: f"{step.tasks:,}",
+        "processor": lambda step: output.duration(step.cpu_s),
+        "by the clock": lambda step: output.duration(step.seconds),
+        "GiB on disk": lambda step: f"{step.disk_bytes / _GIB:,.2f}",
+        "GiB a task": lambda step: f"{step.task_bytes / _GIB:.2f}",
+    }
     title = f"{found.name} on {found.nodes} x {found.cpus_per_node} processors"
-    output.print_table(
-        title, ("stage or step", "tasks", "processor", "by the clock", "GiB on disk", "GiB a task"), rows
-    )
+    output.print_table(title, columns, found.steps)
     output.print_mapping(
         "the whole preparation",
         {

@@ -132,9 +132,8 @@ def ladder(
     directory = commit_result(found, result)
     spent = spent_on(found)
     if as_json:
-        output.print_json(
-            {"directory": str(directory), **result.model_dump(mode="json"), "spent": asdict(spent)}
-        )
+        made = result.model_dump(mode="json")
+        output.print_json({"directory": str(directory), **made, "spent": asdict(spent)})
     else:
         floors = floor_rows(result)
         output.show(floors, "tasks, in percent", as_json=False, columns=[*floors[0]])
@@ -159,33 +158,22 @@ def _show_stages(found: Ladder, as_json: bool) -> None:
     for name, stage in stages_of(found).items():
         tokens, flops = stage.size()
         place, seconds = place_of(found, stage), seconds_of(found, stage)
-        rows.append(
-            {
-                "stage": name,
-                "tokens": tokens,
-                "flops": flops,
-                "finished": None if place is None else str(place),
-                "seconds": seconds,
-            }
-        )
+        finished = None if place is None else str(place)
+        row = {"stage": name, "tokens": tokens, "flops": flops, "finished": finished, "seconds": seconds}
+        rows.append(row)
         left += [stage] if place is None else []
     seconds = estimated_seconds(found, left)
     if as_json:
         output.print_json({"stages": rows, "left": len(left), "estimated_s": seconds})
         return
-    cells = [
-        [
-            row["stage"],
-            row["tokens"] or None,
-            f"{row['flops']:.2e}" if row["flops"] else "",
-            row["finished"] or "to do",
-            None if row["seconds"] is None else round(row["seconds"]),
-        ]
-        for row in rows
-    ]
-    output.print_table(f"stages of {found.config.name}", ("stage", "tokens", "FLOPs", "", "seconds"), cells)
-    time_left = "known once a stage of each kind is finished"
-    output.print_mapping(
-        "left",
-        {"stages": len(left), "time": time_left if seconds is None else f"about {seconds / 60:,.0f} min"},
-    )
+    columns = {
+        "stage": "stage",
+        "tokens": lambda row: row["tokens"] or None,
+        "FLOPs": lambda row: f"{row['flops']:.2e}" if row["flops"] else "",
+        "": lambda row: row["finished"] or "to do",
+        "seconds": lambda row: None if row["seconds"] is None else round(row["seconds"]),
+    }
+    output.print_table(f"stages of {found.config.name}", columns, rows)
+    unknown = "known once a stage of each kind is finished"
+    time_left = unknown if seconds is None else f"about {seconds / 60:,.0f} min"
+    output.print_mapping("left", {"stages": len(left), "time": time_left})

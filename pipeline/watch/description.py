@@ -179,9 +179,27 @@ Part = tuple[str, Callable[[], str]]
 """Name of a file in the bundle, and what makes its text."""
 
 
-def was_a_run(directory: Path) -> bool:
-    """Whether a directory has any file of a run: nothing about other directories is to be collected."""
-    return any((directory / name).is_file() for name in (RUN_FILE, CONFIG_FILE, "events.jsonl", "log.jsonl"))
+def find_remains(name: str, runs_dir: Path) -> RunDirectory:
+    """The run of that name, or that a job of that id drives; or a damaged directory with any file of a run.
+
+    Raises:
+        ReferenceNotFoundError: there is none; nothing about other directories is to be collected.
+    """
+    try:
+        run = run_of(name, runs_dir, is_job=False)
+        assert run is not None
+        return run
+    except ReferenceNotFoundError:
+        files = (RUN_FILE, CONFIG_FILE, "events.jsonl", "log.jsonl")
+        for path in (Path(name), runs_dir / name):
+            if any((path / file).is_file() for file in files):
+                return RunDirectory(path)
+        raise
+
+
+def last_lines(text: str) -> str:
+    """The end of a log."""
+    return "".join(text.splitlines(keepends=True)[-LOG_LINES:])
 
 
 def parts_of_run(run: RunDirectory, job: Any) -> list[Part]:
@@ -199,7 +217,7 @@ def parts_of_run(run: RunDirectory, job: Any) -> list[Part]:
         ("description.json", lambda: _json(describe(str(run.path), run.path.parent, job))),
         ("status.json", lambda: _json(asdict(RunReader(run).read()) | {"in_use": is_in_use(run.path)})),
         ("last-metrics.json", lambda: _json(dict(LogTail(run).read()))),
-        ("run/log-tail.jsonl", lambda: _last_lines(run.log, LOG_LINES)),
+        ("run/log-tail.jsonl", lambda: _tail_of(run.log)),
         ("run/files.txt", lambda: "".join(_listing(run.path))),
         *copies,
     ]
@@ -263,10 +281,10 @@ def _is_plain(path: Path) -> bool:
         return False
 
 
-def _last_lines(path: Path, number: int) -> str:
+def _tail_of(path: Path) -> str:
     if not _is_plain(path):
         return ""
-    lines = list(islice(lines_backwards(path), number))
+    lines = list(islice(lines_backwards(path), LOG_LINES))
     text = b"".join(line + b"\n" for line in reversed(lines)).decode(errors="replace")
     return text[-2 * _MOST_BYTES :]
 
