@@ -130,7 +130,7 @@ def print_table(
         copied: columns whose cells are not folded, so that they can be copied, as far as the terminal is wide enough.
     """
     if isinstance(columns, Mapping):
-        rows = [[_cell(row, column) for column in columns.values()] for row in rows]
+        rows = cells_of(rows, columns)
     title, columns = visible(title), [*map(visible, columns)]
     cells = [[shown(cell) for cell in row] for row in rows]
     num_columns = len(columns) or (len(rows[0]) if rows else 0)
@@ -169,12 +169,17 @@ def print_table(
     console.print(table)
 
 
-def _cell(row: Any, column: Column) -> Any:
-    if callable(column):
-        return column(row)
-    for name in column.split("."):
-        row = row[name] if isinstance(row, Mapping) else getattr(row, name)
-    return row
+def cells_of(rows: Sequence[Any], columns: Mapping[str, Column]) -> list[list[Any]]:
+    """The cells of each row."""
+
+    def cell(row: Any, column: Column) -> Any:
+        if callable(column):
+            return column(row)
+        for name in column.split("."):
+            row = row[name] if isinstance(row, Mapping) else getattr(row, name)
+        return row
+
+    return [[cell(row, column) for column in columns.values()] for row in rows]
 
 
 def _print_lines(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +13,7 @@ import typer
 from pipeline.commands import output
 
 if TYPE_CHECKING:
-    from cluster.node_load import NodeLoad
-    from pipeline.watch.overview import DataStatus, Overview
-    from pipeline.watch.run_status import RunStatus
+    from pipeline.watch.overview import Overview
 
 
 RunsDirs = Annotated[
@@ -33,7 +31,6 @@ WatchedAddress = Annotated[
 Days = Annotated[float, typer.Option(min=0.0, help="Leave out runs that wrote nothing for so long.")]
 Most = Annotated[int, typer.Option(min=1, help="Runs to show at most.")]
 _WIDTH_OF_FILES = 160
-_GB = 1e9
 _COLORS = {
     "running": "green",
     "starting": "cyan",
@@ -90,27 +87,63 @@ def top(
 
 def _parts(overview: Overview) -> Iterator[Any]:
     now = time.time()
+
+    def age(time_s: float | None) -> str | None:
+        """How long ago; clocks of machines differ, so never less than nothing."""
+        return None if time_s is None else output.duration(max(0.0, now - time_s), 0)
+
     runs, left_out = overview.runs.shown, overview.runs.left_out
     rest = f", {left_out} more (--days, --most)" if left_out else ""
-    yield _table(
-        f"{time.strftime('%H:%M:%S')}  {len(runs)} runs{rest}",
-        (
-            *("run", "state", "step", "loss", "held-out", "tokens/s", "MFU", "data wait", "memory GB"),
-            *("restarts", "checkpoint", "last step"),
-        ),
-        [_run_row(run, now) for run in runs],
-    )
+    columns: dict[str, output.Column] = {
+        "run": "name",
+        "state": "state",
+        "step": lambda run: f"{run.step:,}" + ("" if run.num_steps is None else f"/{run.num_steps:,}"),
+        "loss": lambda run: run.metrics.get("loss"),
+        "held-out": lambda run: run.held_out.get("loss"),
+        "tokens/s": lambda run: run.metrics.get("tokens_per_s"),
+        "MFU": lambda run: _percent(run.metrics.get("mfu")),
+        "data wait": lambda run: _percent(run.metrics.get("data_wait_share")),
+        "memory GB": lambda run: _gigabytes(run.memory_bytes),
+        "restarts": "restarts",
+        "checkpoint": lambda run: age(run.checkpoint_s),
+        "last step": lambda run: age(run.logged_s),
+    }
+    yield _table(f"{time.strftime('%H:%M:%S')}  {len(runs)} runs{rest}", columns, runs)
     if not runs:
         yield "No runs here: --runs-dir names the directory that holds them."
     for run in runs:
         if run.detail and run.state not in ("running", "finished", "created"):
             yield f"{run.name}: {run.state}, {run.detail}"
     if overview.nodes:
-        columns = ("node", "of", "CPU", "load", "memory GB", "memory", "disk free GB", "GPUs: busy, memory")
-        yield _table("nodes", columns, [_node_row(of, node) for of, node in overview.nodes])
+        columns = {
+            "node": lambda own: own[1].name if own[1].is_alive else f"{own[1].name} (dead)",
+            "of": lambda own: own[0],
+            "CPU": lambda own: _percent(own[1].cpu_ratio),
+            "load": lambda own: own[1].load_average,
+            "memory GB": lambda own: _gigabytes(own[1].memory_bytes),
+            "memory": lambda own: _percent(own[1].memory_ratio),
+            "disk free GB": lambda own: _gigabytes(own[1].disk_free_bytes, 0),
+            "GPUs: busy, memory": lambda own: (
+                "  ".join(
+                    f"{_percent(gpu.ratio) or '-'} {_percent(gpu.memory_ratio) or '-'}" for gpu in own[1].gpus
+                )
+                or None
+            ),
+        }
+        yield _table("nodes", columns, overview.nodes)
     if overview.data:
-        columns = ("data job", "stage", "", "shards", "MB/s", "rejects", "time left", "last shard", "status")
-        yield _table("data jobs", columns, [_data_row(own, now) for own in overview.data])
+        columns = {
+            "data job": "job",
+            "stage": "artefact",
+            "": lambda own: "running" if own.is_running else "waits for the same command",
+            "shards": lambda own: f"{own.progress.done:,}/{own.progress.total:,}",
+            "MB/s": lambda own: own.progress.bytes_per_s / 1e6,
+            "rejects": "progress.rejects",
+            "time left": lambda own: _time_left(own.progress.seconds_left if own.is_running else None),
+            "last shard": lambda own: age(own.progress.last_s),
+            "status": lambda own: own.status or None,
+        }
+        yield _table("data jobs", columns, overview.data)
     if overview.jobs:
         counts = (f"{count} {verb} {status}" for (verb, status), count in sorted(overview.jobs.items()))
         yield f"jobs: {', '.join(counts)}"
@@ -118,55 +151,7 @@ def _parts(overview: Overview) -> Iterator[Any]:
         yield overview.problem
 
 
-def _run_row(run: RunStatus, now: float) -> Sequence[Any]:
-    metrics, wait = run.metrics, run.metrics.get("data_wait_share")
-    return (
-        run.name,
-        run.state,
-        f"{run.step:,}" + ("" if run.num_steps is None else f"/{run.num_steps:,}"),
-        metrics.get("loss"),
-        run.held_out.get("loss"),
-        metrics.get("tokens_per_s"),
-        _percent(metrics.get("mfu")),
-        _percent(wait),
-        None if run.memory_bytes is None else f"{run.memory_bytes / _GB:.1f}",
-        run.restarts,
-        _age(run.checkpoint_s, now),
-        _age(run.logged_s, now),
-    )
-
-
-def _node_row(of: str, node: NodeLoad) -> Sequence[Any]:
-    gpus = (f"{_percent(gpu.ratio) or '-'} {_percent(gpu.memory_ratio) or '-'}" for gpu in node.gpus)
-    return (
-        node.name if node.is_alive else f"{node.name} (dead)",
-        of,
-        _percent(node.cpu_ratio),
-        node.load_average,
-        None if node.memory_bytes is None else f"{node.memory_bytes / _GB:.1f}",
-        _percent(node.memory_ratio),
-        None if node.disk_free_bytes is None else f"{node.disk_free_bytes / _GB:,.0f}",
-        "  ".join(gpus) or None,
-    )
-
-
-def _data_row(own: DataStatus, now: float) -> Sequence[Any]:
-    progress = own.progress
-    left = progress.seconds_left if own.is_running else None
-    return (
-        own.job,
-        own.artefact,
-        "running" if own.is_running else "waits for the same command",
-        f"{progress.done:,}/{progress.total:,}",
-        progress.bytes_per_s / 1e6,
-        progress.rejects,
-        None if left is None else output.duration(left, 0),
-        _age(progress.last_s, now),
-        own.status or None,
-    )
-
-
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+def _table(title: str, columns: Mapping[str, output.Column], rows: Sequence[Any]) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -175,7 +160,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) ->
     for number, column in enumerate(columns):
         left = number < 2 or column in ("", "status")
         table.add_column(column, justify="left" if left else "right", overflow="fold")
-    for row in rows:
+    for row in output.cells_of(rows, columns):
         table.add_row(*(Text(output.shown(cell), _COLORS.get(str(cell), "")) for cell in row))
     return table
 
@@ -184,9 +169,12 @@ def _percent(value: float | None) -> str | None:
     return None if value is None else f"{value:.0%}"
 
 
-def _age(time_s: float | None, now: float) -> str | None:
-    """How long ago; clocks of machines differ, so never less than nothing."""
-    return None if time_s is None else output.duration(max(0.0, now - time_s), 0)
+def _gigabytes(size: float | None, digits: int = 1) -> str | None:
+    return None if size is None else f"{size / 1e9:,.{digits}f}"
+
+
+def _time_left(seconds: float | None) -> str | None:
+    return None if seconds is None else output.duration(seconds, 0)
 
 
 metrics_app = typer.Typer(invoke_without_command=True)
