@@ -92,7 +92,7 @@ def _parts(overview: Overview) -> Iterator[Any]:
         """How long ago; clocks of machines differ, so never less than nothing."""
         return None if time_s is None else output.duration(max(0.0, now - time_s), 0)
 
-    runs, left_out = overview.runs.shown, overview.runs.left_out
+    runs, left_out = overview.runs, overview.runs_left_out
     rest = f", {left_out} more (--days, --most)" if left_out else ""
     columns: dict[str, output.Column] = {
         "run": "name",

@@ -71,15 +71,7 @@ class InspectedPiece:
 
     def as_dict(self) -> dict[str, Any]:
         """The piece as JSON-like data."""
-        return {
-            "slices": [asdict(one) for one in self.slices],
-            "original": self.original,
-            "read": self.read,
-            "target": self.target,
-            "text": self.plain(),
-            "cells": [asdict(cell) for cell in self.cells],
-            "relation": self.relation or None,
-        }
+        return asdict(self) | {"text": self.plain(), "relation": self.relation or None}
 
 
 def inspect_sample(inputs: Inputs, sample: int) -> list[InspectedPiece]:
@@ -105,9 +97,7 @@ def located(
 ) -> LocatedSlice:
     """A slice of a sample with the whereabouts of its document."""
     own = documents[origin.store, part.document]
-    return LocatedSlice(
-        own.doc_id, own.title, own.source, own.uri, own.byte_start, own.byte_end, (part.start, part.stop)
-    )
+    return LocatedSlice(**asdict(own), tokens=(part.start, part.stop))
 
 
 class SampleReader:
@@ -129,16 +119,22 @@ class SampleReader:
         relation = ""
         if packed.pair_labels is not None and (kind := inputs.config.reading.relation) is not None:
             relation = RELATIONS[kind][int(packed.pair_labels[0])]
-        found = []
-        for place in places:
-            stop = place.first + len(place.ids)
-            own = [one for one in origin.slices if place.first <= one.row_start < stop]
-            cells = _cells(tokens, place, batch, inputs.vocabulary.roles.get("mask"))
-            slices = tuple(located(origin, one, documents) for one in own)
-            original, read = tokens.text(place.ids), tokens.text(place.read)
-            target = _target(tokens, place, batch)
-            found.append(InspectedPiece(slices, original, read, tuple(cells), target, relation))
-        return found
+        mask = inputs.vocabulary.roles.get("mask")
+        return [
+            InspectedPiece(
+                slices=tuple(
+                    located(origin, one, documents)
+                    for one in origin.slices
+                    if place.first <= one.row_start < place.first + len(place.ids)
+                ),
+                original=tokens.text(place.ids),
+                read=tokens.text(place.read),
+                cells=tuple(_cells(tokens, place, batch, mask)),
+                target=_target(tokens, place, batch),
+                relation=relation,
+            )
+            for place in places
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,16 +166,11 @@ class TokenTexts:
 
     def text(self, ids: Sequence[int] | np.ndarray) -> str:
         """Tokens that hold parts of a character are read together."""
-        numbers = [int(number) for number in ids]
-        alone = [self._one(number) for number in numbers]
+        alone = ((int(number), self._one(int(number))) for number in ids)
         shown = []
-        for is_part, group in groupby(range(len(alone)), lambda place: _UNREADABLE in alone[place]):
-            places = list(group)
-            if is_part:
-                together = [numbers[place] for place in places]
-                shown.append(self._tokenizer.decode(together, skip_special_tokens=False))
-            else:
-                shown += [alone[place] for place in places]
+        for is_part, group in groupby(alone, lambda token: _UNREADABLE in token[1]):
+            numbers, texts = zip(*group, strict=True)
+            shown += [self._tokenizer.decode(list(numbers), skip_special_tokens=False)] if is_part else texts
         return "".join(shown)
 
     def _one(self, number: int) -> str:
@@ -277,11 +268,8 @@ def _plain(cell: Cell) -> str:
     if not cell.fate:
         return cell.original
     # The leading space belongs to the word, not to the bracket.
-    word = cell.original.lstrip(" ") or cell.original
+    word, read = cell.original.lstrip(" ") or cell.original, cell.read.strip() or cell.read
     space = cell.original[: len(cell.original) - len(word)]
-    shown = {
-        "random": f"{word}→{cell.read.strip() or cell.read}",
-        "inserted": cell.read.strip() or cell.read,
-        "replaced": f"{word}→{cell.read.strip() or cell.read}",
-    }.get(cell.fate, word)
+    both = f"{word}→{read}"
+    shown = {"random": both, "inserted": read, "replaced": both}.get(cell.fate, word)
     return f"{space}[{cell.fate}:{shown}]"

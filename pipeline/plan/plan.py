@@ -179,50 +179,44 @@ def _advice(config: PretrainConfig, device_bytes: int | None) -> str:
 
 def chosen_option(config: PretrainConfig, network: Network, machines: Machines) -> Option:
     """The choice of the configuration itself."""
-    places = {"optimizer": config.zero.offload_optimizer, "weights": config.zero.offload_parameters}
-    offloaded = " and ".join(name for name, place in places.items() if place is not None)
-    name = f"stage {config.zero.stage}" + (f", {offloaded} on the host" if offloaded else "")
-    return _option(name, (), config, network, machines)
+    return _option((), config, network, machines)
 
 
 def options(config: PretrainConfig, network: Network, machines: Machines) -> list[Option]:
     """All ways to spread the state that the optimizer allows, from the least communication to the most."""
-    needs_whole, before = config.optimizer.NEEDS_WHOLE, config.zero
-    nothing = {"offload_optimizer": None, "offload_parameters": None}
-    undone = [f"zero.{name}=null" for name in nothing if getattr(before, name)]
-    ways: list[tuple[str, tuple[str, ...], dict[str, object]]] = [
-        (f"stage {stage}", (f"zero.stage={stage}", *undone), {"stage": stage})
-        for stage in ((0,) if needs_whole else (0, 1, 2, 3) if machines.world_size == 1 else (1, 0, 2, 3))
-    ]
+    needs_whole, before, on_host = config.optimizer.NEEDS_WHOLE, config.zero, OffloadConfig(device="cpu")
+    stages = (0,) if needs_whole else (0, 1, 2, 3) if machines.world_size == 1 else (1, 0, 2, 3)
+    ways = [(stage, False, False) for stage in stages]
     if machines.on_cuda and not needs_whole:
-        on_host = OffloadConfig(device="cpu")
-        for stage in (1, 2, 3):
-            settings = (f"zero.stage={stage}", "zero.offload_optimizer.device=cpu")
-            offload = {"stage": stage, "offload_optimizer": on_host}
-            ways.append((f"stage {stage}, optimizer on the host", settings, offload))
-        settings = ("zero.stage=3", "zero.offload_optimizer.device=cpu", "zero.offload_parameters.device=cpu")
-        offload = {"stage": 3, "offload_optimizer": on_host, "offload_parameters": on_host}
-        ways.append(("stage 3, optimizer and weights on the host", settings, offload))
+        ways += [*((stage, True, False) for stage in (1, 2, 3)), (3, True, True)]
     found = []
-    for name, settings, chosen in ways:
-        zero = before.model_copy(update=nothing | chosen)
-        found.append(_option(name, settings, config.model_copy(update={"zero": zero}), network, machines))
+    for stage, optimizer, weights in ways:
+        offloads = {"offload_optimizer": optimizer, "offload_parameters": weights}
+        typed = [
+            f"zero.{name}.device=cpu" if is_chosen else f"zero.{name}=null"
+            for name, is_chosen in offloads.items()
+            if is_chosen or getattr(before, name)
+        ]
+        chosen = {name: on_host if is_chosen else None for name, is_chosen in offloads.items()}
+        zero = before.model_copy(update={"stage": stage} | chosen)
+        way = config.model_copy(update={"zero": zero})
+        found.append(_option((f"zero.stage={stage}", *typed), way, network, machines))
     return found
 
 
-def _option(
-    name: str, settings: tuple[str, ...], way: PretrainConfig, network: Network, machines: Machines
-) -> Option:
-    sharding = Sharding(way, network, machines)
+def _option(settings: tuple[str, ...], way: PretrainConfig, network: Network, machines: Machines) -> Option:
+    sharding, zero = Sharding(way, network, machines), way.zero
     memory = sharding.device()
+    places = {"optimizer": zero.offload_optimizer, "weights": zero.offload_parameters}
+    offloaded = " and ".join(name for name, place in places.items() if place is not None)
     return Option(
-        name=name,
+        name=f"stage {zero.stage}" + (f", {offloaded} on the host" if offloaded else ""),
         settings=settings,
-        zero=way.zero,
+        zero=zero,
         memory=memory,
         host=sharding.host(),
         fits=memory.total <= machines.device_bytes,
-        traffic=1.5 if way.zero.stage == 3 else 1.0,
+        traffic=1.5 if zero.stage == 3 else 1.0,
         micro_batch_size=largest_micro_batch(way, network, machines),
     )
 

@@ -14,7 +14,7 @@ from cluster.artefacts.shard_records import LOG_NAME, ShardProgress, read_progre
 from cluster.jobs import connect, list_jobs, read_nodes
 from cluster.node_load import NodeLoad
 from pipeline.run.submission import VERB_KEY
-from pipeline.watch.run_status import RUNNING, Runs, RunsReader, load_of
+from pipeline.watch.run_status import RUNNING, RunsReader, RunStatus, load_of
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -106,7 +106,9 @@ class ClusterWatch:
 class Overview:
     """A moment."""
 
-    runs: Runs
+    runs: Sequence[RunStatus]
+    """The newest activity first."""
+    runs_left_out: int
     data: tuple[DataStatus, ...]
     """The stages of preparations: those that are worked on, or wait to be continued."""
     nodes: tuple[tuple[str, NodeLoad], ...]
@@ -119,8 +121,8 @@ class Overview:
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
         return {
-            "runs": [asdict(run) | {"memory_bytes": run.memory_bytes} for run in self.runs.shown],
-            "runs_left_out": self.runs.left_out,
+            "runs": [asdict(run) | {"memory_bytes": run.memory_bytes} for run in self.runs],
+            "runs_left_out": self.runs_left_out,
             "data": [asdict(own) | {"bytes_per_s": own.progress.bytes_per_s} for own in self.data],
             "nodes": [{"of": of, **asdict(node)} for of, node in self.nodes],
             "jobs": None
@@ -132,10 +134,10 @@ class Overview:
 
 def look(runs: RunsReader, data: Sequence[Path], cluster: ClusterWatch | None) -> Overview:
     """Look at everything once; a cluster that does not answer hides nothing else."""
-    found = runs.read()
+    found, left_out = runs.read()
     nodes = [
         (run.name, load_of(host, figures))
-        for run in found.shown
+        for run in found
         if run.state in RUNNING
         for host, figures in run.nodes.items()
     ]
@@ -147,4 +149,4 @@ def look(runs: RunsReader, data: Sequence[Path], cluster: ClusterWatch | None) -
         except ClusterUnreachableError as error:
             problem = error.problem
     stages = tuple(own for own in read_data(data) if not own.is_committed)
-    return Overview(found, stages, tuple(nodes), jobs, problem)
+    return Overview(found, left_out, stages, tuple(nodes), jobs, problem)

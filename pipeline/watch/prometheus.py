@@ -129,11 +129,11 @@ class ClozeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics; one without samples is there too."""
         with self._one_at_a_time:
-            runs = self._runs.read()
-        yield GaugeMetricFamily("cloze_runs_left_out", "Runs that are not shown.", value=runs.left_out)
-        yield from _of_runs(runs.shown)
-        yield from _families(_OF_A_RUN, ("run",), [((run.name,), run) for run in runs.shown])
-        nodes = [(run.name, load_of(host, own)) for run in runs.shown for host, own in run.nodes.items()]
+            runs, left_out = self._runs.read()
+        yield GaugeMetricFamily("cloze_runs_left_out", "Runs that are not shown.", value=left_out)
+        yield from _of_runs(runs)
+        yield from _families(_OF_A_RUN, ("run",), [((run.name,), run) for run in runs])
+        nodes = [(run.name, load_of(host, own)) for run in runs for host, own in run.nodes.items()]
         yield from _families(_OF_A_NODE, ("run", "node"), [((run, node.name), node) for run, node in nodes])
         gpus = [((run, node.name, str(gpu.number)), gpu) for run, node in nodes for gpu in node.gpus]
         yield from _families(_OF_A_GPU, ("run", "node", "gpu"), gpus)

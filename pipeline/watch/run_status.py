@@ -301,16 +301,6 @@ def load_of(name: str, figures: Mapping[str, float]) -> NodeLoad:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """Runs at one moment."""
-
-    shown: tuple[RunStatus, ...]
-    """The newest activity first."""
-    left_out: int
-    """Runs without activity for so long that they are not read, or too many."""
-
-
 class RunsReader:
     """Reads the runs of some directories."""
 
@@ -323,8 +313,9 @@ class RunsReader:
         self._directories, self._seconds, self._most = directories, days * 86400, most
         self._readers: dict[Path, RunReader] = {}
 
-    def read(self) -> Runs:
-        """The runs now; new ones are found, and removed ones are gone."""
+    def read(self) -> tuple[list[RunStatus], int]:
+        """The runs now, those that are seen to and the newest activity first; and how many are left out, because they
+        were without activity for long, or are too many."""
         found = {run.path: run for directory in self._directories for run in list_runs(directory)}
         self._readers = {path: self._readers.get(path) or RunReader(run) for path, run in found.items()}
         since = time.time() - self._seconds
@@ -337,4 +328,4 @@ class RunsReader:
         shown = [reader.read() for reader in list(active.values())[: self._most]]
         # Stable: the newest activity stays first among runs that are seen to, and among the others.
         shown.sort(key=lambda status: status.state not in RUNNING)
-        return Runs(tuple(shown), len(found) - len(shown))
+        return shown, len(found) - len(shown)

@@ -105,3 +105,9 @@ def test_what_is_chosen_among_several_ranks_begins_with_plain_communication(netw
     traffic = [option.traffic for option in found if option.zero.offload_optimizer is None]
     assert traffic == sorted(traffic)
     assert found[0].zero.stage == 1
+
+
+def test_typed_settings_of_a_way_give_it_whatever_was_offloaded_before(network: Network) -> None:
+    before = ("zero.stage=3", "zero.offload_optimizer.device=cpu", "zero.offload_parameters.device=cpu")
+    for option in options(planned(*before), network, GPUS):
+        assert planned(*before, *option.settings).zero == option.zero

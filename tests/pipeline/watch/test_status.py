@@ -44,7 +44,7 @@ def test_damaged_runs_are_told_and_hide_no_other(run: RunDirectory):
         path.unlink()
         if data is not None:
             path.write_bytes(data)
-    found = {status.name: status for status in RunsReader([run.path.parent], days=7, most=50).read().shown}
+    found = {status.name: status for status in RunsReader([run.path.parent], days=7, most=50).read()[0]}
     assert (len(found), found.pop("watched").step, found.pop("zeros").step) == (7, 7, 0)
     assert all(status.state == "unreadable" and status.detail for status in found.values())
 
@@ -71,10 +71,10 @@ def test_of_two_runs_of_a_name_the_newer_is_shown_and_old_ones_are_left_out(
         for path in copy.iterdir():
             os.utime(path, (0, time.time() - 3 * 86400))
     directories = [run.path.parent, tmp_path / "backup"]
-    shown = [status.place for status in RunsReader(directories, days=7, most=50).read().shown]
+    shown = [status.place for status in RunsReader(directories, days=7, most=50).read()[0]]
     assert shown == [str(run.path), str(tmp_path / "backup" / "other")]
-    assert RunsReader(directories, days=1, most=50).read().left_out == 2
-    assert [status.name for status in RunsReader(directories, days=7, most=1).read().shown] == ["watched"]
+    assert RunsReader(directories, days=1, most=50).read()[1] == 2
+    assert [status.name for status in RunsReader(directories, days=7, most=1).read()[0]] == ["watched"]
 
 
 def test_stages_of_a_preparation_tell_what_is_done_and_whether_they_are_worked_on(tmp_path: Path):
