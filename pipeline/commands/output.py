@@ -39,6 +39,7 @@ RunsDirOfGroup = Annotated[
 RunsDirOfConfig = Annotated[
     Path | None, typer.Option("--runs-dir", help="Directory that holds the runs; else the configuration's.")
 ]
+Run = Annotated[str, typer.Argument(help="A run: its name, directory or MLflow run id.")]
 REFERENCE_HELP = "RUN, RUN@STEP, RUN@best, models:/NAME@ALIAS, a checkpoint or Hugging Face directory"
 Reference = Annotated[str, typer.Option("--from", help=f"{REFERENCE_HELP}.")]
 Average = Annotated[bool, typer.Option("--ema", help="Take the moving average of the weights.")]

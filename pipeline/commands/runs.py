@@ -88,13 +88,11 @@ def _scores_beside(runs_dir: Path) -> Path | None:
 @runs_app.command()
 def compare(
     context: typer.Context,
-    left: Annotated[str, typer.Argument(help="A run: its name, directory or MLflow run id.")],
-    right: Annotated[str, typer.Argument(help="The run to compare it with.")],
+    left: output.Run,
+    right: output.Run,
     by: Annotated[
         Axis,
-        typer.Option(
-            help="Where losses are compared: a step may read more tokens in one run than in the other."
-        ),
+        typer.Option(help="Compare losses after as many of these: a step may read more tokens in one run."),
     ] = "step",
     runs_dir: output.RunsDirOfGroup = None,
     as_json: output.Json = False,
@@ -174,7 +172,7 @@ def _cell(value: Any) -> str:
 
 
 def checkpoints(
-    reference: Annotated[str, typer.Argument(help="The run: its name, directory or MLflow run id.")],
+    run: output.Run,
     verify: Annotated[bool, typer.Option("--verify", help="Hash every file, and the log.")] = False,
     runs_dir: output.RunsDir = Path("runs"),
     as_json: output.Json = False,
@@ -186,26 +184,26 @@ def checkpoints(
     from pipeline.run.lifecycle import reconcile
     from pipeline.run.log.log import damage_of_log
 
-    run = find_run(reference, runs_dir)
-    reconcile(run)
-    store = store_of(run)
+    found = find_run(run, runs_dir)
+    reconcile(found)
+    store = store_of(found)
     steps, best = store.steps(), best_step(store)
-    rows, damaged, typed = [], [], run.typed
-    if verify and (damage := damage_of_log(run)):
-        damaged.append(f"  {run.log}: {damage}")
+    rows, damaged = [], []
+    if verify and (damage := damage_of_log(found)):
+        damaged.append(f"  {found.log}: {damage}")
     chosen = {"latest": max(steps, default=None), "best": best}
     for step in sorted({*steps, *store.lost()}):
         row, damages = _row(store, step, verify)
         alias = " ".join(alias for alias, it in chosen.items() if it == step)
-        rows.append({"reference": f"{typed}@{step}", "alias": alias} | row)
+        rows.append({"reference": f"{found.typed}@{step}", "alias": alias} | row)
         damaged += damages
     columns = ("reference", "metric", "held_out", "alias", "size_bytes", "state", "directory")
-    output.show(rows, f"checkpoints of {run.path.name}", as_json=as_json, columns=columns)
+    output.show(rows, f"checkpoints of {found.path.name}", as_json=as_json, columns=columns)
     if damaged:
         raise CorruptCheckpointError(
             "Damaged files:\n" + "\n".join(damaged),
             kept=f"{sum(row['state'] != 'damaged' for row in rows)} of {len(rows)} checkpoints",
-            next_step=f"cloze resume {run.typed}  (sets damaged ones aside and takes the newest good one)",
+            next_step=f"cloze resume {found.typed}  (sets damaged ones aside and takes the newest good one)",
         )
 
 

@@ -171,40 +171,29 @@ class Sharding:
         """Bytes on a rank's device between two updates."""
         return self.weights + self.master_weights + self.moments + self.average + self.gradients
 
-    def accumulated(self) -> int:
-        """Bytes of gradients that wait on the device for the next micro-batch or the update, beside the state."""
-        if self._keeps_whole_gradients or self._stage == 3:
-            return 0
-        return self._reduced if self._stage == 2 else FLOAT_BYTES * self._whole
-
-    def backward(self) -> int:
-        """Bytes of buffers for the gradients of one backward pass, beside the accumulated ones."""
-        copied = self._sent * min(self._bucket, self._whole)
+    def _step_gradients(self) -> tuple[int, int, int]:
+        """Bytes of gradients beside the state: those that wait on the device for the next micro-batch or the update,
+        buffers of one backward pass, and those that are added up, with copies, after the last pass."""
+        several, several_or_half = self.world_size > 1, self.world_size > 1 or self._half
+        bucket = min(self._bucket, self._whole)
+        copies = FLOAT_BYTES + (self._sent if self._sent < FLOAT_BYTES else 0)
+        whole, in_buckets = FLOAT_BYTES * self._whole, copies * min(self._whole, _STAGE_0_BUCKET) * several
+        if self._stage == 0:
+            return whole, 0, whole + in_buckets
         if self._keeps_whole_gradients:
-            return (self._item + FLOAT_BYTES) * self.network.largest
+            return 0, (self._item + FLOAT_BYTES) * self.network.largest, in_buckets
         if self._stage == 1:
-            return FLOAT_BYTES * self._bucket
+            added = FLOAT_BYTES * max(self._whole, self._bucket) + self._reduced
+            return whole, FLOAT_BYTES * self._bucket, added + copies * bucket * several_or_half
         if self._stage == 2:
-            return self._item * self._bucket + (copied if self.world_size > 1 or self._half else 0)
+            return self._reduced, self._item * self._bucket + self._sent * bucket * several_or_half, 0
         # Sorted by ranks; gloo adds up in a copy of its own.
-        return copied * (1 if self.on_cuda else 2) if self._stage == 3 else 0
+        return 0, self._sent * bucket * (1 if self.on_cuda else 2), 0
 
     def gathered(self) -> int:
         """Bytes of whole weights that stage 3 holds in a step."""
         copies = self.world_size > 1 or (self.config.zero.offload_parameters is not None and self.on_cuda)
         return self._item * min(self._whole, _MAX_GATHERED) if self._stage == 3 and copies else 0
-
-    def reduction(self) -> int:
-        """Bytes of gradients and copies while stage 1, or none, adds up gradients after the backward pass."""
-        copies = FLOAT_BYTES + (self._sent if self._sent < FLOAT_BYTES else 0)
-        several = self.world_size > 1
-        if self._stage == 0 or self._keeps_whole_gradients:
-            held = FLOAT_BYTES * self._whole if self._stage == 0 else 0
-            return held + (copies * min(self._whole, _STAGE_0_BUCKET) if several else 0)
-        if self._stage > 1:
-            return 0
-        copied = min(self._bucket, self._whole) if several or self._half else 0
-        return FLOAT_BYTES * max(self._whole, self._bucket) + self._reduced + copies * copied
 
     def update(self) -> int:
         """Bytes that an update takes beside the state."""
@@ -237,16 +226,17 @@ class Sharding:
         config, size = self.config, self.config.batch.micro_batch_size
         length = max(config.length_of(phase) for phase in config.phases)
         activations = self.network.activations(size, length, recomputes=config.compute.gradient_checkpointing)
-        accumulated, gathered, whole = self.accumulated(), self.gathered(), self._item * self._whole
+        accumulated, buffers, added = self._step_gradients()
+        gathered, whole = self.gathered(), self._item * self._whole
         before = accumulated if config.batch.samples // (size * self.world_size) > 1 else 0
         # Most activations are there before the first gradient is, and most gradients when they are gone.
         begins = (activations.kept + activations.working, before, gathered)
-        ends = (activations.working // 2, accumulated + self.backward(), gathered)
+        ends = (activations.working // 2, accumulated + buffers, gathered)
         # DeepSpeed takes the network over while all of it is there.
         start = whole + (self.weights if self._stage == 3 else whole)
         moments: dict[Moment, tuple[int, int, int]] = {
             "forward and backward": max(begins, ends, key=sum),
-            "reduction": (0, self.reduction(), 0),
+            "reduction": (0, added, 0),
             "update": (0, self.update(), 0),
             "start": (0, 0, max(0, start - self.state)),
         }
