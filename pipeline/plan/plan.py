@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from cluster.node_load import memory
 from pipeline.engine.gpus import CPU, Gpu, find_gpu
 from pipeline.plan.duration import Duration, StoreUse, duration_of, store_uses
@@ -143,38 +145,29 @@ def advise(config: PretrainConfig, device_bytes: int | None = None) -> str:
         device_bytes: memory of one device; None asks this machine.
     """
     try:
-        return _advice(config, device_bytes)
+        on_cuda, name, size = torch.cuda.is_available(), "the machine", device_bytes
+        if on_cuda:
+            properties = torch.cuda.get_device_properties(0)
+            known = find_gpu(properties.name)
+            name, size = properties.name if known is None else known.name, size or properties.total_memory
+        size = size or memory().total // config.cluster.workers
+        machines = Machines(1, config.cluster.workers, size, on_cuda)
+        network = make_network(config, on_cuda=on_cuda)
+        chosen = chosen_option(config, network, machines)
+        lines = [
+            f"A worker needs about {chosen.memory.total / _GIB:.1f} GiB at its peak ({chosen.memory.moment});"
+            f" {name} has {size / _GIB:.1f} GiB for each."
+        ]
+        if chosen.fits:
+            lines.append(
+                "By this estimate it fits: look for other processes on the device, or unusually long texts."
+            )
+        else:
+            lines += memory_findings(config, machines, chosen, options(config, network, machines))
+        return "\n".join(lines)
     except Exception as error:
         # It comes with another error, which it must not hide.
         return f"No estimate of the memory could be made ({type(error).__name__}: {error})."
-
-
-def _advice(config: PretrainConfig, device_bytes: int | None) -> str:
-    import psutil
-    import torch
-
-    on_cuda, name = torch.cuda.is_available(), "the machine"
-    if on_cuda:
-        properties = torch.cuda.get_device_properties(0)
-        known = find_gpu(properties.name)
-        name, size = properties.name if known is None else known.name, properties.total_memory
-    else:
-        size = psutil.virtual_memory().total // config.cluster.workers
-    size = device_bytes or size
-    machines = Machines(1, config.cluster.workers, size, on_cuda)
-    network = make_network(config, on_cuda=on_cuda)
-    chosen = chosen_option(config, network, machines)
-    lines = [
-        f"A worker needs about {chosen.memory.total / _GIB:.1f} GiB at its peak ({chosen.memory.moment});"
-        f" {name} has {size / _GIB:.1f} GiB for each."
-    ]
-    if chosen.fits:
-        lines.append(
-            "By this estimate it fits: look for other processes on the device, or unusually long texts."
-        )
-    else:
-        lines += memory_findings(config, machines, chosen, options(config, network, machines))
-    return "\n".join(lines)
 
 
 def chosen_option(config: PretrainConfig, network: Network, machines: Machines) -> Option:

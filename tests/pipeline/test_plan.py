@@ -118,6 +118,15 @@ def test_advice_names_a_micro_batch_that_fits_and_never_raises() -> None:
     assert "No estimate" in advise(broken)
 
 
+def test_advice_in_a_container_counts_with_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "memory.max").write_text(str(1 << 30))
+    monkeypatch.setattr("cluster.node_load.CGROUP", tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "the machine has 0.5 GiB for each" in advise(Case("", (), workers=2).config())
+
+
 def test_drivers_names_find_their_cards_and_other_names_are_refused() -> None:
     names = {
         "NVIDIA H100 80GB HBM3": "h100",
