@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,20 +106,16 @@ def jobs(address: Address = None, as_json: output.Json = False) -> None:
     from pipeline.run.submission import VERB_KEY
 
     client = _connect(address)
-    found = [job for job in list_jobs(client) if VERB_KEY in (job.metadata or {})]
-    if as_json:
-        output.print_json([_as_dict(job) for job in found])
-        return
-    rows = [_as_dict(job) | {"shown": _status(job)} for job in found]
+    found = [_facts(job) for job in list_jobs(client) if VERB_KEY in (job.metadata or {})]
     columns = {
         "submission id": "submission_id",
-        "verb": lambda row: row["verb"] or "-",
-        "status": "shown",
+        "verb": "verb",
+        "status": _status,
         "start": lambda row: _local_time(row["start_s"]) if row["start_s"] else "-",
         "duration": lambda row: str(timedelta(seconds=round(row["duration_s"]))) if row["start_s"] else "-",
     }
-    output.print_table(f"jobs of {client.get_address()}", columns, rows)
-    if not found:
+    title = f"jobs of {client.get_address()}"
+    if output.show(found, title, as_json=as_json, columns=columns) and not found:
         typer.echo("None yet. Start one: cloze submit -- VERB ...")
 
 
@@ -159,9 +156,11 @@ def stop(
 
     ended, by_us = stop_job(_connect(address), job)
     if not by_us:
-        typer.echo(f"{job} had ended already: {_status(ended)}.")
+        typer.echo(f"{job} had ended already: {_status(_facts(ended))}.")
         return
-    typer.echo(f"{job} is stopped ({_status(ended)}). What it committed is kept; its log: cloze logs {job}")
+    typer.echo(
+        f"{job} is stopped ({_status(_facts(ended))}). What it committed is kept; its log: cloze logs {job}"
+    )
 
 
 def _connect(address: str | None) -> JobSubmissionClient:
@@ -192,7 +191,7 @@ def _report(
     job = find_job(client, submission_id)
     submitted = {"started": started, "address": client.get_address()}
     if as_json and not wait:
-        output.print_json(_as_dict(job) | submitted)
+        output.print_json(_facts(job) | submitted)
         return
     if not started:
         status = job.status.value.lower()
@@ -207,8 +206,8 @@ def _report(
     with continued_by(follow, kept=f"the job, which continues; to end it: cloze stop {submission_id}"):
         ended = follow_logs(client, submission_id, _write)
     if as_json:
-        output.print_json(_as_dict(ended) | submitted)
-    typer.echo(f"{submission_id}: {_status(ended)}", err=True)
+        output.print_json(_facts(ended) | submitted)
+    typer.echo(f"{submission_id}: {_status(_facts(ended))}", err=True)
     if ended.status != "SUCCEEDED":
         raise typer.Exit(ended.driver_exit_code or 1)
 
@@ -218,22 +217,21 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _status(job: JobDetails) -> str:
-    code = job.driver_exit_code
-    return job.status.value if code in (None, 0) else f"{job.status.value}, exit code {code}"
-
-
-def _local_time(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _as_dict(job: JobDetails) -> dict[str, Any]:
+def _facts(job: JobDetails) -> dict[str, Any]:
     from pipeline.watch.description import job_facts
 
     facts = job_facts(job)
     start_s, end_s = facts["start_s"], facts["end_s"] or time.time()
-    duration_s = None if start_s is None else end_s - start_s
-    return facts | {"exit_code": job.driver_exit_code, "duration_s": duration_s}
+    return facts | {"duration_s": None if start_s is None else end_s - start_s}
+
+
+def _status(job: Mapping[str, Any]) -> str:
+    code = job["exit_code"]
+    return job["status"] if code in (None, 0) else f"{job['status']}, exit code {code}"
+
+
+def _local_time(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s).strftime("%Y-%m-%d %H:%M:%S")
 
 
 _ERROR_LINES = 8

@@ -159,6 +159,7 @@ def job_facts(job: JobDetails) -> dict[str, Any]:
         "message": job.message or "",
         "start_s": job.start_time / 1000 if job.start_time else None,
         "end_s": job.end_time / 1000 if job.end_time else None,
+        "exit_code": job.driver_exit_code,
         "entrypoint": job.entrypoint,
     }
 
