@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from pipeline.commands import output
 from pipeline.commands.inspect import inspect
-
-if TYPE_CHECKING:
-    from pipeline.inspect.exposure import RunExposure
 
 data_app = typer.Typer(help="Make, check and look at token stores.", no_args_is_help=True)
 
@@ -232,9 +229,9 @@ def find(
             stream.writelines(f"{doc_id}\n" for doc_id in sorted({row["doc_id"] for row in documents}))
     by_store = {store.fingerprint: numbers for store, numbers, _ in found if len(numbers)}
     runs = [exposure_of(run, by_store, scores_dir) for run in (list_runs(runs_dir) if by_store else ())]
-    runs = [run for run in runs if run.documents or run.problem]
+    runs = [run for run in runs if run["documents"] or run["problem"]]
     if as_json:
-        output.print_json({"documents": documents, "copies": copies, "runs": [asdict(run) for run in runs]})
+        output.print_json({"documents": documents, "copies": copies, "runs": runs})
         return
     columns = ("doc_id", "title", "uri", "tokens", "store", "number")
     output.show(documents, f"{len(documents)} documents", as_json=False, columns=columns)
@@ -244,25 +241,26 @@ def find(
     if not runs:
         typer.echo("no run has read any of them")
         return
-    _show_exposure(runs, {(row["fingerprint"], row["number"]): row["doc_id"] for row in documents})
-
-
-def _show_exposure(runs: list[RunExposure], ids: dict[tuple[str, int], str]) -> None:
-    columns = ("run", "doc_id", "first step", "last step", "updates", "of steps")
-    rows = [
-        [run.run, ids[one.store, one.number], one.first_step, one.last_step, one.num_updates, run.steps]
-        for run in runs
-        for one in run.documents
-    ]
+    ids = {(row["fingerprint"], row["number"]): row["doc_id"] for row in documents}
+    rows = [one | {"run": run["run"], "of": run["steps"]} for run in runs for one in run["documents"]]
+    columns = {
+        "run": "run",
+        "doc_id": lambda row: ids[row["store"], row["number"]],
+        "first step": "first_step",
+        "last step": "last_step",
+        "updates": "num_updates",
+        "of steps": "of",
+    }
     output.print_table("updates that read them", columns, rows)
     for run in runs:
-        if run.problem:
-            typer.echo(f"{run.run}: {run.problem}")
-        if run.documents:
-            clean = "none" if run.clean_checkpoint is None else f"{run.run}@{run.clean_checkpoint}"
-            typer.echo(f"{run.run}: newest checkpoint from before: {clean}")
+        name = run["run"]
+        if run["problem"]:
+            typer.echo(f"{name}: {run['problem']}")
+        if run["documents"]:
+            clean = "none" if run["clean_checkpoint"] is None else f"{name}@{run['clean_checkpoint']}"
+            typer.echo(f"{name}: newest checkpoint from before: {clean}")
             for what in ("checkpoints", "models", "scores"):
-                depend = output.shown(", ".join(map(str, getattr(run, what))) or "none")
+                depend = output.shown(", ".join(map(str, run[what])) or "none")
                 typer.echo(f"  {what} that depend on them: {depend}")
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,46 +25,18 @@ from pipeline.run.skipped_data import SkipLedger
 from pipeline.samples.index_cache import IndexCache
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentExposure:
-    """The updates of one run that read one document."""
-
-    store: str
-    """Fingerprint of the token store."""
-    number: int
-    """Index of the document in the store."""
-    first_step: int
-    last_step: int
-    num_updates: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunExposure:
-    """The exposure of a run to some documents, and its outcome."""
-
-    run: str
-    steps: int
-    """Updates that the run has made."""
-    documents: tuple[DocumentExposure, ...] = ()
-    """Only those that an update read."""
-    clean_checkpoint: int | None = None
-    """Step of the newest checkpoint from before the first of these updates."""
-    checkpoints: tuple[int, ...] = ()
-    """Steps of the checkpoints from after it."""
-    models: tuple[str, ...] = ()
-    """Versions of published models with such weights."""
-    scores: tuple[str, ...] = ()
-    """Directories of scores that began with such weights."""
-    problem: str = ""
-    """Why it is unknown for some steps."""
-
-
-def exposure_of(run: RunDirectory, wanted: Mapping[str, np.ndarray], scores_dir: Path) -> RunExposure:
-    """Find out which updates of a run, without those rolled back, read documents.
+def exposure_of(run: RunDirectory, wanted: Mapping[str, np.ndarray], scores_dir: Path) -> dict[str, Any]:
+    """Find out which updates of a run, without those rolled back, read documents, and what depends on them.
 
     Args:
         wanted: int64 ascending indices of documents, by the fingerprint of their token store.
         scores_dir: where fine-tunings leave their scores.
+
+    Returns:
+        JSON-like data: the `run` and its `steps`; `documents` that an update read, by store and index, with the first
+        and last step and the number of updates; the newest `clean_checkpoint` from before the first of these, and the
+        `checkpoints`, published `models` and `scores` from after it; and the `problem`, why it is unknown for some
+        steps, empty without one.
     """
     made = (last_logged(run) or (0, {}))[0]
     steps: dict[tuple[str, int], list[np.ndarray]] = {}
@@ -86,27 +58,25 @@ def exposure_of(run: RunDirectory, wanted: Mapping[str, np.ndarray], scores_dir:
             problem = f"steps {first + 1} to {last}: {error.problem}"
     documents = []
     for (store, number), own in sorted(steps.items()):
-        read = np.unique(np.concatenate(own))
-        documents.append(DocumentExposure(store, number, int(read[0]), int(read[-1]), len(read)))
-    if not documents:
-        return RunExposure(run.path.name, made, problem=problem)
-    since, saved = min(one.first_step for one in documents), []
-    with suppress(ClozeError, OSError):
-        saved = store_of(run).steps()
-    return RunExposure(
-        run=run.path.name,
-        steps=made,
-        documents=tuple(documents),
-        clean_checkpoint=max((step for step in saved if step < since), default=None),
-        checkpoints=tuple(step for step in saved if step >= since),
-        models=tuple(
-            f"models:/{event['model']}/{event['version']}"
-            for event in run.events(Event.PUBLISHED)
-            if event["step"] >= since
-        ),
-        scores=tuple(_scores(run, since, scores_dir)),
-        problem=problem,
-    )
+        read = np.unique(np.concatenate(own)).tolist()
+        places = {"store": store, "number": number}
+        documents.append(places | {"first_step": read[0], "last_step": read[-1], "num_updates": len(read)})
+    since = min((one["first_step"] for one in documents), default=made + 1)
+    saved, published = [], []
+    if documents:
+        published = [event for event in run.events(Event.PUBLISHED) if event["step"] >= since]
+        with suppress(ClozeError, OSError):
+            saved = store_of(run).steps()
+    return {
+        "run": run.path.name,
+        "steps": made,
+        "documents": documents,
+        "clean_checkpoint": max((step for step in saved if step < since), default=None),
+        "checkpoints": [step for step in saved if step >= since],
+        "models": [f"models:/{event['model']}/{event['version']}" for event in published],
+        "scores": list(_scores(run, since, scores_dir)) if documents else [],
+        "problem": problem,
+    }
 
 
 def _stretches(attempts: Sequence[Attempt], made: int) -> Iterator[tuple[int, int, Attempt]]:

@@ -97,16 +97,17 @@ def test_the_updates_that_read_each_document_are_found_without_making_them_again
         wanted = {store.fingerprint: np.arange(store.num_documents) for store in stores}
         places = {store.fingerprint: str(store.path) for store in stores}
         found = exposure_of(run, wanted, tmp_path)
-        assert {(places[one.store], one.number): one for one in found.documents}.keys() == read.keys()
-        for one in found.documents:
-            steps = read[places[one.store], one.number]
-            assert (one.first_step, one.last_step, one.num_updates) == (steps[0], steps[-1], len(steps))
-        assert found.checkpoints == (8, 10)
-        assert found.clean_checkpoint is None
+        assert {(places[one["store"]], one["number"]) for one in found["documents"]} == read.keys()
+        for one in found["documents"]:
+            steps = read[places[one["store"]], one["number"]]
+            assert [one["first_step"], one["last_step"]] == [steps[0], steps[-1]]
+            assert one["num_updates"] == len(steps)
+        assert found["checkpoints"] == [8, 10]
+        assert found["clean_checkpoint"] is None
     late = max(read, key=lambda key: read[key][0])
     (fingerprint,) = (one for one, place in places.items() if place == late[0])
     found = exposure_of(run, {fingerprint: np.array([late[1]])}, tmp_path)
-    assert found.documents[0].first_step == read[late][0] > 1
+    assert found["documents"][0]["first_step"] == read[late][0] > 1
 
 
 def test_attempts_of_a_history_have_the_configuration_that_was_replaced_after_them():

@@ -161,7 +161,7 @@ def delete_a_document(
     config.write_text(f"base: {corpus.config}\nout: {out}\nmax_rejects: 1\n")
     before = TokenStore.open(out)
     every = np.arange(before.num_documents)
-    number = exposure_of(run, {before.fingerprint: every}, tmp_path / "finetuned").documents[0].number
+    number = exposure_of(run, {before.fingerprint: every}, tmp_path / "finetuned")["documents"][0]["number"]
     document = before.document(number)
     text = " ".join(max(document.text.splitlines(), key=len).split("  ")).strip()
     settings = {"CONFIG": config, "OUT": out, "TEXT": text, "LIST": tmp_path / "takedown.txt"}
