@@ -177,7 +177,7 @@ def cells_of(rows: Sequence[Any], columns: Mapping[str, Column]) -> list[list[An
         if callable(column):
             return column(row)
         for name in column.split("."):
-            row = row[name] if isinstance(row, Mapping) else getattr(row, name)
+            row = row.get(name) if isinstance(row, Mapping) else getattr(row, name)
         return row
 
     return [[cell(row, column) for column in columns.values()] for row in rows]

@@ -6,15 +6,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pipeline.commands import output
-
-if TYPE_CHECKING:
-    from pipeline.watch.overview import Overview
-
 
 RunsDirs = Annotated[
     list[Path] | None,
@@ -71,7 +67,7 @@ def top(
         return Group(*(Text(part) if isinstance(part, str) else part for part in parts))
 
     if as_json:
-        output.print_json(look(reader, data_dirs or [], cluster).as_dict())
+        output.print_json(look(reader, data_dirs or [], cluster))
         return
     if once or not sys.stdout.isatty():
         Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES).print(page())
@@ -85,70 +81,65 @@ def top(
             live.update(page(), refresh=True)
 
 
-def _parts(overview: Overview) -> Iterator[Any]:
+def _parts(found: Mapping[str, Any]) -> Iterator[Any]:
     now = time.time()
 
     def age(time_s: float | None) -> str | None:
         """How long ago; clocks of machines differ, so never less than nothing."""
-        return None if time_s is None else output.duration(max(0.0, now - time_s), 0)
+        return _duration(None if time_s is None else max(0.0, now - time_s))
 
-    runs, left_out = overview.runs, overview.runs_left_out
+    runs, left_out = found["runs"], found["runs_left_out"]
     rest = f", {left_out} more (--days, --most)" if left_out else ""
     columns: dict[str, output.Column] = {
         "run": "name",
         "state": "state",
-        "step": lambda run: f"{run.step:,}" + ("" if run.num_steps is None else f"/{run.num_steps:,}"),
-        "loss": lambda run: run.metrics.get("loss"),
-        "held-out": lambda run: run.held_out.get("loss"),
-        "tokens/s": lambda run: run.metrics.get("tokens_per_s"),
-        "MFU": lambda run: _percent(run.metrics.get("mfu")),
-        "data wait": lambda run: _percent(run.metrics.get("data_wait_share")),
-        "memory GB": lambda run: _gigabytes(run.memory_bytes),
+        "step": lambda run: f"{run['step']:,}" + (f"/{run['num_steps']:,}" if run["num_steps"] else ""),
+        "loss": "metrics.loss",
+        "held-out": "held_out.loss",
+        "tokens/s": "metrics.tokens_per_s",
+        "MFU": lambda run: _percent(run["metrics"].get("mfu")),
+        "data wait": lambda run: _percent(run["metrics"].get("data_wait_share")),
+        "memory GB": lambda run: _gigabytes(run["memory_bytes"]),
         "restarts": "restarts",
-        "checkpoint": lambda run: age(run.checkpoint_s),
-        "last step": lambda run: age(run.logged_s),
+        "checkpoint": lambda run: age(run["checkpoint_s"]),
+        "last step": lambda run: age(run["logged_s"]),
     }
     yield _table(f"{time.strftime('%H:%M:%S')}  {len(runs)} runs{rest}", columns, runs)
     if not runs:
         yield "No runs here: --runs-dir names the directory that holds them."
     for run in runs:
-        if run.detail and run.state not in ("running", "finished", "created"):
-            yield f"{run.name}: {run.state}, {run.detail}"
-    if overview.nodes:
+        if run["detail"] and run["state"] not in ("running", "finished", "created"):
+            yield f"{run['name']}: {run['state']}, {run['detail']}"
+    if found["nodes"]:
         columns = {
-            "node": lambda own: own[1].name if own[1].is_alive else f"{own[1].name} (dead)",
-            "of": lambda own: own[0],
-            "CPU": lambda own: _percent(own[1].cpu_ratio),
-            "load": lambda own: own[1].load_average,
-            "memory GB": lambda own: _gigabytes(own[1].memory_bytes),
-            "memory": lambda own: _percent(own[1].memory_ratio),
-            "disk free GB": lambda own: _gigabytes(own[1].disk_free_bytes, 0),
-            "GPUs: busy, memory": lambda own: (
-                "  ".join(
-                    f"{_percent(gpu.ratio) or '-'} {_percent(gpu.memory_ratio) or '-'}" for gpu in own[1].gpus
-                )
-                or None
-            ),
+            "node": lambda node: node["name"] if node["is_alive"] else f"{node['name']} (dead)",
+            "of": "of",
+            "CPU": lambda node: _percent(node["cpu_ratio"]),
+            "load": "load_average",
+            "memory GB": lambda node: _gigabytes(node["memory_bytes"]),
+            "memory": lambda node: _percent(node["memory_ratio"]),
+            "disk free GB": lambda node: _gigabytes(node["disk_free_bytes"], 0),
+            "GPUs: busy, memory": lambda node: "  ".join(map(_gpu, node["gpus"])) or None,
         }
-        yield _table("nodes", columns, overview.nodes)
-    if overview.data:
+        yield _table("nodes", columns, found["nodes"])
+    if found["data"]:
         columns = {
             "data job": "job",
             "stage": "artefact",
-            "": lambda own: "running" if own.is_running else "waits for the same command",
-            "shards": lambda own: f"{own.progress.done:,}/{own.progress.total:,}",
-            "MB/s": lambda own: own.progress.bytes_per_s / 1e6,
+            "": lambda own: "running" if own["is_running"] else "waits for the same command",
+            "shards": lambda own: f"{own['progress']['done']:,}/{own['progress']['total']:,}",
+            "MB/s": lambda own: own["bytes_per_s"] / 1e6,
             "rejects": "progress.rejects",
-            "time left": lambda own: _time_left(own.progress.seconds_left if own.is_running else None),
-            "last shard": lambda own: age(own.progress.last_s),
-            "status": lambda own: own.status or None,
+            "time left": lambda own: _duration(own["seconds_left"]),
+            "last shard": lambda own: age(own["progress"]["last_s"]),
+            "status": lambda own: own["status"] or None,
         }
-        yield _table("data jobs", columns, overview.data)
-    if overview.jobs:
-        counts = (f"{count} {verb} {status}" for (verb, status), count in sorted(overview.jobs.items()))
+        yield _table("data jobs", columns, found["data"])
+    if found["jobs"]:
+        counts = (f"{own['count']} {own['verb']} {own['status']}" for own in found["jobs"])
         yield f"jobs: {', '.join(counts)}"
-    if overview.problem:
-        yield overview.problem
+    if found["problem"]:
+        yield found["problem"]
 
 
 def _table(title: str, columns: Mapping[str, output.Column], rows: Sequence[Any]) -> Any:
@@ -173,7 +164,11 @@ def _gigabytes(size: float | None, digits: int = 1) -> str | None:
     return None if size is None else f"{size / 1e9:,.{digits}f}"
 
 
-def _time_left(seconds: float | None) -> str | None:
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    return f"{_percent(gpu['ratio']) or '-'} {_percent(gpu['memory_ratio']) or '-'}"
+
+
+def _duration(seconds: float | None) -> str | None:
     return None if seconds is None else output.duration(seconds, 0)
 
 

@@ -14,7 +14,7 @@ from cluster.artefacts.shard_records import LOG_NAME, ShardProgress, read_progre
 from cluster.jobs import connect, list_jobs, read_nodes
 from cluster.node_load import NodeLoad
 from pipeline.run.submission import VERB_KEY
-from pipeline.watch.run_status import RUNNING, RunsReader, RunStatus, load_of
+from pipeline.watch.run_status import RUNNING, RunsReader, load_of
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -102,38 +102,15 @@ class ClusterWatch:
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """A moment."""
+def look(runs: RunsReader, data: Sequence[Path], cluster: ClusterWatch | None) -> dict[str, Any]:
+    """Look at everything once; a cluster that does not answer hides nothing else.
 
-    runs: Sequence[RunStatus]
-    """The newest activity first."""
-    runs_left_out: int
-    data: tuple[DataStatus, ...]
-    """The stages of preparations: those that are worked on, or wait to be continued."""
-    nodes: tuple[tuple[str, NodeLoad], ...]
-    """(run that reported it, or `cluster`; load) of machines."""
-    jobs: Jobs | None
-    """The cluster's jobs by verb and status; None where no cluster is watched, or it does not answer."""
-    problem: str
-    """Why the cluster is not shown; empty without a problem."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "runs": [asdict(run) | {"memory_bytes": run.memory_bytes} for run in self.runs],
-            "runs_left_out": self.runs_left_out,
-            "data": [asdict(own) | {"bytes_per_s": own.progress.bytes_per_s} for own in self.data],
-            "nodes": [{"of": of, **asdict(node)} for of, node in self.nodes],
-            "jobs": None
-            if self.jobs is None
-            else [{"verb": verb, "status": status, "count": n} for (verb, status), n in self.jobs.items()],
-            "problem": self.problem,
-        }
-
-
-def look(runs: RunsReader, data: Sequence[Path], cluster: ClusterWatch | None) -> Overview:
-    """Look at everything once; a cluster that does not answer hides nothing else."""
+    Returns:
+        JSON-like data: the `runs`, the newest activity first; the stages of preparations that are worked on, or wait to
+        be continued, as `data`; the `nodes`, each `of` a run that reported it or of the `cluster`; the cluster's `jobs`
+        by verb and status, None where no cluster is watched or it does not answer; and the `problem`, why it is not
+        shown.
+    """
     found, left_out = runs.read()
     nodes = [
         (run.name, load_of(host, figures))
@@ -148,5 +125,18 @@ def look(runs: RunsReader, data: Sequence[Path], cluster: ClusterWatch | None) -
             nodes += [("cluster", node) for node in cluster.nodes()]
         except ClusterUnreachableError as error:
             problem = error.problem
-    stages = tuple(own for own in read_data(data) if not own.is_committed)
-    return Overview(found, left_out, stages, tuple(nodes), jobs, problem)
+    stages = [own for own in read_data(data) if not own.is_committed]
+    counts = None if jobs is None else sorted(jobs.items())
+    return {
+        "runs": [asdict(run) | {"memory_bytes": run.memory_bytes} for run in found],
+        "runs_left_out": left_out,
+        "data": [
+            asdict(own)
+            | {"bytes_per_s": own.progress.bytes_per_s}
+            | {"seconds_left": own.progress.seconds_left if own.is_running else None}
+            for own in stages
+        ],
+        "nodes": [{"of": of, **asdict(node)} for of, node in nodes],
+        "jobs": counts and [{"verb": verb, "status": status, "count": n} for (verb, status), n in counts],
+        "problem": problem,
+    }
