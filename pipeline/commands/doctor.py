@@ -55,9 +55,9 @@ def doctor(
     found = [*checks, *(check for report in reports for check in report.checks)]
     counts = {status: sum(check.status == status for check in found) for status in ("ok", "warn", "fail")}
     if as_json:
-        nodes = [{"status": report.status, **asdict(report)} for report in reports]
         own = [asdict(check) for check in checks]
-        output.print_json({"ok": not counts["fail"], "checks": own, "nodes": nodes})
+        others = [{"status": report.status, **asdict(report)} for report in reports]
+        output.print_json({"ok": not counts["fail"], "checks": own, "nodes": others})
     else:
         columns = {"check": "name", "": "status", "found": "found", "what to do": "remedy"}
         output.print_table("this machine", columns, checks)
