@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from data_prep.ragged import Ragged
 from pipeline.tasks.forms import Example
 from pipeline.tasks.tokenizer import SequenceFormat, TextTokenizer
+
+RowT = TypeVar("RowT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +149,13 @@ def pad_rows(
     return padded, present
 
 
-def batches_of(numbers: Iterable[int], size: Callable[[int], int], limit: int) -> Iterator[list[int]]:
-    """Cut indices of rows, ascending by size, into batches whose rows, padded to the longest, have at most `limit`."""
-    batch: list[int] = []
-    for number in numbers:
-        if batch and (len(batch) + 1) * size(number) > limit:
+def batches_of(rows: Iterable[RowT], size: Callable[[RowT], int], limit: int) -> Iterator[list[RowT]]:
+    """Cut rows, or their indices, ascending by size, into batches that, padded to the longest, have at most `limit`."""
+    batch: list[RowT] = []
+    for row in rows:
+        if batch and (len(batch) + 1) * size(row) > limit:
             yield batch
             batch = []
-        batch.append(number)
+        batch.append(row)
     if batch:
         yield batch

@@ -161,7 +161,7 @@ def probe(config: ProbeConfig, network: FeatureNetwork, *, replace: bool = False
     ):
         sample = [examples[number] for number in sample_examples(len(examples), limit)]
         sides.append(make_features(network, ITEMS[task.form](sample, data.labels), layers))
-    result = fit_probes(config, task.kind, layers, *sides, len(data.labels))
+    result = fit_probes(config, task.kind, layers, sides[0], sides[1], len(data.labels))
     with staged(directory, key) as staging:
         write_durably(staging / RESULT_FILE, orjson.dumps(result.model_dump(), option=orjson.OPT_INDENT_2))
         commit(staging, directory, KIND, config=settings, inputs=inputs, stats={"key": key})

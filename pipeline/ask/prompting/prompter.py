@@ -62,15 +62,13 @@ class Template:
         Raises:
             ConfigError: the template has a place too many, or too few, for the texts of a task.
         """
-        if self.has_pair and not is_pair:
+        found, remedy = "no [y]", 'write [y] where the second text stands: "[x] ? [z], [y]"'
+        if self.has_pair:
+            found, remedy = "[y]", "leave out [y]"
+        if self.has_pair != is_pair:
+            texts = "pairs of texts" if is_pair else "single texts"
             raise ConfigError(
-                f"The template {self.text!r} has [y], and the task has single texts.",
-                next_step="leave out [y]",
-            )
-        if is_pair and not self.has_pair:
-            raise ConfigError(
-                f"The template {self.text!r} has no [y], and the task has pairs of texts.",
-                next_step='write [y] where the second text stands: "[x] ? [z], [y]"',
+                f"The template {self.text!r} has {found}, and the task has {texts}.", next_step=remedy
             )
 
     def halves(self, first: str, second: str | None) -> tuple[str, str]:
