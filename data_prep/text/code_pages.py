@@ -114,35 +114,28 @@ def best_reading(data: bytes, lang: str) -> Reading | None:
     letters = [each for each in _sample(data).decode(loose.encoding, "replace") if each.isalpha()]
     if sum(not letter.isascii() for letter in letters) <= max(_FEW, _FEW_LETTERS * len(letters)):
         return best if best.is_probable else loose
-    others = max((reading.share for reading in other_readings(data, lang)), default=0.0)
+    others = max(
+        (each.share for each in readings_by_group(data, but=group) if each.share >= LEAST_SHARE), default=0.0
+    )
     if best.lang != "en" and best.is_probable:
         # Encodings of DOS and the Macintosh are seldom, so that they need better evidence.
         return best if best.share >= others + (best.encoding not in _USUAL) * _LEAST_BETTER else None
     return loose if others < _SURE_SHARE else None
 
 
-def other_readings(data: bytes, lang: str) -> list[Reading]:
-    """Other readings of a text: the likeliest of every other group, probable ones only, best first."""
-    own = group_of(lang)
+def readings_by_group(data: bytes, *, but: Group | None = None) -> list[Reading]:
+    """The likeliest reading of every group of languages, but perhaps of one; best first."""
     best = [
-        max(_readings(data, group, group.alphabets), key=_likelihood) for group in _GROUPS if group is not own
+        max(_readings(data, group, group.alphabets), key=_likelihood) for group in _GROUPS if group is not but
     ]
-    return sorted(
-        (reading for reading in best if reading.share >= LEAST_SHARE), key=_likelihood, reverse=True
-    )
-
-
-def probable_readings(data: bytes) -> list[Reading]:
-    """The likeliest reading of every group of languages, probable ones only, best first."""
-    best = [max(_readings(data, group, group.alphabets), key=_likelihood) for group in _GROUPS]
-    return sorted((reading for reading in best if reading.is_probable), key=_likelihood, reverse=True)
+    return sorted(best, key=_likelihood, reverse=True)
 
 
 def advice(data: bytes, lang: str) -> str:
     """The next step in the message when no reading is probable."""
-    names = [f"{reading.encoding} (`lang: {reading.lang}`)" for reading in other_readings(data, lang)[:3]]
-    unknown = _UNKNOWN_TO_PYTHON.get(lang)
-    if unknown:
+    others = [each for each in readings_by_group(data, but=group_of(lang)) if each.share >= LEAST_SHARE]
+    names = [f"{each.encoding} (`lang: {each.lang}`)" for each in others[:3]]
+    if unknown := _UNKNOWN_TO_PYTHON.get(lang):
         names.append(f"{unknown}, which `iconv -t UTF-8` converts")
     likely = f"; it may be {', or '.join(names)}" if names else ""
     return f"neither UTF-8 nor text in an encoding of `lang: {lang}`{likely}; name it in `encoding`"

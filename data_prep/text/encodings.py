@@ -9,7 +9,7 @@ from contextlib import suppress
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
 from data_prep.text import UnreadableError, clean_text
-from data_prep.text.code_pages import advice, best_reading, group_of, probable_readings
+from data_prep.text.code_pages import advice, best_reading, group_of, readings_by_group
 
 AUTO = "auto"
 """The encoding setting that detects the encoding from the bytes."""
@@ -174,7 +174,8 @@ def probable_encodings(data: bytes) -> list[str]:
             encoding = _multi_byte_encoding(data, lang, _first_wide(data))
             _strict(data, encoding)
             found.append(encoding)
-    return list(dict.fromkeys([*found, *(reading.encoding for reading in probable_readings(data))]))
+    found += [reading.encoding for reading in readings_by_group(data) if reading.is_probable]
+    return list(dict.fromkeys(found))
 
 
 def _first_wide(data: bytes) -> int:

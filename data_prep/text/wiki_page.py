@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from types import MappingProxyType
 from urllib.parse import unquote
 
 from data_prep.text import table
@@ -67,23 +66,21 @@ def _month(page: Page) -> str:
 _TITLES = ("PAGENAME", "FULLPAGENAME", "BASEPAGENAME", "ROOTPAGENAME", "SUBPAGENAME")
 _TITLES += ("ARTICLEPAGENAME", "SUBJECTPAGENAME")
 _TIMELESS = frozenset({*_TITLES, "SITENAME", "CONTENTLANGUAGE", "CONTENTLANG"})
-_WORDS: Mapping[str, Callable[[Page], str]] = MappingProxyType(
-    {
-        **dict.fromkeys(_TITLES, lambda page: page.title),
-        "SITENAME": lambda page: "Wikipedia",
-        "CONTENTLANGUAGE": lambda page: page.lang,
-        "CONTENTLANG": lambda page: page.lang,
-        "CURRENTYEAR": _time("{:%Y}"),
-        "CURRENTMONTH": _time("{:%m}"),
-        "CURRENTMONTH1": _time("{0.month}"),
-        "CURRENTMONTHNAME": _month,
-        "CURRENTMONTHNAMEGEN": _month,
-        "CURRENTDAY": _time("{0.day}"),
-        "CURRENTDAY2": _time("{:%d}"),
-        "CURRENTTIME": _time("{:%H:%M}"),
-        "CURRENTHOUR": _time("{:%H}"),
-    }
-)
+_WORDS: Mapping[str, Callable[[Page], str]] = {
+    **dict.fromkeys(_TITLES, lambda page: page.title),
+    "SITENAME": lambda page: "Wikipedia",
+    "CONTENTLANGUAGE": lambda page: page.lang,
+    "CONTENTLANG": lambda page: page.lang,
+    "CURRENTYEAR": _time("{:%Y}"),
+    "CURRENTMONTH": _time("{:%m}"),
+    "CURRENTMONTH1": _time("{0.month}"),
+    "CURRENTMONTHNAME": _month,
+    "CURRENTMONTHNAMEGEN": _month,
+    "CURRENTDAY": _time("{0.day}"),
+    "CURRENTDAY2": _time("{:%d}"),
+    "CURRENTTIME": _time("{:%H:%M}"),
+    "CURRENTHOUR": _time("{:%H}"),
+}
 
 
 # -- links ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import html
 import re
 from collections.abc import Callable, Mapping
 from html.entities import html5, name2codepoint
-from types import MappingProxyType
 from typing import NamedTuple
 
 from data_prep.text import names
@@ -155,16 +154,14 @@ def _unescaped(text: str) -> str:
     return text.replace("\u00a0", " ").replace("\u00ad", "")
 
 
-_SHOWN: Mapping[str, Callable[[str, str], tuple[str, bool]]] = MappingProxyType(
-    {
-        **dict.fromkeys(FORMULAS, lambda inner, opener: (f"${' '.join(inner.split())}$", False)),
-        # Markup is text here, entities are still entities.
-        "nowiki": lambda inner, opener: (_unescaped(inner), False),
-        "pre": lambda inner, opener: (_unescaped(_INNER_NOWIKI.sub(r"\1", inner)).strip("\n"), True),
-        "syntaxhighlight": _code,
-        "source": _code,
-    }
-)
+_SHOWN: Mapping[str, Callable[[str, str], tuple[str, bool]]] = {
+    **dict.fromkeys(FORMULAS, lambda inner, opener: (f"${' '.join(inner.split())}$", False)),
+    # Markup is text here, entities are still entities.
+    "nowiki": lambda inner, opener: (_unescaped(inner), False),
+    "pre": lambda inner, opener: (_unescaped(_INNER_NOWIKI.sub(r"\1", inner)).strip("\n"), True),
+    "syntaxhighlight": _code,
+    "source": _code,
+}
 """By name of a tag, (text, whether it has lines of its own) from what it holds and its opening tag."""
 _OPENERS = re.compile(
     r"<!--|<(" + "|".join(sorted({*_SHOWN, *DROPPED_EXTENSIONS})) + r")(?:\s[^<>]*|/)?>", re.IGNORECASE
