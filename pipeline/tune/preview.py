@@ -95,7 +95,7 @@ def _seconds_of_a_token(
         if update == 1:
             # The first one allocates memory.
             started, tokens = time.perf_counter(), 0
-        make_update(accelerator, learner, task, settings, plan, update, batch)
+        make_update(accelerator, learner, task, plan, update, batch)
         tokens += int(task.train.lengths[batch].sum())
     seconds = time.perf_counter() - started
     learner.close()

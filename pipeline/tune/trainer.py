@@ -83,7 +83,7 @@ def train(
                 if number < len(state.losses):
                     continue
                 pause()
-                loss = make_update(accelerator, learner, task, settings, plan, state.updates, batch)
+                loss = make_update(accelerator, learner, task, plan, state.updates, batch)
                 state.losses.append(loss)
                 state.updates += 1
                 on_update(state.updates, loss * accelerator.num_processes)
@@ -166,35 +166,37 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """The cut of examples into updates, and of updates into micro-batches."""
+    """The cut of examples into updates, and of updates into micro-batches, with the learning rate of each update."""
 
+    settings: TrainingConfig
     num_examples: int
-    epochs: int
-    batch_size: int
     micro_batch_size: int
     seed: int
 
     @property
-    def updates_per_epoch(self) -> int:
-        """The last update of an epoch may have fewer examples."""
-        return math.ceil(self.num_examples / self.batch_size)
-
-    @property
     def num_updates(self) -> int:
-        """Updates of the whole training."""
-        return self.epochs * self.updates_per_epoch
+        """Updates of the whole training; the last one of an epoch may have fewer examples."""
+        return self.settings.epochs * math.ceil(self.num_examples / self.settings.batch_size)
 
     def epoch_batches(self, epoch: int) -> list[np.ndarray]:
         """The examples of each update of an epoch, int64 arrays; together every example once."""
-        order = example_order(self.seed, epoch, self.num_examples)
-        return [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
+        order, size = example_order(self.seed, epoch, self.num_examples), self.settings.batch_size
+        return [order[first : first + size] for first in range(0, len(order), size)]
 
     def micro_batches(self, batch: np.ndarray) -> list[np.ndarray]:
         """A batch cut into micro-batches of at most `micro_batch_size` examples."""
-        return [
-            batch[first : first + self.micro_batch_size]
-            for first in range(0, len(batch), self.micro_batch_size)
-        ]
+        size = self.micro_batch_size
+        return [batch[first : first + size] for first in range(0, len(batch), size)]
+
+    def learning_rate(self, update: int) -> float:
+        """Rate of update number `update` (from 0): linear rise over the warm-up, then linear fall towards zero.
+
+        Neither the first nor the last update has rate zero, because it would learn nothing.
+        """
+        warmup = round(self.settings.warmup_fraction * self.num_updates)
+        if update < warmup:
+            return self.settings.lr * (update + 1) / (warmup + 1)
+        return self.settings.lr * (self.num_updates - update) / (self.num_updates - warmup)
 
 
 def plan_updates(settings: TrainingConfig, num_examples: int, seed: int, num_processes: int) -> UpdatePlan:
@@ -211,25 +213,13 @@ def plan_updates(settings: TrainingConfig, num_examples: int, seed: int, num_pro
             next_step=f"set training.micro_batch_size={max(1, settings.batch_size // num_processes)}"
             f"{'' if settings.batch_size >= num_processes else f' and training.batch_size={num_processes}'}",
         )
-    return UpdatePlan(num_examples, settings.epochs, settings.batch_size, micro_batch_size, seed)
-
-
-def learning_rate(update: int, num_updates: int, settings: TrainingConfig) -> float:
-    """Rate of update number `update` (from 0): linear rise over the warm-up, then linear fall towards zero.
-
-    Neither the first nor the last update has rate zero, because it would learn nothing.
-    """
-    warmup = round(settings.warmup_fraction * num_updates)
-    if update < warmup:
-        return settings.lr * (update + 1) / (warmup + 1)
-    return settings.lr * (num_updates - update) / (num_updates - warmup)
+    return UpdatePlan(settings, num_examples, micro_batch_size, seed)
 
 
 def make_update(
     accelerator: Accelerator,
     learner: Learner,
     task: PreparedTask,
-    settings: TrainingConfig,
     plan: UpdatePlan,
     update: int,
     batch: np.ndarray,
@@ -261,7 +251,7 @@ def make_update(
             learner.backward(loss * weight)
         if weight:
             loss_sum += float(loss.detach())
-    norm = learner.update(learning_rate(update, plan.num_updates, settings))
+    norm = learner.update(plan.learning_rate(update))
     # The norm is of the exchanged gradients, so all processes stop here together.
     if norm is not None and not math.isfinite(norm):
         raise ClozeError(

@@ -13,7 +13,7 @@ from models.classifiers import SequenceClassifier
 from pipeline.tasks.settings import TrainingConfig, optimizer_with_rates
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.encoding import pad_rows
-from pipeline.tune.trainer import UpdatePlan, learning_rate, plan_updates
+from pipeline.tune.trainer import UpdatePlan, plan_updates
 from pipeline.tune.trials import example_order, sample_examples
 from tests.pipeline.tune.conftest import MODEL
 
@@ -27,9 +27,9 @@ def test_order_is_a_pure_function_of_seed_and_epoch():
 
 @pytest.mark.parametrize(("examples", "batch", "micro"), [(10, 4, 2), (10, 4, 3), (7, 8, 8), (1, 4, 1)])
 def test_every_example_is_in_one_micro_batch_of_every_epoch(examples, batch, micro):
-    plan = UpdatePlan(examples, 2, batch, micro, seed=1)
+    plan = UpdatePlan(TrainingConfig(epochs=2, batch_size=batch), examples, micro, seed=1)
     batches = plan.epoch_batches(1)
-    assert len(batches) == plan.updates_per_epoch
+    assert 2 * len(batches) == plan.num_updates
     pieces = [piece for rows in batches for piece in plan.micro_batches(rows)]
     assert sorted(np.concatenate(pieces)) == list(range(examples))
     assert max(map(len, pieces)) <= micro
@@ -52,10 +52,10 @@ def test_padding_goes_to_the_longest_of_the_batch_on_the_right():
 
 
 def test_rate_rises_linearly_then_falls_to_just_above_zero():
-    settings = TrainingConfig(lr=1.0, warmup_fraction=0.2)
-    rates = [learning_rate(update, 10, settings) for update in range(10)]
+    settings = TrainingConfig(lr=1.0, warmup_fraction=0.2, epochs=1, batch_size=1)
+    rates = [UpdatePlan(settings, 10, 1, seed=1).learning_rate(update) for update in range(10)]
     assert rates == pytest.approx([1 / 3, 2 / 3, 1.0, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
-    assert learning_rate(0, 1, settings) == 1.0
+    assert UpdatePlan(settings, 1, 1, seed=1).learning_rate(0) == 1.0
 
 
 def test_weight_decay_spares_biases_and_norms():
