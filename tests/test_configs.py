@@ -276,3 +276,11 @@ def test_a_wrong_item_does_not_make_its_list_too_short():
         "sources.0.name",
         "sources.0.nam",
     ]
+
+
+@pytest.mark.parametrize("text", ["kind: slrm", "kind: [slurm]", "nodes: 3"])
+def test_settings_of_no_kind_of_clusters_are_answered_with_the_kinds(tmp_path: Path, text: str):
+    (tmp_path / "own.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_template(str(tmp_path / "own.yaml"))
+    assert all(kind in caught.value.next_step for kind in TEMPLATES)

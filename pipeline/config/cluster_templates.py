@@ -25,18 +25,13 @@ def load_template(given: str, overrides: Sequence[str] = ()) -> ClusterTemplate:
         ConfigError: every problem at once, or there is no such kind.
         MissingInputError: there is no such file.
     """
-    path = Path(f"{_FOLDER}/{given}{SUFFIX}" if given in TEMPLATES else given)
-    if given not in TEMPLATES and not path.is_file() and not given.endswith(SUFFIX):
-        raise _unknown(given)
-    kind = load_plain(ClusterTemplate, path, overrides).get("kind")
-    if kind not in TEMPLATES:
-        raise _unknown(f"{kind}" if kind else f"in {path}")
-    return load_config(TEMPLATES[kind], path, overrides)
-
-
-def _unknown(kind: str) -> ConfigError:
+    path, kind = Path(f"{_FOLDER}/{given}{SUFFIX}" if given in TEMPLATES else given), given
+    if given in TEMPLATES or path.is_file() or given.endswith(SUFFIX):
+        kind = str(load_plain(ClusterTemplate, path, overrides).get("kind") or f"in {path}")
+        if kind in TEMPLATES:
+            return load_config(TEMPLATES[kind], path, overrides)
     near = nearest(kind, TEMPLATES)
-    return ConfigError(
+    raise ConfigError(
         f"There is no kind of clusters {kind}.{f' Did you mean {near}?' if near else ''}",
         next_step=f"one of {', '.join(TEMPLATES)}, or a YAML file whose `kind` is one of them",
     )
