@@ -247,6 +247,9 @@ def test_unset_environment_variable_is_named_with_the_command_that_sets_it(monke
         ("a: [1,", "YAML", "correct"),
         ("- 1\n", "`key: value`", ""),
         ("base: other.yaml\n", "itself", ""),
+        ("base: 5\n", "`base`", ""),
+        ("base: [gpt-tiny, [gpt-tiny]]\n", "`base`", ""),
+        ("base: ${oc.env:NO_SUCH_VARIABLE}/a.yaml\n", "NO_SUCH_VARIABLE", "export"),
         (None, "is a directory", ""),
     ],
 )

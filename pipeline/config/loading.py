@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -59,8 +59,7 @@ def _resolved(settings: Any, where: str) -> Any:
     try:
         return OmegaConf.to_container(OmegaConf.create(settings), resolve=True)
     except OmegaConfBaseException as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{where}: {reason}", next_step=_interpolation_remedy(reason)) from None
+        raise _interpolation_error(where, error) from None
 
 
 def validate(kind: type[ConfigT], plain: Any, where: str) -> ConfigT:
@@ -174,8 +173,13 @@ def load_merged(kind: Any, path: Path, chain: tuple[Path, ...] = ()) -> dict[str
         ) from None
     if not isinstance(loaded, DictConfig):
         raise ConfigError(f"{path} must hold `key: value` pairs, not a list or a single value.")
-    bases = loaded.pop(BASE_KEY, None) or []
-    names = [bases] if isinstance(bases, str) else list(bases)
+    try:
+        bases = loaded.pop(BASE_KEY, None) or []
+        names = list(bases) if isinstance(bases, ListConfig | list) else [bases]
+    except OmegaConfBaseException as error:
+        raise _interpolation_error(str(path), error) from None
+    if not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{path}: `base` must name a file, or be a list of such names.")
     merged: Any = {}
     for name in names:
         base = find_beside(path.parent, name)
@@ -245,7 +249,8 @@ def _other_member(members: set[type], lower: Mapping[str, Any], upper: Mapping[s
     return False
 
 
-def _interpolation_remedy(message: str) -> str:
-    if "Environment variable" in message:
-        return "set the variable that the message names, such as `export CLOZE_DATA=/path/to/corpora`"
-    return "correct the ${...} expression"
+def _interpolation_error(where: str, error: OmegaConfBaseException) -> ConfigError:
+    reason, remedy = str(error).partition("\n")[0], "correct the ${...} expression"
+    if "Environment variable" in reason:
+        remedy = "set the variable that the message names, such as `export CLOZE_DATA=/path/to/corpora`"
+    return ConfigError(f"{where}: {reason}", next_step=remedy)
