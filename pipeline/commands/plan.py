@@ -31,7 +31,8 @@ def plan(
         str | None, typer.Option(help="The GPU, such as h100 or a100-40gb; or cpu.", show_default="h100")
     ] = None,
     memory_gib: Annotated[
-        float | None, typer.Option(min=0.1, help="Memory of one GPU or worker, in place of the usual.")
+        float | None,
+        typer.Option(min=0.1, max=1e6, help="Memory of one GPU or worker, in place of the usual."),
     ] = None,
     mfu: Annotated[
         float | None, typer.Option(min=0.001, max=1.0, help="Share of the GPU's peak to be expected.")

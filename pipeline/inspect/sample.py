@@ -80,7 +80,7 @@ def inspect_sample(inputs: Inputs, sample: int) -> list[InspectedPiece]:
     Raises:
         ReferenceNotFoundError: the number is negative.
     """
-    if sample < 0:
+    if not 0 <= sample < 1 << 48:
         raise ReferenceNotFoundError(f"Samples are numbered from 0; there is no sample {sample}.")
     origin = inputs.train.origin(sample)
     documents = find_documents(inputs.train.stores, documents_of(origin))

@@ -184,6 +184,7 @@ def test_denoised_text_and_words_of_the_bilm_are_their_own_targets(store_of: Cal
         assert kind != "bilm" or all(piece.original == piece.read for piece in pieces)
 
 
-def test_negative_sample_is_refused(store_of: Callable[[str], Path]):
+@pytest.mark.parametrize("sample", [-1, 10**23])
+def test_sample_that_no_run_has_is_refused(sample: int, store_of: Callable[[str], Path]):
     with pytest.raises(ReferenceNotFoundError):
-        inspect_sample(opened(store_of("tiny"), "mlm"), -1)
+        inspect_sample(opened(store_of("tiny"), "mlm"), sample)
