@@ -15,10 +15,11 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import orjson
 import xxhash
 
 from cluster.artefacts.errors import CorruptArtefactError, StorageError
@@ -176,12 +177,18 @@ def _read(path: Path | str) -> bytes:
         return stream.read()
 
 
-def hash_file(path: Path) -> tuple[str, int]:
-    """xxh3_128 hex digest and size in bytes of a local file.
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects in the lines of a file, without lines that a kill or a full disk tore; none without the file."""
+    found = []
+    for line in read_bytes(path).splitlines() if path.exists() else []:
+        with suppress(orjson.JSONDecodeError):
+            if isinstance(entry := orjson.loads(line), dict):
+                found.append(entry)
+    return found
 
-    Raises:
-        OSError, StorageError: as `open_regular`.
-    """
+
+def hash_file(path: Path) -> tuple[str, int]:
+    """xxh3_128 hex digest and size in bytes of a local file."""
     descriptor = open_regular(path)
     # Most files of a large artefact are small; a stream and a buffer of its own cost more than reading one.
     try:
@@ -198,11 +205,7 @@ def hash_file(path: Path) -> tuple[str, int]:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 hex digest of a local file.
-
-    Raises:
-        OSError, StorageError: as `open_regular`.
-    """
+    """SHA-256 hex digest of a local file."""
     with reading(path), open(open_regular(path), "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -22,6 +22,7 @@ import orjson
 
 from cluster.artefacts.manifest import FileEntry
 from cluster.artefacts.parts import PartRecord, PartRecords
+from cluster.artefacts.reading import read_json_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,7 @@ def read_progress(directory: Path) -> ShardProgress | None:
     """The progress of the artefact in `directory`; None without a log."""
     started: dict[str, Any] | None = None
     shards: list[dict[str, Any]] = []
-    for line in _lines(directory / LOG_NAME):
+    for line in read_json_lines(directory / LOG_NAME):
         if "total" in line:
             started, shards = line, []
         elif "file" in line:
@@ -257,7 +258,7 @@ def summarize_log(directory: Path) -> dict[str, Any]:
     # The log has no hash, and may come from a store.
     lines = [
         line
-        for line in _lines(directory / LOG_NAME)
+        for line in read_json_lines(directory / LOG_NAME)
         if "file" in line
         and isinstance(line.get("worker"), str)
         and all(isinstance(line.get(key), int | float) for key in numbers)
@@ -281,15 +282,6 @@ def _totals(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "rows_per_s": round(sums["rows"] / seconds, 1),
         "peak_rss_bytes": max(line["peak_rss_bytes"] for line in lines),
     }
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole line; a process that was killed may have left half of one."""
-    with suppress(FileNotFoundError):
-        for line in path.read_bytes().splitlines():
-            with suppress(orjson.JSONDecodeError):
-                if isinstance(found := orjson.loads(line), dict):
-                    yield found
 
 
 def report_status(path: Path, text: str) -> None:

@@ -207,6 +207,7 @@ def _publish_again(run: RunDirectory) -> None:
             (event["time"], one.path.name, event)
             for one in list_runs(runs_dir)
             for event in one.events(Event.PUBLISHED)
+            if {"time", "model", "alias", "step"} <= event.keys()
         ),
         key=lambda each: each[:2],
     )

@@ -47,7 +47,7 @@ from cluster.artefacts.credentials import message_without_credentials, without_c
 from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError, StorageError
 from cluster.artefacts.manifest import created_by, read_sealed, write_durably, write_sealed
 from cluster.artefacts.owner import LOCK_NAME, exclusive
-from cluster.artefacts.reading import inside, read_bytes
+from cluster.artefacts.reading import inside, read_bytes, read_json_lines
 from cluster.artefacts.storage import contents_of, storage_errors
 from pipeline.config.loading import Config, to_plain, validate, with_overrides
 from pipeline.config.problems import nearest
@@ -261,15 +261,8 @@ class RunDirectory:
     def events(self, *kinds: Event) -> list[dict[str, Any]]:
         """The run's history, oldest first, or only events of some kinds; a line that a full disk or a kill tore is left
         out."""
-        found = []
-        for line in read_bytes(self.history).splitlines() if self.history.exists() else []:
-            with suppress(orjson.JSONDecodeError):
-                event = orjson.loads(line)
-                if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-                    continue
-                if not kinds or event["event"] in kinds:
-                    found.append(event)
-        return found
+        found = [event for event in read_json_lines(self.history) if isinstance(event.get("event"), str)]
+        return [event for event in found if not kinds or event["event"] in kinds]
 
     def held(self, purpose: str) -> AbstractContextManager[None]:
         """Lock the run against training and changes by other processes; raises StorageError where one holds it."""

@@ -62,9 +62,11 @@ def changed_packages(run: RunDirectory) -> list[str]:
     started = run.events(Event.STARTED)
     if not started:
         return []
-    versions = [
-        {"python": own["python"], **own["packages"]} for own in (started[-1]["environment"], environment())
-    ]
+    with contents_of(run.history):
+        versions = [
+            {"python": own["python"], **own["packages"]}
+            for own in (started[-1]["environment"], environment())
+        ]
     return [
         f"{name} was {versions[0].get(name, 'not installed')}, is {versions[1].get(name, 'not installed')}"
         for name in sorted(versions[0].keys() | versions[1].keys())
@@ -179,10 +181,12 @@ def list_attempts(events: Sequence[Mapping[str, Any]]) -> list[Attempt]:
     config_file = CONFIG_FILE
     # A reconfiguration names the file of the configuration that was in force until then: read from the end.
     for event in reversed(events):
-        if event["event"] == Event.RECONFIGURED:
-            config_file = str(event["before"])
-        elif event["event"] == Event.STARTED:
-            found.append(Attempt(0, int(event["step"]), int(event["world_size"]), config_file, event))
+        # An event that lacks a field, or has another type in it, counts as a torn line: the history has no checksum.
+        with suppress(KeyError, TypeError, ValueError):
+            if event["event"] == Event.RECONFIGURED:
+                config_file = str(event["before"])
+            elif event["event"] == Event.STARTED:
+                found.append(Attempt(0, int(event["step"]), int(event["world_size"]), config_file, event))
     return [replace(own, number=number) for number, own in enumerate(reversed(found), start=1)]
 
 
@@ -248,4 +252,5 @@ def logged_checkpoints(run: RunDirectory) -> tuple[int, set[int]]:
 
 def published_steps(run: RunDirectory) -> set[int]:
     """Steps of the checkpoints that were published under a model's name."""
-    return {int(event["step"]) for event in run.events(Event.PUBLISHED)}
+    with contents_of(run.history):
+        return {int(event["step"]) for event in run.events(Event.PUBLISHED)}

@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cluster.artefacts.errors import StorageError
 from cluster.artefacts.owner import find_process, is_in_use, this_machine, this_process
 from cluster.artefacts.reading import read_bytes
+from cluster.artefacts.storage import contents_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.history import StoredSettings, last_logged
@@ -218,8 +219,9 @@ def state_of(run: RunDirectory) -> RunState:
         launches = [event for event in ends if event["event"] == Event.LAUNCHED]
         if launches and _is_here(launches[-1]):
             return RunState("starting", "its workers are started again, or give their last words")
-    beats = [beat for beat in read_heartbeats(run) if beat.rank < int(last["world_size"])]
-    return _by_heartbeats(run, beats)
+    with contents_of(run.history):
+        world_size = int(last["world_size"])
+    return _by_heartbeats(run, [beat for beat in read_heartbeats(run) if beat.rank < world_size])
 
 
 def _by_driver(run: RunDirectory, launch: Mapping[str, Any]) -> RunState:

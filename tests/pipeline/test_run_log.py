@@ -404,6 +404,9 @@ def test_a_tracking_store_that_is_down_costs_nothing_and_gets_everything_once_la
         assert history(tracked, "down") == [(1, 1.0), (2, 2.0), (3, 3.0)]
         # As after a kill between sending and remembering that it was sent.
         run.log_sent.unlink()
+    run.log_sent.write_bytes(b"\xff")
+    send(run, tracked, "down")
+    assert history(tracked, "down") == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 def test_checkpoints_become_versions_with_their_evaluation_and_forgotten_ones_disappear(

@@ -110,11 +110,13 @@ def test_the_updates_that_read_each_document_are_found_without_making_them_again
     assert found["documents"][0]["first_step"] == read[late][0] > 1
 
 
-def test_attempts_of_a_history_have_the_configuration_that_was_replaced_after_them():
+def test_attempts_of_a_history_have_the_configuration_that_was_replaced_after_them_and_torn_lines_count_for_none():
     events = [
         {"event": "started", "step": 0, "world_size": 2},
         {"event": "started", "step": 4, "world_size": 2},
         {"event": "reconfigured", "before": "config.yaml.1"},
+        {"event": "started", "step": "of another program"},
+        {"event": "reconfigured"},
         {"event": "reconfigured", "before": "config.yaml.2"},
         {"event": "started", "step": 4, "world_size": 1},
         {"event": "reconfigured", "before": "config.yaml.3"},

@@ -26,7 +26,7 @@ import orjson
 import xxhash
 
 from cluster.artefacts.errors import StorageError
-from cluster.artefacts.reading import read_bytes
+from cluster.artefacts.reading import read_json_lines
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind, encode, entries_backwards
@@ -81,9 +81,8 @@ def damage_of_log(run: RunDirectory) -> str:
 def _stretches(path: Path) -> list[tuple[int, int, str]]:
     """Start, end and hash of every stretch; torn lines are left out."""
     found = []
-    for line in read_bytes(path).splitlines() if path.exists() else []:
+    for stretch in read_json_lines(path):
         with suppress(ValueError, TypeError, KeyError):
-            stretch = orjson.loads(line)
             found.append((int(stretch["start"]), int(stretch["end"]), stretch["xxh3_128"]))
     return found
 

@@ -98,10 +98,6 @@ class MlflowSink:
                 if run.log_settings.read_bytes() == change:
                     run.log_settings.unlink()
 
-    def explain(self, error: Exception) -> str:
-        """The message of an error, with what to do where the store wants credentials."""
-        return tracking_message(error)
-
     def _send_entries(self) -> None:
         self._pending, self._done = [], read_offset(self._run.log_sent)
         for entry, after in entries_from(self._run, self._done):
@@ -228,4 +224,4 @@ def _owner(pid: int) -> bytes:
 
 
 if __name__ == "__main__":
-    serve(MlflowSink(RunDirectory(Path(sys.argv[1]))))
+    serve(MlflowSink(RunDirectory(Path(sys.argv[1]))).send, tracking_message)

@@ -2,8 +2,8 @@
 
 A process and not a thread, because building requests takes the interpreter's lock from the training loop, and because
 a request that hangs must not keep a worker from ending. It cannot affect the run: it reads `log.jsonl` from the offset
-that it remembers, and ends when rank 0 does, however that ends. Each service has a `Sink` and a process: one works
-while the other's service is down.
+that it remembers, and ends when rank 0 does, however that ends. Each service has a process: one works while the
+other's service is down.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
+from cluster.artefacts.reading import read_bytes
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.lines import log_size
 
@@ -33,22 +34,6 @@ _ORPHAN_S = 30
 """Seconds that the process has to send the rest of the log after rank 0 was killed."""
 _GOODBYE = b"!"
 """The last byte from rank 0. A pipe that closes without it means that rank 0 died."""
-
-
-class Sink(Protocol):
-    """A service that gets a copy of a run's log."""
-
-    def send(self, ending: Ending | None) -> None:
-        """Send what is new, in order, and remember how far that is; raises what the service's client raises.
-
-        Args:
-            ending: how rank 0 ended; None while it runs.
-        """
-        ...
-
-    def explain(self, error: Exception) -> str:
-        """The message of an error that `send` raised, without credentials."""
-        ...
 
 
 class Sender:
@@ -120,22 +105,31 @@ class Sender:
 
 
 def read_offset(path: Path) -> int:
-    """Bytes of the log that were sent; 0 without a file that remembers them."""
-    return int(path.read_text()) if path.exists() else 0
+    """Bytes of the log that were sent; 0 without a file that says so: what is sent again changes nothing."""
+    try:
+        return max(0, int(read_bytes(path)))
+    except (FileNotFoundError, ValueError):
+        return 0
 
 
-def serve(sink: Sink) -> None:
-    """Send until rank 0 ends, and then the rest; print nothing but why something stays unsent."""
+def serve(send: Callable[[Ending | None], None], explain: Callable[[Exception], str]) -> None:
+    """Send until rank 0 ends, and then the rest; print nothing but why something stays unsent.
+
+    Args:
+        send: sends what is new, in order, and remembers how far that is. It gets how rank 0 ended, None while it runs,
+            and raises what the service's client raises.
+        explain: the message of an error that `send` raised, without credentials.
+    """
     with contextlib.suppress(OSError):
         os.nice(10)
     with contextlib.redirect_stdout(sys.stderr):
-        reason = _keep_sending(sink)
+        reason = _keep_sending(send, explain)
     with contextlib.suppress(OSError):
         sys.stdout.write(reason[:1000])
         sys.stdout.flush()
 
 
-def _keep_sending(sink: Sink) -> str:
+def _keep_sending(send: Callable[[Ending | None], None], explain: Callable[[Exception], str]) -> str:
     """Send what comes, again and again until it works. Returns why something stays unsent, or an empty string."""
     failures, last_tries = 0, _LAST_TRIES
     ending: Ending | None = None
@@ -150,11 +144,11 @@ def _keep_sending(sink: Sink) -> str:
             time.sleep(POLL_S)
         reason = ""
         try:
-            sink.send(ending)
+            send(ending)
             failures = 0
         except Exception as error:
             # Whatever it is, the entries stay in the log, and it is tried again.
-            failures, reason = failures + 1, sink.explain(error)
+            failures, reason = failures + 1, explain(error)
         if ending is not None:
             last_tries -= 1
             # No process waits for this one when rank 0 is dead: it tries until its time is over.

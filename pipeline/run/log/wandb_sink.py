@@ -150,10 +150,6 @@ class WandbSink:
         if ending is not None:
             self._copy.finish(exit_code=int(not made_last_step(self._run)))
 
-    def explain(self, error: Exception) -> str:
-        """The message of an error of the client, without credentials."""
-        return client_message(error)
-
 
 class WandbCopy:
     """A run in Weights & Biases that reports a failure on stderr, once, and does no more after it."""
@@ -194,4 +190,4 @@ def client_message(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    serve(WandbSink(RunDirectory(Path(sys.argv[1]))))
+    serve(WandbSink(RunDirectory(Path(sys.argv[1]))).send, client_message)
