@@ -276,17 +276,20 @@ def _make_room(own: Path, uri: str, size_bytes: int) -> None:
         # Copies that are being fetched will need more than they have.
         taken = {one: _origin(one).get("size_bytes", on_disk[one]) for one in copies if one != own}
         limit, reason = _limit(own.parent, sum(on_disk.values()))
-        if size_bytes > limit:
-            raise _no_room(uri, size_bytes, f"copies may take {shown_size(limit)}, {reason}", own.parent)
-        for other in list(taken):
+        # Nothing is evicted for a copy that would not fit all the same.
+        for other in list(taken) if size_bytes <= limit else ():
             if size_bytes + sum(taken.values()) <= limit:
                 break
             if _evict(other):
                 del taken[other]
-        if (used := sum(taken.values())) + size_bytes > limit:
-            in_use = f"of which processes that run now use {shown_size(used)}"
-            why = f"copies may take {shown_size(limit)}, {reason}, {in_use}"
-            raise _no_room(uri, size_bytes, why, own.parent)
+        if size_bytes + sum(taken.values()) > limit:
+            in_use = f", of which processes that run now use {shown_size(sum(taken.values()))}"
+            raise StoreError(
+                f"{uri} takes {shown_size(size_bytes)}, and there is no room for a copy in {own.parent}: copies may"
+                f" take {shown_size(limit)}, {reason}{in_use if size_bytes <= limit else ''}.",
+                kept="all other copies",
+                next_step=f"free disk space, set {SIZE_VARIABLE}, or name a larger file system by CLOZE_CACHE",
+            )
         facts = {"uri": without_credentials(uri), "size_bytes": size_bytes}
         write_durably(own / _ORIGIN, orjson.dumps(facts))
 
@@ -299,14 +302,6 @@ def _limit(root: Path, on_disk: int) -> tuple[int, str]:
     limit = parse_size(chosen, f"{SIZE_VARIABLE}=") if chosen else disk.total // 2
     reason = f"as {SIZE_VARIABLE} says" if chosen else "half of the file system"
     return (limit, reason) if limit <= free else (free, "which is what is free")
-
-
-def _no_room(uri: str, size_bytes: int, why: str, root: Path) -> StoreError:
-    return StoreError(
-        f"{uri} takes {shown_size(size_bytes)}, and there is no room for a copy in {root}: {why}.",
-        kept="all other copies",
-        next_step=f"free disk space, set {SIZE_VARIABLE}, or name a larger file system by CLOZE_CACHE",
-    )
 
 
 def _evict(own: Path) -> bool:

@@ -7,17 +7,15 @@ redoes only shards without a good record.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from cluster.artefacts.errors import ClozeError, TooManyRejectsError
-from cluster.artefacts.manifest import FileEntry
+from cluster.artefacts.manifest import FileEntry, replaced
 from cluster.artefacts.shard_records import (
     SHARD_RECORDS,
     Effort,
@@ -212,16 +210,13 @@ def make_shards(
 def _make_shard(write: WriteShard, name: str, identity: str, directory: str) -> _Made:
     """Make one shard: temporary name, hash, rename, record."""
     target = Path(directory) / name
-    # Ray may start a task again elsewhere while a cut-off node still works on it.
-    temporary = target.with_name(f".{name}.{uuid4().hex[:12]}.tmp")
     with storage_errors(target), measure_effort() as effort:
-        try:
-            result = write(temporary)
-            entry = FileEntry.of(temporary, name, rows=result.rows, tokens=result.tokens)
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
-            remove_status(temporary)
+        with replaced(target, durable=False) as temporary:
+            try:
+                result = write(temporary)
+                entry = FileEntry.of(temporary, name, rows=result.rows, tokens=result.tokens)
+            finally:
+                remove_status(temporary)
         record = ShardRecord(
             identity=identity,
             entry=entry,

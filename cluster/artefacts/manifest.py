@@ -11,13 +11,15 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import uuid4
 
 import orjson
 import xxhash
@@ -74,11 +76,7 @@ class FileEntry:
 
     @classmethod
     def of(cls, file: Path, name: str, *, rows: int | None = None, tokens: int | None = None) -> FileEntry:
-        """The entry called `name` of a local file, hashed now.
-
-        Raises:
-            OSError, StorageError: as `open_regular`.
-        """
+        """The entry called `name` of a local file, hashed now."""
         digest, size_bytes = hash_file(file)
         return cls(
             name, size_bytes, digest, rows, tokens, sha256_of(file) if signatures.is_signing() else None
@@ -276,17 +274,28 @@ def signed_bytes(manifest: Manifest) -> bytes:
 
 def write_durably(path: Path, data: bytes) -> None:
     """Replace `path` by `data` in one step that survives a crash: readers see the old bytes or the new."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with replaced(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def replaced(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """A temporary name beside `path`; the file that is written there takes its place when the block ends well.
+
+    Args:
+        durable: have it on the disk first.
+    """
+    # Of its own on every machine: a process elsewhere may still work on the file of a task that was given up.
+    temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.tmp")
     try:
-        with temporary.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
+        yield temporary
+        if durable:
+            with temporary.open("rb") as stream:
+                os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except OSError:
+    finally:
         # What is left of it would become a file of the artefact at the next attempt.
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def read_manifest(directory: Path, *, anyone: bool = False) -> Manifest:

@@ -64,6 +64,7 @@ _BLOCK_BYTES = 1 << 24
 _READ_AHEAD_BYTES = 1 << 26
 SMALL_BYTES = 1 << 30
 """More than the manifest of a million files has. A web server may send without end."""
+_CHECK = "check the store's address, credentials and permissions, then run the same command again"
 TRANSFERS = 8
 """Files that are transferred at a time."""
 _DELETIONS = 8
@@ -92,15 +93,11 @@ class Remote:
         try:
             # Other processes write there too, so listings must not be cached.
             filesystem, root = url_to_fs(uri, use_listings_cache=False)
-        except (
-            Exception
-        ) as error:  # every kind of store raises classes of its own, some of them programming errors
+        # Every kind of store raises classes of its own, some of them programming errors.
+        except Exception as error:
             reason = f"{uri} cannot be reached: {str(error) or type(error).__name__}"
             if isinstance(error, OSError) and not error.filename:
-                step = (
-                    "check the store's address, credentials and permissions, then run the same command again"
-                )
-                raise StoreError(reason, next_step=step) from error
+                raise StoreError(reason, next_step=_CHECK) from error
             raise MissingInputError(
                 reason,
                 next_step="install the store's library (s3fs for s3://, gcsfs for gs://), or name another place",
@@ -148,11 +145,6 @@ class Remote:
     def exists(self, name: str) -> bool:
         """Whether there is such a file or directory."""
         return self._do("read", name, self.filesystem.exists)
-
-    def existing(self, names: Sequence[str]) -> list[str]:
-        """The names that are files or directories; the store is asked for several at a time."""
-        with ThreadPoolExecutor(TRANSFERS) as pool:
-            return [name for name, found in zip(names, pool.map(self.exists, names), strict=True) if found]
 
     def read(self, name: str, most_bytes: int | None = None) -> bytes:
         """The contents of a small file.
@@ -334,7 +326,7 @@ class Remote:
                 raise
             raise StoreError(
                 f"Cannot {verb} {self.place(name)}: {str(error) or type(error).__name__}",
-                next_step="check the store's address, credentials and permissions, then run the same command again",
+                next_step=_CHECK,
             ) from error
 
 

@@ -187,10 +187,11 @@ def evaluated(stats: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
     """The deciding metric, and the measured metrics by name, from the stats of a checkpoint's manifest; only
     numbers count."""
     metric, held_out = stats.get("metric"), stats.get("held_out")
-    numbers = held_out.items() if isinstance(held_out, dict) else ()
-    return metric if isinstance(metric, str) else TOTAL, {
-        name: value for name, value in numbers if isinstance(value, int | float)
+    numbers = held_out if isinstance(held_out, dict) else {}
+    measured: dict[str, float] = {
+        name: value for name, value in numbers.items() if isinstance(value, int | float)
     }
+    return metric if isinstance(metric, str) else TOTAL, measured
 
 
 def read_trainer_state(checkpoint: Path) -> TrainerState:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
@@ -22,6 +23,7 @@ from cluster.artefacts.manifest import (
     signed,
 )
 from cluster.artefacts.places import Uri
+from cluster.artefacts.reading import for_files
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.storage import Damage, damaged
 from cluster.copies import copy_directory, drop_copies, local_copy
@@ -45,9 +47,10 @@ class ObjectStore(CheckpointStore):
     copies: ClassVar[bool] = True
 
     def steps(self) -> list[int]:
-        found = (int(match[1]) for name in self.remote.names() if (match := CHECKPOINT_NAME.match(name)))
-        manifests = {_manifest_name(step): step for step in found}
-        return sorted(manifests[name] for name in self.remote.existing([*manifests]))
+        names = self.remote.names()
+        found = sorted(int(match[1]) for name in names if (match := CHECKPOINT_NAME.match(name)))
+        is_there = for_files(lambda step: self.remote.exists(_manifest_name(step)), found)
+        return [*compress(found, is_there)]
 
     def lost(self) -> list[int]:
         """None: the manifest is written last, so that a directory without one is a save that still runs."""

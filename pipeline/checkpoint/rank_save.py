@@ -77,11 +77,6 @@ class Snapshot:
             self._free[copy.nbytes()].append(copy)
         self._copies.clear()
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all copies."""
-        return sum(copy.nbytes() for _, copy in self._copies.values())
-
 
 class _Pickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO, tensors: list[torch.Tensor]) -> None:
