@@ -43,7 +43,7 @@ def plan_preparation(
         the files as they are stored) and `shards` in all; the same with `largest_shard_bytes` (the most that one
         task reads) for each of `sources`; and for each of `stages` whether `out` holds it: `committed` (maybe of
         other inputs), `started` or `absent`. Where near-duplicates are removed, `near_duplicates` says which share
-        of them will be found (see `describe_bands`).
+        of them will be found (see `NearDedup.describe`).
 
     Raises:
         MissingInputError: a path or pattern matches nothing, or the pretrained tokenizer or an evaluation set

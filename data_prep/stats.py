@@ -40,7 +40,7 @@ def describe_store(store: TokenStore) -> dict[str, Any]:
     (where those artefacts are still there). `filters`: by source and filter the documents kept, changed and
     dropped. `left_out`: by source, what it left out of its texts, such as `templates`, by name. `stages`: what the
     log of each says of speed and memory. `near_duplicates`: which share of them was to be found (see
-    `describe_bands`), where they were removed.
+    `NearDedup.describe`), where they were removed.
     """
     out = as_place(store.place).parent
     recorded = store.manifest.stats
@@ -199,7 +199,7 @@ def length_histogram(lengths: Mapping[str, np.ndarray]) -> str:
 
 
 def found_by_similarity(near: Mapping[str, Any]) -> str:
-    """The S-curve of near-deduplication with the threshold, as `describe_bands` gives them."""
+    """The S-curve of near-deduplication with the threshold, as `NearDedup.describe` gives them."""
     similarity = np.linspace(0, 1, 201)
     found = meeting_probability(similarity, near["bands"], near["rows"])
     if near["verified"]:

@@ -85,8 +85,28 @@ class NearDedup(BaseModel):
         return self.bands, self.rows
 
     def describe(self) -> dict[str, Any]:
-        """The bands, and which share of pairs they find: see `describe_bands`."""
-        return describe_bands(self.threshold, *self.shape, verified=self.verify)
+        """The recall that is to be expected, for people and for `--json`.
+
+        Keys: `threshold`, `bands`, `rows`, `verified` (pairs below the threshold are taken out again); `found`: the
+        probability that a pair is found, by its similarity; `false_positives`: the share of found pairs that are
+        below the threshold, if all similarities were equally frequent.
+        """
+        threshold, shape = self.threshold, self.shape
+        below, above = _areas(threshold, *shape)
+        found = {
+            f"{s:g}": 0.0
+            if self.verify and s < threshold
+            else round(float(meeting_probability(s, *shape)), 4)
+            for s in sorted({*SHOWN, threshold})
+        }
+        return {
+            "threshold": threshold,
+            "bands": shape[0],
+            "rows": shape[1],
+            "verified": self.verify,
+            "found": found,
+            "false_positives": 0.0 if self.verify else round(below / (below + above), 4),
+        }
 
 
 class DedupConfig(BaseModel):
@@ -163,30 +183,6 @@ def choose_bands(threshold: float, recall: float, num_permutations: int) -> tupl
             f" {_bands_needed(threshold, recall, 1)} can"
         )
     return min(shapes, key=lambda shape: _areas(threshold, *shape)[0])
-
-
-def describe_bands(threshold: float, bands: int, rows: int, *, verified: bool) -> dict[str, Any]:
-    """The recall expected of a shape of bands, for people and for `--json`.
-
-    Keys: `threshold`, `bands`, `rows`, `verified`; `found`: the probability that a pair is found, by its similarity;
-    `false_positives`: the share of found pairs that are below the threshold, if all similarities were equally frequent.
-
-    Args:
-        verified: whether pairs below the threshold are taken out again.
-    """
-    below, above = _areas(threshold, bands, rows)
-    found = {
-        f"{s:g}": 0.0 if verified and s < threshold else round(float(meeting_probability(s, bands, rows)), 4)
-        for s in sorted({*SHOWN, threshold})
-    }
-    return {
-        "threshold": threshold,
-        "bands": bands,
-        "rows": rows,
-        "verified": verified,
-        "found": found,
-        "false_positives": 0.0 if verified else round(below / (below + above), 4),
-    }
 
 
 def _bands_needed(threshold: float, recall: float, rows: int) -> int:

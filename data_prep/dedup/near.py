@@ -17,11 +17,10 @@ from data_prep.dedup.records import (
     RecordWriter,
     documents_of,
     in_blocks,
-    number_documents,
     read_range,
     rows_of,
 )
-from data_prep.dedup.texts import Survivors, read_texts, shingle, text_blocks
+from data_prep.dedup.texts import Survivors, read_blocks, shingle
 from data_prep.hashing import mix
 from data_prep.layout import RECORD_FILES, REPAIR
 from data_prep.ragged import Ragged
@@ -36,16 +35,13 @@ def write_buckets(survivors: Survivors, settings: NearDedup, path: Path) -> Shar
     os.environ["RAYON_NUM_THREADS"] = "1"
     bands, rows_of_band = settings.shape
     with RecordWriter(path, COLUMNS) as writer:
-        for rows, texts in read_texts(survivors.documents, survivors.load()):
-            documents = number_documents(survivors.shard, rows)
-            for first, block in text_blocks(texts):
-                shingles = shingle(block, settings.ngram, fold_digits=settings.fold_digits)
-                keys = band_keys(sign(shingles, bands * rows_of_band, settings.seed), bands, rows_of_band)
-                # Texts without a word resemble nothing.
-                has_words = shingles.lengths > 0
-                numbers = documents[first : first + len(block)][has_words]
-                run = {"bucket": keys[has_words].reshape(-1), "document": np.repeat(numbers, bands)}
-                writer.write(run)
+        for documents, texts in read_blocks(survivors.documents, survivors.shard, survivors.load()):
+            shingles = shingle(texts, settings.ngram, fold_digits=settings.fold_digits)
+            keys = band_keys(sign(shingles, bands * rows_of_band, settings.seed), bands, rows_of_band)
+            # Texts without a word resemble nothing.
+            has_words = shingles.lengths > 0
+            numbers = np.repeat(documents[has_words], bands)
+            writer.write({"bucket": keys[has_words].reshape(-1), "document": numbers})
     return ShardResult(rows=writer.num_records)
 
 
@@ -89,19 +85,11 @@ def write_shingles(
     for block in in_blocks(read_range(pairs, *documents_of(survivors.shard))):
         rows = np.union1d(rows, rows_of(block["node"]))
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
-        for read, texts in read_texts(survivors.documents, Selection.whole(rows)):
-            documents = number_documents(survivors.shard, read)
-            for first, block in text_blocks(texts):
-                grams = shingle(block, ngram, fold_digits=fold_digits)
-                sets = [np.unique(grams[row]) for row in range(len(grams))]
-                offsets = np.concatenate(
-                    [np.zeros(1, dtype=np.int64), np.cumsum([len(each) for each in sets])]
-                )
-                arrays = [
-                    pa.array(documents[first : first + len(block)]),
-                    pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(sets))),
-                ]
-                writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
+        for documents, texts in read_blocks(survivors.documents, survivors.shard, Selection.whole(rows)):
+            grams = shingle(texts, ngram, fold_digits=fold_digits)
+            sets = Ragged.of([np.unique(grams[row]) for row in range(len(grams))])
+            shingles = pa.LargeListArray.from_arrays(pa.array(sets.offsets), pa.array(sets.values))
+            writer.write_batch(pa.record_batch([pa.array(documents), shingles], schema=_SCHEMA))
     return ShardResult(rows=len(rows))
 
 

@@ -18,11 +18,11 @@ from data_prep.dedup.records import (
     Records,
     RecordWriter,
     iterate_repeats,
-    number_documents,
     read_documents,
     rows_of,
 )
-from data_prep.dedup.texts import Survivors, join_texts, read_texts, text_blocks
+from data_prep.dedup.texts import Survivors, join_texts, read_blocks
+from data_prep.documents import read_selected
 from data_prep.ragged import Ragged
 from data_prep.selection import Selection, remove_spans, write_selection
 from data_prep.text.words import FIRST, split_joined
@@ -77,11 +77,8 @@ def remove_repeats(
     rows, counts = np.unique(rows_of(found["document"]), return_counts=True)
     spans = np.stack([found["start"], found["end"]], axis=1).astype(np.int64)
     bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-    texts = (
-        text
-        for _, group in read_texts(survivors.documents, Selection.whole(rows))
-        for text in group.to_pylist()
-    )
+    tables = read_selected(survivors.documents, ("text",), Selection.whole(rows))
+    texts = (text for table in tables for text in table["text"].to_pylist())
     dropped = np.zeros(len(rows), dtype=bool)
     for number, text in enumerate(texts):
         left = len(remove_spans(text, spans[bounds[number] : bounds[number + 1]]))
@@ -96,11 +93,8 @@ def remove_repeats(
 
 def _paragraphs(own: Survivors, min_length: int, *, fold_digits: bool) -> Iterator[Records]:
     """The records of the paragraphs of a document shard, block by block, in order."""
-    for rows, texts in read_texts(own.documents, own.load()):
-        documents = number_documents(own.shard, rows)
-        for first, block in text_blocks(texts):
-            numbers = documents[first : first + len(block)]
-            yield _hash_lines(block, numbers, min_length, fold_digits=fold_digits)
+    for documents, texts in read_blocks(own.documents, own.shard, own.load()):
+        yield _hash_lines(texts, documents, min_length, fold_digits=fold_digits)
 
 
 def _hash_lines(

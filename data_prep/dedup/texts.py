@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data_prep.dedup.records import read_documents, rows_of
+from data_prep.dedup.records import number_documents, read_documents, rows_of
 from data_prep.documents import one_chunk, read_selected
 from data_prep.hashing import mix
 from data_prep.ragged import Ragged, string_offsets
@@ -48,17 +48,20 @@ class Survivors:
         return pq.read_metadata(str(self.documents)).num_rows
 
 
-def read_texts(documents: Path, selection: Selection) -> Iterator[tuple[np.ndarray, pa.StringArray]]:
-    """([n] rows, their [n] selected texts) of a document shard, a row group at a time."""
-    position = 0
-    for table in read_selected(documents, ("text",), selection):
-        texts = one_chunk(table["text"])
-        yield selection.rows[position : position + len(texts)], texts
-        position += len(texts)
-
-
 BLOCK_BYTES = 1 << 20
 """UTF-8 bytes of text that are worked on at a time; a longer text is a block by itself."""
+
+
+def read_blocks(
+    documents: Path, shard: int, selection: Selection
+) -> Iterator[tuple[np.ndarray, pa.StringArray]]:
+    """([n] uint64 indices of documents, their [n] texts) of the selected rows of a shard, a block at a time."""
+    position = 0
+    for table in read_selected(documents, ("text",), selection):
+        for first, block in text_blocks(one_chunk(table["text"])):
+            rows = selection.rows[position + first : position + first + len(block)]
+            yield number_documents(shard, rows), block
+        position += table.num_rows
 
 
 def text_blocks(texts: pa.StringArray) -> Iterator[tuple[int, pa.StringArray]]:

@@ -32,12 +32,7 @@ SHOWN_NAMES = 100
 
 
 def collect(job: Workspace) -> Manifest:
-    """Make the `documents` artefact: one Parquet shard per group of source files.
-
-    Raises:
-        EmptyCorpusError: the sources hold no usable document.
-        TooManyRejectsError: more than `max_rejects` inputs are unreadable; finished shards are kept.
-    """
+    """Make the `documents` artefact: one Parquet shard per group of source files. Errors: as `prepare`."""
     least = job.config.min_characters
     filters = [job.config.filters if own.filters is None else own.filters for own in job.config.sources]
     settings = [

@@ -69,7 +69,7 @@ def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer
     )
 
 
-_COUNTS = ("kept_bytes", "sentences", "unknown_tokens", "lines_tried", "exact_lines")
+_COUNTS: tuple[str, ...] = ("kept_bytes", "sentences", "unknown_tokens", "lines_tried", "exact_lines")
 
 
 class _DisagreementError(Exception):

@@ -355,7 +355,7 @@ def print_stats(found: Mapping[str, Any]) -> None:
 
 
 def _near_duplicates(near: Mapping[str, Any] | None) -> Table:
-    """The S-curve that `describe_bands` gives; no rows without one."""
+    """The S-curve that `NearDedup.describe` gives; no rows without one."""
     if near is None:
         return "", (), ()
     wrong = "pairs below the threshold are taken out by comparing their n-grams"
