@@ -44,6 +44,25 @@ def check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], s
         raise ValueError(f"{source} does not fit the network: {'; '.join(problems)}")
 
 
+def check_values(tensors: Mapping[str, Tensor], source: str) -> None:
+    """Refuse weights that are not finite.
+
+    Raises:
+        ValueError: names the first tensor that is not finite, and counts the others.
+    """
+    broken = [
+        name
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and not tensor.is_meta and not tensor.isfinite().all()
+    ]
+    if broken:
+        others = f" and {len(broken) - 1} other tensors" if len(broken) > 1 else ""
+        raise ValueError(
+            f"{source} have NaN or infinite values in {broken[0]}{others}; take them from a checkpoint from before "
+            "training diverged, or fetch the files again"
+        )
+
+
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with a prefix, by the rest of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -15,7 +15,7 @@ from models.elmo.config import ElmoConfig
 from models.elmo.encoder import pad_sentences, read_sentences
 from models.elmo.language_model import ElmoLanguageModel
 from models.hf.directory import read_json, write_json
-from models.weights import check_tensors
+from models.weights import check_tensors, check_values
 
 CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "model.safetensors", "tokenizer.json"
 
@@ -68,7 +68,7 @@ def save_elmo(directory: str | Path, model: ElmoLanguageModel, tokenizer_json: s
         ValueError: weights are NaN or infinite; their tensors are named.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    _require_finite(tensors, "the network to export")
+    check_values(tensors, "the weights to export")
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / WEIGHTS_FILE, metadata={"format": "pt"})
@@ -104,7 +104,7 @@ def load_elmo(directory: str | Path) -> Elmo:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{directory / WEIGHTS_FILE} is damaged: {error}") from error
     check_tensors(model.state_dict(), tensors, str(directory / WEIGHTS_FILE))
-    _require_finite(tensors, str(directory / WEIGHTS_FILE))
+    check_values(tensors, f"the weights in {directory / WEIGHTS_FILE}")
     model.load_state_dict(tensors, assign=True)
     return Elmo(model.eval().requires_grad_(False), tokenizer_json)
 
@@ -125,8 +125,3 @@ def _read_config(directory: Path) -> ElmoConfig:
         return ElmoConfig(**{**values, "filters": tuple(tuple(each) for each in filters)})
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _require_finite(tensors: dict[str, Tensor], source: str) -> None:
-    if broken := sorted(name for name, tensor in tensors.items() if not tensor.isfinite().all()):
-        raise ValueError(f"{source} has NaN or infinite values in {', '.join(broken)}")

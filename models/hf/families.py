@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from models.config import TransformerConfig
@@ -15,7 +14,7 @@ from models.hf import bart, bert, gpt2, llama, modernbert, roberta, t5
 from models.hf.config_json import HfConfig, generation_keys, label_names, require_keys, search_keys
 from models.hf.family import Family, Imported, Tensors, TokenIds
 from models.hf.heads import LABELLED, Head, build_on_meta, exported_part, num_labels_of
-from models.weights import check_tensors
+from models.weights import check_tensors, check_values
 
 FAMILIES: tuple[Family, ...] = (
     bert.FAMILY,
@@ -143,25 +142,6 @@ def export_model(
     if search is not None:
         generation = generation_keys(config_dict) | search_keys(search)
     return Exported(chosen.name, tensors, config_dict, head, generation, part.notes)
-
-
-def check_values(tensors: Mapping[str, Tensor], source: str) -> None:
-    """Refuse weights that are not finite.
-
-    Raises:
-        ValueError: names the first tensor that is not finite, and counts the others.
-    """
-    broken = [
-        name
-        for name, tensor in tensors.items()
-        if tensor.is_floating_point() and not tensor.is_meta and not torch.isfinite(tensor).all()
-    ]
-    if broken:
-        others = f" and {len(broken) - 1} other tensors" if len(broken) > 1 else ""
-        raise ValueError(
-            f"{source} have NaN or infinite values in {broken[0]}{others}; take them from a checkpoint from before "
-            "training diverged, or fetch the files again"
-        )
 
 
 def choose_family(config: TransformerConfig, head: Head, wanted: str | None) -> Family:

@@ -148,7 +148,7 @@ def write_elmo(
 ) -> tuple[str, str, float | None]:
     from models.elmo.export import load_elmo, save_elmo
     from models.elmo.language_model import ElmoLanguageModel
-    from models.hf.families import check_values
+    from models.weights import check_values
 
     assert isinstance(source.config, ElmoConfig)
     if family not in (None, ELMO):

@@ -20,7 +20,7 @@ from data_prep.tokenizers.special import NAMES
 from models.config import ElmoConfig, TransformerConfig
 from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from models.stacks import position_limit
-from models.weights import check_tensors
+from models.weights import check_tensors, check_values
 from pipeline.checkpoint.references import Weights, resolve_model
 from pipeline.export.exporting import network_of
 from pipeline.export.formats import Source
@@ -233,11 +233,7 @@ def _build(source: Source, reference: str) -> tuple[Kind, Any]:
         model = build(source.config)
     tensors = {name: tensor for name, tensor in source.state_dict.items() if not name.startswith(_PAIR_HEAD)}
     check_tensors(model.state_dict(), tensors, reference)
-    if broken := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
-        raise MismatchError(
-            f"{reference} has weights that are not finite: {', '.join(broken[:8])}.",
-            next_step="use an earlier checkpoint of the run: cloze checkpoints RUN",
-        )
+    check_values(tensors, f"the weights of {reference}")
     model.to_empty(device="cpu")
     model.load_state_dict(tensors)
     return kind, model
