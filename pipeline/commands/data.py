@@ -241,11 +241,11 @@ def find(
     if not runs:
         typer.echo("no run has read any of them")
         return
-    ids = {(row["fingerprint"], row["number"]): row["doc_id"] for row in documents}
+    doc_ids = {(row["fingerprint"], row["number"]): row["doc_id"] for row in documents}
     rows = [one | {"run": run["run"], "of": run["steps"]} for run in runs for one in run["documents"]]
     columns = {
         "run": "run",
-        "doc_id": lambda row: ids[row["store"], row["number"]],
+        "doc_id": lambda row: doc_ids[row["store"], row["number"]],
         "first step": "first_step",
         "last step": "last_step",
         "updates": "num_updates",
