@@ -262,6 +262,16 @@ def _copied_tracking_stores() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def forked_python() -> Iterator[None]:
+    """Programs and workers of Ray that the tests of a module start are forked from a server that has imported all."""
+    from tests.pipeline.process_group import forked_environment
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(forked_environment() / "bin" / "python"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def corpora() -> Path:
     """The folder of real corpora named by CLOZE_DATA."""

@@ -1,29 +1,91 @@
 """What `torchrun` does for tests: the processes of a group, which find each other and end together.
 
-They are forked from a server that has prepared itself once, as `before_forks` does.
+They are forked from a server that has imported everything once, and so is `cloze` of `forked_environment`.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import functools
 import os
-import runpy
 import shutil
-import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+from tests.pipeline.fork_client import Forked
+
 PATIENCE_S = 600
 """Seconds that a test waits for what must come: a fresh machine compiles before its first step, a busy one is slow."""
-_FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["tests.pipeline.before_forks"])
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+_started: list[subprocess.Popen[bytes]] = []
+PROGRAM = """#!{real} -SE
+import sys
+sys.path.append({directory!r})
+from fork_client import main
+main({server!r}, {real!r}, [*{first!r}, *sys.argv[1:]])
+"""
+"""A program whose work a forked process does. It begins without site-packages, in hundredths of a second."""
+
+
+@functools.cache
+def forked_environment() -> Path:
+    """A virtual environment like that of this process, whose `python` and `cloze` are forked from the server. What they
+    start by `sys.executable`, such as workers of Ray, is forked too.
+
+    Signals, limits, variables and exit codes are as always. What differs: the process that does the work is no child of
+    the one that was started, has a session of its own, and has imported everything.
+    """
+    environment, here = Path(tempfile.mkdtemp()), Path(sys.prefix)
+    (environment / "lib").symlink_to(here / "lib")
+    shutil.copy(here / "pyvenv.cfg", environment)
+    (environment / "bin").mkdir()
+    programs = {"python": [], "python3": [], "cloze": [str(here / "bin" / "cloze")]}
+    for other in (here / "bin").iterdir():
+        if other.name not in programs:
+            (environment / "bin" / other.name).symlink_to(other)
+    values = {"real": sys.executable, "directory": str(Path(__file__).parent), "server": _socket(environment)}
+    for name, first in programs.items():
+        program = environment / "bin" / name
+        program.write_text(PROGRAM.format(**values, first=first))
+        program.chmod(0o755)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(_socket(environment))
+        listener.listen(64)
+        server = [sys.executable, "-m", "tests.pipeline.fork_server", str(listener.fileno())]
+        process = subprocess.Popen(
+            [*server, str(environment / "bin" / "python")],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | ONE_THREAD,
+            # It ends with this process.
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+        )
+    _started.append(process)
+    return environment
+
+
+def forked(arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]) -> Forked:
+    """Start `python ARGUMENTS` as a program of `forked_environment`, but with the process id of what does the work.
+
+    Args:
+        streams: file descriptors for its input, output and errors.
+    """
+    process = Forked(_socket(forked_environment()), arguments, environment, streams)
+    assert process.pid, "the server has imported its libraries with other variables"
+    return process
+
+
+def _socket(environment: Path) -> str:
+    return str(environment / "socket")
 
 
 class Group:
@@ -51,29 +113,25 @@ class Group:
         self._output.touch()
         shared = {
             **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "DS_ACCELERATOR": "cpu",
+            **ONE_THREAD,
             "WORLD_SIZE": str(workers),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self._store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             **(environment or {}),
         }
-        words = [str(argument) for argument in arguments]
-        self._processes = [
-            _FORKED.Process(
-                target=_run,
-                args=(module, words, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, self._output),
-            )
-            for rank in range(workers)
-        ]
-        for process in self._processes:
-            process.start()
+        words = ["-m", module, *(str(argument) for argument in arguments)]
+        with open(os.devnull, "rb") as nothing, self._output.open("ab") as output:
+            streams = (nothing.fileno(), output.fileno(), output.fileno())
+            self._processes = [
+                forked(words, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, streams)
+                for rank in range(workers)
+            ]
 
     @property
     def pids(self) -> list[int]:
         """Process ids, by rank."""
-        return [process.pid for process in self._processes if process.pid is not None]
+        return [process.pid for process in self._processes]
 
     @property
     def output(self) -> str:
@@ -82,16 +140,15 @@ class Group:
 
     def poll(self) -> int | None:
         """The exit code of the first that failed; 0 when all have come to their end, None while they run."""
-        codes = [process.exitcode for process in self._processes]
+        codes = [process.poll() for process in self._processes]
         return next((code for code in codes if code), None if None in codes else 0)
 
     def wait(self) -> int:
         """Wait for the end; where one fails, the others are killed. Returns what `poll` does."""
         deadline = time.monotonic() + PATIENCE_S
         while (code := self.poll()) is None:
-            running = [process.sentinel for process in self._processes if process.exitcode is None]
-            # The last one may have ended since it was asked.
-            if running and not connection.wait(running, deadline - time.monotonic()):
+            running = [process for process in self._processes if process.code is None]
+            if not connection.wait(running, deadline - time.monotonic()):
                 self.kill()
                 raise TimeoutError(self.output[-3000:])
         self.kill()
@@ -101,7 +158,6 @@ class Group:
         """SIGKILL for all."""
         for process in self._processes:
             process.kill()
-            process.join()
 
 
 def run_group(
@@ -111,17 +167,3 @@ def run_group(
     group = Group(module, arguments, workers, environment)
     assert group.wait() == 0, group.output[-3000:]
     return group.output
-
-
-def _run(module: str, arguments: list[str], environment: Mapping[str, str], output: Path) -> None:
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.clear()
-    os.environ.update(environment)
-    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-        os.dup2(descriptor, stream.fileno())
-    sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -17,7 +17,7 @@ from cluster.artefacts.manifest import seal
 from pipeline.config.loading import load_config
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory, RunInfo
-from tests.pipeline.process_group import PATIENCE_S, Group, run_group
+from tests.pipeline.process_group import PATIENCE_S, Group, forked, run_group
 from tests.surroundings import plain_environment
 
 Found = TypeVar("Found")
@@ -98,7 +98,7 @@ def train_by_torchrun(run: RunDirectory, workers: int) -> None:
 
 
 class Driver:
-    """`cloze resume` of a run, in a process without settings of this one."""
+    """`cloze resume` of a run, in a forked process without settings of this one."""
 
     def __init__(self, run: RunDirectory, log: Path) -> None:
         self.log = log
@@ -106,8 +106,9 @@ class Driver:
         token = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
         self.environment = plain_environment() | token
         command = [str(Path(sys.executable).with_name("cloze")), "resume", str(run.path)]
-        with log.open("wb") as stream:
-            self.process = subprocess.Popen(command, env=self.environment, stdout=stream, stderr=stream)
+        with open(os.devnull, "rb") as nothing, log.open("wb") as stream:
+            streams = (nothing.fileno(), stream.fileno(), stream.fileno())
+            self.process = forked(command, self.environment, streams)
 
     @property
     def output(self) -> str:

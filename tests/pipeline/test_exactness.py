@@ -154,7 +154,7 @@ def test_resumed_run_is_bit_identical_to_uninterrupted_run(
 
 
 def test_a_worker_killed_under_ray_is_replaced_and_the_run_ends_bit_identical(
-    uninterrupted: RunDirectory, tmp_path: Path, store: Path
+    uninterrupted: RunDirectory, tmp_path: Path, store: Path, forked_python: None
 ):
     run = create_run(make_config(tmp_path, store, *WHOLE, "cluster.workers=2"))
     killer = threading.Thread(target=kill_one_worker, args=(run, 25), daemon=True)

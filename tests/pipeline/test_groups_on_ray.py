@@ -74,7 +74,7 @@ def test_a_stopped_rank_is_named_and_replaced_and_a_run_saves_when_all_its_proce
 
 
 @pytest.fixture
-def nodes() -> Iterator[Cluster]:
+def nodes(forked_python: None) -> Iterator[Cluster]:
     """A cluster with room for one worker."""
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     try:

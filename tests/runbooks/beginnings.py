@@ -18,7 +18,7 @@ from pipeline.config.loading import load_config
 from pipeline.pretrain.launch import create_run
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
-from tests.pipeline.process_group import PATIENCE_S
+from tests.pipeline.process_group import PATIENCE_S, forked_environment
 from tests.pipeline.ranks import start_ranks
 from tests.runbooks.materials import ROOT, Corpus, copy_run
 from tests.surroundings import plain_environment
@@ -97,11 +97,15 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[st
     token = tmp_path_factory.mktemp("ray") / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = plain_environment() | {"PATH": path, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    path = [str(forked_environment() / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = plain_environment() | {
+        "PATH": os.pathsep.join(path),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+    }
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     process = subprocess.Popen(
-        [sys.executable, "-c", RAY],
+        ["python", "-c", RAY],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

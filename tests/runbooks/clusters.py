@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.process_group import forked_environment
 from tests.runbooks.materials import ROOT, Situation
 from tests.surroundings import plain_environment
 
 STAND_INS = Path(__file__).parent / "stand_ins"
-ENVIRONMENT = Path(sys.executable).parent.parent
 
 
 @pytest.fixture
@@ -37,7 +36,13 @@ def install_on_slurm(prepared: Path, tmp_path: Path, scratch: str) -> Iterator[S
         f"data: {{stores: [{{path: {prepared}/tokens}}]}}\n"
     )
     environment = _with_stand_ins() | {"SLURM_STATE": str(tmp_path / "slurm-state")}
-    settings = {"ENVIRONMENT": ENVIRONMENT, "SHARED": tmp_path, "CONFIG": "run.yaml", "NODES": 2, "CPUS": 1}
+    settings = {
+        "ENVIRONMENT": forked_environment(),
+        "SHARED": tmp_path,
+        "CONFIG": "run.yaml",
+        "NODES": 2,
+        "CPUS": 1,
+    }
     settings |= {"GPUS": 0, "OPTIONS": f"--set scratch={scratch} --set memory_gib_per_node=4"}
     expected = ("nodes of the cluster", "An earlier attempt of job slurm-1", "ended with exit code 75")
     try:
@@ -60,7 +65,12 @@ def install_on_ssh_hosts(tmp_path: Path, scratch: str) -> Iterator[Situation]:
         "client_port": client,
         "cpus": 1,
     }
-    settings = {"ENVIRONMENT": ENVIRONMENT, "SHARED": tmp_path, "HEAD": "127.0.0.1", "WORKERS": "localhost"}
+    settings = {
+        "ENVIRONMENT": forked_environment(),
+        "SHARED": tmp_path,
+        "HEAD": "127.0.0.1",
+        "WORKERS": "localhost",
+    }
     settings |= {"OPTIONS": " ".join(f"--set {name}={value}" for name, value in options.items())}
     settings |= {"DASHBOARD": dashboard}
     environment = _with_stand_ins()
@@ -108,5 +118,5 @@ def install_on_cloud_machines(tmp_path: Path) -> Situation:
 
 def _with_stand_ins() -> dict[str, str]:
     """An environment of no cluster, in which the stand-ins are found first."""
-    path = os.pathsep.join([str(STAND_INS), str(ENVIRONMENT / "bin"), os.environ["PATH"]])
+    path = os.pathsep.join([str(STAND_INS), str(forked_environment() / "bin"), os.environ["PATH"]])
     return plain_environment() | {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

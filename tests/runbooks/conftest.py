@@ -24,7 +24,7 @@ from pipeline.pretrain.stall_watch import watching
 from pipeline.run.directory import RunDirectory, list_runs
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from tests.data_prep.download.publisher import Answer, serve
-from tests.pipeline.process_group import PATIENCE_S
+from tests.pipeline.process_group import PATIENCE_S, forked_environment
 from tests.pipeline.ranks import start_ranks
 from tests.runbooks.beginnings import corpus as corpus
 from tests.runbooks.beginnings import killed_run as killed_run
@@ -76,6 +76,7 @@ def download_a_corpus(tmp_path: Path) -> Iterator[Situation]:
         publisher.answers[f"/{min(bodies)}"] = [Answer(403)]
         settings = {"PUBLISHER": "wikipedia", "WHAT": "xx", "OUT": tmp_path / "downloads"}
         settings |= {"BASE_URL": publisher.url, "CONTACT": "me@example.org"}
+        # As an operator starts it: here alone, no command of a page is forked.
         environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
         yield Situation(tmp_path, settings, environment, ("answers 403", '"num_fetched": 0'))
 
@@ -209,7 +210,7 @@ def corrupt_checkpoint(run: RunDirectory, corpus: Corpus, tmp_path: Path) -> Sit
 def plan_a_run(tmp_path: Path) -> Situation:
     """A configuration whose tokens are not there, on a machine without a GPU."""
     config = ROOT / "configs" / "pretrain" / "roberta-tiny.yaml"
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | {"PATH": f"{forked_environment() / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     settings = {"CONFIG": config, "NODES": 1, "GPUS": 2, "GPU": "l4"}
     return Situation(
         tmp_path, settings, environment, ("ways to spread the state", "fits: True", "is unknown")

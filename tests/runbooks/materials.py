@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from pipeline.run.directory import RunDirectory
 from pipeline.run.state import Beat, process_of, read_heartbeats
-from tests.pipeline.process_group import PATIENCE_S, Group
+from tests.pipeline.process_group import PATIENCE_S, Group, forked_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,7 +59,9 @@ def failed_run(
     """
     failing = copy_run(run, directory / "runs")
     failing.reconfigure(failing.config(settings))
-    training = shlex.join([sys.executable, "-m", "pipeline.pretrain", str(failing.path)])
+    training = shlex.join(
+        [str(forked_environment() / "bin" / "python"), "-m", "pipeline.pretrain", str(failing.path)]
+    )
     command = ["bash", "-c", f"{shell}exec {training}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == exit_code, done.stderr[-3000:]

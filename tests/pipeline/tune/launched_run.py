@@ -23,6 +23,7 @@ from pipeline.tune.learner import make_accelerator, on_first
 from pipeline.tune.run import finetune
 from pipeline.tune.trainer import evaluate
 from pipeline.tune.trials import scores_directory
+from tests.pipeline.process_group import forked_environment
 from tests.pipeline.tune.conftest import (
     SIZES,
     WORDS,
@@ -129,7 +130,7 @@ def launch(script: str, folder: Path, launcher: Sequence[str] = (), *arguments: 
     launched = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     environment = {name: value for name, value in os.environ.items() if name not in launched}
     ran = subprocess.run(
-        [sys.executable, *launcher, script, str(folder), *arguments],
+        [forked_environment() / "bin" / "python", *launcher, script, str(folder), *arguments],
         env=environment | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

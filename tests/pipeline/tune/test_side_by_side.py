@@ -24,7 +24,7 @@ from tests.pipeline.tune.conftest import SIZES, TRAINING, config_in, write_sst2,
 
 
 @pytest.fixture(scope="module")
-def ray():
+def ray(forked_python):
     with ray_runtime(num_cpus=2):
         yield
 

@@ -24,7 +24,7 @@ from pipeline.road.ladder.config import Ladder, load_ladder
 from pipeline.road.ladder.results import collect, commit_result
 from pipeline.road.ladder.stages import place_of, pretraining, run_stages, seconds_of, stages_of
 from pipeline.run.events import Event
-from tests.pipeline.process_group import PATIENCE_S
+from tests.pipeline.process_group import PATIENCE_S, forked_environment
 from tests.pipeline.real_text import write_text_store
 
 PRETRAIN = {
@@ -104,7 +104,7 @@ def write_ladder(directory: Path) -> Path:
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "pipeline.cli", "ladder", "ladder.yaml", *arguments],
+        [forked_environment() / "bin" / "python", "-m", "pipeline.cli", "ladder", "ladder.yaml", *arguments],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.PIPE,
