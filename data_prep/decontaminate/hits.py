@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -144,23 +145,6 @@ SHOWN_NGRAMS = 10
 
 
 @dataclass(slots=True)
-class Overlap:
-    """Overlap of a document and an evaluation example; n-grams that touch are one overlap."""
-
-    doc_id: str
-    task: str
-    example: str
-    byte_start: int
-    byte_end: int
-    """In the document as its shard holds it."""
-    ngrams: int
-    text: str
-    """The words of the first n-gram."""
-    action: str
-    """`dropped` or `cut`: what became of the document."""
-
-
-@dataclass(slots=True)
 class Tally:
     """The evaluation texts of the index, and which of them were found."""
 
@@ -171,10 +155,15 @@ class Tally:
     documents: dict[str, int] = field(default_factory=dict)
     """By task, the documents with an overlap."""
 
-    def overlaps(self, index: NgramIndex, hits: Hits, after: Selection) -> Iterator[Overlap]:
+    def overlaps(self, index: NgramIndex, hits: Hits, after: Selection) -> Iterator[dict[str, Any]]:
         """The overlaps in one document shard, by row, place, task and example; they are counted on the way.
 
-        Memory is bounded by the shard's hits.
+        An overlap is one of a document and an evaluation example; n-grams that touch are one. Memory is bounded by the
+        shard's hits.
+
+        Yields:
+            `doc_id`, `task`, `example`; `byte_start` and `byte_end` in the document as its shard holds it; `ngrams`,
+            their number; `text`, the words of the first; `action`: what became of the document, `dropped` or `cut`.
         """
         kept = set(after.rows.tolist())
         bounds = np.searchsorted(index.occurrences["ngram"], np.arange(len(index.ngrams) + 1))
@@ -184,23 +173,25 @@ class Tally:
         for first, last in runs:
             row, doc_id = int(hits.rows[first]), hits.doc_ids[first].as_py()
             action = "cut" if row in kept else "dropped"
-            overlaps: dict[tuple[str, str], list[Overlap]] = {}
+            overlaps: dict[tuple[str, str], list[dict[str, Any]]] = {}
             for hit in range(first, last):
                 ngram, start, end = int(hits.ngrams[hit]), int(hits.starts[hit]), int(hits.ends[hit])
                 texts = index.occurrences["text"][bounds[ngram] : bounds[ngram + 1]].tolist()
-                for key in dict.fromkeys((tasks[text], examples[text]) for text in texts):
-                    own = overlaps.setdefault(key, [])
-                    if own and start <= own[-1].byte_end:
-                        own[-1].byte_end = max(own[-1].byte_end, end)
-                        own[-1].ngrams += 1
-                    else:
-                        own.append(Overlap(doc_id, *key, start, end, 1, index.spell(ngram), action))
+                for task, example in dict.fromkeys((tasks[text], examples[text]) for text in texts):
+                    own = overlaps.setdefault((task, example), [])
+                    if own and start <= own[-1]["byte_end"]:
+                        own[-1]["byte_end"] = max(own[-1]["byte_end"], end)
+                        own[-1]["ngrams"] += 1
+                        continue
+                    place = {"byte_start": start, "byte_end": end, "ngrams": 1}
+                    shown = {"text": index.spell(ngram), "action": action}
+                    own.append({"doc_id": doc_id, "task": task, "example": example} | place | shown)
             for task in {task for task, _ in overlaps}:
                 self.documents[task] = self.documents.get(task, 0) + 1
             for task, example in overlaps:
                 self.found.setdefault(task, set()).add(example)
             every = [overlap for own in overlaps.values() for overlap in own]
-            yield from sorted(every, key=lambda o: (o.byte_start, o.task, o.example))
+            yield from sorted(every, key=itemgetter("byte_start", "task", "example"))
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """Counts by task: `examples`, among them `examples_searched` (with a text of enough words) and

@@ -6,7 +6,7 @@ Two artefacts in `work/` lead there: the n-grams of the evaluation texts, and wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,7 @@ def _write_report(directory: Path, places: Places) -> dict[str, Any]:
         for shard, file in enumerate(SELECTION_FILES.files(places.num_shards)):
             hits = overlaps(load_hits(places.hits(shard)), counts, settings.max_documents)
             for overlap in tally.overlaps(index, hits, load_selection(directory / file)):
-                report.write(orjson.dumps(asdict(overlap), option=orjson.OPT_APPEND_NEWLINE))
+                report.write(orjson.dumps(overlap, option=orjson.OPT_APPEND_NEWLINE))
                 num_overlaps += 1
     ignored = 0 if settings.max_documents is None else int((counts > settings.max_documents).sum())
     return {

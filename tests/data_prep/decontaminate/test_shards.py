@@ -139,7 +139,7 @@ def test_cut_leaves_everything_outside_of_the_windows(tmp_path):
     (text,) = shard.kept().values()
     # The question mark is no part of the overlap, but of the window, which then ends in `ünd` and takes all of it.
     assert text == left[:-200] + right[200:]
-    assert {one.action for one in shard.report()[0]} == {"cut"}
+    assert {one["action"] for one in shard.report()[0]} == {"cut"}
     assert shard.decision.stats["bytes_cut"] == len(f"{left}{SECRET}{right}".encode()) - len(text.encode())
 
 
@@ -193,7 +193,7 @@ def test_the_report_names_every_planted_text_once_and_nothing_else(tmp_path):
         *(("copy", "a", SECRET), ("copy", "b", unseen), ("copy", "c", "too short")),
     ]
     overlaps, summary = Shard(tmp_path, documents, evaluation).report()
-    assert [(overlap.doc_id, overlap.task, overlap.example) for overlap in overlaps] == [
+    assert [(overlap["doc_id"], overlap["task"], overlap["example"]) for overlap in overlaps] == [
         ("doc:1", "copy", "a"),
         ("doc:1", "qa", "river"),
         ("doc:1", "qa", "row"),
@@ -202,13 +202,13 @@ def test_the_report_names_every_planted_text_once_and_nothing_else(tmp_path):
         ("doc:3", "qa", "river"),
     ]
     first = overlaps[0]
-    assert (first.byte_start, first.byte_end, first.ngrams, first.action) == (
+    assert (first["byte_start"], first["byte_end"], first["ngrams"], first["action"]) == (
         0,
         len(SECRET) - 1,
         2,
         "dropped",
     )
-    assert first.text == "where does the old river meet the blue sea under seven bright stars"
+    assert first["text"] == "where does the old river meet the blue sea under seven bright stars"
     columns = ("examples", "examples_searched", "examples_found", "share_found", "documents")
     counts = {"qa": (2, 2, 2, 1.0, 3), "copy": (3, 2, 1, round(1 / 3, 6), 2)}
     assert summary == {task: dict(zip(columns, own, strict=True)) for task, own in counts.items()}
