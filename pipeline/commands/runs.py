@@ -58,7 +58,7 @@ def runs(
         }
         for one in (RunReader(run).read() for run in found)
     ]
-    columns = [name for name in (rows or [{}])[0] if name != "detail"]
+    columns = ("run", "state", "step", "steps", "loss", "metric", "held_out", "mlflow_run")
     if not output.show(rows, f"runs in {runs_dir}", as_json=as_json, columns=columns):
         return
     for row in rows:

@@ -169,7 +169,7 @@ class RunReader:
             found = self._read()
         except _DAMAGE as error:
             problem = error.problem if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}"
-            found = RunStatus(run.path.name, str(run.path), UNREADABLE, problem)
+            found = RunStatus(run.path.name, str(run.path), UNREADABLE, problem, step=self._logged_step())
         self._last = key, found
         return found
 
@@ -213,6 +213,12 @@ class RunReader:
             events=dict(Counter(str(event["event"]) for event in events)),
             unsent_bytes=self._unsent_bytes() if info.tracking_uri else 0,
         )
+
+    def _logged_step(self) -> int:
+        """The last step in the log, whatever else of the run is damaged."""
+        with suppress(*_DAMAGE):
+            return self._tail.read()[LogKind.STEP]["step"]
+        return 0
 
     def _stored_settings(self) -> tuple[StoredSettings, str]:
         key = _stat(self._run.config_file)

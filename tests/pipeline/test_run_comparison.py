@@ -164,9 +164,13 @@ def test_command_answers_people_and_programs(left: RunDirectory, right: RunDirec
     assert found == json.loads(json.dumps(compare(left, right, "tokens")))
 
 
-def test_list_of_runs_names_the_list_of_fine_tunings_where_there_are_any(tmp_path: Path, monkeypatch):
+def test_list_of_runs_names_its_directory_and_the_list_of_fine_tunings_where_there_are_any(
+    tmp_path: Path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    assert "finetune list" not in cloze("runs")
+    empty = cloze("runs")
+    assert "runs in runs" in empty
+    assert "finetune list" not in empty
     made = tmp_path / "scores" / "glue" / "run@100"
     made.mkdir(parents=True)
     (made / "manifest.json").write_text("{}")

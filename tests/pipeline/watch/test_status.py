@@ -47,6 +47,9 @@ def test_damaged_runs_are_told_and_hide_no_other(run: RunDirectory):
     found = {status.name: status for status in RunsReader([run.path.parent], days=7, most=50).read()[0]}
     assert (len(found), found.pop("watched").step, found.pop("zeros").step) == (7, 7, 0)
     assert all(status.state == "unreadable" and status.detail for status in found.values())
+    assert {name: status.step for name, status in found.items() if name != "odd-log"} == dict.fromkeys(
+        ("torn-info", "edited", "no-config", "odd-event"), 7
+    )
 
 
 def test_newest_entry_of_each_kind_is_found_and_followed(run: RunDirectory):
