@@ -1,4 +1,4 @@
-"""Training objectives, one file each, by the `kind` of their settings; `base.Objective` says what an objective offers.
+"""Training objectives by the `kind` of their settings; `base.Objective` says what an objective offers.
 
 The loops that several share are in `kernels`.
 """

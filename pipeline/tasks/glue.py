@@ -41,6 +41,8 @@ class BenchmarkConfig(TaskConfig):
     """Name of the archive, where it is not the folder's."""
     texts: ClassVar[tuple[str, ...]]
     """Columns of the texts, one or two."""
+    label: ClassVar[str] = "label"
+    """Column of the label."""
     labels: ClassVar[tuple[str, ...]]
     """The labels that may occur, in the order of their numbers."""
     names: ClassVar[tuple[str, ...]] = ()
@@ -74,7 +76,9 @@ class BenchmarkConfig(TaskConfig):
             return int(label)
         if label not in cls.labels:
             hint = "; files of test sets have no labels" if label in (None, -1) else ""
-            raise row.error(f"the label is {label!r}, not one of {', '.join(cls.labels)}{hint}")
+            raise row.error(
+                f"the label in `{cls.label}` is {label!r}, not one of {', '.join(cls.labels)}{hint}"
+            )
         return cls.labels.index(label)
 
 
@@ -89,8 +93,6 @@ class GlueConfig(BenchmarkConfig, ClassificationTaskConfig):
     files = ("train.tsv", "dev.tsv", "test.tsv")
     texts = ("sentence1", "sentence2")
     labels = ("0", "1")
-    label: ClassVar[str] = "label"
-    """Column of the label."""
     header: ClassVar[tuple[str, ...]] = ()
     """Names of the columns of train.tsv and dev.tsv, where their first line does not name them."""
     index: ClassVar[str] = "index"

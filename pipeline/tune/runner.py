@@ -133,7 +133,7 @@ class TrialRunner:
             task, trial.seed, self._checkpoint_weights if pretrained else None, settings.peft
         )
         is_first = self._accelerator.is_main_process
-        state.note(tracked.run_id)
+        state.tracked_run = tracked.run_id
         done, losses = 0, []
 
         def send_losses() -> None:
@@ -191,6 +191,7 @@ class TrialRunner:
         Args:
             tested: the outputs of examples without right answers.
         """
+        seconds = round(state.seconds, 3)
         task, data = self.task(trial.task), self._trials.tasks[trial.task]
         settings, kept = self._settings(trial), state.kept_epoch
         assert state.outputs is not None, "the last epoch is scored"
@@ -236,7 +237,7 @@ class TrialRunner:
                 score=score,
                 files=file_entries(self._workspace, written),
                 tracked_run=tracked.run_id,
-                seconds=round(state.seconds, 3),
+                seconds=seconds,
                 examples_per_second=speeds,
             )
             TRIAL_RECORDS.write(self._workspace, record)

@@ -33,6 +33,8 @@ LARGEST_SHARE = 0.05
 """Share of the time that saving may take: where a save takes long, saves become rarer."""
 FIRST_UPDATES = 10
 """Updates before the first one that may be followed by a save; their time decides when that is due."""
+_FACTS = "training"
+"""Key of the JSON in the header. Files of other fields had another one, and are not read."""
 
 
 class TrainingState:
@@ -61,7 +63,8 @@ class TrainingState:
         self._request = request
         facts = on_first(accelerator, lambda: read_facts(path, identity)) or {}
         self.tracked_run: str | None = facts.get("tracked_run")
-        """The training's MLflow run."""
+        """The training's MLflow run; `restore` writes another one down."""
+        self._run_in_file = self.tracked_run
         self._earlier_s: float = facts.get("seconds", 0.0)
         self.updates: int = facts.get("updates", 0)
         """Updates done."""
@@ -88,14 +91,12 @@ class TrainingState:
         """Time of the training, of all attempts together."""
         return self._earlier_s + time.monotonic() - self._began
 
-    def note(self, tracked_run: str) -> None:
-        """Write the MLflow run down before the first update, so that a training that is killed early continues it."""
-        self.tracked_run = tracked_run
-        if not self.updates and self._accelerator.is_main_process:
-            self._write({}, self.losses)
-
     def restore(self, learner: Learner) -> None:
-        """Fill a new learner from the file, where there is one."""
+        """Fill a new learner from the file, where there is one.
+
+        Afterwards the file names the MLflow run, so that a training that is killed before its next save continues it.
+        """
+        tensors: dict[str, Tensor] = {}
         if self.updates:
             with safe_open(str(self.path), "pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- no mapping
@@ -105,6 +106,8 @@ class TrainingState:
             if self.kept_epoch:
                 self.outputs = tensors["outputs"].numpy()
                 self.weights = with_prefix(tensors, "kept.") or None
+        if self.tracked_run != self._run_in_file and self._accelerator.is_main_process:
+            self._write(tensors, self.losses)
         self._measure()
 
     def save_when_due(self, learner: Learner) -> None:
@@ -187,7 +190,7 @@ class TrainingState:
         }
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_tensors(self.path, tensors, {"state": orjson.dumps(facts).decode()})
+            write_tensors(self.path, tensors, {_FACTS: orjson.dumps(facts).decode()})
             write_seal(self.path)
 
 
@@ -205,7 +208,7 @@ def read_facts(path: Path, identity: str) -> dict[str, Any] | None:
     """What the file of a training says beside its tensors; None where there is none that fits or can be read."""
     try:
         with safe_open(str(path), "pt") as file:
-            facts = orjson.loads(file.metadata()["state"])
+            facts = orjson.loads(file.metadata()[_FACTS])
             return facts if has_seal(path) and facts["identity"] == identity else None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         # A file that cannot be read costs the updates before it, and nothing else.

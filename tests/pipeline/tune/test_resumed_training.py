@@ -13,7 +13,7 @@ import orjson
 import pytest
 import torch
 from accelerate import Accelerator
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from cluster.artefacts.manifest import read_manifest
@@ -103,7 +103,8 @@ def state_in(path: Path, identity: str = "me") -> TrainingState:
 def test_state_comes_back_as_it_was_saved(tmp_path, learner):
     path = tmp_path / "new" / "a.safetensors"
     state = state_in(path)
-    state.note("run-7")
+    state.tracked_run = "run-7"
+    state.restore(learner)
     assert (state_in(path).tracked_run, state_in(path).updates) == ("run-7", 0)
     state.updates, state.losses, state.curve = 6, [0.25, 1 / 3], [0.1] * 4
     state.epochs = [EpochScore(update=4, loss=0.1 + 0.2, metrics={"accuracy": 1 / 3})]
@@ -120,6 +121,21 @@ def test_state_comes_back_as_it_was_saved(tmp_path, learner):
     torch.testing.assert_close(found.weights, state.weights, rtol=0, atol=0)
     assert len(learner.tensors()) == 2 + 2 * 3
     torch.testing.assert_close(fresh.tensors(), learner.tensors(), rtol=0, atol=0)
+
+
+def test_another_tracked_run_is_noted_before_the_next_save(tmp_path, learner):
+    path = tmp_path / "a.safetensors"
+    state = state_in(path)
+    state.tracked_run, state.updates, state.losses = "deleted", 6, [0.25, 1 / 3]
+    state.kept_epoch, state.outputs = 1, torch.ones(3, 2).numpy()
+    state.save(learner)
+    tensors = load_file(path)
+    again = state_in(path)
+    again.tracked_run = "new"
+    again.restore(PlainLearner(Accelerator(cpu=True), nn.Linear(3, 2), TrainingConfig()))
+    found = state_in(path)
+    assert (found.tracked_run, found.updates, found.losses) == ("new", 6, state.losses)
+    torch.testing.assert_close(load_file(path), tensors, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
