@@ -106,9 +106,10 @@ def trace_document(store: TokenStore, number: int, max_bytes: int = 4000) -> Pro
     document, whole, removed_spans = store.document_and_removed(number)
     data = whole.text.encode("utf-8")
     documents = manifest_at(beside(store.path, DOCUMENTS))
-    # The input whose path ends in the document's `uri`, which is the file's name below its pattern.
+    # The input whose path, or a link of a chain of URIs, ends in the document's `uri`, its name below its pattern.
     paths = (entry.uri for entry in (documents.inputs if documents else ()))
-    path = next((path for path in paths if f"/{path}".endswith(f"/{whole.uri}")), None)
+    end = f"/{whole.uri}"
+    path = next((path for path in paths if any(f"/{link}".endswith(end) for link in path.split("::"))), None)
     return Provenance(
         document=document,
         removed=[data[start:end].decode("utf-8") for start, end in removed_spans.tolist()],

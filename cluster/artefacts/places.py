@@ -7,6 +7,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -112,7 +113,11 @@ def open_file(path: str) -> BinaryIO:
         return open(path, "rb")
     import fsspec
 
-    return fsspec.open(path, "rb", block_size=_READ_BYTES).open()  # type: ignore[return-value]
+    opened = fsspec.open(path, "rb", block_size=_READ_BYTES)
+    stream: BinaryIO = opened.open()  # type: ignore[assignment]
+    # A zip archive closes its own file when it is collected, and its members do not keep it alive.
+    weakref.finalize(stream, bool, opened.fs)  # type: ignore[union-attr]
+    return stream
 
 
 def size_and_version(path: str) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import zipfile
 from contextlib import redirect_stdout
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -13,7 +14,10 @@ import pytest
 from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.manifest import FileEntry
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject, ShardRecord
+from cluster.copies import beside, manifest_at
+from data_prep import provenance
 from data_prep.dedup.config import NearDedup
+from data_prep.layout import DOCUMENTS
 from data_prep.provenance import trace_document
 from data_prep.sources import FilePart, SourceFile
 from data_prep.sources.records import JsonLinesConfig
@@ -99,6 +103,20 @@ def test_a_document_is_followed_from_its_bytes_to_its_tokens(store, corpus):
     moved = path.rename(path.with_suffix(".moved"))
     assert trace_document(store, 0).source_text is None
     moved.rename(path)
+
+
+def test_a_document_is_followed_into_a_zip_archive(store, tmp_path, monkeypatch):
+    plain, manifest = trace_document(store, 0), manifest_at(beside(store.path, DOCUMENTS))
+    inputs = []
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        for entry in manifest.inputs:
+            archive.write(entry.uri)
+            inputs.append(replace(entry, uri=f"zip:/{entry.uri}::{tmp_path}/in.zip"))
+    zipped = manifest.model_copy(update={"inputs": tuple(inputs)})
+    monkeypatch.setattr(provenance, "manifest_at", lambda place: zipped)
+    found = trace_document(store, 0)
+    assert found.source_path.endswith("in.zip")
+    assert found.source_text == plain.source_text != ""
 
 
 def test_rejects_are_listed_before_and_after_a_preparation_is_finished_and_name_their_source(

@@ -105,12 +105,14 @@ def test_files_behind_a_chain_of_uris_are_read_through_it_and_named_as_without_i
     touch(tmp_path, "in/a.txt", "in/b/c.txt")
     with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
         for name in ("in/a.txt", "in/b/c.txt"):
+            (tmp_path / name).write_text(name)
             archive.write(tmp_path / name, name)
     for pattern in (f"simplecache::file://{tmp_path}/in/**/*.txt", f"zip://in/**/*.txt::{tmp_path}/in.zip"):
         found = expand_patterns([pattern])
         assert [file.name for file in found] == ["a.txt", "b/c.txt"]
         for file in found:
-            assert open_file(file.path).read() == b""
-            assert size_and_version(file.path)[0] == 0
+            with open_file(file.path) as stream:
+                assert stream.read() == f"in/{file.name}".encode()
+            assert size_and_version(file.path)[0] == len(file.name) + 3
     (file,) = expand_patterns([f"simplecache::file://{tmp_path}/in/a.txt"])
     assert file == SourceFile(f"simplecache::file://{tmp_path}/in/a.txt", "a.txt")
