@@ -66,7 +66,6 @@ class PreparationConfig(BaseModel):
 
     @model_validator(mode="after")
     def _weights_name_the_sources(self) -> PreparationConfig:
-        # Training finds it too, but after hours of reading and deduplicating.
         weights = self.tokenizer.weights if isinstance(self.tokenizer, TrainedTokenizer) else None
         names = [source.name for source in self.sources]
         if weights is not None and set(weights) != set(names):
