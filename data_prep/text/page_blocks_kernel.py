@@ -5,6 +5,8 @@ numba recompiles a function only when its own file changes, so these loops call 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -109,7 +111,8 @@ def _end_block(
     points = state.kept - state.begin
     if points:
         count = state.num_blocks
-        if count and kind == blocks[count - 1].kind and kind in (KIND_OF_ITEM, KIND_OF_ROW):
+        previous: Any = blocks[count - 1]
+        if count and kind == previous.kind and kind in (KIND_OF_ITEM, KIND_OF_ROW):
             # Items of a list and rows of a table follow one another without a blank line.
             for place in range(state.begin, state.kept):
                 out[place - 1] = out[place]
@@ -128,7 +131,7 @@ def _end_block(
                     is_ended |= state.last == end
                 score -= 0 if is_ended else _BLOCK_COST
             score = max(score, _MIN_ROW_SCORE if kind == KIND_OF_ROW else _MIN_SCORE)
-        block = blocks[count]
+        block: Any = blocks[count]
         block.first, block.end, block.kind = state.begin, state.kept, kind
         block.size, block.linked, block.score = size, linked, score
         state.num_blocks += 1

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, write_durably
@@ -39,8 +39,10 @@ Verdict = Literal["same order", "opposite", "within the spread"]
 _SAME = 1e-6
 
 
-class Frozen(BaseModel, frozen=True, extra="forbid"):
+class Frozen(BaseModel):
     """A part of a ladder's result."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ArmScore(Frozen):
