@@ -139,8 +139,8 @@ def _show_step(
         "uri": lambda own: own["uri"] or "-",
         "bytes": lambda own: _bytes(own) if own["uri"] else "-",
         "tokens": "tokens",
-        "samples": lambda own: ", ".join(
-            [*map(str, own["samples"][:4]), *["..."] * bool(own["samples"][4:])]
+        "samples": lambda own: (
+            ", ".join(map(str, own["samples"][:4])) + (", ..." if own["samples"][4:] else "")
         ),
     }
     chosen = "" if micro_batch is None else f" of micro-batch {micro_batch}"

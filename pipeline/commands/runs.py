@@ -92,7 +92,7 @@ def compare(
     right: output.Run,
     by: Annotated[
         Axis,
-        typer.Option(help="Compare losses after as many of these: a step may read more tokens in one run."),
+        typer.Option(help="Compare losses at equal steps or equal tokens: a step may read more in one run."),
     ] = "step",
     runs_dir: output.RunsDirOfGroup = None,
     as_json: output.Json = False,
