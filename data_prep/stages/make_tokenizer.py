@@ -232,7 +232,8 @@ def plan_draws(histograms: Mapping[Stratum, np.ndarray], wanted: TrainedTokenize
         of_source = Counter[str]()
         for (source, _), size in sizes.items():
             of_source[source] += size
-        present = {source: weight for source, weight in wanted.weights.items() if of_source[source]}
+        # In the order of the sources: the order of `weights` is no part of the settings' hash.
+        present = {source: wanted.weights.get(source, 0.0) for source, size in of_source.items() if size}
         if not (scale := sum(present.values())) > 0:
             raise ConfigError(
                 "tokenizer.weights gives no weight to any source that has text.",
