@@ -7,9 +7,10 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from cluster.artefacts.private import private_cache
@@ -28,7 +29,9 @@ def copied_stores() -> Iterator[None]:
     def copy(dialect: Any, record: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         path = Path(str(arguments[0])) if dialect.name == "sqlite" and arguments else empty
         if path.name == "mlflow.db" and path.parent.is_dir() and not path.exists():
-            shutil.copyfile(empty, path)
+            # Another process may open it at the same time, and must find none or all of it.
+            with TemporaryDirectory(dir=path.parent) as own, suppress(FileExistsError):
+                os.link(shutil.copyfile(empty, Path(own, path.name)), path)
 
     event.listen(Engine, "do_connect", copy)
     yield

@@ -8,6 +8,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import psutil
 import pytest
@@ -97,10 +98,14 @@ def test_sigterm_lets_all_workers_save_and_the_same_command_goes_on(ray, folder)
         "log_every_updates": 4,
     }
     config = make_config(folder, "stopped", runs_dir=folder / "stopped-runs", **changes)
+    ended = Event()
     with ThreadPoolExecutor(1) as pool:
-        stopped = pool.submit(stop_when_both_have_trained, config)
-        with pytest.raises(PreemptedError):
-            finetune(config, None)
+        stopped = pool.submit(stop_when_both_have_trained, config, ended)
+        try:
+            with pytest.raises(PreemptedError):
+                finetune(config, None)
+        finally:
+            ended.set()
         stopped.result()
     saved = [*map(load_file, (folder / "finetuned/stopped").rglob(f"{IN_PROGRESS}/*.safetensors"))]
     assert [bool(tensors) for tensors in saved] == [True, True]
@@ -111,10 +116,14 @@ def test_sigterm_lets_all_workers_save_and_the_same_command_goes_on(ray, folder)
     assert finetune(whole, None) == scores
 
 
-def stop_when_both_have_trained(config: FinetuneConfig) -> None:
+def stop_when_both_have_trained(config: FinetuneConfig, ended: Event) -> None:
     """SIGTERM to this process when both trainings have logged losses."""
-    while sum(bool(run.data.metrics) for run in tracked(config)) < 2:
-        time.sleep(0.05)
+    # A training has a file once `start_run` has made the tables of the store; two processes must not make them at once.
+    while (
+        len([*config.out.rglob(f"{IN_PROGRESS}/*.safetensors")]) < 2
+        or sum(bool(run.data.metrics) for run in tracked(config)) < 2
+    ):
+        assert not ended.wait(0.05), "ended before it could be stopped"
     os.kill(os.getpid(), signal.SIGTERM)
 
 
