@@ -25,7 +25,7 @@ from cluster.artefacts.credentials import (
     split_tracking_credentials,
     without_credentials,
 )
-from cluster.artefacts.errors import TrackingUnreachableError
+from cluster.artefacts.errors import ConfigError, TrackingUnreachableError
 from cluster.artefacts.owner import lock
 from cluster.artefacts.storage import storage_errors
 from pipeline.config.loading import flatten
@@ -227,7 +227,7 @@ def runs_page(uri: str, experiment_ids: Sequence[str], run_ids: Sequence[str] = 
 
 
 def knows_run(uri: str, run_id: str) -> bool:
-    """Whether a tracking store has a run.
+    """Whether a tracking store has a run that is not deleted.
 
     Raises:
         TrackingUnreachableError: it does not answer.
@@ -236,7 +236,7 @@ def knows_run(uri: str, run_id: str) -> bool:
 
     with tracking_errors(uri):
         try:
-            return bool(connect(uri).get_run(run_id))
+            return connect(uri).get_run(run_id).info.lifecycle_stage == "active"
         except MlflowException as error:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
@@ -253,13 +253,13 @@ def _make_tables(uri: str) -> None:
 
 
 def _reopened(client: MlflowClient, run_id: str) -> bool:
-    """Mark a run as running again; False where the store does not have it any more."""
+    """Mark a run as running again; False where the store does not have it any more, or has it as deleted."""
     from mlflow.exceptions import MlflowException
 
     try:
         client.update_run(run_id, status="RUNNING")
     except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise
         return False
     return True
@@ -287,6 +287,12 @@ def _experiment_id(client: MlflowClient, uri: str, name: str, runs_dir: Path) ->
     from mlflow.exceptions import MlflowException
 
     if existing := client.get_experiment_by_name(name):
+        if existing.lifecycle_stage == "deleted":
+            raise ConfigError(
+                f"The MLflow experiment {name!r} was deleted.",
+                next_step="set experiment=NAME of another one, or type:"
+                f" MLFLOW_TRACKING_URI={uri} mlflow experiments restore -x {existing.experiment_id}",
+            )
         # One that was made by hand lacks the tags.
         for tag, value in MODEL_TRAINING.items():
             if tag not in existing.tags:

@@ -24,7 +24,7 @@ from pipeline.run.history import published_steps
 from pipeline.run.lifecycle import replay
 from pipeline.run.log.log import RunLog
 from pipeline.run.model_versions import find_version
-from pipeline.run.tracking import connect, start_run, tracking_uri
+from pipeline.run.tracking import connect, knows_run, start_run, tracking_uri
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at, write_files
 
@@ -148,3 +148,21 @@ def test_another_store_is_taken_only_where_that_is_meant(
     assert history(run) == before
     with pytest.raises(ReferenceNotFoundError):
         publish("own@5", "tagger", None, run.path.parent)
+
+
+def test_a_run_that_was_deleted_in_mlflow_is_begun_anew_and_a_deleted_experiment_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    first = start_run("e", "n", config={}, tags={}, runs_dir=tmp_path)
+    again = start_run("e", "n", config={}, tags={}, runs_dir=tmp_path, resume=first.run_id)
+    assert again.run_id == first.run_id
+    client = connect(first.uri)
+    client.delete_run(first.run_id)
+    other = start_run("e", "n", config={}, tags={}, runs_dir=tmp_path, resume=first.run_id)
+    assert other.run_id != first.run_id
+    assert (knows_run(first.uri, first.run_id), knows_run(first.uri, other.run_id)) == (False, True)
+    client.delete_experiment(first.experiment_id)
+    with pytest.raises(ConfigError) as refusal:
+        start_run("e", "n", config={}, tags={}, runs_dir=tmp_path)
+    assert f"mlflow experiments restore -x {first.experiment_id}" in refusal.value.next_step
