@@ -1,5 +1,5 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Everything else is for those who change cloze.
-# `make test` takes nine minutes on two cores, with 25 examples of each property; `make test-rest` runs what it leaves out and
+# `make test` takes ten minutes on two cores, with 25 examples of each property; `make test-rest` runs what it leaves out and
 # the properties with 100 examples, `make test-all` both in one session.
 
 PYTHON ?= python3
