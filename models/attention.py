@@ -131,7 +131,7 @@ class Attention(nn.Module):
         self.scale = None if config.scale_attention else 1.0
         self.output = nn.Linear(config.attention_size, config.hidden_size, bias=config.biases)
         self.prefix: nn.Module | None = None
-        """Puts learned keys and values before those of the text; see `models.peft.modules`."""
+        """Puts learned keys and values before those of the text; see `models.peft.prefix`."""
 
     def _heads(self, projected: Tensor, *counts: int) -> tuple[Tensor, ...]:
         """[batch, length, heads * head size] to one tensor [batch, count, length, head size] for each of the counts."""

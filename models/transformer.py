@@ -68,7 +68,7 @@ class TransformerLayer(nn.Module):
         self.dropout = config.dropout
         own = config.attention_output_dropout
         self.attention_dropout = config.dropout if own is None else own
-        # Adapters take a block's input and output and return another output; see `models.peft.modules`.
+        # Adapters take a block's input and output and return another output; see `models.peft.adapters`.
         self.attention_adapter: nn.Module | None = None
         self.cross_attention_adapter: nn.Module | None = None
         self.feed_forward_adapter: nn.Module | None = None
@@ -180,7 +180,7 @@ class Transformer(nn.Module):
         ]
         self.prefix: nn.Module | None = None
         self.memory_prefix: nn.Module | None = None
-        """Parameters of the layers' prefixes; see `models.peft.modules`."""
+        """Parameters of the layers' prefixes; see `models.peft.prefix`."""
         self.states: list[Tensor] | None = None
         """Collects what each layer reads, and what the last one gives, [batch, length, hidden], where it is a list; see
         `models.features`."""

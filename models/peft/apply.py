@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from models.config import TransformerConfig
 from models.heads import MaskedLanguageModelHead, VocabularyProjection
 from models.initialization import named_generator
-from models.peft.modules import Adapter, LoraLinear, Prefix, PrefixSource, Rows, projections
+from models.peft.adapters import add_adapters
+from models.peft.lora import LoraLinear, add_lora, projections
+from models.peft.prefix import add_prefix, layers_of
 from models.peft.settings import (
     AdapterSettings,
     BitFitSettings,
@@ -19,7 +21,6 @@ from models.peft.settings import (
     MamSettings,
     PeftSettings,
     PrefixSettings,
-    Target,
 )
 from models.stacks import Decoder, Encoder
 from models.transformer import Transformer, TransformerLayer
@@ -126,9 +127,7 @@ def merge(model: nn.Module) -> nn.Module:
 def _layers(model: nn.Module) -> Iterator[tuple[TransformerLayer, TransformerConfig]]:
     for stack in model.modules():
         if isinstance(stack, Transformer):
-            yield from (
-                (layer, stack.config) for layer in stack.layers if isinstance(layer, TransformerLayer)
-            )
+            yield from ((layer, stack.config) for layer in layers_of(stack))
 
 
 def _head_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -159,46 +158,21 @@ def _check_prefix(model: nn.Module, settings: PrefixSettings) -> None:
 
 def _add_lora(model: nn.Module, settings: LoraSettings) -> None:
     for layer, config in _layers(model):
-        for path, rows in projections(config, cross=layer.cross_attention is not None).items():
-            chosen: dict[Target, Rows] = {name: rows[name] for name in rows if name in settings.targets}
-            if chosen:
-                block, _, name = path.partition(".")
-                parent = getattr(layer, block)
-                setattr(parent, name, LoraLinear(getattr(parent, name), chosen, settings))
+        add_lora(layer, config, settings)
 
 
 def _add_adapters(model: nn.Module, settings: AdapterSettings) -> None:
     for layer, config in _layers(model):
-        if settings.placement == "pfeiffer":
-            layer.output_adapter = Adapter(config, settings)
-            continue
-        layer.feed_forward_adapter = Adapter(config, settings)
-        if settings.placement == "houlsby":
-            layer.attention_adapter = Adapter(config, settings)
-            if layer.cross_attention is not None:
-                layer.cross_attention_adapter = Adapter(config, settings)
+        if settings.placement == "houlsby" and settings.train_norms:
             for norm in (layer.attention_norm, layer.cross_attention_norm, layer.feed_forward_norm):
-                if norm is not None and settings.train_norms:
+                if norm is not None:
                     norm.requires_grad_(True)
+        add_adapters(layer, config, settings)
 
 
 def _add_prefix(model: nn.Module, settings: PrefixSettings) -> None:
-    """Give every attention a prefix: of its own text, and of the memory that it reads (Li and Liang 2021, section
-    4.1)."""
-
-    def source(config: TransformerConfig) -> PrefixSource | None:
-        width = settings.bottleneck
-        return None if width is None else PrefixSource(config, settings.length, width)
-
     for stack in [module for module in model.modules() if isinstance(module, Transformer)]:
-        layers = [layer for layer, _ in _layers(stack)]
-        stack.prefix = source(stack.config)
-        reads_memory = any(layer.cross_attention is not None for layer in layers)
-        stack.memory_prefix = source(stack.config) if reads_memory else None
-        for layer in layers:
-            layer.attention.prefix = Prefix(stack.config, settings, stack.prefix)
-            if layer.cross_attention is not None:
-                layer.cross_attention.prefix = Prefix(stack.config, settings, stack.memory_prefix)
+        add_prefix(stack, stack.config, settings)
     for decoder in _decoders_alone(model):
         decoder.first_position = settings.length
 

@@ -19,7 +19,8 @@ from models.hf.families import FAMILIES
 from models.hf.family import Family
 from models.hf.heads import Head
 from models.hf.names import Names, to_their_names
-from models.peft.modules import LoraLinear, Prefix, Update
+from models.peft.lora import LoraLinear, Update
+from models.peft.prefix import Prefix
 from models.peft.settings import LoraSettings, PrefixSettings
 
 CONFIG_FILE = "adapter_config.json"

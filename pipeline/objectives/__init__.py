@@ -1,4 +1,4 @@
-"""Training objectives by the `kind` of their settings; `base.Objective` says what an objective offers.
+"""Training objectives, one file each, by the `kind` of their settings; `base.Objective` says what an objective offers.
 
 The loops that several share are in `kernels`.
 """
@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Field
 
-from pipeline.objectives.bart_denoising import BartDenoising, MBartDenoising
+from pipeline.objectives.bart_denoising import BartDenoising
 from pipeline.objectives.base import Objective
 from pipeline.objectives.bilm import BidirectionalLM
-from pipeline.objectives.clm import CausalLM, PrefixLM
+from pipeline.objectives.clm import CausalLM
 from pipeline.objectives.distill import Distillation
+from pipeline.objectives.mbart_denoising import MBartDenoising
 from pipeline.objectives.mlm import MaskedLM
+from pipeline.objectives.prefix_lm import PrefixLM
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.objectives.span import SpanMasking
 from pipeline.objectives.t5_span_corruption import SpanCorruption

@@ -1,4 +1,4 @@
-"""Optimizers; see `base.Optimizer` for what a file offers."""
+"""Optimizers, one paper per file; see `base.Optimizer` for what a file offers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pydantic import Discriminator, Tag
 
 from pipeline.optimizers.adafactor import Adafactor
 from pipeline.optimizers.adagrad import Adagrad
-from pipeline.optimizers.adamw import AdamW, Lamb, StableAdamW
+from pipeline.optimizers.adamw import AdamW
 from pipeline.optimizers.base import Optimizer
+from pipeline.optimizers.lamb import Lamb
 from pipeline.optimizers.lion import Lion
 from pipeline.optimizers.muon import Muon
+from pipeline.optimizers.stable_adamw import StableAdamW
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {
     one.model_fields["kind"].default: one

@@ -16,7 +16,8 @@ from transformers.models.bart.modeling_bart import shift_tokens_right
 from transformers.models.mbart.modeling_mbart import shift_tokens_right as shift_tokens_right_of_mbart
 from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES
 
-from pipeline.objectives.bart_denoising import BartDenoising, MBartDenoising, language_tag
+from pipeline.objectives.bart_denoising import BartDenoising
+from pipeline.objectives.mbart_denoising import MBartDenoising, language_tag
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (

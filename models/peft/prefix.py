@@ -1,0 +1,111 @@
+"""Prefix tuning: learned keys and values before those of the text (Li and Liang 2021)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.config import TransformerConfig
+from models.peft.adapters import AdapterLinear
+from models.peft.settings import PrefixSettings
+from models.transformer import Transformer, TransformerLayer
+from models.visibility import Visible
+
+
+class PrefixSource(nn.Module):
+    """The part of the network that computes a prefix which all layers of a stack share (section 4.3)."""
+
+    def __init__(self, config: TransformerConfig, length: int, bottleneck: int) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.zeros(length, config.hidden_size))
+        self.dense = AdapterLinear(config.hidden_size, bottleneck, zero=False)
+
+    def forward(self) -> Tensor:
+        """[length, bottleneck]."""
+        return torch.tanh(self.dense(self.tokens))
+
+    def draw(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Initial weights: N(0, 1), as PyTorch's embeddings have theirs (released code)."""
+        return torch.empty(shape).normal_(0.0, 1.0, generator=generator)
+
+
+class Prefix(nn.Module):
+    """Keys and values of the prefix in one attention.
+
+    Every token sees them. They change a network from the beginning, because tokens attend to them.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, settings: PrefixSettings, source: PrefixSource | None
+    ) -> None:
+        super().__init__()
+        self.shape = (settings.length, 2, config.key_value_heads, config.head_size)
+        self.std = config.initializer_std
+        self.pair = nn.Parameter(torch.zeros(self.shape)) if source is None else None
+        self.expand = (
+            AdapterLinear(source.dense.out_features, 2 * config.key_value_size, zero=False)
+            if source
+            else None
+        )
+        # In a tuple, the source is hidden from `parameters`: it belongs to the stack.
+        self._source = (source,)
+
+    def keys_and_values(self) -> Tensor:
+        """[2, key heads, length, head size]."""
+        if self.expand is not None and self._source[0] is not None:
+            pair = self.expand(self._source[0]()).view(self.shape)
+        else:
+            assert self.pair is not None
+            pair = self.pair
+        return pair.permute(1, 2, 0, 3)
+
+    def forward(self, key: Tensor, value: Tensor, visible: Visible) -> tuple[Tensor, Tensor, Visible]:
+        """Put the prefix before [batch, key heads, length, head size] keys and values.
+
+        Raises:
+            ValueError: attention is left to a kernel for packed pieces, which has no keys that all pieces see.
+        """
+        if visible.varlen is not None:
+            raise ValueError(
+                "prefix tuning adds keys that all packed pieces see, which the varlen kernel does not compute; take "
+                "attention_backend: sdpa"
+            )
+        own_keys, own_values = (
+            self.keys_and_values().to(key.dtype).unsqueeze(1).expand(-1, len(key), -1, -1, -1)
+        )
+        # All tokens see the prefix, whatever else is hidden from them.
+        mask = visible.mask
+        if visible.causal:
+            size = key.shape[2]
+            mask = torch.ones(size, size, dtype=torch.bool, device=key.device).tril()[None, None]
+        if mask is not None:
+            mask = mask.expand(*mask.shape[:-1], key.shape[2]) if mask.shape[-1] == 1 else mask
+            shown = True if mask.dtype == torch.bool else 0.0
+            visible = Visible(F.pad(mask, (self.shape[0], 0), value=shown))
+        return torch.cat([own_keys, key], 2), torch.cat([own_values, value], 2), visible
+
+    def draw(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Initial weights: as the network's own."""
+        return torch.empty(shape).normal_(0.0, self.std, generator=generator)
+
+
+def add_prefix(stack: Transformer, config: TransformerConfig, settings: PrefixSettings) -> None:
+    """Give every attention of a stack a prefix: of its own text, and of the memory that it reads (section 4.1)."""
+
+    def source() -> PrefixSource | None:
+        width = settings.bottleneck
+        return None if width is None else PrefixSource(config, settings.length, width)
+
+    stack.prefix = source()
+    reads_memory = any(layer.cross_attention is not None for layer in layers_of(stack))
+    stack.memory_prefix = source() if reads_memory else None
+    for layer in layers_of(stack):
+        layer.attention.prefix = Prefix(config, settings, stack.prefix)
+        if layer.cross_attention is not None:
+            layer.cross_attention.prefix = Prefix(config, settings, stack.memory_prefix)
+
+
+def layers_of(stack: Transformer) -> list[TransformerLayer]:
+    """The layers of a stack, from the first on."""
+    return [layer for layer in stack.layers if isinstance(layer, TransformerLayer)]
