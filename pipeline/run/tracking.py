@@ -45,6 +45,8 @@ MODEL_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 _SQLITE = "sqlite:///"
 _SERVED_AT = "http://127.0.0.1:5000"
 """Default address of `mlflow ui`."""
+_NOT_THERE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
+"""MLflow's codes for a run that a store does not have, has as deleted, or could not have by its id."""
 _MAX_PARAMS_PER_BATCH = 100
 _MAX_PARAM_CHARACTERS = 6000
 _MAX_TAG_CHARACTERS = 5000
@@ -238,7 +240,7 @@ def knows_run(uri: str, run_id: str) -> bool:
         try:
             return connect(uri).get_run(run_id).info.lifecycle_stage == "active"
         except MlflowException as error:
-            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            if error.error_code not in _NOT_THERE:
                 raise
             return False
 
@@ -259,7 +261,7 @@ def _reopened(client: MlflowClient, run_id: str) -> bool:
     try:
         client.update_run(run_id, status="RUNNING")
     except MlflowException as error:
-        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+        if error.error_code not in _NOT_THERE:
             raise
         return False
     return True

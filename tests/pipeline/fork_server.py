@@ -218,7 +218,7 @@ def leave() -> None:
 if __name__ == "__main__":
     before = dict(os.environ)
     descriptor, sys.executable = sys.argv[1:]
-    # What is registered first is called last.
+    # Exit handlers run in the reverse order of their registration: this one runs last.
     atexit.register(leave)
     with socket.socket(fileno=int(descriptor)) as listening:
         prepare()

@@ -45,6 +45,6 @@ if __name__ == "__main__":
     port, directory = int(sys.argv.pop(1)), Path(sys.argv.pop(1))
     watch(port, directory / "stacks")
     hurry(directory / "connected")
-    # The test compares process ids: that of a program of the fork server is not the one of the process that connects.
+    # The test compares process ids. A program of the fork server has another id than the process that connects.
     sys.executable = str(Path(sys.prefix, "bin", "python"))
     one_rank.main()
