@@ -93,19 +93,18 @@ class Forked:
                 self.code = self._receive()
             finally:
                 self._connection.settimeout(None)
+            self._connection.close()
         return self.code
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the process, unless it has ended."""
-        # The server closes the connection then.
-        with suppress(BrokenPipeError):
+        if self.code is None:
             self._connection.send(bytes([number]))
 
     def kill(self) -> None:
         """Send SIGKILL to the process, and wait for its end."""
-        if self.code is None:
-            self.send_signal(signal.SIGKILL)
-            self.wait()
+        self.send_signal(signal.SIGKILL)
+        self.wait()
 
     def _receive(self) -> int:
         if not (number := self._connection.recv(4)):

@@ -126,8 +126,15 @@ class Server:
         os.close(process)
         if connection.fileno() >= 0:
             _answer(connection, os.waitstatus_to_exitcode(status))
-            self._selector.unregister(connection)
-            connection.close()
+            # The client closes it first: were a signal of it unread, it would get an error and no answer.
+            self._selector.modify(connection, selectors.EVENT_READ, lambda: self._forget(connection))
+
+    def _forget(self, connection: socket.socket) -> None:
+        with suppress(OSError):
+            if connection.recv(1):
+                return
+        self._selector.unregister(connection)
+        connection.close()
 
 
 def _answer(connection: socket.socket, number: int) -> None:
