@@ -76,7 +76,7 @@ SYSTEM = (
     "data_prep/test_preparation_in_full.py::*",
     "cluster/test_node_watch.py::*stays_away*",
     "pipeline/tune/test_resumed_training.py::*",
-    "data_prep/dedup/test_dedup_on_ray.py::*",
+    "data_prep/dedup/test_dedup.py::*killed*",
     "models/test_gpu_benchmark.py::test_a_run*",
     "golden/test_golden.py::*",
     "pipeline/test_hostile_files.py::*deepspeed_saves*",
@@ -90,7 +90,7 @@ SYSTEM = (
     "pipeline/test_stores_elsewhere.py::*resumes_with*",
     "pipeline/test_plan_memory.py::*allocate*",
     "data_prep/test_forecast.py::*",
-    "data_prep/test_tokenizers_on_ray.py::*",
+    "data_prep/test_preparation.py::*decoding*",
 )
 """Tests of the whole system, which take minutes with real processes, the slowest files first. They are marked `system`
 and left to `make test-rest`."""
@@ -113,6 +113,7 @@ CANARIES = (
     "pipeline/tune/test_stopped_training.py::*stopped_by_sigterm*",
     "pipeline/test_plan_memory.py::*allocate[[]MLM, stage 2*",
     "data_prep/test_preparation_restart.py::*killed_preparation*",
+    "data_prep/test_preparation_restart.py::*lost_node*",
     "cluster/test_jobs.py::*environment_and_metadata*",
     "cluster/test_jobs.py::*running_job*",
     "pipeline/road/ladder/test_ladder.py::*sizes_before*",
@@ -130,8 +131,10 @@ CANARIES = (
     "pipeline/test_tiny_runs.py::*heart[[]bert-tiny]",
     "pipeline/test_tiny_runs.py::*heart[[]t5-tiny]",
     "pipeline/test_tiny_runs.py::*heart[[]gpt-tiny]",
-    "data_prep/test_tokenizers_on_ray.py::*[[]BERT]",
+    "data_prep/test_preparation.py::*decoding*[[]BERT]",
     "data_prep/test_forecast.py::*without_a*",
+    "data_prep/test_preparation_in_full.py::*had_something_to_do",
+    "data_prep/test_preparation_in_full.py::*overlap*",
 )
 """Those among them that `make test` runs all the same."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,7 @@ def small_config(corpus: Path, out: Path, **changes: Any) -> PreparationConfig:
 @pytest.fixture(scope="session")
 def configure(corpus: Path) -> Callable[..., PreparationConfig]:
     """Makes a configuration of the small corpus: `configure(out, **changes)`."""
-
-    def make(out: Path, **changes: Any) -> PreparationConfig:
-        return small_config(corpus, out, **changes)
-
-    return make
+    return partial(small_config, corpus)
 
 
 @pytest.fixture(scope="session")

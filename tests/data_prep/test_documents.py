@@ -1,23 +1,34 @@
-"""Documents on disk, and those of them that are taken down."""
+"""Documents on disk: their text, their ids and the hashes of these, and those of them that are taken down."""
+
+import json
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, TooManyRejectsError
+from cluster.artefacts.manifest import hash_file
 from cluster.artefacts.shard_records import Reject
 from cluster.artefacts.storage import commit
 from data_prep import documents
+from data_prep.config import PreparationConfig
 from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter, read_selected
-from data_prep.inputs import read_ids
-from data_prep.layout import DOCUMENT_FILES
-from data_prep.selection import Selection, load_selection, write_selection
+from data_prep.hashing import as_fraction, hash_strings
+from data_prep.inputs import group_inputs, list_inputs, read_ids
+from data_prep.layout import DEDUP, DOCUMENT_FILES
+from data_prep.selection import Selection, load_selection, read_selection, write_selection
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
-from data_prep.stages.collect import collect_documents
+from data_prep.stages.collect import collect, collect_documents
+from data_prep.stages.deduplicate import deduplicate
 from data_prep.stages.take_down import leave_out
+from data_prep.verify import list_rejects
+from data_prep.workspace import Workspace
+from tests.data_prep.dedup.corpus import without_ray
 
 TEXT = st.text(max_size=40)
 
@@ -37,16 +48,13 @@ def open_store(directory, written):
 
 
 @given(st.lists(st.builds(Document, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT), max_size=8))
-def test_documents_come_back_as_they_were_written(tmp_path_factory, written):
+def test_documents_come_back_as_they_were_written_with_the_columns_of_the_contract(tmp_path_factory, written):
+    written = [*written, make(0, byte_start=3)]
     store = open_store(tmp_path_factory.mktemp("d"), written)
     assert list(store.read_selected(0, Selection.whole(np.arange(len(written))))) == written
-
-
-def test_columns_are_those_of_the_contract(tmp_path):
-    store = open_store(tmp_path, [make(0, byte_start=3)])
     table = pq.read_table(store.file(0))
     assert table.column_names == ["doc_id", "source", "uri", "title", "lang", "text", "meta"]
-    assert table["meta"].to_pylist() == ['{"byte_start":3}']
+    assert table["meta"].to_pylist()[-1] == '{"byte_start":3}'
 
 
 def test_rows_are_read_from_their_row_group_alone(tmp_path, monkeypatch):
@@ -55,6 +63,12 @@ def test_rows_are_read_from_their_row_group_alone(tmp_path, monkeypatch):
     assert pq.ParquetFile(store.file(0)).num_row_groups == 3
     tables = list(read_selected(store.file(0), ("doc_id",), Selection.whole(np.array([0, 3, 10]))))
     assert [table["doc_id"].to_pylist() for table in tables] == [["d:0", "d:3"], ["d:10"]]
+
+
+def test_row_groups_are_closed_by_size_so_that_memory_stays_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "ROW_GROUP_BYTES", 1000)
+    file = open_store(tmp_path, [make(number, "x" * 400) for number in range(9)]).file(0)
+    assert pq.ParquetFile(file).num_row_groups == 3
 
 
 def test_removed_spans_are_missing_from_the_text_that_is_read(tmp_path):
@@ -71,21 +85,6 @@ def test_selection_without_a_column_is_a_damaged_file(tmp_path):
         pq.write_table(pq.read_table(path).drop_columns(column), tmp_path / "other")
         with pytest.raises(CorruptArtefactError):
             load_selection(tmp_path / "other")
-
-
-def test_row_groups_are_closed_by_size_so_that_memory_stays_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "ROW_GROUP_BYTES", 1000)
-    store = open_store(tmp_path, [make(number, "x" * 400) for number in range(9)])
-    file = pq.ParquetFile(store.file(0))
-    assert [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)] == [3, 3, 3]
-
-
-def test_the_same_documents_give_the_same_bytes(tmp_path):
-    for name in ("one", "two"):
-        with DocumentWriter(tmp_path / name) as writer:
-            for number in range(50):
-                writer.add(make(number, f"text {number}", b=1, a=[number]))
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
 @pytest.mark.parametrize("broken", [make(1, "\ud800"), make(1, title="\udfff")], ids=["text", "meta"])
@@ -127,3 +126,116 @@ def test_rows_to_take_down_are_left_out_and_the_others_keep_their_spans(tmp_path
     assert left.rows.tolist() == [0, 4]
     assert left.span_counts.tolist() == [1, 2]
     assert left.spans.tolist() == [[0, 4], [0, 3], [8, 13]]
+
+
+def prepare(directory, files, shard_bytes, **changes):
+    """The manifest of the selection, and the names of the kept documents by the bytes of their records."""
+    directory.mkdir(exist_ok=True)
+    for name, ids in files.items():
+        rows = [json.dumps({"id": own, "text": f"{name} text {at}"}) for at, own in enumerate(ids)]
+        (directory / name).write_text("\n".join(rows))
+    source = {"kind": "json_lines", "name": "s", "paths": [str(directory / "*.jsonl")], "id_field": "id"}
+    plain = {"name": "x", "out": directory / f"out-{shard_bytes}", "sources": [source], "min_characters": 1}
+    config = PreparationConfig.model_validate(plain | {"shard_bytes": shard_bytes} | changes)
+    config.out.mkdir(exist_ok=True)
+    inputs = list_inputs(config)
+    digests = [hash_file(Path(file.path))[0] for file in inputs.files]
+    job = Workspace(config, group_inputs(inputs, shard_bytes), digests, replace=True)
+    with without_ray():
+        manifest = deduplicate(job, collect(job))
+    store = DocumentStore.open(config.out / "documents")
+    documents = [
+        document
+        for shard in range(job.num_shards)
+        for document in store.read_selected(shard, read_selection(config.out / DEDUP, shard, job.num_shards))
+    ]
+    return manifest, {(each.uri, each.meta["byte_start"]): each.doc_id for each in documents}
+
+
+REPEATED = st.lists(st.sampled_from([1, "1", "a", "b", "s:1", "1 @ a.jsonl:0", "", 2]), max_size=9)
+
+
+@given(first=REPEATED, second=REPEATED.filter(bool))
+@example(first=[1, 1, "1 @ a.jsonl:43"], second=["1", 2, 2])
+def test_every_document_has_an_id_of_its_own_and_the_first_of_equal_ids_is_kept(
+    tmp_path_factory, first, second
+):
+    directory = tmp_path_factory.mktemp("ids")
+    files = {"a.jsonl": first, "b.jsonl": second}
+    manifest, names = prepare(directory, files, 1 << 20)
+    _, shared_out = prepare(directory, files, 40)
+    assert shared_out == names
+    assert len(set(names.values())) == len(names) == len(first) + len(second)
+    given_ids = [str(own) for own in (*first, *second)]
+    seen: set[str] = set()
+    num_repeated = 0
+    for own, ((uri, start), name) in zip(given_ids, sorted(names.items()), strict=True):
+        if " @ " in own or own in seen:
+            assert name == f"s:{own} @ {uri}:{start}"
+        else:
+            assert name == (f"s:{own}" if own else f"s:{uri}:{start}")
+        num_repeated += own in seen and " @ " not in own
+        seen |= {own} - {""}
+    assert manifest.stats["repeated_ids"] == manifest.stats["sources"]["s"]["repeated_ids"] == num_repeated
+
+
+def test_repeated_ids_are_rejected_where_that_is_asked_for(tmp_path):
+    files = {"a.jsonl": [1, 2, 1], "b.jsonl": [3, 2]}
+    with pytest.raises(TooManyRejectsError, match=r"a\.jsonl.* s:1"):
+        prepare(tmp_path, files, 40, repeated_ids="reject")
+    manifest, names = prepare(tmp_path, files, 40, repeated_ids="reject", max_rejects=2)
+    assert sorted(names.values()) == ["s:1", "s:2", "s:3"]
+    assert manifest.stats["repeated_ids"] == manifest.stats["rejects"] == 2
+    assert [reject.uri for reject in list_rejects(tmp_path / "out-40")] == ["a.jsonl", "b.jsonl"]
+
+
+def test_a_selection_keeps_what_repeats_through_all_that_is_done_to_it(tmp_path):
+    spans = np.array([[0, 2], [5, 7]])
+    whole = Selection(np.array([1, 4, 6]), np.array([0, 2, 0]), spans, repeated_ids=np.array([4, 6]))
+    write_selection(tmp_path / "x", whole)
+    loaded = load_selection(tmp_path / "x")
+    for each in (loaded, loaded.take(np.array([1, 2])), loaded.between(2, 9), loaded.with_whole_texts()):
+        assert np.isin(each.rows, each.repeated_ids).tolist()[-2:] == [True, True]
+    assert not np.isin(loaded.rows, loaded.repeated_ids)[0]
+
+
+GOLDEN = 0x9E3779B97F4A7C15
+IDS = st.lists(st.text(max_size=30), max_size=30)
+
+
+def test_hashes_are_the_same_on_every_machine():
+    hashes = hash_strings(pa.array(["", "a", "wikipedia:12", "Straße"])).tolist()
+    assert hashes == [12035550249420947055, 11698956431250217857, 7823835577389093233, 14321367742493233995]
+
+
+def test_hundred_thousand_similar_ids_have_different_and_uniform_hashes():
+    ids = pa.array([f"wikipedia:{number}" for number in range(100_000)])
+    hashes = hash_strings(ids)
+    assert len(np.unique(hashes)) == len(ids)
+    shares = np.histogram(as_fraction(hashes), bins=20, range=(0, 1))[0] / len(ids)
+    assert np.abs(shares - 0.05).max() < 0.005
+
+
+def test_salts_give_independent_draws():
+    ids = pa.array([f"book:{number}" for number in range(50_000)])
+    one, other = as_fraction(hash_strings(ids)) < 0.1, as_fraction(hash_strings(ids, salt=1)) < 0.1
+    assert abs((one & other).mean() - 0.01) < 0.003
+
+
+@given(IDS, st.integers(0, 2**63), st.integers(0, 30), st.integers(0, 30))
+def test_hash_is_that_of_its_definition(ids: list[str], salt: int, start: int, stop: int):
+    chosen = pa.array(ids, type=pa.string())[start:stop]
+    assert hash_strings(chosen, salt).tolist() == [_defined(text.encode(), salt) for text in ids[start:stop]]
+
+
+def _defined(text: bytes, salt: int) -> int:
+    """The hash in unbounded integers."""
+    total = sum((byte + 1) * (_mixed(place) | 1) for place, byte in enumerate(text)) + len(text) * GOLDEN
+    return _mixed(total % 2**64 ^ _mixed(salt))
+
+
+def _mixed(value: int) -> int:
+    value = (value + GOLDEN) % 2**64
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    value = (value ^ value >> 27) * 0x94D049BB133111EB % 2**64
+    return value ^ value >> 31

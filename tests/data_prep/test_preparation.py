@@ -32,6 +32,7 @@ from data_prep.stages.tokenize import tokenize_documents
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
 from data_prep.tokenizers.reference import ReferenceEncoder
+from data_prep.tokenizers.word_lexicon import Lexicon
 from data_prep.verify import examine, verify_preparation
 from tests.data_prep.conftest import NUM_ARTICLES, NUM_BOOKS, NUM_DUPLICATES, NUM_SHORT, small_config
 from tests.surroundings import flip_bit
@@ -158,24 +159,47 @@ def test_a_shard_on_which_encoders_differ_is_encoded_by_the_reference(finished, 
     assert (tmp_path / "shard.arrow").read_bytes() == expected.read_bytes()
 
 
-def test_repeated_ids_and_templates_left_out_are_counted_and_ids_in_tokens_differ(tmp_path, configure):
-    text = "A {{mystery|x}} sentence of the page, with words enough to be kept for what it says. " * 4
-    pages = "".join(
-        f"<page><title>T</title><ns>0</ns><id>{number}</id><revision><id>9</id><text>{text}{at}</text></revision></page>"
-        for at, number in enumerate((7, 8, 7))
-    )
-    (tmp_path / "it.xml").write_text(f'<mediawiki xml:lang="it">{pages}</mediawiki>')
-    source = {"kind": "wikipedia_dump", "name": "wiki", "paths": [str(tmp_path / "it.xml")]}
-    made = prepare(configure(tmp_path / "out", sources=[source], tokenizer={"vocab_size": 512}))
-    store = TokenStore.open(made.token_store)
-    last = store.document(2)
-    name = f"wiki:7 @ it.xml:{last.meta['byte_start']}"
-    assert store.doc_ids().to_pylist() == ["wiki:7", "wiki:8", name]
-    assert last.doc_id == store.document_and_removed(2)[1].doc_id == name
-    facts = describe_store(store)
-    assert facts["sources"]["wiki"]["repeated_ids"] == 1
-    assert facts["left_out"] == {"wiki": {"templates": {"mystery": 12}}}
-    assert list(facts["languages"]) == ["it"]
+TRAINED = {"train_bytes": 60_000}
+KINDS = {
+    "WordPiece": (TRAINED | {"kind": "wordpiece", "vocab_size": 600}, "tokie"),
+    "SentencePiece": (
+        TRAINED
+        | {"kind": "sentencepiece", "vocab_size": 540, "sentinels": 100, "languages": ["en_XX", "de_DE"]},
+        "tokie",
+    ),
+    "word lexicon": (TRAINED | {"kind": "word_lexicon", "vocab_size": 1024}, "tokenizers"),
+    "GPT-2": ({"path": "gpt2"}, "tokie"),
+    "BERT": ({"path": "bert-base-uncased"}, "tokie"),
+}
+"""By name what `tokenizer` says, and the encoder that must be found to equal the reference on every shard."""
+
+
+def spelled(tokenizer: Tokenizer, text: str) -> str:
+    """What decoding must give: the normalised text, without white space and the marks that stand for it."""
+    normalizer = tokenizer.normalizer
+    normalized = text if normalizer is None else normalizer.normalize_str(text)
+    return "".join(normalized.replace("▁", " ").split())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoding_the_tokens_of_every_document_gives_its_text(configure, tmp_path, kind, request):
+    wanted, encoder = KINDS[kind]
+    if "path" in wanted:
+        wanted = {"path": request.getfixturevalue("corpora") / "tokenizers" / wanted["path"]}
+    prepared = prepare(configure(tmp_path / "out", tokenizer=wanted))
+    store = TokenStore.open(prepared.out)
+    tokenizer = Tokenizer.from_file(str(store.tokenizer_path))
+    tokenizer.encode_special_tokens = True
+    lexicon = Lexicon.read(tokenizer.to_str()) if kind == "word lexicon" else None
+    assert prepared.tokens.stats[f"shards_by_{encoder}"] == 7
+    assert store.num_documents > 40
+    for number in range(store.num_documents):
+        ids, text = store.tokens(number), store.document(number).text
+        assert ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids
+        decoded = tokenizer.decode(ids.tolist()) if lexicon is None else " ".join(lexicon.words(ids))
+        if tokenizer.normalizer is None and lexicon is None:
+            assert decoded == text
+        assert "".join(decoded.split()) == spelled(tokenizer, text)
 
 
 def test_dry_run_counts_files_and_shards_and_writes_nothing(tmp_path, configure, finished):

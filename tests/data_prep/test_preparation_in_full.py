@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cluster.artefacts.errors import CorruptArtefactError
+from cluster import sharded_artefact
+from cluster.artefacts.errors import ConfigError, MissingInputError
+from cluster.artefacts.manifest import hash_file
 from cluster.runtime import ray_runtime
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationText, EvaluationTexts
 from data_prep.job import Prepared, prepare
-from data_prep.layout import STAGES, TAKEDOWN
 from data_prep.plan import plan_preparation
 from data_prep.stats import describe_store
 from data_prep.token_store import TokenStore
@@ -52,10 +53,19 @@ def records() -> list[dict[str, str]]:
     return [{"id": f"page-{number}", "text": text, "lang": "en"} for number, text in enumerate(texts)]
 
 
-def made_up_set() -> EvaluationTexts:
-    """An evaluation set of two examples. Workers do not know this module, so a function inside it is handed out."""
-    examples = [EvaluationText("lamps", "dev-0", EVALUATED), EvaluationText("lamps", "dev-1", "Too short")]
-    return lambda config: iter(examples)
+def texts_in(file: Path) -> EvaluationTexts:
+    """Evaluation texts of one file with one example per line, as a registry of tasks would give them. Workers do not
+    know this module, so a function inside it is handed out."""
+
+    def texts(config):
+        if unknown := set(config.tasks) - {"lamps"}:
+            raise ConfigError(f"unknown: {unknown}")
+        if not file.is_file():
+            raise MissingInputError(f"There is no {file}.")
+        lines = file.read_text().splitlines()
+        return iter([EvaluationText("lamps", f"dev-{n}", line, file) for n, line in enumerate(lines)])
+
+    return texts
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +80,13 @@ def full_corpus(tmp_path_factory) -> Path:
     german = [GERMAN * 3 + " ".join(generator.sample(GERMAN.split(), 20)) for _ in range(4)]
     rows = [{"id": number, "text": text, "lang": "de"} for number, text in enumerate(german)]
     pq.write_table(pa.Table.from_pylist(rows), directory / "german.parquet")
+    (directory / "lamps.txt").write_text(
+        f"{EVALUATED}\nA text that is in none of the documents, wherever one looks\n"
+    )
     return directory
 
 
-def configured(corpus: Path, out: Path) -> PreparationConfig:
+def configured(corpus: Path, out: Path, tasks: tuple[str, ...] = ("lamps",)) -> PreparationConfig:
     by_id = {"id_field": "id", "lang_field": "lang"}
     repetition = {
         "kind": "gopher_repetition",
@@ -101,7 +114,7 @@ def configured(corpus: Path, out: Path) -> PreparationConfig:
                 {"kind": "length", "min_characters": 300},
             ],
             "dedup": "full",
-            "decontaminate": {"tasks": ["lamps"], "action": "cut", "window_characters": 0},
+            "decontaminate": {"tasks": tasks, "action": "cut", "window_characters": 0},
             "tokenizer": {"vocab_size": 600, "train_bytes": 80_000, "alpha": 0.5},
             "shard_bytes": 30_000,
         }
@@ -111,21 +124,23 @@ def configured(corpus: Path, out: Path) -> PreparationConfig:
 @pytest.fixture(scope="module")
 def one_worker(full_corpus, tmp_path_factory) -> Prepared:
     with ray_runtime("local", num_cpus=1):
-        config = configured(full_corpus, tmp_path_factory.mktemp("one") / "out")
-        return prepare(config, evaluation_texts=made_up_set())
+        return prepared(full_corpus, tmp_path_factory.mktemp("one") / "out")
 
 
 @pytest.fixture(scope="module")
 def two_workers(one_worker, full_corpus, tmp_path_factory):
     """The same with two workers, whose cluster stays for the tests."""
     with ray_runtime("local", num_cpus=2):
-        config = configured(full_corpus, tmp_path_factory.mktemp("two") / "out")
-        yield prepare(config, evaluation_texts=made_up_set())
+        yield prepared(full_corpus, tmp_path_factory.mktemp("two") / "out")
 
 
-def fingerprints(prepared: Prepared) -> list[str]:
-    made = (prepared.documents, prepared.dedup, prepared.selection, prepared.tokenizer, prepared.tokens)
-    return [manifest.fingerprint for manifest in made]
+def prepared(corpus: Path, out: Path) -> Prepared:
+    return prepare(configured(corpus, out), evaluation_texts=texts_in(corpus / "lamps.txt"))
+
+
+def fingerprints(made: Prepared) -> list[str]:
+    manifests = (made.documents, made.dedup, made.selection, made.tokenizer, made.tokens)
+    return [manifest.fingerprint for manifest in manifests]
 
 
 def test_every_artefact_is_the_same_with_one_and_with_two_workers(one_worker, two_workers):
@@ -150,6 +165,53 @@ def test_every_method_had_something_to_do(one_worker):
     assert set(store.langs()[1]) == {"en", "de"}
 
 
+def test_every_overlap_is_reported_and_leads_to_the_bytes_of_the_evaluation_file(one_worker, full_corpus):
+    (found,) = map(
+        orjson.loads, (one_worker.out / "decontamination" / "report.jsonl").read_bytes().splitlines()
+    )
+    assert [found[key] for key in ("doc_id", "task", "example", "action")] == [
+        "web:page-15",
+        "lamps",
+        "dev-0",
+        "cut",
+    ]
+    stats = one_worker.selection.stats
+    assert [stats["sources"][name]["documents_cut"] for name in ("wiki", "books", "web")] == [0, 0, 1]
+    assert (stats["tasks"]["lamps"]["examples"], stats["tasks"]["lamps"]["examples_found"]) == (2, 1)
+    assert one_worker.selection.fingerprint in {entry.fingerprint for entry in one_worker.tokens.inputs}
+    assert {entry.kind: entry.fingerprint for entry in one_worker.selection.inputs} == {
+        "documents": one_worker.documents.fingerprint,
+        "dedup": one_worker.dedup.fingerprint,
+        "evaluation-file": hash_file(full_corpus / "lamps.txt")[0],
+    }
+
+
+def test_preparing_again_redoes_nothing_and_changed_evaluation_texts_are_noticed(
+    two_workers, full_corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sharded_artefact, "map_shards", None)
+    assert fingerprints(prepared(full_corpus, two_workers.out)) == fingerprints(two_workers)
+    other = tmp_path / "lamps.txt"
+    other.write_text(
+        (full_corpus / "lamps.txt").read_text() + "One more text that nobody has seen in any book\n"
+    )
+    with pytest.raises(ConfigError, match="inputs"):
+        prepare(configured(full_corpus, two_workers.out), evaluation_texts=texts_in(other))
+
+
+@pytest.mark.parametrize("start", [prepare, plan_preparation])
+def test_tasks_that_nobody_knows_are_refused_before_anything_is_done(full_corpus, tmp_path, start):
+    config = configured(full_corpus, tmp_path / "out")
+    unknown = configured(full_corpus, tmp_path / "out", ("lanterns",))
+    with pytest.raises(ConfigError, match="lamps"):
+        start(config)
+    with pytest.raises(ConfigError, match="lanterns"):
+        start(unknown, evaluation_texts=texts_in(full_corpus / "lamps.txt"))
+    with pytest.raises(MissingInputError, match=r"gone\.txt"):
+        start(config, evaluation_texts=texts_in(tmp_path / "gone.txt"))
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_curve_of_near_duplicates_is_told_before_and_after(one_worker, full_corpus, tmp_path):
     config = configured(full_corpus, tmp_path / "out").model_dump(mode="json")
     config["decontaminate"] = []
@@ -162,26 +224,28 @@ def test_the_curve_of_near_duplicates_is_told_before_and_after(one_worker, full_
         assert "21 bands of 9 values" in told
         assert "95.2%" in told
     near = describe_store(TokenStore.open(one_worker.out))["near_duplicates"]
-    assert (
-        near == plan_preparation(configured(full_corpus, tmp_path / "out"), made_up_set())["near_duplicates"]
-    )
+    plan = plan_preparation(configured(full_corpus, tmp_path / "out"), texts_in(full_corpus / "lamps.txt"))
+    assert near == plan["near_duplicates"]
 
 
-def test_one_damaged_file_of_every_artefact_is_named_and_made_as_it_was(two_workers, full_corpus, tmp_path):
+@pytest.mark.parametrize(
+    ("damaged", "work"),
+    [
+        ("selection-00001-of-*.parquet", ["hits-00000-of-*.parquet", "document_counts.npy", "ngrams.npy"]),
+        ("report.jsonl", ["texts.parquet"]),
+        ("selection-00000-of-*.parquet", None),
+    ],
+)
+def test_damage_is_repaired_even_when_what_led_to_it_is_damaged_or_gone(
+    two_workers, full_corpus, tmp_path, damaged, work
+):
     out = Path(shutil.copytree(two_workers.out, tmp_path / "out"))
-    damaged = [
-        max((out / stage).glob("*-*-of-*"), default=out / stage / "tokenizer.json")
-        for stage in STAGES
-        if stage != TAKEDOWN
-    ]
-    good = [flip_bit(path) for path in damaged]
-    shutil.rmtree(out / "work" / "near-buckets")
-    (out / "tokens" / "manifest.json").unlink()
-    with pytest.raises(CorruptArtefactError) as raised:
-        verify_preparation(out)
-    assert all(str(path) in str(raised.value) for path in damaged[:-1])
-    again = prepare(configured(full_corpus, out), evaluation_texts=made_up_set())
-    assert fingerprints(again) == fingerprints(two_workers)
-    assert [path.read_bytes() for path in damaged] == good
+    (path,) = (out / "decontamination").glob(damaged)
+    good = flip_bit(path)
+    if work is None:
+        shutil.rmtree(out / "work")
+    for pattern in work or []:
+        flip_bit(next((out / "work").rglob(pattern)))
+    assert fingerprints(prepared(full_corpus, out)) == fingerprints(two_workers)
+    assert path.read_bytes() == good
     verify_preparation(out)
-    assert not [path for path in out.rglob("*") if path.name.endswith((".tmp", ".partial", ".uncommitted"))]

@@ -2,10 +2,10 @@
 
 import io
 import json
+import re
 import zipfile
 from contextlib import redirect_stdout
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -35,28 +35,17 @@ def store(finished):
     return TokenStore.open(finished.out)
 
 
-class Page(HTMLParser):
-    """The tags of a page, each closed in its turn, and everything that it would load."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.loaded: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        addresses = [value for name, value in attrs if name in ("src", "href")]
-        self.loaded += [address for address in addresses if not address.startswith("#")]
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+def tags_of(page: str) -> list[str]:
+    """The names of a page's tags, each of them closed in its turn."""
+    opened, names = [], []
+    for closes, name, ends in re.findall(r"<(/?)([a-zA-Z][\w:]*)[^>]*?(/?)>", page):
+        if closes:
+            assert opened.pop() == name
+        else:
+            names.append(name)
+            opened += [name] if not ends and name not in ("meta", "br") else []
+    assert not opened
+    return names
 
 
 def test_languages_add_up_to_the_whole(tmp_path):
@@ -70,14 +59,14 @@ def test_the_page_is_well_formed_loads_nothing_and_is_the_same_every_time(store)
     facts = describe_store(store)
     assert {"documents", "tokens"} <= set(facts["stages"])
     text = render_report(store, facts)
-    page = Page(text)
-    assert (page.open, page.loaded, page.tags.count("svg")) == ([], [], 1)
-    assert "script" not in page.tags
+    tags = tags_of(text)
+    assert (tags.count("svg"), tags.count("script"), tags.count("link")) == (1, 0, 0)
+    assert not re.search(r"""(?:src|href)=["'](?!#)|url\((?!#)""", text)
     assert text.count("<pre>") == SAMPLED_DOCUMENTS
     assert text == render_report(store, describe_store(store))
     with_curve = render_report(store, facts | {"near_duplicates": NearDedup(threshold=0.7).describe()})
     assert "threshold: 95." in with_curve
-    assert Page(with_curve).tags.count("svg") == 2
+    assert tags_of(with_curve).count("svg") == 2
 
 
 def test_text_that_looks_like_markup_is_shown_as_text(store, monkeypatch):

@@ -152,6 +152,7 @@ def test_white_space_is_what_python_calls_space():
         ("History\r\nIn 1066 he came.", ["History\r", "\nIn 1066 he came."]),
         ("One\n\n\nTwo", ["One\n\n", "\nTwo"]),
         ("One\u2028Two", ["One", "\u2028Two"]),
+        ("• First point\n• Second point\n2) Fourth", ["• First point", "\n• Second point", "\n2) Fourth"]),
         ("\n\n Leading space", ["\n\n Leading space"]),
         ("Trailing space. \n", ["Trailing space. \n"]),
         ("No end", ["No end"]),
@@ -199,12 +200,6 @@ ru: «Привет!» сказал он.| Она ушла.
 def test_sentences_of_many_languages_end_where_a_reader_ends_them(line):
     lang, _, text = line.partition(": ")
     assert sentences_of(text.replace("|", ""), lang) == text.split("|")
-
-
-def test_points_of_a_list_are_sentences():
-    assert sentences_of("• First point\n• Second point\n2) Fourth point") == [
-        *("• First point", "\n• Second point", "\n2) Fourth point"),
-    ]
 
 
 @pytest.mark.corpora

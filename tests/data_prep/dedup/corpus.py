@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from cluster import shards
 from cluster.artefacts.manifest import FileEntry, Manifest, hash_file
@@ -108,6 +110,12 @@ def kept_documents(out: Path, num_shards: int) -> list[int]:
         for shard in range(num_shards)
         for row in read_selection(out / DEDUP, shard, num_shards).rows
     ]
+
+
+def firsts_of_components(linked: np.ndarray) -> list[int]:
+    """The first node of every component of a graph, from [nodes, nodes] bool, by scipy."""
+    labels = connected_components(coo_array(linked), directed=False)[1]
+    return sorted(np.unique(labels, return_index=True)[1].tolist())
 
 
 def family_corpus(seed: int = 4, num_families: int = 12, size: int = 6) -> list[str]:

@@ -10,7 +10,6 @@ from py3langid.langid import MODEL_FILE, LanguageIdentifier
 from pydantic import ValidationError
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
-from data_prep.filters.language import excerpt
 
 ENGLISH = "The committee met on Tuesday and decided that the bridge should be repaired before the winter. "
 GERMAN = (
@@ -112,15 +111,6 @@ def test_scripts_that_the_model_does_not_know_are_no_language(bench, first):
 )
 def test_neither_relatives_nor_many_unlikely_languages_compete(bench, settings, text, lang):
     assert bench("language", **settings).lang(text, "de") == lang
-
-
-def test_excerpt_is_bounded_and_reaches_both_ends():
-    text = "".join(map(str, range(100_000)))
-    sample = excerpt(text, 2000)
-    assert len(sample) <= 2000 + 3
-    assert text.startswith(sample[:500])
-    assert text.endswith(sample[-500:])
-    assert excerpt("short", 2000) == "short"
 
 
 def test_settings_that_leave_no_choice_and_missing_models_are_named(bench, tmp_path, monkeypatch):

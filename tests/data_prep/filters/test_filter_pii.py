@@ -8,14 +8,12 @@ from random import Random
 from string import ascii_uppercase, digits
 
 import pytest
-import regex
 import stdnum
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from stdnum.iso7064 import mod_97_10
 
-from data_prep.text.personal.numbers import IBAN_DIGITS
 from data_prep.text.personal.phones import find_phones
 from tests.data_prep.filters.personal_examples import REGIONS, examples
 
@@ -26,20 +24,12 @@ from tests.data_prep.filters.personal_examples import REGIONS, examples
         ("write to jane.doe+news@mail.example.co.uk, please", "write to <EMAIL>, please"),
         ("<jörg@bücher.de>", "<<EMAIL>>"),
         ("mailto:a@b.org?subject=x", "mailto:<EMAIL>?subject=x"),
-        ("server 8.8.8.8:53 and [2001:4860:4860::8888].", "server <IP>:53 and [<IP>]."),
-        ("IBAN DE89 3704 0044 0532 0130 00 BIC COBADEFFXXX", "IBAN <IBAN> BIC COBADEFFXXX"),
-        ("GB82WEST12345698765432", "<IBAN>"),
         ("NL91-ABNA-0417-1643-00.", "<IBAN>."),
         ("gb82 west 1234 5698 7654 32 or be31435411161155", "<IBAN> or <IBAN>"),
         ("call (415) 555-2671 now", "call <PHONE> now"),
-        ("Tel. +49 30 901820", "Tel. <PHONE>"),
         ("020 7946 0958 or 415-555-2671", "<PHONE> or <PHONE>"),
         ("a@b.org 8.8.8.8 a@b.org", "<EMAIL> <IP> <EMAIL>"),
         # What stands around it neither hides it nor goes with it.
-        ("Founded 1998 (+1 303 969 8917) by", "Founded 1998 (<PHONE>) by"),
-        ("Room 12345 (+44 20 7946 0123)", "Room 12345 (<PHONE>)"),
-        ("see 12-13 (+1-303-969-8917)", "see 12-13 (<PHONE>)"),
-        ("[+1 206 844 2547], (+1 206 844 2547)", "[<PHONE>], (<PHONE>)"),
         ("((415) 555-2671) (tel. (415) 555-2671)", "(<PHONE>) (tel. <PHONE>)"),
         ("+44 (0)20 7946 0123, (+44) 20 7946 0123, 0044 20 7946 0123", "<PHONE>, <PHONE>, <PHONE>"),
         ("(303)969-8917x45; tel:+1-303-969-8917;ext=12", "<PHONE>; tel:<PHONE>"),
@@ -72,15 +62,12 @@ def test_personal_data_is_masked_and_nothing_around_it(bench, text, masked):
         "999.1.1.1 or 1.2.3.4.5 or 01.02.03.04",
         "std::vector, a::b, 12:30:45, 10:11:12:13",
         "DE88 3704 0044 0532 0130 00, XX89 3704 0044 0532 0130 00",
-        "from 1914-1918 to 2001-02-03, 10.12.1999, 3,141,592, 12345678",
-        "ISBN 978-0-19-853453-1 and 0-19-853453-1, pages 1120-1145",
         "serial A4155552671B",
         "2 345 678 901 people and 4155552671 stars",
         "617 253 1000 dollars, 617 253 1000 US dollars, 617  253  1000",
         "617 253 1000\n 12   7   30\n412 268 2000",
         "logo@2x.png and logo%402x.png",
         "Fig. 3.1.4.1, sections 1.2.3.4, 1.2.3.5 and 45.2.3.6, version: 45.67.89.123, Chrome/91.33.44.124",
-        "2026-01-02 03:04:05, 20260102-030405, 02.01.2026 um 15.04 Uhr, 1767322800",
         "the year has 365 385/1539 days",
         "works at amazon dot com, LOOK AT x.org",
         "$1 234 567 890, -33.865143, 151.209900, ISBN 0198534531, doi:10.1000/182.2012.5550123",
@@ -180,10 +167,3 @@ def test_phones_take_whole_pairs_of_brackets(text):
         depths = list(accumulate((c == "(") - (c == ")") for c in text[start:stop]))
         assert min(depths) >= 0
         assert depths[-1] == 0
-
-
-@given(st.text(st.sampled_from("AZaz09 -ÄÅ漢"), max_size=40))
-def test_account_numbers_begin_where_an_expression_finds_two_letters_and_two_digits(text):
-    expression = regex.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}")
-    found = [match.start() - 2 for match in IBAN_DIGITS.finditer(text)]
-    assert found == [match.start() for match in expression.finditer(text, overlapped=True)]

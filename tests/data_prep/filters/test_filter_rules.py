@@ -1,15 +1,24 @@
-"""Rules for pages and lines at their limits: those of C4, FineWeb and Gopher, length, boilerplate."""
+"""Rules for pages, lines and characters at their limits: C4, FineWeb, Gopher, length, boilerplate, Unicode."""
 
 import re
+import unicodedata
+from collections import Counter
+from itertools import accumulate
 
+import numpy as np
 import pytest
+from ftfy import fix_encoding
+from ftfy.badness import is_bad
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from cluster.artefacts.errors import MissingInputError
 from data_prep.filters.c4 import without_citations
-from data_prep.filters.gopher import letter_runs
+from data_prep.filters.gopher import GopherRepetitionConfig, letter_runs, number_words
+from data_prep.text.word_kernel import ngram_characters
 from data_prep.text.words import code_points
+from tests.data_prep.filters.conftest import Bench
 
 GOOD = "One sentence stands here alone.\nDoes another one stand here?\nA third one makes it enough!"
 FIFTY = "the of " + "stone " * 48
@@ -245,3 +254,148 @@ def test_stop_words_are_counted_once_each_and_as_written(bench, found, listed, f
     quality = bench("gopher_quality", **limits, stop_words=listed, min_stop_words=fewest)
     expected = None if len({*found} & {*listed}) >= fewest else "few_stop_words"
     assert quality.reason(" ".join(found)) == expected
+
+
+NO_LIMITS = {
+    **dict.fromkeys(("duplicate_lines", "duplicate_line_characters"), 1),
+    **dict.fromkeys(("duplicate_paragraphs", "duplicate_paragraph_characters"), 1),
+    "top_ngram_characters": {},
+    "duplicate_ngram_characters": {},
+}
+PASSAGE = "aa bb cc dd ee ff gg"
+PARAGRAPHS = "one two\nthree\n\n  \nfour\n\none two\nthree"
+
+
+@pytest.mark.parametrize(
+    ("limit", "text", "share", "reason"),
+    [
+        ("duplicate_lines", "aa\nb\naa\naa\nccc", 2 / 5, "duplicate_lines"),
+        ("duplicate_line_characters", "aa\nb\naa\naa\nccc", 4 / 10, "duplicate_line_characters"),
+        ("duplicate_paragraphs", PARAGRAPHS, 1 / 3, "duplicate_paragraphs"),
+        ("duplicate_paragraph_characters", PARAGRAPHS, 13 / 28, "duplicate_paragraph_characters"),
+        # "red fox" three times, and `Red fox` is another: 18 of 31 characters of words.
+        (2, "Red fox, red fox; the red fox! (red fox) runs.", 18 / 31, "top_2_gram"),
+        # Overlapping occurrences count once.
+        (2, "la la la la la b", 10 / 11, "top_2_gram"),
+        # Three 5-grams of the second passage overlap in its 14 characters; 34 are in all words.
+        (5, f"{PASSAGE} xx {PASSAGE} yyyy", 14 / 34, "duplicate_5_grams"),
+        (7, f"{PASSAGE} xx {PASSAGE} yyyy", 14 / 34, "duplicate_7_grams"),
+    ],
+)
+def test_share_is_counted_as_in_the_paper_and_the_limit_itself_is_allowed(bench, limit, text, share, reason):
+    def dropped(most):
+        name = "top_ngram_characters" if reason.startswith("top") else "duplicate_ngram_characters"
+        wanted = {limit: most} if isinstance(limit, str) else {name: {limit: most}}
+        return bench("gopher_repetition", **NO_LIMITS | wanted).reason(text)
+
+    assert dropped(share) is None
+    assert dropped(share - 1e-9) == reason
+
+
+def test_defaults_are_table_a1():
+    assert GopherRepetitionConfig().model_dump() == {
+        "kind": "gopher_repetition",
+        "duplicate_lines": 0.30,
+        "duplicate_line_characters": 0.20,
+        "duplicate_paragraphs": 0.30,
+        "duplicate_paragraph_characters": 0.20,
+        "top_ngram_characters": {2: 0.20, 3: 0.18, 4: 0.16},
+        "duplicate_ngram_characters": {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10},
+    }
+
+
+def test_page_that_says_one_thing_again_and_again_is_dropped_and_one_that_repeats_nothing_is_not(bench):
+    for sentence in ("Buy now and save more money today. ", "坐火车去北京旅行很方便。"):
+        assert bench("gopher_repetition").reason(sentence * 30) is not None
+    nothing = {"top_ngram_characters": {2: 0}, "duplicate_ngram_characters": {2: 0}}
+    assert bench("gopher_repetition", **nothing).reason("only two words here") is None
+
+
+@pytest.mark.parametrize("limits", [{1: 0.5}, {65: 0.5}, {3: 1.5}])
+def test_limits_without_sense_are_refused(bench, limits):
+    with pytest.raises(ValidationError):
+        bench("gopher_repetition", top_ngram_characters=limits)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "cc", "漢", "A", "e\u0301"]), max_size=40))
+def test_characters_in_repeated_ngrams_are_those_that_brute_force_finds(words):
+    numbers, before = number_words(" ".join(words))
+    assert len(set(numbers.tolist())) == len({*zip(numbers.tolist(), words, strict=True)}) == len({*words})
+    assert before.tolist() == [0, *accumulate(map(len, words))]
+    top, repeated = np.zeros((2, 9), np.int64)
+    ngram_characters(numbers, before, top, repeated)
+
+    def characters_inside(starts: list[int], n: int) -> int:
+        return sum(len(words[i]) for i in {i for start in starts for i in range(start, start + n)})
+
+    for n in range(2, 9):
+        grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+        counts = Counter(grams)
+        later = [i for i, gram in enumerate(grams) if gram in grams[:i]]
+        assert repeated[n] == characters_inside(later, n)
+        # The most frequent, of those the longest, of those the first.
+        best = max(grams, key=lambda gram: (counts[gram], sum(map(len, gram))), default=())
+        places = [i for i, gram in enumerate(grams) if gram == best and counts[best] > 1]
+        assert top[n] == characters_inside(places, n)
+
+
+ENCODINGS = ["latin-1", "cp1252", "cp1251", "cp1250", "cp437", "macroman"]
+OFF = {"repair": False, "controls": False, "invisible": False, "spaces": False, "normal_form": "none"}
+CLEAN = (
+    "Das Ä, das Ö und das Ü; naïve façade, Łódź, São Paulo – “quotes”…",
+    "Привет, мир. Γειά σου Κόσμε. 日本語の文章。한국어 문장.",
+    "€ 5, £ 3, 20 °C, 5 µm, ½, ©, ™, ±, Ångström",
+    "नमस्ते दुनिया. می‌خواهم. 👩‍👩‍👧",
+)
+MESSY = "\ufeffsch\xc3\xb6n\r\nCafe\u0301\xa0\x00"
+
+
+def garbled(character: str, encoding: str) -> str:
+    """A character's UTF-8 read in another encoding, where that can be undone."""
+    try:
+        bad = character.encode().decode(encoding)
+        return bad if bad.encode(encoding) == character.encode() else character
+    except UnicodeDecodeError:
+        return character
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_mojibake_is_undone_in_the_lines_that_have_it(bench, encoding):
+    good = "Die Brücke über den Fluß – “très élégant”"
+    bad = "".join(garbled(each, encoding) for each in good)
+    assert bad != good
+    text = f"São Paulo, Århus.\n{bad}\nČeský text, 日本語"
+    assert bench("unicode").text(text) == text.replace(bad, good)
+    assert bench("unicode").counts(text) == {"repaired": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "normalised"),
+    [
+        ("a\r\nb\rc\x0bd\x0ce\u2028f\u2029g\x00\x08\x7fh\ti", {}, "a\nb\nc\nd\ne\nf\ngh\ti"),
+        # Invisible characters vanish, and joiners stay.
+        (
+            "\ufeffze\u200bro\u00adwidth\u2060 \u202eno\u202c a\u200db\u200cc",
+            {},
+            "zerowidth no a\u200db\u200cc",
+        ),
+        ("a\xa0b\u2009c\u3000d\u202fe", {}, "a b c d e"),
+        ("sch\xc3\x00\xb6n", {}, "schön"),  # mojibake around a control character needs a second pass
+        ("Cafe\u0301 ﬁn", {}, "Café ﬁn"),
+        ("Cafe\u0301 ﬁn", {"normal_form": "NFKC"}, "Café fin"),
+        (MESSY, OFF, MESSY),
+        *((text, {}, text) for text in CLEAN),
+    ],
+)
+def test_characters_are_normalised(bench, text, settings, normalised):
+    assert bench("unicode", **settings).text(text) == normalised
+
+
+@given(st.text(st.sampled_from("aé–“”’ł€日Пρ ½®\xa0"), max_size=12), st.sampled_from(ENCODINGS))
+def test_every_line_that_the_detector_finds_is_repaired_as_by_ftfy(text, encoding):
+    mojibake = text.encode("utf-8").decode(encoding, errors="replace")
+    for each in (text, mojibake, mojibake.replace("\xa0", " "), unicodedata.normalize("NFD", mojibake)):
+        repaired = each
+        while is_bad(repaired) and (fixed := fix_encoding(repaired)) != repaired:
+            repaired = fixed
+        assert Bench("unicode", **OFF | {"repair": True}).text(each) == repaired

@@ -24,7 +24,8 @@ TEXTS = [*corpus(), "The naïve river, 12 o'clock! Über 日本語. 한국어 �
 
 
 def sentencepiece(model: str, normalization: str) -> str:
-    return convert(train_model(TEXTS, config(model, normalization=normalization), 600))
+    extra = ["en_XX", "<mask>", "<extra_id_0>"]
+    return convert(train_model(TEXTS, config(model, normalization=normalization), 600), extra)
 
 
 def like_t5() -> str:

@@ -10,11 +10,7 @@ from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.tokenizers import SentencePiece, pretrained
-from data_prep.tokenizers.pretrained import (
-    convert_tokenizer,
-    find_tokenizer,
-    read_tokenizer,
-)
+from data_prep.tokenizers.pretrained import convert_tokenizer, find_tokenizer, read_tokenizer
 from data_prep.tokenizers.sentencepiece import check_conversion, convert, train_model
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
 from tests.data_prep.tokenizers.materials import INPUTS, corpus, texts
@@ -29,9 +25,8 @@ emoji, and the signs that stand before Arabic numbers, which make one grapheme w
 
 
 def config(model: str, **changes) -> SentencePiece:
-    return SentencePiece.model_validate(
-        {"model": model, "vocab_size": 600, "character_coverage": 1.0} | changes
-    )
+    plain = {"model": model, "vocab_size": 600, "character_coverage": 1.0}
+    return SentencePiece.model_validate(plain | changes)
 
 
 def both(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, Tokenizer]:
@@ -75,18 +70,6 @@ def test_tags_and_sentinels_are_the_last_entries_as_in_mbart_and_t5():
     assert last == ["en_XX", "de_DE", "<mask>", *(f"<extra_id_{n}>" for n in reversed(range(100)))]
     assert find_special_tokens(tokenizer) == {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 599}
     assert tokenizer.encode("Hello<extra_id_0>").ids[-2:] == [699, 2]
-
-
-@pytest.mark.parametrize("model", ["unigram", "bpe"])
-def test_no_text_becomes_a_special_token(model):
-    tokenizer = Tokenizer.from_str(config(model, sentinels=3, languages=("en_XX",)).train(corpus())[0])
-    tokenizer.encode_special_tokens = True
-    text = "<s> </s><pad><unk> <0x41><extra_id_0> en_XX<mask>"
-    encoded = tokenizer.encode(text, add_special_tokens=False)
-    vocabulary = tokenizer.get_added_tokens_decoder()
-    assert not set(encoded.ids) & set(vocabulary)
-    assert not any(token == "<0x41>" for token in encoded.tokens)
-    assert tokenizer.decode(encoded.ids) == text
 
 
 def test_a_published_model_whose_letters_lack_brackets_still_has_no_holes(tmp_path):

@@ -1,19 +1,21 @@
-"""The stage as a whole, without Ray: who is kept, and that nothing but documents and settings decides."""
+"""Deduplication as a whole, without Ray: who is kept, and that nothing but documents and settings decides."""
 
 import shutil
+import unicodedata
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from cluster import sharded_artefact
 from cluster.artefacts import parts
+from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import read_manifest
+from cluster.artefacts.shard_records import SHARD_RECORDS
+from cluster.runtime import ray_runtime
 from data_prep.dedup import graph, near, records
 from data_prep.dedup import texts as blocks
 from data_prep.dedup.config import NearDedup
@@ -24,10 +26,12 @@ from data_prep.layout import SELECTION_FILES
 from data_prep.stages.deduplicate import deduplicate
 from tests.data_prep.dedup.corpus import (
     FULL,
+    MIN_CHARACTERS,
     NEAR,
     TEXTS,
     VERIFIED,
     dedup,
+    firsts_of_components,
     kept_documents,
     kept_texts,
     split,
@@ -35,22 +39,28 @@ from tests.data_prep.dedup.corpus import (
     workspace,
     write_documents,
 )
+from tests.data_prep.killed import kill_after
 from tests.surroundings import flip_bit
 
 SHARDS = split(TEXTS, [30, 31])
-STEPS = {
-    "FULL": "id-hashes id-repeats document-hashes document-repeats near-buckets near-edges near-round-00-large"
-    " near-round-00-small near-repeats paragraph-hashes paragraph-repeats paragraphs-removed",
-    "VERIFIED": "near-pairs near-shingles near-edges",
-}
-SETTINGS = {"FULL": FULL, "VERIFIED": VERIFIED}
+STEPS = (
+    "id-hashes id-repeats document-hashes document-repeats near-buckets near-edges near-round-00-large"
+    " near-round-00-small near-repeats paragraph-hashes paragraph-repeats paragraphs-removed"
+)
+STEPS_OF_VERIFIED = "near-pairs near-shingles near-edges"
 
 
 @settings(max_examples=settings.default.max_examples // 2)
-@given(st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max_size=4))
-def test_of_equal_texts_the_first_is_kept_and_no_other(tmp_path_factory, shards):
+@given(
+    st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max_size=4),
+    st.tuples(st.integers(1, 30), st.integers(1, 8)),
+)
+def test_of_equal_texts_the_first_is_kept_and_no_other(tmp_path_factory, shards, sizes):
     out = tmp_path_factory.mktemp("exact")
-    manifest = dedup(out, shards, "exact")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "PARTITION_RECORDS", sizes[0])
+        patch.setattr(records, "BLOCK_RECORDS", sizes[1])
+        manifest = dedup(out, shards, "exact")
     seen, expected = set(), []
     for shard in shards:
         expected.append([text for text in shard if text not in seen and not seen.add(text)])
@@ -66,12 +76,6 @@ def in_one_bucket(method) -> np.ndarray:
     bands, rows = NearDedup(**method["near"]).shape
     keys = band_keys(sign(shingle(pa.array(TEXTS), 2), bands * rows, 1), bands, rows)
     return (keys[:, None] == keys[None]).any(axis=2)
-
-
-def firsts_of_components(linked: np.ndarray) -> list[int]:
-    """The first text of every component of the graph."""
-    labels = connected_components(coo_array(linked), directed=False)[1]
-    return sorted(np.unique(labels, return_index=True)[1].tolist())
 
 
 def test_near_duplicates_are_the_components_of_documents_that_share_a_bucket(tmp_path):
@@ -193,10 +197,11 @@ def test_a_damaged_selection_comes_back_as_it_was(tmp_path, with_work):
 
 
 @pytest.mark.parametrize(
-    ("name", "step"), [(name, step) for name, steps in STEPS.items() for step in steps.split()]
+    ("method", "step"),
+    [*((FULL, step) for step in STEPS.split()), *((VERIFIED, step) for step in STEPS_OF_VERIFIED.split())],
 )
-def test_a_step_that_is_damaged_or_lost_is_made_again_and_no_other(tmp_path, name, step):
-    job, documents, fingerprint = prepared(tmp_path, SETTINGS[name])
+def test_a_step_that_is_damaged_or_lost_is_made_again_and_no_other(tmp_path, method, step):
+    job, documents, fingerprint = prepared(tmp_path, method)
     for damage in (flip_a_byte, shutil.rmtree):
         shutil.rmtree(job.out / "dedup")
         damage(job.out / "work" / step)
@@ -239,3 +244,107 @@ def test_other_settings_replace_the_work_of_earlier_ones(tmp_path):
         made = [deduplicate(other, documents).fingerprint for other in others]
         assert len({fingerprint, *made}) == 3
         assert deduplicate(job, documents).fingerprint == fingerprint
+
+
+MIN_LENGTH = 3
+LINES = st.sampled_from(
+    ["", "one line", "One, LINE!", "öne liné 1", "one line 2", "xy", "日本語の文", "日本語の文。", "z" * 9]
+)
+PAGES = st.lists(LINES, min_size=1, max_size=5).map("\n".join).filter(bool)
+
+
+def normalise(line):
+    """The letters and digits of a line, in lower case, without accents."""
+    return "".join(
+        c for c in unicodedata.normalize("NFD", line).lower() if unicodedata.category(c)[0] in "LN"
+    )
+
+
+def remove_in_memory(shards, scope, max_removed):
+    seen, result = set(), []
+    for texts in shards:
+        result.append([])
+        for text in texts:
+            if scope == "within":
+                seen = set()
+            kept = []
+            for line in text.splitlines(keepends=True):
+                key = normalise(line)
+                if len(key) < MIN_LENGTH or key not in seen:
+                    kept.append(line)
+                if len(key) >= MIN_LENGTH:
+                    seen.add(key)
+            is_edited = len(kept) < len(text.splitlines())
+            left = "".join(kept).strip("\n") if is_edited else text
+            lost = 1 - len(left) / len(text)
+            if not is_edited or (len(left) >= MIN_CHARACTERS and lost <= max_removed):
+                result[-1].append(left)
+    return result
+
+
+@given(
+    st.lists(st.lists(PAGES, max_size=4), min_size=1, max_size=3),
+    st.sampled_from(["within", "corpus"]),
+    st.sampled_from([0.3, 0.6, 1.0]),
+)
+@example(
+    [["one line\nöne liné\nzzzzzzzzz", "zzzzzzzzz\nxy\nxy\nabcde"], ["One line\nfghij klmno pqrst"]],
+    "corpus",
+    0.6,
+)
+def test_paragraphs_are_those_of_a_loop_over_all_texts(tmp_path_factory, shards, scope, max_removed):
+    out = tmp_path_factory.mktemp("paragraphs")
+    paragraphs = {"scope": scope, "min_length": MIN_LENGTH, "max_removed": max_removed}
+    manifest = dedup(out, shards, {"documents": False, "paragraphs": paragraphs})
+    expected = remove_in_memory(shards, scope, max_removed)
+    assert kept_texts(out, len(shards)) == expected
+    dropped = sum(map(len, shards)) - sum(map(len, expected))
+    assert manifest.stats["paragraph_duplicates"] == dropped
+    assert manifest.stats["documents_kept"] == sum(map(len, expected))
+
+
+def test_paragraphs_of_equal_documents_are_not_missed_in_the_first_of_them(tmp_path):
+    text = "The same long paragraph in both.\nAnd another paragraph after it."
+    settings_ = {"documents": True, "paragraphs": {"scope": "corpus", "max_removed": 0.9}}
+    other = text.splitlines()[0] + "\nSomething else that is not anywhere."
+    manifest = dedup(tmp_path / "out", [[text, text, other]], settings_)
+    assert kept_texts(tmp_path / "out", 1) == [[text, "Something else that is not anywhere."]]
+    assert (manifest.stats["duplicates"], manifest.stats["removed_paragraphs"]) == (1, 1)
+
+
+WORK = """
+from cluster.artefacts.manifest import read_manifest
+from data_prep.stages.deduplicate import deduplicate
+from tests.data_prep.dedup.corpus import FULL, workspace
+out = Path(sys.argv[1])
+deduplicate(workspace(out, 5, FULL), read_manifest(out / "documents"))
+"""
+
+
+def test_killed_between_steps_or_within_one_it_ends_the_same(tmp_path):
+    shards = split(TEXTS, [15, 30, 31, 60])
+    expected = dedup(tmp_path / "expected", shards, FULL).fingerprint
+    documents = write_documents(tmp_path / "out", shards)
+    # In the buckets of near-duplicates: hashes and repeats of ids and documents are made by then.
+    kill_after(2 * (5 + 1) + 2, WORK, tmp_path / "out")
+    work = tmp_path / "out" / "work"
+    (partial,) = work.glob(".near-buckets.*.partial")
+    finished = {
+        record.entry.path: (partial / record.entry.path).stat().st_mtime_ns
+        for record in SHARD_RECORDS.read_all(partial)
+    }
+    assert 2 <= len(finished) < len(shards)
+    job = workspace(tmp_path / "out", len(shards), FULL)
+    with ray_runtime("local", num_cpus=2):
+        assert deduplicate(job, documents).fingerprint == expected
+        assert {name: (work / "near-buckets" / name).stat().st_mtime_ns for name in finished} == finished
+        assert deduplicate(job, documents).fingerprint == expected
+
+
+def test_a_damaged_file_of_records_is_named(tmp_path):
+    path = tmp_path / "00000-of-00001.arrow"
+    with RecordWriter(path, {"document": "uint64"}) as writer:
+        writer.write({"document": np.arange(3)})
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(CorruptArtefactError, match=path.name):
+        list(read_range(tmp_path, 0, 9))
