@@ -115,7 +115,7 @@ def read_selected(path: Path, columns: Iterable[str], selection: Selection) -> I
                 table = file.read_row_group(number, columns=list(dict.fromkeys((*columns, *place))))
                 if len(own) < table.num_rows:
                     table = table.take(pa.array(own.rows - first))
-                if len(own.spans) and "text" in columns:
+                if len(own.spans.values) and "text" in columns:
                     table = _with_column(table, "text", edit_texts(one_chunk(table["text"]), own))
                 if len(repeats):
                     names = table["doc_id"].to_pylist()

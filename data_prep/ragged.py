@@ -10,6 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import ArrayLike
 
 
 def string_offsets(strings: pa.Array) -> np.ndarray:
@@ -19,21 +20,25 @@ def string_offsets(strings: pa.Array) -> np.ndarray:
     return np.frombuffer(strings.buffers()[1], np.int32, len(strings) + 1, 4 * strings.offset)
 
 
+def offsets_of(lengths: ArrayLike) -> np.ndarray:
+    """[rows + 1] int64: where rows of these lengths begin when they lie end to end, and where the last one ends."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """`num_rows` one-dimensional arrays, end to end."""
+    """`num_rows` arrays, end to end; their elements are numbers, or arrays of one shape."""
 
     values: np.ndarray
-    """[total] the elements of all rows."""
+    """[total, ...] the elements of all rows."""
     offsets: np.ndarray
     """[num_rows + 1] int64: row `i` is `values[offsets[i] : offsets[i + 1]]`."""
 
     @classmethod
     def of(cls, rows: Sequence[np.ndarray]) -> Ragged:
         """The given rows (of one dtype) joined."""
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
-        return cls(np.concatenate(rows) if rows else np.empty(0, dtype=np.int64), offsets)
+        values = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+        return cls(values, offsets_of([len(row) for row in rows]))
 
     @classmethod
     def of_strings(cls, strings: pa.Array) -> Ragged:
@@ -41,13 +46,6 @@ class Ragged:
         offsets = string_offsets(strings)
         data = np.frombuffer(strings.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
         return cls(data, (offsets - offsets[0]).astype(np.int64))
-
-    @classmethod
-    def join(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The rows of all parts (of one dtype), in order."""
-        sizes = [np.zeros(1, dtype=np.int64), *(part.lengths for part in parts)]
-        values = np.concatenate([part.values for part in parts]) if parts else np.empty(0, dtype=np.int64)
-        return cls(values, np.cumsum(np.concatenate(sizes)))
 
     @classmethod
     def merge(cls, first: Ragged, second: Ragged, from_second: np.ndarray) -> Ragged:
@@ -63,7 +61,7 @@ class Ragged:
             source = int(run[0])
             runs.append((first, second)[source].between(done[source], done[source] + len(run)).values)
             done[source] += len(run)
-        return cls(np.concatenate(runs), np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]))
+        return cls(np.concatenate(runs), offsets_of(lengths))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -89,7 +87,7 @@ class Ragged:
     def beside(cls, parts: Sequence[Ragged]) -> Ragged:
         """Row `i` joins the rows `i` of all parts (of one dtype, with equally many rows)."""
         sizes = np.stack([part.lengths for part in parts], 1)
-        begins = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+        begins = offsets_of(sizes)
         values = np.empty(begins[-1], dtype=parts[0].values.dtype)
         for number, part in enumerate(parts):
             first = begins[number : -1 : len(parts)]
@@ -111,7 +109,7 @@ class Ragged:
 
     def slices(self, rows: np.ndarray, first: np.ndarray, sizes: np.ndarray) -> Ragged:
         """Elements of each given row from `first`, as many as `sizes` says; all are int64 [slices]."""
-        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+        offsets = offsets_of(sizes)
         # Element k of the result is the (k - start of its slice)-th element of that slice.
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] + first - offsets[:-1], sizes)
         return Ragged(self.values[places], offsets)

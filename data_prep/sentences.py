@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from data_prep.ragged import Ragged
+from data_prep.ragged import Ragged, offsets_of
 
 NOT_FOR_BLINGFIRE = frozenset(
     [
@@ -103,8 +103,8 @@ def cuts_ahead_of(starts: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> 
     rows = np.searchsorted(offsets, ink, side="right") - 1
     own = ink > _first_ink(data, offsets[:-1])[rows]
     ink, rows = ink[own], rows[own]
-    ends = np.cumsum(np.bincount(rows, minlength=len(offsets) - 1))
-    return Ragged(_before_space(data, ink) - offsets[rows], np.concatenate([[0], ends]))
+    counts = np.bincount(rows, minlength=len(offsets) - 1)
+    return Ragged(_before_space(data, ink) - offsets[rows], offsets_of(counts))
 
 
 def _line_starts(data: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from cluster.artefacts.storage import contents_of
 from data_prep.layout import REPAIR
+from data_prep.ragged import offsets_of
 
 
 class TokenArrays(NamedTuple):
@@ -65,8 +66,7 @@ class TokenFile:
             reader = pa.ipc.open_stream(buffer)
             ids_type = np.dtype(str(reader.schema.field("input_ids").type.value_type))
             self._batches = list(reader)
-        rows = [batch.num_rows for batch in self._batches]
-        self._first_of_batch = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(rows, dtype=np.int64)])
+        self._first_of_batch = offsets_of([batch.num_rows for batch in self._batches])
         self.num_documents = int(self._first_of_batch[-1])
         self.num_tokens = 0
         for batch in self._batches:

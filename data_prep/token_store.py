@@ -25,6 +25,7 @@ from data_prep.document import Document
 from data_prep.documents import DocumentStore
 from data_prep.hashing import as_fraction, hash_strings
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TAKEDOWN, TOKENIZER_FILE, TOKENS
+from data_prep.ragged import offsets_of
 from data_prep.selection import Selection, read_selection, remove_spans
 from data_prep.token_files import NAMES, TokenArrays, TokenFile, TokenIndex, categories, spanning
 from data_prep.token_writer import SIDECARS
@@ -59,8 +60,7 @@ class TokenStore:
         self._files = [
             TokenFile(entry.under(path)) for entry in manifest.files if entry.path.endswith(".arrow")
         ]
-        counts = np.array([file.num_documents for file in self._files], dtype=np.int64)
-        self._first_of_file = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+        self._first_of_file = offsets_of([file.num_documents for file in self._files])
         self.num_documents = int(self._first_of_file[-1])
         self.num_tokens = sum(file.num_tokens for file in self._files)
         self._held_out: dict[float, np.ndarray] = {}
@@ -304,9 +304,8 @@ class TokenStore:
         shard = int(self._file_number(number))
         own = self._selection(self._selections(), shard, np.array([number]))
         (whole,) = self._documents_beside().read_selected(shard, own.with_whole_texts())
-        if not len(own.spans):
-            return whole, whole, own.spans
-        return replace(whole, text=remove_spans(whole.text, own.spans)), whole, own.spans
+        spans = own.spans.values
+        return replace(whole, text=remove_spans(whole.text, spans)) if len(spans) else whole, whole, spans
 
     def _documents_beside(self) -> DocumentStore:
         return DocumentStore.open(beside(self.path, DOCUMENTS), verify=False)

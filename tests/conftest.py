@@ -90,7 +90,7 @@ SYSTEM = (
     "pipeline/test_stores_elsewhere.py::*resumes_with*",
     "pipeline/test_plan_memory.py::*allocate*",
     "data_prep/test_forecast.py::*",
-    "data_prep/test_preparation.py::*decoding*",
+    "data_prep/test_preparation.py::*give_their_text*",
 )
 """Tests of the whole system, which take minutes with real processes, the slowest files first. They are marked `system`
 and left to `make test-rest`."""
@@ -131,7 +131,8 @@ CANARIES = (
     "pipeline/test_tiny_runs.py::*heart[[]bert-tiny]",
     "pipeline/test_tiny_runs.py::*heart[[]t5-tiny]",
     "pipeline/test_tiny_runs.py::*heart[[]gpt-tiny]",
-    "data_prep/test_preparation.py::*decoding*[[]BERT]",
+    "data_prep/test_preparation.py::*give_their_text[[]B*",
+    "data_prep/test_preparation.py::*give_their_text[[]byte*",
     "data_prep/test_forecast.py::*without_a*",
     "data_prep/test_preparation_in_full.py::*had_something_to_do",
     "data_prep/test_preparation_in_full.py::*overlap*",

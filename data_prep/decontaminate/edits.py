@@ -2,55 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from data_prep.ragged import offsets_of
 from data_prep.text.words import Words, split_words
 
 
-@dataclass(frozen=True, slots=True)
 class EditedText:
     """A document's text without what earlier stages removed from it."""
 
-    text: str
-    original: np.ndarray
-    """[bytes of `text`] int64: the byte of the document that each byte of the text is."""
-    kept: np.ndarray
-    """[bytes of the document] bool: whether earlier stages left the byte in."""
-    boundaries: np.ndarray
-    """[characters + 1] int64: the first byte in `text` of each character."""
-
-    @classmethod
-    def of(cls, document: str, spans: np.ndarray) -> EditedText:
+    def __init__(self, document: str, spans: np.ndarray) -> None:
         """Remove [spans, 2] ranges of bytes from a document, as `remove_spans` does."""
         data = document.encode("utf-8")
-        kept = np.ones(len(data), dtype=bool)
+        # [bytes of the document] bool: whether earlier stages left the byte in.
+        self._kept = np.ones(len(data), dtype=bool)
         for start, end in spans.tolist():
-            kept[start:end] = False
-        original = np.flatnonzero(kept)
+            self._kept[start:end] = False
+        original = np.flatnonzero(self._kept)
         whole = np.frombuffer(data, dtype=np.uint8)[original].tobytes()
         left = len(whole) - len(whole.lstrip(b"\n"))
         text = whole.strip(b"\n")
-        original = original[left : left + len(text)]
-        decoded = text.decode("utf-8")
-        points = np.frombuffer(decoded.encode("utf-32-le"), dtype="<u4")
+        # [bytes of the text] int64: the byte of the document that each is.
+        self._original = original[left : left + len(text)]
+        self.text = text.decode("utf-8")
+        points = np.frombuffer(self.text.encode("utf-32-le"), dtype="<u4")
         widths = 1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000)
-        boundaries = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(widths)])
-        return cls(decoded, original, kept, boundaries)
+        # [characters + 1] int64: the first byte in the text of each character.
+        self._boundaries = offsets_of(widths)
 
     def to_document(self, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The ranges of bytes in the document that ranges of characters in the text (not empty) come from.
 
         What was removed inside of a range is inside of the result; what was removed beside it is not.
         """
-        return self.original[self.boundaries[start]], self.original[self.boundaries[end] - 1] + 1
+        return self._original[self._boundaries[start]], self._original[self._boundaries[end] - 1] + 1
 
     def from_document(self, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The inverse of `to_document`."""
-        first = np.searchsorted(self.original, start)
-        last = np.searchsorted(self.original, end)
-        return np.searchsorted(self.boundaries, first), np.searchsorted(self.boundaries, last)
+        first, last = np.searchsorted(self._original, start), np.searchsorted(self._original, end)
+        return np.searchsorted(self._boundaries, first), np.searchsorted(self._boundaries, last)
 
     def spans_without(self, cuts: list[tuple[int, int]]) -> np.ndarray:
         """[spans, 2] int64 ranges of bytes to remove from the document: earlier removals and `cuts` together.
@@ -58,7 +48,7 @@ class EditedText:
         Args:
             cuts: ranges of characters of the text, ascending and disjoint.
         """
-        kept = self.kept.copy()
+        kept = self._kept.copy()
         for start, end in cuts:
             first, last = self.to_document(np.asarray([start]), np.asarray([end]))
             kept[first[0] : last[0]] = False

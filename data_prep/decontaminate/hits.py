@@ -100,13 +100,13 @@ def _search(documents: pa.Table, own: Selection, index: NgramIndex) -> Iterator[
         if size < BATCH_CHARACTERS and number < len(texts) - 1:
             continue
         words = split_words(texts[first : number + 1])
-        found = index.find(words)
-        if len(found.words):
-            numbers = words.text_of(found.words) + first
-            ends = words.ends[found.words + found.counts - 1]
-            places = _to_bytes(documents["text"], own, numbers, words.places[found.words], ends)
+        ngrams, begins, counts = index.find(words)
+        if len(begins):
+            numbers = words.text_of(begins) + first
+            ends = words.ends[begins + counts - 1]
+            places = _to_bytes(documents["text"], own, numbers, words.places[begins], ends)
             doc_ids = one_chunk(documents["doc_id"].take(pa.array(numbers))).dictionary_encode()
-            columns = [own.rows[numbers], doc_ids, found.ngrams, *places]
+            columns = [own.rows[numbers], doc_ids, ngrams, *places]
             yield pa.table(columns, names=SCHEMA.names).cast(SCHEMA)
         first, size = number + 1, 0
 
@@ -124,10 +124,8 @@ def _to_bytes(
         numbers: [hits] position in `documents` and `selection` of the document that each hit is in.
     """
     first, last = np.empty_like(starts), np.empty_like(ends)
-    bounds = selection.first_spans
     for number in np.unique(numbers).tolist():
-        spans = selection.spans[bounds[number] : bounds[number + 1]]
-        edited = EditedText.of(documents[number].as_py(), spans)
+        edited = EditedText(documents[number].as_py(), selection.spans[number])
         own = numbers == number
         first[own], last[own] = edited.to_document(starts[own], ends[own])
     return first, last

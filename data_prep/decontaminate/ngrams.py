@@ -8,7 +8,6 @@ n-gram as a whole. So all n-grams have at least `min_words` words, and one hash 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -25,47 +24,27 @@ _FILTER_BITS = 16
 """Bits of the filter for each n-gram: 1 word in 16 that begins no n-gram passes it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """N-grams found in texts."""
-
-    ngrams: np.ndarray
-    """[found] int64 indices of the n-grams in the index."""
-    words: np.ndarray
-    """[found] int64 first word of each, ascending."""
-    counts: np.ndarray
-    """[found] int64 words of each."""
-
-
-@dataclass(frozen=True, slots=True)
 class NgramIndex:
     """The different n-grams of some evaluation texts."""
 
-    codes: np.ndarray
-    """[characters] uint32 words of all evaluation texts, as in `Words.codes`."""
-    ngrams: np.ndarray
-    """[n-grams] NGRAM, ascending by hash."""
-    occurrences: np.ndarray
-    """[occurrences] OCCURRENCE, ascending; one for each pair of an n-gram and a text that holds it."""
-    min_words: int
-    hashes: np.ndarray
-    """[n-grams] uint64: the hashes of `ngrams`, concatenated."""
-    lengths: tuple[int, ...]
-    """The different numbers of words of the n-grams."""
-    beginnings: np.ndarray
-    """[different] uint64 ascending hashes of how n-grams begin."""
-    passes: np.ndarray
-    """[2^k] bool: whether any beginning's hash has these k high bits."""
+    def __init__(
+        self, codes: np.ndarray, ngrams: np.ndarray, occurrences: np.ndarray, min_words: int
+    ) -> None:
+        """Prepare n-grams for searching.
 
-    @classmethod
-    def of(cls, codes: np.ndarray, ngrams: np.ndarray, occurrences: np.ndarray, min_words: int) -> NgramIndex:
-        """Prepare n-grams for searching."""
-        beginnings = np.unique(ngrams["beginning"])
-        passes = np.zeros(1 << (_FILTER_BITS * max(1, len(beginnings))).bit_length(), dtype=bool)
-        passes[_high_bits(beginnings, len(passes))] = True
-        lengths = tuple(np.unique(ngrams["words"]).tolist())
-        hashes = np.ascontiguousarray(ngrams["hash"])
-        return cls(codes, ngrams, occurrences, min_words, hashes, lengths, beginnings, passes)
+        Args:
+            codes: [characters] uint32 words of all evaluation texts, as in `Words.codes`.
+            ngrams: [n-grams] NGRAM, ascending by hash.
+            occurrences: [occurrences] OCCURRENCE, ascending; one for each pair of an n-gram and a text that holds it.
+        """
+        self.codes, self.ngrams, self.occurrences = codes, ngrams, occurrences
+        self._min_words = min_words
+        self._hashes = np.ascontiguousarray(ngrams["hash"])
+        self._lengths = np.unique(ngrams["words"]).tolist()
+        self._beginnings = np.unique(ngrams["beginning"])
+        # [2^k] bool: whether any beginning's hash has these k high bits.
+        self._passes = np.zeros(1 << (_FILTER_BITS * max(1, len(self._beginnings))).bit_length(), dtype=bool)
+        self._passes[_high_bits(self._beginnings, len(self._passes))] = True
 
     @classmethod
     def build(cls, texts: Sequence[str], ngram: int, min_words: int) -> NgramIndex:
@@ -94,20 +73,24 @@ class NgramIndex:
         pairs = np.unique(((np.cumsum(is_new) - 1) << 32) | words.text_of(firsts[order]))
         occurrences = np.empty(len(pairs), dtype=OCCURRENCE)
         occurrences["ngram"], occurrences["text"] = pairs >> 32, pairs & 0xFFFFFFFF
-        return cls.of(words.codes, every[is_new], occurrences, min_words)
+        return cls(words.codes, every[is_new], occurrences, min_words)
 
-    def find(self, words: Words) -> Found:
-        """Every n-gram of the index in some texts; compared word by word, so that none is there by accident."""
+    def find(self, words: Words) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Every n-gram of the index in some texts; compared word by word, so that none is there by accident.
+
+        Returns:
+            [found] int64 indices of the n-grams, [found] the first word of each, ascending, and [found] its words.
+        """
         sums = prefix_sums(words.codes)
         begins = self._can_begin(words, sums)
         last_words = words.first_words[words.text_of(begins) + 1]
         ngrams, places, counts = [], [], []
-        for count in self.lengths:
+        for count in self._lengths:
             firsts = begins[begins + count <= last_words]
             starts, ends = words.starts[firsts], words.starts[firsts + count]
             hashes = hash_runs(sums, starts, ends)
-            low = np.searchsorted(self.hashes, hashes, side="left")
-            high = np.searchsorted(self.hashes, hashes, side="right")
+            low = np.searchsorted(self._hashes, hashes, side="left")
+            high = np.searchsorted(self._hashes, hashes, side="right")
             for i in np.flatnonzero(high > low).tolist():
                 run = words.codes[starts[i] : ends[i]].tobytes()
                 for ngram in range(int(low[i]), int(high[i])):
@@ -116,7 +99,10 @@ class NgramIndex:
                         places.append(int(firsts[i]))
                         counts.append(count)
         order = np.argsort(np.asarray(places, dtype=np.int64), kind="stable")
-        return Found(*(np.asarray(each, dtype=np.int64)[order] for each in (ngrams, places, counts)))
+        ngrams, places, counts = (
+            np.asarray(each, dtype=np.int64)[order] for each in (ngrams, places, counts)
+        )
+        return ngrams, places, counts
 
     def codes_of(self, ngram: int) -> np.ndarray:
         """[characters] uint32 the words of an n-gram."""
@@ -136,18 +122,18 @@ class NgramIndex:
     def load(cls, directory: Path, min_words: int) -> NgramIndex:
         """Read what `save` wrote."""
         arrays = {name: np.load(directory / file, allow_pickle=False) for name, file in _FILES.items()}
-        return cls.of(**arrays, min_words=min_words)
+        return cls(**arrays, min_words=min_words)
 
     def _can_begin(self, words: Words, sums: np.ndarray) -> np.ndarray:
         """Ascending indices of words that may begin an n-gram."""
-        num_runs = max(0, words.num_words - self.min_words + 1)
+        num_runs, beginnings = max(0, words.num_words - self._min_words + 1), self._beginnings
         starts = words.starts[:num_runs]
-        hashes = hash_runs(sums, starts, words.starts[self.min_words : self.min_words + num_runs])
-        maybe = np.flatnonzero(self.passes[_high_bits(hashes, len(self.passes))])
+        hashes = hash_runs(sums, starts, words.starts[self._min_words : self._min_words + num_runs])
+        maybe = np.flatnonzero(self._passes[_high_bits(hashes, len(self._passes))])
         # Not `np.isin`, which would sort the beginnings again for every batch.
         hashes = hashes[maybe]
-        nearest = np.minimum(np.searchsorted(self.beginnings, hashes), max(0, len(self.beginnings) - 1))
-        return maybe[self.beginnings[nearest] == hashes] if len(self.beginnings) else maybe[:0]
+        nearest = np.minimum(np.searchsorted(beginnings, hashes), max(0, len(beginnings) - 1))
+        return maybe[beginnings[nearest] == hashes] if len(beginnings) else maybe[:0]
 
 
 def num_ngrams(directory: Path) -> int:

@@ -67,22 +67,17 @@ class NearDedup(BaseModel):
     def _bands_fit(self) -> NearDedup:
         if (self.bands is None) != (self.rows is None):
             raise ValueError("`bands` and `rows` are given together or not at all")
-        if (
-            self.bands is not None
-            and self.rows is not None
-            and self.bands * self.rows > self.num_permutations
-        ):
+        # Without bands, this refuses what no shape finds.
+        if math.prod(self.shape) > self.num_permutations:
             raise ValueError(f"bands * rows is more than num_permutations = {self.num_permutations}")
-        if self.bands is None:
-            choose_bands(self.threshold, self.recall, self.num_permutations)
         return self
 
     @property
     def shape(self) -> tuple[int, int]:
         """(bands, rows)."""
-        if self.bands is None or self.rows is None:
-            return choose_bands(self.threshold, self.recall, self.num_permutations)
-        return self.bands, self.rows
+        if self.bands and self.rows:
+            return self.bands, self.rows
+        return choose_bands(self.threshold, self.recall, self.num_permutations)
 
     def describe(self) -> dict[str, Any]:
         """The recall that is to be expected, for people and for `--json`.

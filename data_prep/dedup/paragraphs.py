@@ -7,6 +7,7 @@ case, accents, punctuation nor spacing makes two of them differ, nor digits wher
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from data_prep.dedup.records import (
 )
 from data_prep.dedup.texts import Survivors, join_texts, read_blocks
 from data_prep.documents import read_selected
-from data_prep.ragged import Ragged
+from data_prep.ragged import Ragged, offsets_of
 from data_prep.selection import Selection, remove_spans, write_selection
 from data_prep.text.words import FIRST, split_joined
 
@@ -75,19 +76,19 @@ def remove_repeats(
         write_selection(path, selection)
         return ShardResult(rows=len(selection))
     rows, counts = np.unique(rows_of(found["document"]), return_counts=True)
-    spans = np.stack([found["start"], found["end"]], axis=1).astype(np.int64)
-    bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    places = np.stack([found["start"], found["end"]], axis=1).astype(np.int64)
+    spans = Ragged(places, offsets_of(counts))
     tables = read_selected(survivors.documents, ("text",), Selection.whole(rows))
     texts = (text for table in tables for text in table["text"].to_pylist())
     dropped = np.zeros(len(rows), dtype=bool)
     for number, text in enumerate(texts):
-        left = len(remove_spans(text, spans[bounds[number] : bounds[number + 1]]))
+        left = len(remove_spans(text, spans[number]))
         lost = 1 - left / len(text)
         dropped[number] = left < max(1, min_characters) or lost > max_removed
-    kept = selection.rows[~np.isin(selection.rows, rows[dropped])]
-    span_counts = np.zeros(len(kept), dtype=np.int64)
-    span_counts[np.searchsorted(kept, rows[~dropped])] = counts[~dropped]
-    write_selection(path, Selection(kept, span_counts, spans[np.repeat(~dropped, counts)]))
+    kept = selection.take(np.flatnonzero(~np.isin(selection.rows, rows[dropped])))
+    edited = np.searchsorted(kept.rows, rows[~dropped])
+    removed = kept.spans.replaced(edited, spans.take(np.flatnonzero(~dropped)))
+    write_selection(path, replace(kept, spans=removed))
     return ShardResult(rows=len(kept))
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from data_prep.dedup.records import number_documents, read_documents, rows_of
 from data_prep.documents import one_chunk, read_selected
 from data_prep.hashing import mix
-from data_prep.ragged import Ragged, string_offsets
+from data_prep.ragged import Ragged, offsets_of, string_offsets
 from data_prep.selection import Selection, load_selection
 from data_prep.text.words import split_joined
 
@@ -78,9 +78,8 @@ def text_blocks(texts: pa.StringArray) -> Iterator[tuple[int, pa.StringArray]]:
 def join_texts(texts: pa.StringArray) -> tuple[str, np.ndarray]:
     """All texts end to end, and [texts + 1] int64 characters before each and in all of them."""
     data = Ragged.of_strings(texts).values.tobytes()
-    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum(pc.utf8_length(texts).to_numpy(), out=offsets[1:])  # pyright: ignore[reportAttributeAccessIssue]
-    return data.decode("utf-8"), offsets
+    lengths = pc.utf8_length(texts).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
+    return data.decode("utf-8"), offsets_of(lengths)
 
 
 def shingle(texts: pa.StringArray, ngram: int, *, fold_digits: bool = False) -> Ragged:
@@ -108,8 +107,7 @@ def shingle(texts: pa.StringArray, ngram: int, *, fold_digits: bool = False) -> 
             sums += np.where(following > offset, own, np.uint64(0))
     is_start = (following >= ngram) | (position == 0)
     counts = np.where(lengths >= ngram, lengths - ngram + 1, np.minimum(lengths, 1))
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-    return Ragged(mix(sums[is_start]), offsets)
+    return Ragged(mix(sums[is_start]), offsets_of(counts))
 
 
 def hash_words(texts: pa.StringArray, *, fold_digits: bool = False) -> Ragged:

@@ -27,6 +27,7 @@ from pydantic import Field, field_validator
 
 from data_prep.document import Document
 from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed
+from data_prep.ragged import offsets_of
 from data_prep.text.words import Words, code_points, lines, word_spans
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -219,8 +220,7 @@ def number_words(text: str) -> tuple[np.ndarray, np.ndarray]:
     found = word_spans(text)
     hashes = np.empty(found.num_words, dtype=np.uint64)
     hash_runs(code_points(text), found.places, found.ends, hashes)
-    before = np.concatenate([[0], np.cumsum(found.ends - found.places)])
-    return np.unique(hashes, return_inverse=True)[1], before
+    return np.unique(hashes, return_inverse=True)[1], offsets_of(found.ends - found.places)
 
 
 def duplicates(parts: Sequence[str]) -> tuple[float, int]:

@@ -6,7 +6,7 @@ Two artefacts in `work/` lead there: the n-grams of the evaluation texts, and wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from data_prep.decontaminate.hits import (
 )
 from data_prep.decontaminate.ngrams import NgramIndex, num_ngrams, save_array
 from data_prep.documents import read_row_groups
-from data_prep.layout import DECONTAMINATION, HIT_FILES, SELECTION_FILES, WORK
+from data_prep.layout import DECONTAMINATION, HIT_FILES, SELECTION_FILES
+from data_prep.ragged import Ragged
 from data_prep.selection import Selection, load_selection, write_selection
 from data_prep.text.words import split_words
 from data_prep.workspace import Workspace
@@ -54,33 +55,6 @@ _SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Paths of both steps: what tasks need of a preparation, whose list of source files may be long."""
-
-    work: Path
-    num_shards: int
-    settings: DecontaminationConfig
-
-    @property
-    def evaluation(self) -> Path:
-        """Directory of the evaluation texts and the index of their n-grams."""
-        return self.work / EVALUATION
-
-    @property
-    def counts(self) -> Path:
-        """`.npy` of [n-grams] uint32: the documents that hold each n-gram."""
-        return self.work / HITS / _COUNTS_FILE
-
-    def hits(self, shard: int) -> Path:
-        """The hits in a document shard."""
-        return self.work / HITS / HIT_FILES.file(shard, self.num_shards)
-
-    def load_index(self) -> NgramIndex:
-        """The n-grams, once they are made."""
-        return NgramIndex.load(self.evaluation, self.settings.shortest)
-
-
 def decontaminate(
     job: Workspace, documents: Manifest, selection: Manifest, texts: EvaluationTexts
 ) -> Manifest:
@@ -95,25 +69,28 @@ def decontaminate(
     """
     settings, least = job.config.decontaminate, job.config.min_characters
     digest, evaluation_files = identify(texts(settings))
-    places = Places(job.out / WORK, job.num_shards, settings)
+    hits = job.directory(HITS)
 
     def make_steps() -> None:
-        _find_hits(job, places, documents, selection, _index_texts(job, texts, digest))
+        _find_hits(job, documents, selection, _index_texts(job, texts, digest))
 
     config = {"version": VERSION, **settings.model_dump(mode="json", exclude={"data"})}
     config |= {"min_characters": least, "evaluation_texts": digest}
 
     def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
         make_steps()
-        return run_in_task(_write_report, directory, places) | {"sources": job.by_source(records)}
+        found = run_in_task(
+            _write_report, directory, job.num_shards, hits, job.directory(EVALUATION), settings
+        )
+        return found | {"sources": job.by_source(records)}
 
     def make(shard: int) -> WriteShard:
         return partial(
             decide,
             documents=job.documents_path(documents, shard),
             selection=job.selection_path(selection, shard),
-            hits=places.hits(shard),
-            counts=places.counts,
+            hits=hits / HIT_FILES.file(shard, job.num_shards),
+            counts=hits / _COUNTS_FILE,
             settings=settings,
             min_characters=least,
         )
@@ -131,16 +108,18 @@ def decontaminate(
     )
 
 
-def _write_report(directory: Path, places: Places) -> dict[str, Any]:
+def _write_report(
+    directory: Path, num_shards: int, hits: Path, evaluation: Path, settings: DecontaminationConfig
+) -> dict[str, Any]:
     """Write `report.jsonl`, shard by shard; returns what the manifest says about it."""
-    settings = places.settings
-    index, counts = places.load_index(), np.load(places.counts)
-    tally = Tally(read_texts(places.evaluation))
+    index, counts = NgramIndex.load(evaluation, settings.shortest), np.load(hits / _COUNTS_FILE)
+    tally = Tally(read_texts(evaluation))
     num_overlaps = 0
+    files = zip(SELECTION_FILES.files(num_shards), HIT_FILES.files(num_shards), strict=True)
     with (directory / REPORT_FILE).open("wb") as report:
-        for shard, file in enumerate(SELECTION_FILES.files(places.num_shards)):
-            hits = overlaps(load_hits(places.hits(shard)), counts, settings.max_documents)
-            for overlap in tally.overlaps(index, hits, load_selection(directory / file)):
+        for file, own in files:
+            found = overlaps(load_hits(hits / own), counts, settings.max_documents)
+            for overlap in tally.overlaps(index, found, load_selection(directory / file)):
                 report.write(orjson.dumps(overlap, option=orjson.OPT_APPEND_NEWLINE))
                 num_overlaps += 1
     ignored = 0 if settings.max_documents is None else int((counts > settings.max_documents).sum())
@@ -179,7 +158,7 @@ def decide(
     write_selection(path, after)
     stats = {"documents_dropped": len(before) - len(after), "documents_cut": len(cut)}
     removed, removed_before = (
-        int(np.diff(each.spans, axis=1).sum())
+        int(np.diff(each.spans.values, axis=1).sum())
         for each in (after, before.take(np.flatnonzero(np.isin(before.rows, after.rows))))
     )
     return ShardResult(rows=len(after), stats=stats | {"bytes_cut": removed - removed_before})
@@ -194,13 +173,11 @@ def _cut(
     documents: Path, before: Selection, hits: Hits, settings: DecontaminationConfig, min_characters: int
 ) -> Iterator[tuple[int, np.ndarray]]:
     """(row, its [spans, 2] bytes to remove) for the documents that stay long enough."""
-    bounds = before.first_spans
     for first, table in read_row_groups(documents, ["text"]):
         own = hits.where((hits.rows >= first) & (hits.rows < first + table.num_rows))
         for row in np.unique(own.rows).tolist():
-            number = int(np.searchsorted(before.rows, row))
-            spans = before.spans[bounds[number] : bounds[number + 1]]
-            edited = EditedText.of(table["text"][row - first].as_py(), spans)
+            spans = before.spans[int(np.searchsorted(before.rows, row))]
+            edited = EditedText(table["text"][row - first].as_py(), spans)
             mine = own.rows == row
             starts, ends = edited.from_document(own.starts[mine], own.ends[mine])
             wide = widen(edited.text, starts, ends, settings.window_characters)
@@ -212,19 +189,12 @@ def _cut(
 
 def _without(before: Selection, hit_rows: np.ndarray, cut: dict[int, np.ndarray]) -> Selection:
     """The selection without the rows that were hit, except for those that were cut, which get their new spans."""
-    bounds = before.first_spans
-    rows, counts, spans = [], [], [np.empty((0, 2), dtype=np.int64)]
-    hit = np.isin(before.rows, hit_rows)
-    for number, row in enumerate(before.rows.tolist()):
-        if hit[number] and row not in cut:
-            continue
-        own = cut.get(row, before.spans[bounds[number] : bounds[number + 1]])
-        rows.append(row)
-        counts.append(len(own))
-        spans.append(own)
-    return Selection(
-        np.asarray(rows, np.int64), np.asarray(counts, np.int64), np.concatenate(spans), before.repeated_ids
-    )
+    rows = [*cut]
+    kept = before.take(np.flatnonzero(~np.isin(before.rows, hit_rows) | np.isin(before.rows, rows)))
+    if not cut:
+        return kept
+    spans = kept.spans.replaced(np.searchsorted(kept.rows, rows), Ragged.of([*cut.values()]))
+    return replace(kept, spans=spans)
 
 
 # -- the steps that lead to it -------------------------------------------------------------------------------
@@ -254,14 +224,13 @@ def _index_texts(job: Workspace, texts: EvaluationTexts, digest: str) -> Manifes
     )
 
 
-def _find_hits(
-    job: Workspace, places: Places, documents: Manifest, selection: Manifest, evaluation: Manifest
-) -> Manifest:
+def _find_hits(job: Workspace, documents: Manifest, selection: Manifest, evaluation: Manifest) -> Manifest:
     """Make the hits of every document shard, and the number of documents that hold each n-gram."""
+    index = job.directory(EVALUATION)
 
     def finish(directory: Path, _: Sequence[ShardRecord]) -> Mapping[str, Any]:
-        shards = (load_hits(directory / file) for file in HIT_FILES.files(places.num_shards))
-        counts = count_documents(num_ngrams(places.evaluation), shards)
+        shards = (load_hits(directory / file) for file in HIT_FILES.files(job.num_shards))
+        counts = count_documents(num_ngrams(index), shards)
         save_array(directory / _COUNTS_FILE, counts)
         return {}
 
@@ -270,9 +239,9 @@ def _find_hits(
             find_hits,
             documents=job.documents_path(documents, shard),
             selection=job.selection_path(selection, shard),
-            index=places.evaluation,
+            index=index,
             index_fingerprint=evaluation.fingerprint,
-            min_words=places.settings.shortest,
+            min_words=job.config.decontaminate.shortest,
         )
 
     inputs = [documents, selection, evaluation]

@@ -140,8 +140,8 @@ def decide(
         survivors.num_documents() - num_distinct,
         len(whole) - len(left),
         num_distinct - len(whole),
-        len(kept.spans),
-        int(np.diff(kept.spans, axis=1).sum()),
+        len(kept.spans.values),
+        int(np.diff(kept.spans.values, axis=1).sum()),
         len(repeated),
     )
     return ShardResult(rows=len(kept), stats=dict(zip(COUNTS, counts, strict=True)), rejects=rejects)
@@ -194,7 +194,7 @@ class Deduplication:
             return partial(records.hash_values, column, self.job.documents_path(self.documents, shard), shard)
 
         find = partial(records.find_repeats, keys=records.KEYS, columns=records.REPEATS)
-        return self._by_key(repeated, find, self._by_shard(hashed, make, [before]))
+        return self._by_range(repeated, find, self._by_shard(hashed, make, [before]))
 
     def _find_near(self, before: Manifest, method: NearDedup) -> Manifest:
         def make(shard: int) -> WriteShard:
@@ -208,17 +208,17 @@ class Deduplication:
         for number in count():
             num_changed = 0
             for name, operation in ROUND:
-                graph = self._by_document(f"{NEAR_ROUND}-{number:02d}-{name}", operation, graph, ranges)
+                graph = self._by_range(f"{NEAR_ROUND}-{number:02d}-{name}", operation, graph, ranges)
                 num_changed += graph.stats["changed"]
             if not num_changed:
                 break
-        return self._by_document(NEAR_REPEATS, list_leaves, graph, ranges)
+        return self._by_range(NEAR_REPEATS, list_leaves, graph, ranges)
 
     def _link(self, buckets: Manifest, method: NearDedup) -> Manifest:
         """The edges between documents that share a bucket and, if that is verified, are similar enough."""
         if not method.verify:
-            return self._by_key(NEAR_EDGES, link_documents, buckets)
-        pairs = self._by_key(NEAR_PAIRS, pair_documents, buckets)
+            return self._by_range(NEAR_EDGES, link_documents, buckets)
+        pairs = self._by_range(NEAR_PAIRS, pair_documents, buckets)
         directory, num_shards = self.job.directory(NEAR_PAIRS), self.job.num_shards
 
         def shingle(shard: int) -> WriteShard:
@@ -250,7 +250,7 @@ class Deduplication:
         repeated = self._by_shard(PARAGRAPH_REPEATS if within else PARAGRAPH_HASHES, find, [before], settings)
         if not within:
             find_repeats = partial(records.find_repeats, keys=paragraphs.KEYS, columns=paragraphs.REPEATS)
-            repeated = self._by_key(PARAGRAPH_REPEATS, find_repeats, repeated)
+            repeated = self._by_range(PARAGRAPH_REPEATS, find_repeats, repeated)
         files = SELECTION_FILES.files(self.job.num_shards)
         self._by_shard(PARAGRAPHS_REMOVED, remove, [before, repeated], limits, files)
 
@@ -267,25 +267,18 @@ class Deduplication:
         sizes = [entry.size_bytes for entry in self.documents.files]
         return self._make(name, make, files, inputs, settings or {}, sizes)
 
-    def _by_key(self, name: str, function: RangeShard, before: Manifest) -> Manifest:
-        """Make a step with one shard per range of keys of the records of another step."""
-        total = count_partitions(before.stats["rows"])
-
-        def make(number: int) -> WriteShard:
-            return partial(function, self.job.directory(before.kind), number, total)
-
-        return self._make(name, make, RECORD_FILES.files(total), [before], {})
-
-    def _by_document(
-        self, name: str, function: RangeShard, graph: Manifest, ranges: Sequence[tuple[int, int]]
+    def _by_range(
+        self, name: str, function: RangeShard, before: Manifest, documents: Sequence[tuple[int, int]] = ()
     ) -> Manifest:
-        """Make a step with one shard per range of documents of a graph."""
+        """Make a step with one shard per range of the records of another step: of their keys, or of `documents`."""
+        total = count_partitions(before.stats["rows"])
+        ranges = documents or [(number, total) for number in range(total)]
 
         def make(number: int) -> WriteShard:
-            return partial(function, self.job.directory(graph.kind), *ranges[number])
+            return partial(function, self.job.directory(before.kind), *ranges[number])
 
-        settings = {"ranges": [list(own) for own in ranges]}
-        return self._make(name, make, RECORD_FILES.files(len(ranges)), [graph], settings)
+        settings = {"ranges": [list(own) for own in documents]} if documents else {}
+        return self._make(name, make, RECORD_FILES.files(len(ranges)), [before], settings)
 
     def _make(
         self,

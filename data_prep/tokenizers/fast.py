@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import regex
 
-from data_prep.ragged import Ragged
+from data_prep.ragged import Ragged, offsets_of
 from data_prep.tokenizers.reference import Encoder, ReferenceEncoder, control_names, first_tokens
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
 
@@ -117,10 +117,10 @@ class FastEncoder:
         """Encode whole texts; the bytes of the tokens, joined, are the text's, and mark where sentences start."""
         assert self._token_bytes is not None
         ids = self._ids(strings)
-        ends = np.cumsum(self._token_bytes[ids.values])
-        # The start of each text in the bytes of all.
-        begins = np.concatenate([np.zeros(1, dtype=np.int64), ends])[ids.offsets[:-1]]
-        return ids, first_tokens(ids, np.searchsorted(ends, cuts.values + begins[cuts.row_of], side="right"))
+        bounds = offsets_of(self._token_bytes[ids.values])
+        # Cuts in the bytes of all texts.
+        places = cuts.values + bounds[ids.offsets[:-1]][cuts.row_of]
+        return ids, first_tokens(ids, np.searchsorted(bounds[1:], places, side="right"))
 
     def _words(self, strings: list[str], cuts: Ragged) -> tuple[Ragged, Ragged]:
         """Encode sentence by sentence: no token lies across white space."""
@@ -130,7 +130,7 @@ class FastEncoder:
             bounds = [0, *cuts[row].tolist(), len(data)]
             pieces += (data[first:last].decode("utf-8") for first, last in pairwise(bounds))
         ids = self._ids([piece.strip(self._blank) for piece in pieces])
-        rows = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(cuts.lengths + 1)])
+        rows = offsets_of(cuts.lengths + 1)
         starts = ids.offsets[:-1].copy()
         if self._lone_mark is not None:
             # A mark by itself is the white space before the sentence, and ends where the sentence begins.
@@ -144,8 +144,7 @@ class FastEncoder:
 
     def _ids(self, strings: list[str]) -> Ragged:
         ids, lengths = self._tokenizer.encode_batch_flat(strings, add_special_tokens=False)
-        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths.astype(np.int64))])
-        return Ragged(ids, offsets)
+        return Ragged(ids, offsets_of(lengths))
 
     def _odd(self, texts: Ragged, strings: list[str]) -> np.ndarray:
         """[texts] bool: texts that tokie may encode otherwise than the reference.

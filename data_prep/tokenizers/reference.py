@@ -10,7 +10,7 @@ import numpy as np
 import regex
 
 from cluster.artefacts.errors import ConfigError
-from data_prep.ragged import Ragged
+from data_prep.ragged import Ragged, offsets_of
 from data_prep.tokenizers.special import KNOWN_NAMES
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _sentence_starts(offsets: Sequence[tuple[int, int]], text: str, cuts: np.nda
         return np.empty(0, dtype=np.int32)
     if not text.isascii() and len(cuts):
         continuation = (np.frombuffer(text.encode("utf-8"), dtype=np.uint8) & 0xC0) == 0x80
-        cuts = cuts - np.concatenate([[0], np.cumsum(continuation)])[cuts]
+        cuts = cuts - offsets_of(continuation)[cuts]
     ends = np.maximum.accumulate(np.array([end for _, end in offsets], dtype=np.int64))
     starts = np.searchsorted(ends, cuts, side="right")
     return np.unique(np.concatenate([[0], starts[starts < len(ends)]])).astype(np.int32)
@@ -143,5 +143,4 @@ def first_tokens(ids: Ragged, found: np.ndarray) -> Ragged:
     tokens = np.unique(np.concatenate([ids.offsets[filled], found[found < len(ids.values)]]))
     rows = np.searchsorted(ids.offsets, tokens, side="right") - 1
     counts = np.bincount(rows, minlength=len(ids))
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-    return Ragged((tokens - ids.offsets[rows]).astype(np.int32), offsets)
+    return Ragged((tokens - ids.offsets[rows]).astype(np.int32), offsets_of(counts))

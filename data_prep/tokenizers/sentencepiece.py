@@ -359,11 +359,8 @@ def _quote(text: str) -> str:
 def _decoder(proto: Any) -> Any:
     from tokenizers import decoders
 
-    steps: list[Any] = [decoders.Replace(SPACE, " ")]
-    if proto.trainer_spec.byte_fallback:
-        steps += [decoders.ByteFallback(), decoders.Fuse()]
-    else:
-        steps.append(decoders.Fuse())
+    fallback = [decoders.ByteFallback()] if proto.trainer_spec.byte_fallback else []
+    steps: list[Any] = [decoders.Replace(SPACE, " "), *fallback, decoders.Fuse()]
     if proto.normalizer_spec.add_dummy_prefix:
         steps.append(decoders.Strip(content=" ", left=1, right=0))
     return decoders.Sequence(steps)

@@ -21,6 +21,7 @@ from data_prep.documents import DocumentStore, DocumentWriter, read_selected
 from data_prep.hashing import as_fraction, hash_strings
 from data_prep.inputs import group_inputs, list_inputs, read_ids
 from data_prep.layout import DEDUP, DOCUMENT_FILES
+from data_prep.ragged import Ragged
 from data_prep.selection import Selection, load_selection, read_selection, write_selection
 from data_prep.sources.base import FilePart, SourceConfig, SourceFile
 from data_prep.stages.collect import collect, collect_documents
@@ -74,7 +75,7 @@ def test_row_groups_are_closed_by_size_so_that_memory_stays_bounded(tmp_path, mo
 def test_removed_spans_are_missing_from_the_text_that_is_read(tmp_path):
     store = open_store(tmp_path, [make(0, "one\ntwö\nthree"), make(1, "gone"), make(2, "whole")])
     spans = np.array([[4, 9]])
-    selection = Selection(np.array([0, 2]), np.array([1, 0]), spans)
+    selection = Selection(np.array([0, 2]), Ragged(spans, np.array([0, 1, 1])))
     assert [document.text for document in store.read_selected(0, selection)] == ["one\nthree", "whole"]
 
 
@@ -117,15 +118,13 @@ def test_rows_to_take_down_are_left_out_and_the_others_keep_their_spans(tmp_path
     with DocumentWriter(path) as writer:
         for number in range(5):
             writer.add(make(number, "one two three"))
-    rows, counts = np.array([0, 1, 3, 4]), np.array([1, 1, 0, 2])
-    spans = np.array([[0, 4], [4, 8], [0, 3], [8, 13]])
-    write_selection(before, Selection(rows, counts, spans))
+    spans = Ragged(np.array([[0, 4], [4, 8], [0, 3], [8, 13]]), np.array([0, 1, 2, 2, 4]))
+    write_selection(before, Selection(np.array([0, 1, 3, 4]), spans))
     made = leave_out(path, before, ("d:1", "d:2", "d:3", "d:30"), after)
     assert (made.rows, made.stats) == (2, {"documents_taken_down": 2}), "d:2 had been dropped before"
     left = load_selection(after)
     assert left.rows.tolist() == [0, 4]
-    assert left.span_counts.tolist() == [1, 2]
-    assert left.spans.tolist() == [[0, 4], [0, 3], [8, 13]]
+    assert [own.tolist() for own in left.spans] == [[[0, 4]], [[0, 3], [8, 13]]]
 
 
 def prepare(directory, files, shard_bytes, **changes):
@@ -190,8 +189,8 @@ def test_repeated_ids_are_rejected_where_that_is_asked_for(tmp_path):
 
 
 def test_a_selection_keeps_what_repeats_through_all_that_is_done_to_it(tmp_path):
-    spans = np.array([[0, 2], [5, 7]])
-    whole = Selection(np.array([1, 4, 6]), np.array([0, 2, 0]), spans, repeated_ids=np.array([4, 6]))
+    spans = Ragged(np.array([[0, 2], [5, 7]]), np.array([0, 0, 2, 2]))
+    whole = Selection(np.array([1, 4, 6]), spans, repeated_ids=np.array([4, 6]))
     write_selection(tmp_path / "x", whole)
     loaded = load_selection(tmp_path / "x")
     for each in (loaded, loaded.take(np.array([1, 2])), loaded.between(2, 9), loaded.with_whole_texts()):

@@ -5,7 +5,6 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 from tokenizers import Tokenizer
@@ -88,23 +87,6 @@ def test_statistics_account_for_every_document(finished):
     assert total["bytes_per_token"] == pytest.approx(text_bytes / store.num_tokens, abs=0.001)
 
 
-def test_tokens_are_those_of_hf_tokenizers_on_whole_documents(finished):
-    store = TokenStore.open(finished.out)
-    tokenizer = Tokenizer.from_file(str(store.tokenizer_path))
-    tokenizer.encode_special_tokens = True
-    assert finished.tokens.stats["shards_by_tokie"] == 7
-    assert store.tokens(0).dtype == np.uint16
-    for number in range(store.num_documents):
-        document = store.document(number)
-        assert (document.doc_id, document.source) == (store.doc_id(number), store.source(number))
-        ids = tokenizer.encode(document.text, add_special_tokens=False).ids
-        assert store.tokens(number).tolist() == ids
-        starts = store.sentence_starts(number).tolist()
-        assert starts[0] == 0
-        assert starts == sorted(set(starts))
-        assert starts[-1] < len(ids)
-
-
 def test_lineage_leads_from_the_tokens_to_the_bytes_of_the_source_files(finished, corpus):
     inputs = {entry.kind: entry.fingerprint for entry in finished.tokens.inputs}
     assert inputs["documents"] == finished.documents.fingerprint
@@ -161,6 +143,7 @@ def test_a_shard_on_which_encoders_differ_is_encoded_by_the_reference(finished, 
 
 TRAINED = {"train_bytes": 60_000}
 KINDS = {
+    "byte-level BPE": ({}, "tokie"),
     "WordPiece": (TRAINED | {"kind": "wordpiece", "vocab_size": 600}, "tokie"),
     "SentencePiece": (
         TRAINED
@@ -182,11 +165,13 @@ def spelled(tokenizer: Tokenizer, text: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_decoding_the_tokens_of_every_document_gives_its_text(configure, tmp_path, kind, request):
+def test_tokens_are_those_of_hf_tokenizers_on_whole_documents_and_give_their_text(
+    configure, finished, tmp_path, kind, request
+):
     wanted, encoder = KINDS[kind]
     if "path" in wanted:
         wanted = {"path": request.getfixturevalue("corpora") / "tokenizers" / wanted["path"]}
-    prepared = prepare(configure(tmp_path / "out", tokenizer=wanted))
+    prepared = prepare(configure(tmp_path / "out", tokenizer=wanted)) if wanted else finished
     store = TokenStore.open(prepared.out)
     tokenizer = Tokenizer.from_file(str(store.tokenizer_path))
     tokenizer.encode_special_tokens = True
@@ -194,12 +179,16 @@ def test_decoding_the_tokens_of_every_document_gives_its_text(configure, tmp_pat
     assert prepared.tokens.stats[f"shards_by_{encoder}"] == 7
     assert store.num_documents > 40
     for number in range(store.num_documents):
-        ids, text = store.tokens(number), store.document(number).text
-        assert ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids
-        decoded = tokenizer.decode(ids.tolist()) if lexicon is None else " ".join(lexicon.words(ids))
+        document, ids = store.document(number), store.tokens(number).tolist()
+        assert (document.doc_id, document.source) == (store.doc_id(number), store.source(number))
+        assert ids == tokenizer.encode(document.text, add_special_tokens=False).ids
+        starts = store.sentence_starts(number).tolist()
+        assert starts == sorted({0, *starts})
+        assert starts[-1] < len(ids)
+        decoded = tokenizer.decode(ids) if lexicon is None else " ".join(lexicon.words(store.tokens(number)))
         if tokenizer.normalizer is None and lexicon is None:
-            assert decoded == text
-        assert "".join(decoded.split()) == spelled(tokenizer, text)
+            assert decoded == document.text
+        assert "".join(decoded.split()) == spelled(tokenizer, document.text)
 
 
 def test_dry_run_counts_files_and_shards_and_writes_nothing(tmp_path, configure, finished):

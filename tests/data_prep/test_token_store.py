@@ -1,8 +1,8 @@
 """Token shards as they are written and read."""
 
 import pickle
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import datasets
 import numpy as np
@@ -27,12 +27,11 @@ LANGS = ["en", "de"]
 SPECIAL = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     doc_id: str
     lang: str
-    input_ids: np.ndarray
-    sentence_starts: np.ndarray
+    input_ids: list[int]
+    sentence_starts: list[int]
 
 
 def write_store(
@@ -42,9 +41,8 @@ def write_store(
     staging.mkdir()
     files, dtype = TOKEN_FILES.files(len(shards)), token_dtype(vocab_size)
     for number, (file, rows) in enumerate(zip(files, shards, strict=True)):
-        batches = [
-            batch_of(rows[start : start + batch_documents]) for start in range(0, len(rows), batch_documents)
-        ]
+        starts = range(0, len(rows), batch_documents)
+        batches = [batch_of(rows[start : start + batch_documents]) for start in starts]
         write_token_shard(staging / file, f"source{number}", LANGS, batches, dtype)
     tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     write_sidecars(staging, files, dtype, tokenizer.to_str().encode())
@@ -53,18 +51,14 @@ def write_store(
 
 
 def batch_of(rows: list[Row]) -> EncodedBatch:
-    return EncodedBatch(
-        doc_ids=pa.array([row.doc_id for row in rows]),
-        langs=pa.array([row.lang for row in rows]),
-        input_ids=Ragged.of([row.input_ids for row in rows]),
-        sentence_starts=Ragged.of([row.sentence_starts for row in rows]),
-    )
+    doc_ids, langs, ids, starts = zip(*rows, strict=True)
+    lists = [Ragged.of([np.array(own, dtype=np.int32) for own in each]) for each in (ids, starts)]
+    return EncodedBatch(pa.array(doc_ids), pa.array(langs), *lists)
 
 
 def encoded(doc_id: str, ids: list[int], starts: list[int] | None = None) -> Row:
     starts = ([0] if ids else []) if starts is None else starts
-    lang = LANGS[len(ids) % 2]
-    return Row(doc_id, lang, np.array(ids, dtype=np.uint32), np.array(starts, dtype=np.int32))
+    return Row(doc_id, LANGS[len(ids) % 2], ids, starts)
 
 
 def numbered(shard: int, count: int) -> list[Row]:
@@ -96,8 +90,8 @@ def test_every_document_comes_back_from_any_layout_of_shards_and_batches(tmp_pat
     assert store.lengths.tolist() == [len(row.input_ids) for _, row in flat]
     (sources, names), (langs, codes) = store.sources(), store.langs()
     for document, (source, row) in enumerate(flat):
-        assert store.tokens(document).tolist() == row.input_ids.tolist()
-        assert store.sentence_starts(document).tolist() == row.sentence_starts.tolist()
+        assert store.tokens(document).tolist() == row.input_ids
+        assert store.sentence_starts(document).tolist() == row.sentence_starts
         assert store.doc_id(document) == row.doc_id
         assert store.source(document) == names[sources[document]] == source
         assert store.lang(document) == codes[langs[document]] == row.lang
@@ -112,7 +106,7 @@ def test_tokens_are_views_of_the_mapped_file_in_two_bytes_as_long_as_the_vocabul
     assert [token_dtype(size) for size in (65_536, 65_537)] == [np.uint16, np.uint32]
 
 
-def test_datasets_opens_the_store_as_it_lies_on_disk(path):
+def test_datasets_opens_the_store_as_it_lies_on_disk_with_the_schema_of_the_contract(path):
     store, loaded = TokenStore.open(path), datasets.load_from_disk(str(path))
     assert len(loaded) == store.num_documents
     for document in range(store.num_documents):
@@ -123,9 +117,6 @@ def test_datasets_opens_the_store_as_it_lies_on_disk(path):
             "input_ids": store.tokens(document).tolist(),
             "sentence_starts": store.sentence_starts(document).tolist(),
         }
-
-
-def test_schema_on_disk_is_the_contract(path):
     name = "dictionary<values=string, indices=int32, ordered=0>"
     with pa.ipc.open_stream(path / TOKEN_FILES.files(3)[0]) as reader:
         assert [(field.name, str(field.type)) for field in reader.schema] == [
@@ -190,7 +181,7 @@ def test_documents_are_read_as_they_were_selected(tmp_path):
                 writer.add(Document(f"d:{shard}:{row}", "source", "file", "", "en", f"first\nline {row}"))
     commit(tmp_path / ".documents", tmp_path / "documents", "documents", config={})
     (tmp_path / "dedup").mkdir()
-    removed = Selection(np.array([0, 2]), np.array([0, 1]), np.array([[0, 6]]))
+    removed = Selection(np.array([0, 2]), Ragged(np.array([[0, 6]]), np.array([0, 0, 1])))
     for name, selection in zip(
         SELECTION_FILES.files(2), (removed, Selection.whole(np.array([1, 2]))), strict=True
     ):

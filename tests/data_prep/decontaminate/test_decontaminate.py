@@ -18,6 +18,7 @@ from data_prep.decontaminate.hits import Tally, count_documents, find_hits, load
 from data_prep.decontaminate.ngrams import NgramIndex, save_array
 from data_prep.document import Document
 from data_prep.documents import DocumentWriter, read_selected
+from data_prep.ragged import Ragged
 from data_prep.selection import Selection, load_selection, remove_spans, write_selection
 from data_prep.stages.decontaminate import (
     TEXTS_FILE,
@@ -52,7 +53,7 @@ def cuts_of(draw, length):
 @given(edited_documents(), st.data())
 def test_cutting_keeps_everything_else_byte_for_byte(document, data):
     text, spans = document
-    edited = EditedText.of(text, spans)
+    edited = EditedText(text, spans)
     assert edited.text == remove_spans(text, spans)
     cuts = data.draw(cuts_of(len(edited.text)))
     after = edited.spans_without(cuts)
@@ -67,7 +68,7 @@ def test_cutting_keeps_everything_else_byte_for_byte(document, data):
 
 @given(edited_documents(), st.data())
 def test_places_in_document_and_edited_text_lead_to_each_other(document, data):
-    edited = EditedText.of(*document)
+    edited = EditedText(*document)
     ranges = [(start, end) for start, end in data.draw(cuts_of(len(edited.text))) if start < end]
     starts = np.asarray([start for start, _ in ranges], dtype=np.int64)
     ends = np.asarray([end for _, end in ranges], dtype=np.int64)
@@ -108,14 +109,9 @@ def found_in(documents, evaluation, ngram=13, min_words=8):
     """Per document the set that the oracle gives."""
     index = NgramIndex.build(evaluation, ngram, min_words)
     split = split_words(documents)
-    found = index.find(split)
+    ngrams, firsts, counts = index.find(split)
     results = [set() for _ in documents]
-    columns = (
-        split.text_of(found.words),
-        found.ngrams,
-        split.places[found.words],
-        split.ends[found.words + found.counts - 1],
-    )
+    columns = split.text_of(firsts), ngrams, split.places[firsts], split.ends[firsts + counts - 1]
     for document, ngram, start, end in zip(*(column.tolist() for column in columns), strict=True):
         texts = index.occurrences["text"][index.occurrences["ngram"] == ngram].tolist()
         results[document] |= {(text, start, end, index.spell(ngram)) for text in texts}
@@ -132,14 +128,6 @@ def found_in(documents, evaluation, ngram=13, min_words=8):
 def test_search_finds_what_a_plain_loop_finds(documents, evaluation, sizes):
     expected = [search(document, evaluation, *sizes) for document in documents]
     assert found_in(documents, evaluation, *sizes) == expected
-
-
-def test_thirteen_words_in_a_row_are_found_and_twelve_are_not():
-    words = TWENTY.split()
-    thirteen, twelve = " ".join(words[4:17]), " ".join(words[4:16])
-    hits, none = found_in([f"before {thirteen} after", f"before {twelve} after"], [TWENTY])
-    assert hits == {(0, 7, 7 + len(thirteen), thirteen)}
-    assert none == set()
 
 
 def test_equal_hashes_of_different_words_are_no_hit(monkeypatch):
@@ -193,11 +181,9 @@ class Shard:
         with DocumentWriter(self.documents) as writer:
             for number, text in enumerate(documents):
                 writer.add(Document(f"doc:{number}", "test", "file", "", "en", text))
-        counts = np.zeros(len(documents), dtype=np.int64)
-        for row, _ in removed:
-            counts[row] += 1
-        spans = np.asarray([span for _, span in removed], dtype=np.int64).reshape(-1, 2)
-        write_selection(self.before, Selection(np.arange(len(documents)), counts, spans))
+        own = ([span for row, span in removed if row == number] for number in range(len(documents)))
+        spans = Ragged.of([np.array(each, dtype=np.int64).reshape(-1, 2) for each in own])
+        write_selection(self.before, Selection(np.arange(len(documents)), spans))
         write_texts(lambda settings: iter(self.texts), self.settings, directory / TEXTS_FILE)
         build_index(directory, self.settings)
         self.index = NgramIndex.load(directory, self.settings.shortest)
@@ -243,27 +229,20 @@ class Shard:
 
 
 def test_documents_with_an_overlap_are_dropped_and_no_others(tmp_path):
-    documents = [FILLER * 9, FILLER + SECRET.upper(), SECRET[:50], f"{SHORT}!", FILLER]
+    twelve, thirteen = (" ".join(SECRET.split()[1:count]) for count in (13, 14))
+    documents = [
+        FILLER * 9,
+        FILLER + SECRET.upper(),
+        f"{twelve} moons",
+        f"{SHORT}!",
+        FILLER,
+        f"{thirteen} moons",
+    ]
     shard = Shard(tmp_path, documents, [("qa", "1", SECRET), ("qa", "2", SHORT)])
     assert sorted(shard.kept()) == [0, 2, 4]
-    assert shard.decision.stats == {"documents_dropped": 2, "documents_cut": 0, "bytes_cut": 0}
+    assert shard.decision.stats == {"documents_dropped": 3, "documents_cut": 0, "bytes_cut": 0}
     (tmp_path / "nothing").mkdir()
-    assert len(Shard(tmp_path / "nothing", documents, []).kept()) == 5
-
-
-def test_hits_are_where_the_oracle_finds_them_in_bytes(tmp_path):
-    document = FILLER + SECRET + "\n" + FILLER + SHORT
-    shard = Shard(tmp_path, [FILLER, document], [("qa", "1", SECRET), ("qa", "2", SHORT)])
-    hits = shard.find()
-    expected = {
-        (len(document[:start].encode()), len(document[:end].encode()), text)
-        for _, start, end, text in search(document, [SECRET, SHORT], 13, 8)
-    }
-    found = [*zip(hits.starts.tolist(), hits.ends.tolist(), map(shard.index.spell, hits.ngrams), strict=True)]
-    assert set(found) == expected
-    assert len(found) == len(expected) == 3
-    assert hits.rows.tolist() == [1] * 3
-    assert hits.doc_ids.to_pylist() == ["doc:1"] * 3
+    assert len(Shard(tmp_path / "nothing", documents, []).kept()) == 6
 
 
 def test_a_text_that_earlier_removals_bring_together_is_found_and_its_place_holds_them(tmp_path):
@@ -299,7 +278,7 @@ def test_cut_joins_earlier_removals(tmp_path):
     document = "x " * 300 + SECRET + " y" * 300
     removed = [(0, (10, 20)), (0, (500, 506))]
     shard = Shard(tmp_path, [document], [("qa", "1", SECRET)], removed, action="cut")
-    first, second = shard.decide().spans.tolist()
+    first, second = shard.decide().spans.values.tolist()
     assert (first, second[0]) == ([10, 20], 600 - 200 - 6)
     assert second[1] >= 600 + len(SECRET) + 199
 
@@ -336,7 +315,7 @@ def test_ngrams_in_too_many_documents_are_no_overlap(tmp_path):
 
 
 def test_the_report_names_every_planted_text_once_and_nothing_else(tmp_path):
-    documents = [FILLER, f"{SECRET} {FILLER} {SHORT}", SHORT, f"{FILLER}{SECRET.lower()}"]
+    documents = [FILLER, f"{FILLER}{SECRET} {FILLER} {SHORT}", SHORT, f"{FILLER}{SECRET.lower()}"]
     unseen = "never in any document, whatever the reader of this test may think of it"
     named = [
         ("qa river", SECRET),
@@ -352,8 +331,8 @@ def test_the_report_names_every_planted_text_once_and_nothing_else(tmp_path):
         *("doc:1 copy a", "doc:1 qa river", "doc:1 qa row", "doc:2 qa row", "doc:3 copy a", "doc:3 qa river")
     ]
     assert overlaps[0] == overlaps[0] | {
-        "byte_start": 0,
-        "byte_end": len(SECRET) - 1,
+        "byte_start": len(FILLER.encode()),
+        "byte_end": len(FILLER.encode()) + len(SECRET) - 1,
         "ngrams": 2,
         "action": "dropped",
         "text": "where does the old river meet the blue sea under seven bright stars",

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.document import Document
+from data_prep.ragged import Ragged
 from data_prep.selection import Selection, write_selection
 from data_prep.stages.make_tokenizer import (
     Draw,
@@ -211,7 +212,7 @@ def test_what_was_dropped_or_cut_out_is_not_drawn(tmp_path):
     assert draw(tmp_path, [documents], [[2, 5]]) == [documents[2].text, documents[5].text]
     path = tmp_path / "cut.parquet"
     selection = write_shard(path, documents)
-    write_selection(selection, Selection(np.array([3]), np.array([1]), np.array([[0, 90]])))
+    write_selection(selection, Selection(np.array([3]), Ragged(np.array([[0, 90]]), np.array([0, 1]))))
     write_histogram(path, selection, tmp_path / "cut.sample")
     histograms = add_histograms([("wiki", tmp_path / "cut.sample")])
     assert {name: int(counts.sum()) for name, counts in histograms.items()} == {("wiki", "en"): 10}
