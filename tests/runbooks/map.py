@@ -20,6 +20,11 @@ PAGES = sorted(path for path in RUNBOOKS.glob("*.md") if path != README)
 BEGIN, END = "<!-- begin: python -m tests.runbooks.map -->\n", "<!-- end -->\n"
 
 
+def situation_of(page: Path) -> str:
+    """The name of the fixture in which a page is followed."""
+    return page.stem.replace("-", "_")
+
+
 def sections(page: Path) -> dict[str, str]:
     """The text of each section of a page by its heading, in their order; the title and what follows it come first."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -49,11 +54,6 @@ def page_of(rule: dict[str, Any]) -> str:
     return str(rule["annotations"]["runbook_url"]).rpartition("/")[2]
 
 
-def make_map() -> str:
-    """The tables by symptom, by alert and by exit code."""
-    return "\n".join([*_by_symptom(), "", *_by_alert(), "", *_by_exit_code(), ""])
-
-
 def _by_symptom() -> Iterator[str]:
     yield from ("## By symptom", "", "| What you see, or want | Page |", "|---|---|")
     for page in PAGES:
@@ -79,7 +79,8 @@ def _by_exit_code() -> Iterator[str]:
 def updated() -> str:
     """The README with the map of now."""
     before, rest = README.read_text().split(BEGIN)
-    return before + BEGIN + make_map() + END + rest.split(END, 1)[1]
+    tables = "\n".join([*_by_symptom(), "", *_by_alert(), "", *_by_exit_code(), ""])
+    return before + BEGIN + tables + END + rest.split(END, 1)[1]
 
 
 if __name__ == "__main__":

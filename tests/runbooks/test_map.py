@@ -8,24 +8,22 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.errors import exit_codes
-from tests.runbooks.follow import BLOCK
+from tests.runbooks import test_pages_of_clusters, test_pages_of_runs
 from tests.runbooks.map import PAGES, README, RUNBOOKS, alerts, codes, page_of, sections, symptoms, updated
+from tests.runbooks.materials import BLOCK
 
 LINK = re.compile(r"\]\((?P<target>[^)#]+)(?:#[^)]*)?\)")
-HEADINGS = [
-    "Symptom",
-    "Exit code",
-    "What is safe",
-    "Commands",
-    "How to know that it worked",
-    "How long it takes",
-    "If not",
-]
+HEADINGS = ["Symptom", "Exit code", "What is safe", "Commands", "How to know that it worked"]
+HEADINGS += ["How long it takes", "If not"]
 """Of every page, in this order; a page may have others between them."""
 
 
 def test_the_map_is_the_one_that_the_pages_give():
     assert README.read_text() == updated(), "python -m tests.runbooks.map"
+
+
+def test_every_page_is_followed_in_a_situation():
+    assert sorted([*test_pages_of_clusters.PAGES, *test_pages_of_runs.PAGES]) == PAGES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -47,12 +45,8 @@ def test_the_page_that_an_error_names_is_about_its_exit_code():
 
 def test_the_page_of_an_alert_names_it_as_a_symptom():
     pages = {page.name: page for page in PAGES}
-    unnamed = [
-        rule["alert"]
-        for rule in alerts()
-        if f"`{rule['alert']}`" not in " ".join(symptoms(pages[page_of(rule)]))
-    ]
-    assert unnamed == []
+    told = {rule["alert"]: " ".join(symptoms(pages[page_of(rule)])) for rule in alerts()}
+    assert [alert for alert, text in told.items() if f"`{alert}`" not in text] == []
 
 
 @pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: page.stem)
