@@ -46,12 +46,10 @@ class Injected:
     """A file with the seconds that every update takes longer, as long as it exists: without, it takes milliseconds."""
 
     def to_argument(self) -> str:
-        """For the command line."""
         return json.dumps(asdict(self))
 
 
 def install(fault: Injected) -> None:
-    """Let it happen in this process."""
     if fault.clock:
         _set_clock(Path(fault.clock))
     if fault.pace:
@@ -91,7 +89,6 @@ def _strike(fault: Injected) -> None:
 
 
 def _set_clock(path: Path) -> None:
-    """Let Unix time jump by what a file says."""
     seconds, nanoseconds = time.time, time.time_ns
 
     time.time = lambda: seconds() + _number_in(path)
@@ -106,7 +103,6 @@ def _number_in(path: Path) -> float:
 
 
 def _slow_down(pace: Path) -> None:
-    """Wait in every update."""
     from pipeline.run.state import Heartbeat
 
     beat = Heartbeat.beat
@@ -120,7 +116,6 @@ def _slow_down(pace: Path) -> None:
 
 
 def main() -> None:
-    """Install the fault, then train."""
     from pipeline.pretrain.__main__ import main as train
     from pipeline.samples.index_cache import IndexCache
 

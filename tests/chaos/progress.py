@@ -36,7 +36,6 @@ class Progress:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop following."""
         self._over.set()
         self._thread.join()
 

@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,6 @@ class Scene:
         self.driver_log = directory / "driver.log"
 
     def close(self) -> None:
-        """End all that is left."""
         self.progress.close()
         if self.group is not None:
             self.group.kill()
@@ -128,11 +128,14 @@ class Scene:
             self.driver.kill()
             self.driver.wait()
 
+    def program(self, fault: Injected | None = None) -> list[str]:
+        """The module that trains a rank of the run, with a fault in it, and its arguments."""
+        module = ["pipeline.pretrain"] if fault is None else ["tests.chaos.injected", fault.to_argument()]
+        return [*module, str(self.run.path)]
+
     def start(self, fault: Injected | None = None) -> Group:
         """Start both ranks without Ray, as torchrun does, with a fault in them."""
-        module, arguments = "pipeline.pretrain", [str(self.run.path)]
-        if fault is not None:
-            module, arguments = "tests.chaos.injected", [fault.to_argument(), *arguments]
+        module, *arguments = self.program(fault)
         group = self.group = Group(module, arguments, WORKERS)
         return group
 
@@ -148,12 +151,7 @@ class Scene:
             self.driver = subprocess.Popen([*inside, *command], env=environment, stdout=stream, stderr=stream)
         return self.driver
 
-    def a_step(self, first: int, last: int) -> int:
-        """A drawn update."""
-        return self.random.randint(first, last)
-
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for something to happen."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             running = self.group if self.driver is None else self.driver
@@ -162,40 +160,47 @@ class Scene:
                 raise TimeoutError(f"{what}: {self.said()[-1500:]}")
             time.sleep(0.02)
 
-    def until_step(self, step: int) -> None:
-        """Wait until an update is being made."""
+    def until_step(self, first: int, last: int | None = None) -> None:
+        """Wait until an update is being made; with a last one, a drawn one between them."""
+        step = first if last is None else self.random.randint(first, last)
         self.until(lambda: self.progress.last_step >= step, f"update {step}")
 
-    def strike(self, name: str, fault: str) -> Row:
+    def strike(self, name: str, fault: str, note: str = "") -> Row:
         """Note that a fault happens now."""
         self.struck_s = time.monotonic()
         self._strikes.append(self.struck_s)
-        row = Row(name, fault)
+        row = Row(name, fault, note=note)
         self.rows.append(row)
         return row
+
+    @contextmanager
+    def strikes(self, name: str, fault: str, first: int, last: int, note: str = "") -> Iterator[Row]:
+        """Let a fault happen in the block, at a drawn update, and wait until training goes on."""
+        self.until_step(first, last)
+        yield self.strike(name, fault, note)
+        self.until_trained_again()
 
     def over(self) -> None:
         """Note that what comes from here on until the next fault is none of this one's doing."""
         self._ends[len(self._strikes) - 1] = time.monotonic()
 
     def until_trained_again(self) -> None:
-        """Wait until an update is finished that began after the fault."""
         self.until(lambda: self.progress.has_moved_since(self.struck_s), "training again")
 
     def until_ended(self, row: Row) -> int:
         """Wait for the end of the command, whose exit code goes into the row."""
-        if self.driver is not None:
-            code = self.driver.wait(timeout=PATIENCE_S)
-        else:
-            assert self.group is not None
-            code = self.group.wait()
+        code = self.group.wait() if self.driver is None else self.driver.wait(timeout=PATIENCE_S)
         row.ended(code, self.said())
         return code
 
-    def again(self, row: Row, **options: Injected) -> None:
+    def again(self, row: Row, fault: Injected | None = None) -> None:
         """The same command again, by a person or a scheduler."""
         row.operator = AGAIN
-        self.drive() if self.driver is not None else self.start(**options)
+        self.start(fault) if self.driver is None else self.drive()
+
+    def ends_and_starts_again(self, row: Row) -> None:
+        self.until_ended(row)
+        self.again(row)
 
     def finish(self) -> None:
         """Wait for a good end, and compare everything with the run without faults."""
@@ -203,39 +208,28 @@ class Scene:
 
     def check(self, code: int) -> None:
         """Compare everything with the run without faults, after an end with this exit code."""
-        self.measure()
+        assert self.reference is not None
         problems = [] if code == 0 else [f"it ended with {code}: {self.said()[-600:]}"]
-        problems += self._problems()
-        identical = self._is_identical()
-        for row in self.rows:
+        problems += [*self._problems(), *self._problems_of_tracking()]
+        identical = (self.weights(), self.losses()) == (self.reference.weights, self.reference.losses)
+        following = [*self._strikes[1:], float("inf")]
+        ends = [self._ends.get(number, next_s) for number, next_s in enumerate(following)]
+        for row, since_s, until_s in zip(self.rows, self._strikes, ends, strict=True):
             row.identical, row.problems = identical, [*row.problems, *problems]
+            row.seconds = round(self.progress.pause_s(since_s, until_s), 1)
+            # Before the next fault.
+            row.repeated = self.progress.repeated(since_s, until_s)
 
     def said(self) -> str:
-        """Output of the ranks and the driver."""
         told = self.driver_log.read_text(errors="replace") if self.driver_log.exists() else ""
         return told + (self.group.output if self.group is not None else "")
 
     def weights(self) -> str:
-        """SHA-256 of the last weights."""
-        place = Path(store_of(self.run).place(STEPS))
-        path = place / MODEL_FILE
+        path = Path(store_of(self.run).place(STEPS)) / MODEL_FILE
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "none"
 
     def losses(self) -> list[float]:
-        """By update."""
         return [metrics["loss"] for metrics in read_metrics(self.run)]
-
-    def measure(self) -> None:
-        """Fill in what every fault cost: its pause, and updates that were made again before the next fault."""
-        following = [*self._strikes[1:], float("inf")]
-        ends = [self._ends.get(number, next_s) for number, next_s in enumerate(following)]
-        for row, since_s, until_s in zip(self.rows, self._strikes, ends, strict=True):
-            row.seconds = round(self.progress.pause_s(since_s, until_s), 1)
-            row.repeated = self.progress.repeated(since_s, until_s)
-
-    def _is_identical(self) -> bool:
-        assert self.reference is not None
-        return self.weights() == self.reference.weights and self.losses() == self.reference.losses
 
     def _problems(self) -> list[str]:
         found = []
@@ -252,7 +246,7 @@ class Scene:
         left = [path.name for pattern in LEFT_OVER for path in checkpoints.glob(pattern)]
         if left:
             found.append(f"half-written: {', '.join(sorted(set(left)))}")
-        return found + self._problems_of_tracking()
+        return found
 
     def _problems_of_tracking(self) -> list[str]:
         from pipeline.run.tracking import connect
@@ -270,12 +264,10 @@ class Scene:
 
 
 def pid_of(run: RunDirectory, rank: int) -> int:
-    """The process of a rank."""
     return next(beat.pid for beat in read_heartbeats(run) if beat.rank == rank)
 
 
 def make_reference(directory: Path, store: Path) -> Reference:
-    """Train without faults."""
     scene = Scene(directory, store, 0, None)
     began = time.monotonic()
     try:

@@ -8,19 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.campaigns import (
-    clocks,
-    damage,
-    moments,
-    network,
-    nodes,
-    preparation,
-    ray_hosts,
-    ray_processes,
-    starts,
-    storage,
-    tracking,
-)
+from tests.chaos.campaigns import hosts, preparation, processes, storage, tracking
 from tests.chaos.scene import Scene
 
 AnyScene = Scene | preparation.Preparation
@@ -41,42 +29,43 @@ class Campaign:
     scene: Callable[..., AnyScene] = Scene
 
 
+def _on_a_disk(suffer: Callable[[Scene], None], *overrides: str) -> Campaign:
+    return Campaign(suffer, overrides, storage.can_mount, storage.small_disk)
+
+
 def _of_data(suffer: Callable[[preparation.Preparation], None]) -> Campaign:
     return Campaign(
         suffer, (), storage.can_mount, preparation.cluster_and_disk, scene=preparation.Preparation
     )
 
 
+def _with_cables(suffer: Callable[[Scene], None], around: Any, *overrides: str) -> Campaign:
+    return Campaign(suffer, overrides, hosts.cannot_cable, around)
+
+
+_BESIDE_RUN, _TEN_STEPS = "checkpoint.directory={directory}/disk", "checkpoint.every_steps=10"
+_LONG, _LONGER = "guards.stall_timeout_s=600", "guards.stall_timeout_s=900"
 CAMPAIGNS = {
-    "power-failure": Campaign(moments.killed_together),
-    "moments": Campaign(moments.moments),
-    "sender": Campaign(moments.killed_sender),
-    "checkpoint-disk": Campaign(
-        storage.checkpoint_disk,
-        ("checkpoint.directory={directory}/disk", "checkpoint.every_steps=10"),
-        storage.can_mount,
-        storage.small_disk,
-    ),
-    "run-disk": Campaign(
-        storage.run_disk, ("runs_dir={directory}/disk",), storage.can_mount, storage.small_disk
-    ),
+    "power-failure": Campaign(processes.killed_together),
+    "moments": Campaign(processes.moments),
+    "sender": Campaign(processes.killed_sender),
+    "checkpoint-disk": _on_a_disk(storage.checkpoint_disk, _BESIDE_RUN, _TEN_STEPS),
+    "run-disk": _on_a_disk(storage.run_disk, "runs_dir={directory}/disk"),
     "habits": Campaign(storage.habits),
     "stale-start": Campaign(storage.stale_start),
-    "checkpoints": Campaign(damage.damaged_checkpoints, ("checkpoint.keep_last=3",)),
-    "tokens": Campaign(damage.damaged_tokens),
-    "clocks": Campaign(clocks.clock_jumps),
-    "two-starts": Campaign(starts.two_starts, cannot=starts.can_be_another_host),
-    "cut-off-host": Campaign(
-        starts.cut_off_host, ("guards.stall_timeout_s=900",), starts.can_be_another_host
-    ),
-    "network": Campaign(network.cables, ("guards.stall_timeout_s=600",), network.cannot, network.two_hosts),
-    "network-cut": Campaign(network.cut_for_good, (), network.cannot, network.two_hosts),
-    "network-ray": Campaign(ray_hosts.cables, (), network.cannot, ray_hosts.ray_on_two_hosts),
+    "checkpoints": Campaign(storage.damaged_checkpoints, ("checkpoint.keep_last=3",)),
+    "tokens": Campaign(storage.damaged_tokens),
+    "clocks": Campaign(processes.clock_jumps),
+    "two-starts": Campaign(hosts.two_starts, cannot=hosts.can_be_another_host),
+    "cut-off-host": Campaign(hosts.cut_off_host, (_LONGER,), hosts.can_be_another_host),
+    "network": _with_cables(hosts.cables, hosts.two_hosts, _LONG),
+    "network-cut": _with_cables(hosts.cut_for_good, hosts.two_hosts),
+    "network-ray": _with_cables(hosts.cables_of_ray, hosts.ray_on_two_hosts),
     "tracking": Campaign(tracking.outages, (), storage.can_mount, tracking.server_on_a_disk),
-    "nodes": Campaign(nodes.nodes, around=nodes.cluster_of_nodes),
+    "nodes": Campaign(processes.nodes, around=processes.cluster_of_nodes),
     "data-processes": _of_data(preparation.lost_processes),
     "data-storage": _of_data(preparation.storage),
     "data-damage": _of_data(preparation.damage),
-    "ray": Campaign(ray_processes.ray_processes),
+    "ray": Campaign(processes.ray_processes),
 }
 """By name."""

@@ -19,8 +19,7 @@ import yaml
 from cluster.artefacts.manifest import read_manifest
 from cluster.artefacts.shard_records import summarize_log
 from cluster.artefacts.storage import open_artefact
-from tests.chaos.campaigns.damage import flip
-from tests.chaos.campaigns.storage import fill, small_disk
+from tests.chaos.campaigns.storage import filled, flip, remount, small_disk
 from tests.chaos.injected import Injected
 from tests.chaos.scene import AGAIN, Reference, Row
 from tests.data_prep.conftest import small_config, write_corpus
@@ -48,15 +47,7 @@ def cluster_and_disk(directory: Path) -> Iterator[Any]:
 class Preparation:
     """A small corpus that is prepared again and again, and suffers a fault each time."""
 
-    def __init__(
-        self,
-        directory: Path,
-        store: Path,
-        seed: int,
-        reference: Reference | None,
-        *overrides: str,
-        around: Any = None,
-    ) -> None:
+    def __init__(self, directory: Path, store: Path, seed: int, reference: Reference, around: Any) -> None:
         """As `Scene`; `around` is the Ray cluster. Prepares once without faults."""
         self.directory, self.cluster, self.rows = directory, around, list[Row]()
         self.random = random.Random(seed)
@@ -67,14 +58,11 @@ class Preparation:
         self.struck_s = 0.0
         self._known = 0
         """Shards that were made twice before this fault."""
-        began = time.monotonic()
         self.start()
         assert self.wait() == 0, self.said()
-        self.seconds = time.monotonic() - began
         self.fingerprint = read_manifest(self.out / "tokens").fingerprint
 
     def close(self) -> None:
-        """End all that is left."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -118,6 +106,10 @@ class Preparation:
                 raise TimeoutError(f"{count} shards of {stage}: {self.said()[-1500:]}")
             time.sleep(0.001)
 
+    def some_shards(self, stage: str, most: int = 2) -> None:
+        """Wait until a stage has finished a drawn number of its shards."""
+        self.until_shards(stage, self.random.randint(1, most))
+
     def strike(self, name: str, fault: str) -> Row:
         """Note that a fault happens now."""
         self.struck_s = time.monotonic()
@@ -125,16 +117,20 @@ class Preparation:
         self.rows.append(row)
         return row
 
-    def until_ended(self, row: Row) -> int:
+    def until_ended(self, row: Row) -> None:
         """Wait for the end of the command, whose exit code goes into the row."""
-        code = self.wait()
-        row.ended(code, self.said())
-        return code
+        row.ended(self.wait(), self.said())
+
+    def kill(self, row: Row) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.until_ended(row)
 
     def again(self, row: Row) -> None:
-        """The same command again, by a person or a scheduler."""
+        """The same command again, by a person or a scheduler, and how it ends."""
         row.operator = AGAIN
         self.start()
+        self.check(row)
 
     def check(self, row: Row) -> None:
         """Wait for a good end, and compare the result with the preparation without faults."""
@@ -156,7 +152,6 @@ class Preparation:
             row.problems.append(f"half-written: {', '.join(sorted(left))}")
 
     def said(self) -> str:
-        """Output of the command."""
         return self.log.read_text(errors="replace")
 
     def tasks(self) -> list[psutil.Process]:
@@ -174,7 +169,7 @@ def lost_processes(scene: Preparation) -> None:
     """A data task is killed, which Ray runs again; then the command itself is killed."""
     scene.begin("task")
     stage = scene.random.choice(STAGES)
-    scene.until_shards(stage, scene.random.randint(1, 2))
+    scene.some_shards(stage)
     row = scene.strike("data-task", f"SIGKILL of a data task that makes {stage}")
     while not (tasks := scene.tasks()):
         time.sleep(0.001)
@@ -182,13 +177,10 @@ def lost_processes(scene: Preparation) -> None:
     scene.check(row)
     scene.begin("command")
     stage = scene.random.choice(STAGES)
-    scene.until_shards(stage, scene.random.randint(1, 3))
+    scene.some_shards(stage, 3)
     row = scene.strike("data-command", f"SIGKILL of `cloze data prepare` while it makes {stage}")
-    assert scene.process is not None
-    scene.process.kill()
-    scene.until_ended(row)
+    scene.kill(row)
     scene.again(row)
-    scene.check(row)
 
 
 def storage(scene: Preparation) -> None:
@@ -196,27 +188,22 @@ def storage(scene: Preparation) -> None:
     disk = scene.directory / "disk"
     for stage in STAGES:
         scene.begin(stage)
-        scene.until_shards(stage, scene.random.randint(1, 2))
+        scene.some_shards(stage)
         row = scene.strike(f"{stage}-full", f"disk full while {stage} are made")
-        filler = fill(disk)
-        scene.until_ended(row)
-        filler.unlink()
+        with filled(disk):
+            scene.until_ended(row)
         scene.again(row)
-        scene.check(row)
     scene.begin("read-only")
-    scene.until_shards("tokens", scene.random.randint(1, 2))
+    scene.some_shards("tokens")
     row = scene.strike("data-read-only", "SIGKILL of `cloze data prepare`, then a disk that is read-only")
-    assert scene.process is not None
-    scene.process.kill()
-    scene.until_ended(row)
+    scene.kill(row)
     # As soon as no task has a file open for writing.
-    while subprocess.run(["mount", "-o", "remount,ro", str(disk)], capture_output=True).returncode:
+    while not remount(disk, "ro", check=False):
         time.sleep(0.1)
     scene.start()
     scene.until_ended(row)
-    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    remount(disk, "rw")
     scene.again(row)
-    scene.check(row)
     scene.clear("slow")
     row = scene.strike("data-slow", "every rename on the disk takes 0.3 s longer")
     scene.start({"PYTHONPATH": str(_HOOKS), "CHAOS_FAULT": _SLOW.to_argument()})
@@ -225,22 +212,15 @@ def storage(scene: Preparation) -> None:
 
 def damage(scene: Preparation) -> None:
     """A shard and a manifest change after all is finished: the same command mends them."""
-    for name, fault, path, spoil in (
-        ("documents-bit", "a flipped bit in a shard of documents", "documents/*.parquet", _flip),
-        ("tokens-bit", "a flipped bit in a shard of tokens", "tokens/data-*.arrow", _flip),
-        ("documents-manifest", "a manifest of documents cut in half", "documents/manifest.json", _cut),
-        ("tokens-manifest", "a manifest of tokens cut in half", "tokens/manifest.json", _cut),
+    for name, fault, path in (
+        ("documents-bit", "a flipped bit in a shard of documents", "documents/*.parquet"),
+        ("tokens-bit", "a flipped bit in a shard of tokens", "tokens/data-*.arrow"),
+        ("documents-manifest", "a manifest of documents cut in half", "documents/manifest.json"),
+        ("tokens-manifest", "a manifest of tokens cut in half", "tokens/manifest.json"),
     ):
         chosen = scene.random.choice(sorted(scene.out.glob(path)))
-        spoil(chosen, scene.random)
-        row = scene.strike(name, fault)
-        scene.again(row)
-        scene.check(row)
-
-
-def _flip(path: Path, generator: random.Random) -> None:
-    flip(path, generator)
-
-
-def _cut(path: Path, generator: random.Random) -> None:
-    os.truncate(path, path.stat().st_size // 2)
+        if chosen.suffix == ".json":
+            os.truncate(chosen, chosen.stat().st_size // 2)
+        else:
+            flip(chosen, scene.random)
+        scene.again(scene.strike(name, fault))

@@ -1,19 +1,36 @@
-"""Storage that is full, read-only, slow, or has NFS's habits."""
+"""Storage that is full, read-only, slow, or has NFS's habits, and bytes on it that changed."""
 
 from __future__ import annotations
 
 import errno
 import os
+import random
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints, step_of
 from pipeline.run.events import Event
 from tests.chaos.injected import Injected
-from tests.chaos.scene import STEPS, Scene
+from tests.chaos.scene import STEPS, Row, Scene
 
 PLACE_BYTES = 24 << 20
+WENT_ON = "the save failed, training went on"
+HABITS = (
+    ("slow-storage", "every rename takes 0.3 s longer", Injected("os.rename", "", times=10**9, sleep_s=0.3)),
+    (
+        "stale-handle",
+        "ESTALE at the commit of a checkpoint",
+        Injected("os.rename", r"checkpoints/step-\d+ ", first=3, error=errno.ESTALE),
+    ),
+    (
+        "not-empty",
+        "ENOTEMPTY when an old checkpoint is deleted while it is read",
+        Injected("os.rmdir", "", first=2, times=3, error=errno.ENOTEMPTY),
+    ),
+)
 
 
 @contextmanager
@@ -30,44 +47,51 @@ def small_disk(directory: Path, size_bytes: int = PLACE_BYTES) -> Iterator[Path]
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def fill(disk: Path) -> Path:
-    """Take all that is left of a disk; returns the file that does."""
+def can_mount() -> str:
+    """Why small disks cannot be made here; empty where they can."""
+    return "" if os.geteuid() == 0 else "mounting a file system needs root"
+
+
+def remount(disk: Path, mode: str, *, check: bool = True) -> bool:
+    """Make a disk read-only (`ro`) or not (`rw`); returns whether that worked."""
+    command = ["mount", "-o", f"remount,{mode}", str(disk)]
+    return subprocess.run(command, check=check, capture_output=True).returncode == 0
+
+
+@contextmanager
+def filled(disk: Path) -> Iterator[None]:
+    """Take all that is left of a disk for the time of the block."""
     path = disk / "filler"
-    with path.open("wb", buffering=0) as stream, suppress(OSError):
-        while True:
-            stream.write(bytes(1 << 16))
-    with path.open("ab", buffering=0) as stream, suppress(OSError):
-        while True:
-            stream.write(b"0")
-    return path
-
-
-def _failed_saves(scene: Scene) -> int:
-    return len(scene.run.events(Event.CHECKPOINT_FAILED))
+    for block in (bytes(1 << 16), b"0"):
+        with path.open("ab", buffering=0) as stream, suppress(OSError):
+            while True:
+                stream.write(block)
+    yield
+    path.unlink()
 
 
 def checkpoint_disk(scene: Scene) -> None:
     """The place of checkpoints is full for a save, then read-only for a save, then full for good."""
     disk: Path = scene.around
+
+    def until_a_save_failed(known: int) -> None:
+        scene.until(lambda: failed_saves() > known, "a failed save")
+
+    def failed_saves() -> int:
+        return len(scene.run.events(Event.CHECKPOINT_FAILED))
+
     scene.start()
-    scene.until_step(scene.a_step(5, 35))
-    row = scene.strike("checkpoints-full", "disk of checkpoints full during one save, then freed")
-    filler = fill(disk)
-    scene.until(lambda: _failed_saves(scene) > 0, "a failed save")
-    filler.unlink()
+    fault = "disk of checkpoints full during one save, then freed"
+    with scene.strikes("checkpoints-full", fault, 5, 35, WENT_ON), filled(disk):
+        until_a_save_failed(0)
+    scene.strike("checkpoints-read-only", "disk of checkpoints read-only during one save", WENT_ON)
+    remount(disk, "ro")
+    until_a_save_failed(failed_saves())
+    remount(disk, "rw")
     scene.until_trained_again()
-    row.note = "the save failed, training went on"
-    row = scene.strike("checkpoints-read-only", "disk of checkpoints read-only during one save")
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    known = _failed_saves(scene)
-    scene.until(lambda: _failed_saves(scene) > known, "a failed save")
-    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
-    scene.until_trained_again()
-    row.note = "the save failed, training went on"
     row = scene.strike("checkpoints-full-for-good", "disk of checkpoints full until the run gives up")
-    filler = fill(disk)
-    scene.until_ended(row)
-    filler.unlink()
+    with filled(disk):
+        scene.until_ended(row)
     scene.again(row)
     scene.until_trained_again()
     scene.finish()
@@ -75,31 +99,12 @@ def checkpoint_disk(scene: Scene) -> None:
 
 def run_disk(scene: Scene) -> None:
     """The disk of the run's directory, its log and its heartbeats is full."""
-    disk: Path = scene.around
     scene.start()
-    scene.until_step(scene.a_step(30, STEPS // 2))
-    row = scene.strike("log-full", "disk of the run's log full")
-    filler = fill(disk)
-    scene.until_ended(row)
-    filler.unlink()
-    scene.again(row)
-    scene.until_trained_again()
+    with scene.strikes("log-full", "disk of the run's log full", 30, STEPS // 2) as row:
+        with filled(scene.around):
+            scene.until_ended(row)
+        scene.again(row)
     scene.finish()
-
-
-HABITS = (
-    ("slow-storage", "every rename takes 0.3 s longer", Injected("os.rename", "", times=10**9, sleep_s=0.3)),
-    (
-        "stale-handle",
-        "ESTALE at the commit of a checkpoint",
-        Injected("os.rename", r"checkpoints/step-\d+ ", first=3, error=errno.ESTALE),
-    ),
-    (
-        "not-empty",
-        "ENOTEMPTY when an old checkpoint is deleted while it is read",
-        Injected("os.rmdir", "", first=2, times=3, error=errno.ENOTEMPTY),
-    ),
-)
 
 
 def habits(scene: Scene) -> None:
@@ -127,12 +132,64 @@ def stale_start(scene: Scene) -> None:
     struck = scene.directory / "stale"
     scene.start(Injected("open", r"tokens/manifest\.json", error=errno.ESTALE, struck=str(struck)))
     scene.until(struck.exists, "a stale handle")
-    row = scene.strike("stale-start", "ESTALE when the data is opened")
-    row.note = "it is opened again"
+    scene.strike("stale-start", "ESTALE when the data is opened", "it is opened again")
     scene.until_trained_again()
     scene.finish()
 
 
-def can_mount() -> str:
-    """Why small disks cannot be made here; empty where they can."""
-    return "" if os.geteuid() == 0 else "mounting a file system needs root"
+def flip(path: Path, generator: random.Random) -> bytes:
+    """Change a drawn bit; returns the contents before."""
+    contents = path.read_bytes()
+    changed = bytearray(contents)
+    changed[generator.randrange(len(contents))] ^= 1 << generator.randrange(8)
+    path.write_bytes(changed)
+    return contents
+
+
+def _killed(scene: Scene, name: str, fault: str, at_least: int) -> Row:
+    """A run that was killed once it had some checkpoints."""
+    group = scene.start()
+    scene.until(lambda: len(list_checkpoints(scene.run.checkpoints)) > 1, "two checkpoints")
+    scene.until_step(at_least + 1, at_least + 15)
+    group.kill()
+    row = scene.strike(name, fault)
+    row.exit_codes.append(-signal.SIGKILL)
+    return row
+
+
+def damaged_checkpoints(scene: Scene) -> None:
+    """Weights of the newest checkpoint, then a manifest: the one before is taken each time."""
+    for name, file, at_least in (("weights", MODEL_FILE, 45), ("manifest", "manifest.json", 85)):
+        if scene.group is not None:
+            scene.group.kill()
+        row = _killed(scene, f"corrupt-{name}", f"a flipped bit in the newest checkpoint's {name}", at_least)
+        newest = max(list_checkpoints(scene.run.checkpoints), key=step_of)
+        flip(newest / file, scene.random)
+        scene.again(row)
+        scene.until_trained_again()
+        row.operator = "the same command again, after a kill"
+        aside = scene.run.events(Event.CHECKPOINT_SET_ASIDE)
+        if not any(newest.name in event["message"] for event in aside):
+            row.problems.append("the damaged checkpoint is not named in the history")
+    scene.finish()
+
+
+def damaged_tokens(scene: Scene) -> None:
+    """A flipped bit in a token shard is named at the next start, and nothing is trained on it."""
+    row = _killed(scene, "corrupt-shard", "a flipped bit in a token shard", STEPS // 4)
+    shard = sorted(scene.store.glob("data-*.arrow"))[0]
+    good = flip(shard, scene.random)
+    row.exit_codes.clear()
+    try:
+        scene.drive()
+        scene.until_ended(row)
+        said = scene.said()
+    finally:
+        shard.write_bytes(good)
+    if shard.name not in said:
+        row.problems.append("the shard is not named")
+    scene.driver = None
+    scene.again(row)
+    row.operator = "the shard repaired; the same command again"
+    scene.until_trained_again()
+    scene.finish()
