@@ -9,13 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from cluster.artefacts.manifest import (
-    MANIFEST_NAME,
-    FileEntry,
-    InputEntry,
-    Manifest,
-    hash_json,
-)
+from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, InputEntry, Manifest, hash_json
 from cluster.artefacts.parts import TEMPORARY, PartedArtefact
 from cluster.artefacts.shard_records import LOG_NAME, SHARD_RECORDS, ShardRecord, sum_stats
 from cluster.artefacts.storage import QUARANTINE_NAME, Damage, quarantine, storage_errors
@@ -72,11 +66,10 @@ def build_sharded_artefact(
         {shard.file: shard.identity for shard in shards},
         SHARD_RECORDS,
     )
-    condition = artefact.inspect(replace=replace)
-    if condition.committed and condition.is_intact:
-        return condition.committed
-    workspace = artefact.prepare(condition)
-    if condition.same:
+    if intact := artefact.inspect(replace=replace):
+        return intact
+    workspace = artefact.prepare()
+    if artefact.is_same:
         # A repair must reproduce the recorded hash; `conclude` checks that.
         recorded = [SHARD_RECORDS.read(workspace, shard.file) for shard in shards]
         shards = [
@@ -86,17 +79,17 @@ def build_sharded_artefact(
     records = map_shards(
         shards,
         workspace,
-        title=f"{kind} (repair)" if condition.same else kind,
+        title=f"{kind} (repair)" if artefact.is_same else kind,
         max_rejects=max_rejects,
         num_cpus=num_cpus,
         before=before,
     )
     with storage_errors(workspace):
-        if not condition.same:
+        if not artefact.is_same:
             _remove_foreign(workspace, {shard.file for shard in shards})
         extra = finish(workspace, records)
     stats = {"rejects": sum(len(record.rejects) for record in records), **sum_stats(records), **extra}
-    return artefact.conclude(condition, workspace, _entries(workspace, records), stats)
+    return artefact.conclude(_entries(workspace, records), stats)
 
 
 def _remove_foreign(staging: Path, shards: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -188,26 +188,7 @@ class PartRecords(Generic[Record]):
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """The state of an artefact as it was found, and so what has to be done."""
-
-    committed: Manifest | None = None
-    """Its manifest; None where it is to be made."""
-    same: bool = False
-    """Whether it was made from the same inputs and settings; otherwise it is to be replaced."""
-    damages: tuple[Damage, ...] = ()
-    """Files to be made again, where it is the same."""
-    lost_manifest: Damage | None = None
-    """Set where only the manifest is missing or damaged: the parts become work in progress again."""
-
-    @property
-    def is_intact(self) -> bool:
-        """Whether there is nothing to do."""
-        return self.same and not self.damages
-
-
-@dataclass(frozen=True)
+@dataclass
 class PartedArtefact(Generic[Record]):
     """An artefact that consists of parts: `inspect`, and unless it is intact, `prepare`, make parts, `conclude`."""
 
@@ -225,17 +206,26 @@ class PartedArtefact(Generic[Record]):
     """Whether the records say something that the files do not, so that a part with a lost record is made again."""
     place_setting: str = "out"
     """The setting that chooses `directory`, for messages."""
+    committed: Manifest | None = field(default=None, init=False)
+    """The manifest that `inspect` found."""
+    is_same: bool = field(default=False, init=False)
+    """Whether it was made from the same inputs and settings, so that it is repaired in place and not replaced."""
+    damages: Sequence[Damage] = field(default=(), init=False)
+    """Files to be made again, where it is the same; or the manifest alone, where the parts become work in progress."""
 
     @property
-    def staging(self) -> Path:
-        """The directory that gathers the parts of a new artefact."""
-        return staging_directory(self.directory, self.key)
+    def workspace(self) -> Path:
+        """The directory in which parts are made: that of a damaged artefact, or the staging directory of a new one."""
+        return self.directory if self.is_same else staging_directory(self.directory, self.key)
 
-    def inspect(self, *, replace: bool) -> Condition:
-        """Verify the artefact, and decide what has to be done; changes nothing.
+    def inspect(self, *, replace: bool) -> Manifest | None:
+        """Verify the artefact, and decide what has to be done; changes nothing on disk.
 
         Args:
             replace: allow a committed artefact of other inputs or settings to be replaced.
+
+        Returns:
+            The manifest of an intact artefact, with which nothing is to be done.
 
         Raises:
             ConfigError: a committed artefact of other inputs or settings is in the way, and `replace` is False.
@@ -245,21 +235,22 @@ class PartedArtefact(Generic[Record]):
         try:
             manifest = read_manifest(self.directory)
         except CorruptArtefactError as error:
-            is_there = self.directory.is_dir() and not self.staging.exists()
+            is_there = self.directory.is_dir() and not self.workspace.exists()
             if is_there and any(self.records.made(self.directory, *part) for part in self.parts.items()):
-                return Condition(lost_manifest=Damage(MANIFEST_NAME, error.problem))
-            if replace or not is_committed(self.directory):
-                return Condition()
-            raise CorruptArtefactError(
-                error.problem,
-                kept="everything in it; its settings and inputs are not known any more",
-                next_step=remedy,
-            ) from None
-        if manifest.stats.get("build_key") == self.key:
-            damages = find_damage(self.directory, manifest)
+                self.damages = [Damage(MANIFEST_NAME, error.problem)]
+            elif is_committed(self.directory) and not replace:
+                raise CorruptArtefactError(
+                    error.problem,
+                    kept="everything in it; its settings and inputs are not known any more",
+                    next_step=remedy,
+                ) from None
+            return None
+        self.committed, self.is_same = manifest, manifest.stats.get("build_key") == self.key
+        if self.is_same:
+            self.damages = find_damage(self.directory, manifest)
             if self.records_are_content:
-                damages += self.records.find_damage(self.directory, self.parts)
-            return Condition(manifest, same=True, damages=tuple(damages))
+                self.damages += self.records.find_damage(self.directory, self.parts)
+            return None if self.damages else manifest
         if not replace:
             raise ConfigError(
                 f"{self.directory} holds {manifest.kind} made from other inputs or settings:"
@@ -267,33 +258,29 @@ class PartedArtefact(Generic[Record]):
                 kept="the committed artefact is untouched",
                 next_step=remedy,
             )
-        return Condition(manifest)
+        return None
 
-    def prepare(self, condition: Condition) -> Path:
-        """The directory for the parts; those that `records.finished` does not find there are to be made.
+    def prepare(self) -> Path:
+        """Make `workspace` ready; parts that `records.finished` does not find there are to be made.
 
-        A damaged artefact is repaired in place, after its damaged files were quarantined. Otherwise the directory is
-        `staging`, with the parts of a killed run, of an artefact without its manifest, or of the replaced artefact.
+        A damaged artefact has its damaged files quarantined. A staging directory gets the parts of a killed run, of an
+        artefact without its manifest, or of the replaced artefact.
 
         Raises:
             UntrustedArtefactError: as `require_key`.
         """
         require_key()
-        workspace = self.directory if condition.same else self.staging
-        with storage_errors(workspace):
-            if condition.lost_manifest:
-                quarantine(self.directory, condition.lost_manifest)
-                os.replace(self.directory, workspace)
-            self.records.open(workspace)
-            for damage in condition.damages:
-                quarantine(workspace, damage)
-            if condition.committed and not condition.same:
-                self.records.adopt(self.directory, workspace, self.parts)
-        return workspace
+        with storage_errors(self.workspace):
+            for damage in self.damages:
+                quarantine(self.directory, damage)
+            if self.damages and not self.is_same:
+                os.replace(self.directory, self.workspace)
+            self.records.open(self.workspace)
+            if self.committed and not self.is_same:
+                self.records.adopt(self.directory, self.workspace, self.parts)
+        return self.workspace
 
-    def conclude(
-        self, condition: Condition, workspace: Path, files: Sequence[FileEntry], stats: Mapping[str, Any]
-    ) -> Manifest:
+    def conclude(self, files: Sequence[FileEntry], stats: Mapping[str, Any]) -> Manifest:
         """Commit the new artefact, or check that a repaired one is again as its manifest says.
 
         Args:
@@ -303,9 +290,9 @@ class PartedArtefact(Generic[Record]):
         Raises:
             CorruptArtefactError: a repaired file differs from the first one.
         """
-        if condition.committed is None or not condition.same:
+        if self.committed is None or not self.is_same:
             return commit(
-                workspace,
+                self.workspace,
                 self.directory,
                 self.kind,
                 config=self.config,
@@ -313,7 +300,7 @@ class PartedArtefact(Generic[Record]):
                 files=files,
                 stats={"build_key": self.key, **stats},
             )
-        if remaining := find_damage(self.directory, condition.committed):
+        if remaining := find_damage(self.directory, self.committed):
             listed = "\n".join(f"  {damage}" for damage in remaining)
             raise CorruptArtefactError(
                 f"{self.directory} was damaged, and the repaired files differ from the first ones:\n{listed}",
@@ -321,7 +308,7 @@ class PartedArtefact(Generic[Record]):
                 next_step="check that inputs, library versions and the kind of machine are those it was made with; to"
                 " make everything anew, move the directory away and run the same command",
             )
-        return condition.committed
+        return self.committed
 
 
 def _link_files(source: Path, old: PartRecord, target: Path, new: PartRecord) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.artefacts.errors import ClozeError, ConfigError, StorageError
 from cluster.artefacts.manifest import write_durably
-from cluster.artefacts.parts import Condition, PartedArtefact
+from cluster.artefacts.parts import PartedArtefact
 from cluster.artefacts.storage import storage_errors
 from cluster.failures import TASK_RETRIES
 from cluster.progress import Advance, progress
@@ -87,8 +87,7 @@ def finetune(
         records_are_content=False,
         place_setting="name",
     )
-    condition = artefact.inspect(replace=replace)
-    tracked_runs = [] if condition.is_intact else _make(trials, artefact, condition)
+    tracked_runs = [] if artefact.inspect(replace=replace) else _make(trials, artefact)
     if config.publish is not None and os.environ.get("RANK", "0") == "0":
         place = artefact.directory.relative_to(config.out).as_posix()
         push(artefact.directory, f"{config.publish}/{place}", replace=replace)
@@ -100,7 +99,7 @@ def finetune(
     return scores
 
 
-def _make(trials: Trials, artefact: PartedArtefact[TrialRecord], condition: Condition) -> list[str]:
+def _make(trials: Trials, artefact: PartedArtefact[TrialRecord]) -> list[str]:
     """Run the missing trainings and commit the artefact, or repair a committed one in place.
 
     Returns:
@@ -115,7 +114,7 @@ def _make(trials: Trials, artefact: PartedArtefact[TrialRecord], condition: Cond
         trials = dataclasses.replace(trials, pretrained=pretrained)
 
     def prepare() -> tuple[Path, dict[str, TrialRecord]]:
-        workspace = artefact.prepare(condition)
+        workspace = artefact.prepare()
         return workspace, TRIAL_RECORDS.finished(workspace, artefact.parts)
 
     def conclude() -> None:
@@ -135,7 +134,7 @@ def _make(trials: Trials, artefact: PartedArtefact[TrialRecord], condition: Cond
         stats = {"trainings": len(records), "tracked_runs": tracked, "seconds": seconds} | (
             {"examples_per_second": speeds} if speeds else {}
         )
-        artefact.conclude(condition, workspace, files, stats)
+        artefact.conclude(files, stats)
 
     accelerator = make_accelerator(trials.config)
     workspace, finished = on_first(accelerator, prepare)
