@@ -25,13 +25,7 @@ import xxhash
 from cluster import logs
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import MissingInputError, StoreError
-from cluster.artefacts.manifest import (
-    MANIFEST_NAME,
-    FileEntry,
-    Manifest,
-    read_manifest,
-    write_durably,
-)
+from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest, write_durably
 from cluster.artefacts.owner import lock
 from cluster.artefacts.places import Place, Uri, as_place, parse_size, shown_size
 from cluster.artefacts.private import cache_directory

@@ -26,13 +26,7 @@ import psutil
 from cluster.artefacts.errors import ClozeError, ClusterUnreachableError
 from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.owner import born_s, find_process
-from cluster.artefacts.private import (
-    RAY_NAME,
-    lock,
-    make_private_directory,
-    private_root,
-    require_private,
-)
+from cluster.artefacts.private import RAY_NAME, lock, make_private_directory, private_root, require_private
 from cluster.connecting import named_address, require_dashboard
 from cluster.ray_internals import JOB_VARIABLE, LOOPBACK_VARIABLE
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from cluster import logs
 
@@ -17,10 +16,8 @@ PLAIN_INTERVAL_S = 10.0
 """Seconds between two plain lines."""
 
 
-class Advance(Protocol):
-    """Reports that `count` more units are done; `shown` is a short text such as `loss 5.31`."""
-
-    def __call__(self, count: int = 1, shown: str = "") -> None: ...
+Advance = Callable[..., None]
+"""`advance(count=1, shown="")` reports `count` more units as done; `shown` is a short text such as `loss 5.31`."""
 
 
 @contextmanager

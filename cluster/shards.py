@@ -109,26 +109,40 @@ def map_shards(
         require_ray()
         if before is not None:
             before()
-    tally = _Tally(max_rejects)
+    counts, rejects = Counter[str](), list[Reject]()
+
+    def count(record: ShardRecord) -> None:
+        counts.update(sum_stats([record]))
+        rejects.extend(record.rejects)
+        if len(rejects) > max_rejects:
+            shown = "\n".join(f"  {reject}" for reject in rejects[:10])
+            raise TooManyRejectsError(
+                f"{len(rejects)} unreadable inputs, but max_rejects is {max_rejects}:\n{shown}",
+                kept="all finished shards",
+                next_step="replace the damaged sources, or raise max_rejects, and run the same command again",
+            )
+
     with progress(title, len(shards)) as advance:
         advance(len(finished), "already done" if finished else "")
         for record in finished.values():
-            tally.add(record)
+            count(record)
         if pending:
             sizes = [shard.size_bytes for shard in pending]
-            log = ShardLog(directory, title, sizes, done=len(finished), rejects=tally.num_rejects)
+            log = ShardLog(directory, title, sizes, done=len(finished), rejects=len(rejects))
             shown = ""
             for shard, made in _run(pending, directory, num_cpus):
                 if made is None:
                     advance(0, read_status(directory, shard.file) or shown)
                     continue
+                record, text_bytes, effort = made
                 # Unpickled records no longer share strings; keep the slim copy.
-                finished[shard.file] = made.record.slim()
-                rows, rejects = made.record.entry.rows or 0, len(made.record.rejects)
-                text_bytes = shard.size_bytes if made.text_bytes is None else made.text_bytes
-                log.add(shard.file, shard.size_bytes, text_bytes, rows, made.effort, rejects=rejects)
-                tally.add(made.record)
-                shown = ", ".join(filter(None, (str(tally), str(log))))
+                finished[shard.file] = record.slim()
+                rows, size_bytes = record.entry.rows or 0, shard.size_bytes
+                text_bytes = size_bytes if text_bytes is None else text_bytes
+                log.add(shard.file, size_bytes, text_bytes, rows, effort, rejects=len(record.rejects))
+                count(record)
+                totals = [f"{counts[name]:,} {name}" for name in ("rows", "tokens") if counts[name] > 1]
+                shown = ", ".join(filter(None, (*totals, str(log))))
                 advance(1, shown)
     return [finished[shard.file] for shard in shards]
 
@@ -181,13 +195,8 @@ def share_tasks(pending: Sequence[Shard], window: int) -> list[Sequence[Shard]]:
     return tasks
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """The return value of a shard's Ray task; the shard itself stays on disk."""
-
-    record: ShardRecord
-    text_bytes: int | None
-    effort: Effort
+_Made = tuple[ShardRecord, int | None, Effort]
+"""The return value of a shard's Ray task: its record, the bytes of text, and the effort. The shard stays on disk."""
 
 
 def make_shards(
@@ -225,39 +234,4 @@ def _make_shard(write: WriteShard, name: str, identity: str, directory: str) -> 
             notes=result.notes,
         )
         SHARD_RECORDS.write(Path(directory), record)
-        return _Made(record.slim(), result.text_bytes, effort())
-
-
-class _Tally:
-    """Counts over finished shards, for people and for `max_rejects`."""
-
-    def __init__(self, max_rejects: int) -> None:
-        self._max_rejects = max_rejects
-        self._rejects: list[Reject] = []
-        self._counts: Counter[str] = Counter()
-
-    def add(self, record: ShardRecord) -> None:
-        """Count one more shard.
-
-        Raises:
-            TooManyRejectsError: there are more rejects than tolerated.
-        """
-        self._counts.update(sum_stats([record]))
-        self._rejects.extend(record.rejects)
-        if len(self._rejects) > self._max_rejects:
-            shown = "\n".join(f"  {reject}" for reject in self._rejects[:10])
-            raise TooManyRejectsError(
-                f"{len(self._rejects)} unreadable inputs, but max_rejects is {self._max_rejects}:\n{shown}",
-                kept="all finished shards",
-                next_step="replace the damaged sources, or raise max_rejects, and run the same command again",
-            )
-
-    @property
-    def num_rejects(self) -> int:
-        """Inputs that could not be read."""
-        return len(self._rejects)
-
-    def __str__(self) -> str:
-        return ", ".join(
-            f"{self._counts[name]:,} {name}" for name in ("rows", "tokens") if self._counts[name] > 1
-        )
+        return record.slim(), result.text_bytes, effort()

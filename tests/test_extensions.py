@@ -170,11 +170,10 @@ EXTENSIONS = {
     "kind of cluster": (
         "cluster/templates/one_host/settings.py",
         """
-        from typing import ClassVar, Literal
+        from typing import Literal
         from cluster.templates.base import ClusterTemplate, Text
 
         class OneHost(ClusterTemplate):
-            folder: ClassVar[str] = "one_host"
             kind: Literal["one-host"] = "one-host"
             greeting: Text
 

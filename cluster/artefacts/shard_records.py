@@ -88,17 +88,9 @@ def sum_stats(records: Sequence[ShardRecord]) -> dict[str, int]:
 LOG_NAME = "shard-log.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """Time and memory that one shard took."""
-
-    worker: str
-    """`HOST:PROCESS`."""
-    seconds: float
-    peak_rss_bytes: int
-    """Peak memory of the worker's process while it made the shard."""
-    processor_seconds: float
-    """Processor time of all its threads."""
+Effort = dict[str, Any]
+"""What one shard took: its `worker` (`HOST:PROCESS`), `seconds`, `processor_seconds` of all threads, and the peak
+memory of the worker's process meanwhile, `peak_rss_bytes`."""
 
 
 @contextmanager
@@ -110,14 +102,16 @@ def measure_effort() -> Iterator[Callable[[], Effort]]:
     started, processed = time.perf_counter(), time.process_time()
 
     def effort() -> Effort:
-        seconds = round(time.perf_counter() - started, 3)
-        used = round(time.process_time() - processed, 3)
-        peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with suppress(OSError):
-            for line in Path("/proc/self/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    peak_rss_bytes = int(line.split()[1]) * 1024
-        return Effort(f"{platform.node()}:{os.getpid()}", seconds, peak_rss_bytes, used)
+            status = Path("/proc/self/status").read_text()
+            peak_kib = int(status.partition("VmHWM:")[2].split()[0])
+        return {
+            "worker": f"{platform.node()}:{os.getpid()}",
+            "seconds": round(time.perf_counter() - started, 3),
+            "peak_rss_bytes": peak_kib * 1024,
+            "processor_seconds": round(time.process_time() - processed, 3),
+        }
 
     yield effort
 
@@ -162,13 +156,9 @@ class ShardLog:
                 "bytes": num_bytes,
                 "rows": rows,
                 "rejects": rejects,
-                "mb_per_s": round(num_bytes / 1e6 / max(effort.seconds, 1e-3), 2),
-                "rows_per_s": round(rows / max(effort.seconds, 1e-3), 1),
-                # `asdict` copies deeply, which is felt with many thousands of tiny shards.
-                "worker": effort.worker,
-                "seconds": effort.seconds,
-                "peak_rss_bytes": effort.peak_rss_bytes,
-                "processor_seconds": effort.processor_seconds,
+                "mb_per_s": round(num_bytes / 1e6 / max(effort["seconds"], 1e-3), 2),
+                "rows_per_s": round(rows / max(effort["seconds"], 1e-3), 1),
+                **effort,
                 "seconds_left": round(self.seconds_left, 1),
             }
         )

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -94,8 +94,8 @@ class Settings(BaseModel):
 class ClusterTemplate(Settings):
     """Settings of a kind of cluster, which know the files that follow from them."""
 
-    folder: ClassVar[str]
-    """Folder of the templates, beside this file."""
+    kind: str
+    """The kind of cluster, for which the folder of its templates is named."""
 
     def files(self) -> tuple[str, ...]:
         """Names of the files to render, in order of use; `NAME.j2` is the template."""
@@ -112,7 +112,7 @@ def render(settings: ClusterTemplate) -> dict[str, str]:
 
     def rendered(name: str) -> str:
         environment = Environment(
-            loader=FileSystemLoader(Path(__file__).parent / settings.folder),
+            loader=FileSystemLoader(Path(__file__).parent / settings.kind.replace("-", "_")),
             # Applied to the value of every expression, so that no template can forget to quote.
             finalize=QUOTING.get(Path(name).suffix, for_shell),
             undefined=StrictUndefined,

@@ -36,8 +36,9 @@ class Step:
     def __str__(self) -> str:
         own = self.effort
         return (
-            f"{self.num_files:,} source files in {self.num_shards:,} shards, {self.what}: {own.seconds:,.1f} s,"
-            f" {own.processor_seconds:,.1f} s of the driver's processor, {own.peak_rss_bytes / 2**20:,.0f} MiB"
+            f"{self.num_files:,} source files in {self.num_shards:,} shards, {self.what}: {own['seconds']:,.1f} s,"
+            f" {own['processor_seconds']:,.1f} s of the driver's processor,"
+            f" {own['peak_rss_bytes'] / 2**20:,.0f} MiB"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from importlib.metadata import version
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import Field, TypeAdapter, field_validator
@@ -140,8 +140,6 @@ class Queue(Settings):
 
 class KubeRay(ClusterTemplate):
     """A Ray cluster on Kubernetes, or a RayJob, with shared volume, MLflow, and policies."""
-
-    folder: ClassVar[str] = "kuberay"
 
     kind: Literal["kuberay"] = "kuberay"
     """The kind of cluster."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shlex import quote
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -35,8 +35,6 @@ class CloudWorkers(CloudMachine):
 
 class RayUp(ClusterTemplate):
     """A configuration of `ray up` for AWS or Google Cloud, with a shared NFS volume."""
-
-    folder: ClassVar[str] = "ray_up"
 
     kind: Literal["ray-up"] = "ray-up"
     """The kind of cluster."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -13,8 +13,6 @@ from cluster.templates.base import AbsolutePath, ClusterTemplate, Name, Text, Va
 
 class Slurm(ClusterTemplate):
     """One `sbatch` script: Ray over the nodes of the job, a check of all nodes, one verb, and requeues."""
-
-    folder: ClassVar[str] = "slurm"
 
     kind: Literal["slurm"] = "slurm"
     """The kind of cluster."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -11,8 +11,6 @@ from cluster.templates.base import AbsolutePath, ClusterTemplate, Host, Variable
 
 class SshHosts(ClusterTemplate):
     """Scripts that start, check and stop Ray on hosts by SSH."""
-
-    folder: ClassVar[str] = "ssh"
 
     kind: Literal["ssh"] = "ssh"
     """The kind of cluster."""

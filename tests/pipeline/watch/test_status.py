@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cluster.artefacts.owner import exclusive, is_in_use
-from cluster.artefacts.shard_records import Effort, ShardLog, report_status
+from cluster.artefacts.shard_records import ShardLog, report_status
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind
@@ -28,6 +28,8 @@ from tests.pipeline.command import cloze
 from tests.pipeline.watch.materials import HOST, contents, start
 
 CLOZE = Path(sys.executable).with_name("cloze")
+
+EFFORT = {"worker": "one:1", "seconds": 1.0, "peak_rss_bytes": 5, "processor_seconds": 1.0}
 
 
 def test_damaged_runs_are_told_and_hide_no_other(run: RunDirectory):
@@ -85,9 +87,9 @@ def test_stages_of_a_preparation_tell_what_is_done_and_whether_they_are_worked_o
     staging, work = out / ".tokens.0123456789ab.partial", out / "work" / "hashes"
     for directory in (staging, work):
         directory.mkdir(parents=True)
-    ShardLog(work, "hashes", [1]).add("a", 1, 10, 1, Effort("one:1", 1.0, 5, 1.0))
+    ShardLog(work, "hashes", [1]).add("a", 1, 10, 1, EFFORT)
     log = ShardLog(staging, "tokens", [10, 10], done=2)
-    log.add("c", 10, 4_000_000, 9, Effort("one:1", 1.0, 5, 1.0), rejects=3)
+    log.add("c", 10, 4_000_000, 9, EFFORT, rejects=3)
     report_status(staging / ".d.0.tmp", "merging 7 of 9")
     with exclusive(out, "a preparation"):
         hashes, tokens = read_data([tmp_path])
@@ -103,7 +105,7 @@ def test_stages_of_a_preparation_tell_what_is_done_and_whether_they_are_worked_o
 def test_top_prints_runs_machines_and_data_jobs_and_changes_no_file(run: RunDirectory, tmp_path: Path):
     staging = tmp_path / "corpus" / ".tokens.0123456789ab.partial"
     staging.mkdir(parents=True)
-    ShardLog(staging, "tokens", [10, 10]).add("c", 10, 4_000_000, 9, Effort("one:1", 1.0, 5, 1.0))
+    ShardLog(staging, "tokens", [10, 10]).add("c", 10, 4_000_000, 9, EFFORT)
     arguments = ("top", "--runs-dir", run.path.parent, "--data-dir", tmp_path)
     with closing(Heartbeat(run, 0, 900.0)) as heartbeat:
         heartbeat.beat(7, "forward")
