@@ -74,7 +74,7 @@ SYSTEM = (
     "test_stopped_groups.py::*finetunes*",
     "pipeline/test_tiny_runs.py::*",
     "data_prep/test_preparation_in_full.py::*",
-    "cluster/test_node_watch.py::*stays_away*",
+    "cluster/test_ray.py::*[[]head]",
     "pipeline/tune/test_resumed_training.py::*",
     "data_prep/dedup/test_dedup.py::*killed*",
     "models/test_gpu_benchmark.py::test_a_run*",

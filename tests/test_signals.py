@@ -40,16 +40,12 @@ SWALLOWS = """
 """
 
 
-def start(*command: str, environment: dict[str, str] | None = None) -> tuple[subprocess.Popen[str], str]:
+def start(*command: str) -> tuple[subprocess.Popen[str], str]:
     """A process group of its own, and the mark of all that it starts."""
-    mark = uuid.uuid4().hex
+    mark, pipe = uuid.uuid4().hex, subprocess.PIPE
+    environment = {**os.environ, MARK: mark}
     process = subprocess.Popen(
-        command,
-        env={**os.environ, MARK: mark, **(environment or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
     return process, mark
 
@@ -79,17 +75,23 @@ def living(mark: str) -> list[psutil.Process]:
     return found
 
 
+def end_of(process: subprocess.Popen[str], mark: str) -> tuple[int, str]:
+    """Exit code and messages of a process that ends, and leaves nothing behind."""
+    told = process.communicate(timeout=PATIENCE_S)[1]
+    assert "Traceback" not in told
+    assert living(mark) == []
+    return process.returncode, told
+
+
 @pytest.mark.parametrize(("number", "code"), signals.EXIT_CODES.items())
 def test_a_signal_ends_a_verb_with_its_code_and_the_command_that_goes_on(number: int, code: int):
     process, mark = start_verb(f"{READY}time.sleep(600)")
     wait_for(process, "ready")
     process.send_signal(number)
-    told = process.communicate(timeout=PATIENCE_S)[1]
-    assert process.returncode == code
+    found, told = end_of(process, mark)
+    assert found == code
     assert "cloze data prepare 'a b.yaml'" in told
     assert "all finished work" in told
-    assert "Traceback" not in told
-    assert living(mark) == []
 
 
 @pytest.mark.parametrize(
@@ -103,28 +105,18 @@ def test_a_signal_ends_a_verb_with_its_code_and_the_command_that_goes_on(number:
         f"try: {READY}time.sleep(600)\n    finally: sys.exit(3)",
         # Threads that interpreters wait for.
         f"threading.Thread(target=time.sleep, args=(600,)).start(); {READY}time.sleep(600)",
+        SWALLOWS,
     ],
-    ids=["children", "another error", "another exit", "threads"],
+    ids=["children", "another error", "another exit", "threads", "swallowed"],
 )
 def test_nothing_keeps_a_verb_from_its_end_and_nothing_stays(body: str):
     process, mark = start_verb(body)
     wait_for(process, "ready")
     process.terminate()
-    told = process.communicate(timeout=PATIENCE_S)[1]
-    assert process.returncode == 75, told
-    assert told.count("Ended by SIGTERM") == 1
-    assert "Traceback" not in told
-    assert living(mark) == []
-
-
-def test_an_interruption_that_is_swallowed_ends_the_verb_all_the_same():
-    process, mark = start_verb(SWALLOWS)
-    wait_for(process, "ready")
-    process.terminate()
-    wait_for(process, "never heard")
-    assert process.wait() == 75
-    assert "Ended by SIGTERM" in process.communicate(timeout=PATIENCE_S)[1]
-    assert living(mark) == []
+    if body == SWALLOWS:
+        wait_for(process, "never heard")
+    code, told = end_of(process, mark)
+    assert (code, told.count("Ended by SIGTERM")) == (75, 1)
 
 
 def test_the_second_signal_ends_a_verb_at_once():
@@ -152,10 +144,8 @@ def test_as_the_first_process_of_a_container_sigterm_is_answered_too():
     wait_for(process, "ready")
     (first,) = psutil.Process(process.pid).children()
     first.terminate()
-    told = process.communicate(timeout=PATIENCE_S)[1]
-    assert process.returncode == 75
-    assert "Ended by SIGTERM" in told
-    assert living(mark) == []
+    code, told = end_of(process, mark)
+    assert (code, told.count("Ended by SIGTERM")) == (75, 1)
 
 
 @pytest.mark.parametrize("module", ["pipeline.cli", "pipeline.pretrain"])
@@ -181,9 +171,7 @@ def test_handlers_stand_before_anything_big_is_imported(module: str):
 
 @pytest.mark.parametrize("code", [0, 3, 130])
 def test_a_verb_that_ends_by_itself_keeps_its_exit_code_and_its_words(code: int):
-    process, _ = start_verb(f"raise typer.Exit({code})")
-    told = process.communicate(timeout=PATIENCE_S)[1]
-    assert (process.returncode, told) == (code, "")
+    assert end_of(*start_verb(f"raise typer.Exit({code})")) == (code, "")
 
 
 def test_a_forked_child_neither_ends_nor_wakes_its_parent():
@@ -197,5 +185,4 @@ def test_a_forked_child_neither_ends_nor_wakes_its_parent():
     (child,) = psutil.Process(process.pid).children()
     child.terminate()
     wait_for(process, f"child {-signal.SIGTERM}")
-    assert process.wait() == 0
-    assert living(mark) == []
+    assert end_of(process, mark)[0] == 0

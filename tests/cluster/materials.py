@@ -1,6 +1,6 @@
 """Artefacts that several tests of this folder make."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,14 +23,19 @@ FILES = {"a.bin": b"a" * 3000, "inner/b.bin": b"b" * 2000}
 SIZE_BYTES = 5000
 
 
-def make(directory: Path, files: dict[str, bytes] = FILES, kind: str = "tokens") -> Path:
-    """Commit an artefact."""
+def stage(directory: Path, files: Mapping[str, bytes]) -> Path:
+    """Write the files of an artefact to its staging directory."""
     staging = staging_directory(directory, "made-by-a-test")
     staging.mkdir(parents=True)
     for name, data in files.items():
         (staging / name).parent.mkdir(parents=True, exist_ok=True)
         (staging / name).write_bytes(data)
-    commit(staging, directory, kind, config={})
+    return staging
+
+
+def make(directory: Path, files: Mapping[str, bytes] = FILES, kind: str = "tokens") -> Path:
+    """Commit an artefact."""
+    commit(stage(directory, files), directory, kind, config={})
     return directory
 
 

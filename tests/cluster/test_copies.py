@@ -23,9 +23,7 @@ from cluster.artefacts.errors import (
     StorageError,
     UntrustedArtefactError,
 )
-from cluster.artefacts.manifest import (
-    MANIFEST_NAME,
-)
+from cluster.artefacts.manifest import MANIFEST_NAME
 from cluster.artefacts.places import as_place
 from cluster.artefacts.signatures import TRUST_VARIABLE, make_keys
 from cluster.artefacts.storage import open_artefact
@@ -79,12 +77,11 @@ def test_only_the_files_that_are_asked_for_are_fetched(uri: str, tmp_path: Path,
 
 
 def test_artefact_that_was_replaced_in_the_store_is_noticed(uri: str, tmp_path: Path):
-    push(make(tmp_path / "one"), uri)
-    first = local_copy(uri)
-    push(make(tmp_path / "two", {"a.bin": b"other"}), uri, replace=True)
-    second = local_copy(uri)
-    assert (second / "a.bin").read_bytes() == b"other"
-    assert (first / "a.bin").read_bytes() == FILES["a.bin"]
+    copies = []
+    for name in (b"one", b"other"):
+        push(make(tmp_path / name.decode(), {"a.bin": name}), uri, replace=True)
+        copies.append(local_copy(uri))
+    assert [(copy / "a.bin").read_bytes() for copy in copies] == [b"one", b"other"]
 
 
 def test_damaged_copy_is_repaired_and_of_damage_in_the_store_nothing_is_kept(uri: str, tmp_path: Path):
@@ -98,11 +95,10 @@ def test_damaged_copy_is_repaired_and_of_damage_in_the_store_nothing_is_kept(uri
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(CorruptArtefactError) as caught:
         local_copy(uri)
-    assert "a.bin: xxh3_128 is" in caught.value.problem
-    assert "inner/b.bin: missing" in caught.value.problem
-    assert f"cloze push DIRECTORY {uri} --again" in caught.value.next_step
-    assert not any(path.suffix in (".bin", ".tmp") for path in (tmp_path / "cache").rglob("*"))
-    assert not list((tmp_path / "cache").rglob(MANIFEST_NAME))
+    told = ("a.bin: xxh3_128 is", "inner/b.bin: missing", f"cloze push DIRECTORY {uri} --again")
+    assert [text for text in told if text not in str(caught.value)] == []
+    kept = {path.name for path in (tmp_path / "cache").rglob("*")}
+    assert not [name for name in kept if name == MANIFEST_NAME or name.endswith((".bin", ".tmp"))]
     push(tmp_path / "tokens", uri, again=True)
     open_artefact(local_copy(uri))
 
@@ -129,9 +125,7 @@ def test_fetch_that_was_killed_is_continued(uri: str, tmp_path: Path, proxy: Pro
     assert not list((tmp_path / "cache").rglob("*.tmp"))
 
 
-def test_copy_that_was_used_longest_ago_makes_room_unless_a_process_uses_it(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_copy_that_was_used_longest_ago_makes_room_unless_a_process_uses_it(uri, tmp_path, monkeypatch):
     for number in range(4):
         push(make(tmp_path / f"{number}", {"data": bytes([number]) * SIZE_BYTES}), f"{uri}/{number}")
     monkeypatch.setenv(SIZE_VARIABLE, "11KB")
@@ -149,43 +143,32 @@ def test_copy_that_was_used_longest_ago_makes_room_unless_a_process_uses_it(
     local_copy(f"{uri}/2")
     with pytest.raises(StorageError) as caught:
         local_copy(f"{uri}/3")
-    assert "4.9KiB" in caught.value.problem
-    assert (
-        "10.7KiB, as CLOZE_CACHE_BYTES says, of which processes that run now use 9.8KiB"
-        in caught.value.problem
-    )
+    limit = "10.7KiB, as CLOZE_CACHE_BYTES says, of which processes that run now use 9.8KiB"
+    assert [text for text in ("4.9KiB", limit) if text not in caught.value.problem] == []
     used.communicate("end\n")
     open_artefact(local_copy(f"{uri}/3"))
     assert kept() == {"2", "3"}
 
 
-def test_artefact_that_is_larger_than_the_cache_is_refused_with_both_sizes(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: Proxy
-):
+def test_artefact_that_is_larger_than_the_cache_is_refused_with_both_sizes(uri, tmp_path, monkeypatch, proxy):
     push(make(tmp_path / "tokens"), uri)
     monkeypatch.setenv(SIZE_VARIABLE, "4 kB")
-    with pytest.raises(StorageError, match=r"4\.9KiB, .*3\.9KiB") as caught:
+    with pytest.raises(StorageError, match=r"4\.9KiB, .*3\.9KiB"):
         local_copy(uri)
-    assert "CLOZE_CACHE" in caught.value.next_step
     assert proxy.count("GET", "a.bin") == 0
     for wrong in ("much", "1,000GB", "10%"):
         monkeypatch.setenv(SIZE_VARIABLE, wrong)
-        with pytest.raises(ConfigError, match=f"CLOZE_CACHE_BYTES={wrong}") as refused:
+        with pytest.raises(ConfigError, match=f"CLOZE_CACHE_BYTES={wrong}"):
             local_copy(uri)
-        assert "CLOZE_CACHE_BYTES=600GB" in refused.value.next_step
-
-
-def test_copies_never_take_more_than_is_free(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    push(make(tmp_path / "tokens"), uri)
+    # More than is free.
     claim_a_huge_file(uri)
     monkeypatch.setenv(SIZE_VARIABLE, "9000PB")
     with pytest.raises(StorageError, match=r"1\.0EiB"):
         local_copy(uri)
 
 
-def test_object_that_is_larger_than_its_manifest_says_takes_no_more_room(uri: str, tmp_path: Path):
+def test_object_that_is_larger_than_its_manifest_says_takes_no_more_room(uri, tmp_path, monkeypatch):
     push(make(tmp_path / "tokens"), uri)
-    s3fs.S3FileSystem().pipe_file(f"{uri}/a.bin", b"a" * 40_000_000)
     received: list[int] = []
     read = s3fs.core.S3File.read
 
@@ -194,14 +177,12 @@ def test_object_that_is_larger_than_its_manifest_says_takes_no_more_room(uri: st
         received.append(len(block))
         return block
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(s3fs.core.S3File, "read", counted)
+    monkeypatch.setattr(s3fs.core.S3File, "read", counted)
+    for size_bytes in (40_000_000, 10):
+        s3fs.S3FileSystem().pipe_file(f"{uri}/a.bin", b"a" * size_bytes)
         with pytest.raises(CorruptArtefactError, match=r"a\.bin.* 3000"):
             local_copy(uri)
     assert 0 < sum(received) < 20_000_000
-    s3fs.S3FileSystem().pipe_file(f"{uri}/a.bin", b"a" * 10)
-    with pytest.raises(CorruptArtefactError, match=r"a\.bin.* 3000"):
-        local_copy(uri)
 
 
 @pytest.mark.parametrize(
@@ -218,16 +199,15 @@ def test_manifest_with_impossible_files_is_refused(uri: str, tmp_path: Path, fie
             read(uri)
 
 
-@pytest.mark.parametrize(
-    "damaged", [b"[]", b'{"uri": "s3://x"}', b'{"uri": "s3://x", "size_bytes": "much"}', b"\xff"]
-)
-def test_damaged_note_of_a_copy_stops_no_other(uri: str, tmp_path: Path, damaged: bytes):
+def test_damaged_note_of_a_copy_stops_no_other(uri: str, tmp_path: Path):
     for name in ("one", "two"):
         push(make(tmp_path / name, {"data": name.encode()}), f"{uri}/{name}")
     copy = local_copy(f"{uri}/one")
-    (copy.parent / "origin.json").write_bytes(damaged)
-    open_artefact(local_copy(f"{uri}/two"))
-    assert place_of(copy) == str(copy)
+    for damaged in (b"[]", b'{"uri": "s3://x"}', b'{"uri": "s3://x", "size_bytes": "much"}', b"\xff"):
+        (copy.parent / "origin.json").write_bytes(damaged)
+        assert place_of(copy) == str(copy)
+        shutil.rmtree(local_copy(f"{uri}/two"))
+        open_artefact(local_copy(f"{uri}/two"))
 
 
 @pytest.mark.parametrize("place", ["s3://", "s3:///", "s3:///corpus/tokens", "gs:///corpus", "memory://"])
@@ -236,9 +216,7 @@ def test_uri_without_a_bucket_is_no_path_either(place: str):
         as_place(place)
 
 
-def test_places_without_an_artefact_and_other_kinds_are_refused_before_anything_is_fetched(
-    uri: str, tmp_path: Path
-):
+def test_places_without_an_artefact_and_other_kinds_are_refused_before_anything_is_fetched(uri, tmp_path):
     for place in (uri, "s3://no-such-bucket/tokens"):
         with pytest.raises(MissingInputError, match=place):
             local_copy(place)
@@ -266,8 +244,6 @@ class Served(SimpleHTTPRequestHandler):
     def list_directory(self, path: Any) -> None:
         self.send_error(404)
 
-    def log_message(self, format: str, *args: Any) -> None: ...
-
 
 class Endless(Served):
     def do_HEAD(self) -> None:
@@ -290,9 +266,7 @@ def web_server(handler: Any) -> Iterator[str]:
         server.shutdown()
 
 
-def test_web_server_is_read_without_listings_or_ranges_and_its_password_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_web_server_is_read_without_listings_or_ranges_and_its_password_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
     make(tmp_path / "served" / "tokens", {"big.bin": os.urandom(3 << 20), "inner/small": b"s"})
     with web_server(partial(Served, directory=str(tmp_path / "served"))) as host:

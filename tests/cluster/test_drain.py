@@ -1,21 +1,26 @@
-"""The end of a pod: verbs save before Ray is told to end, and workers stay until the head is gone."""
+"""Nodes that leave: verbs save before Ray is told to end, workers outlive the head, and groups move and change size."""
+
+from __future__ import annotations
 
 import json
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import ray
 from ray.job_submission import JobStatus
 
-from cluster import drain, jobs
+from cluster import drain, group, jobs
 from cluster.artefacts.errors import ClusterUnreachableError
+from cluster.group import GroupSize, choose_workers, free_workers, largest_fitting, reason_to_move
 from cluster.ray_internals import JOB_VARIABLE
 
 VERB = """
@@ -62,12 +67,6 @@ def test_verbs_are_ended_and_waited_for_and_no_other_process(tmp_path: Path, sta
     assert [verb.stdout.read() for verb in (script, module)] == ["saved\n"] * 2
 
 
-def test_a_verb_that_takes_longer_is_named(tmp_path: Path, start: Any):
-    (tmp_path / "cloze").write_text(DEAF)
-    slow = start(str(tmp_path / "cloze"))
-    assert drain.end_verbs([psutil.Process(slow.pid)], timeout_s=0.1) == [slow.pid]
-
-
 def test_jobs_elsewhere_are_stopped_while_verbs_here_still_save_and_no_verb_is_asked_twice(
     tmp_path: Path, monkeypatch, start: Any
 ):
@@ -82,6 +81,7 @@ def test_jobs_elsewhere_are_stopped_while_verbs_here_still_save_and_no_verb_is_a
             raise refusals.pop()
         return [SimpleNamespace(submission_id=name, status=JobStatus(running[name])) for name in running]
 
+    assert drain.end_verbs([psutil.Process(slow.pid)], timeout_s=0.1) == [slow.pid]
     monkeypatch.setattr(drain, "POLL_S", 0.05)
     monkeypatch.setattr(psutil, "process_iter", lambda: [psutil.Process(slow.pid)])
     monkeypatch.setattr(jobs, "connect", lambda _: None)
@@ -99,3 +99,70 @@ def test_a_worker_stays_as_long_as_its_head():
         closing = threading.Timer(0.5, lambda: head.shutdown(socket.SHUT_RDWR) or head.close())
         closing.start()
         assert drain.outlive_head(address, timeout_s=60)
+
+
+FIXED = GroupSize((4,), cpus_per_worker=2, gpus_per_worker=0)
+ELASTIC = GroupSize((4, 2, 1), cpus_per_worker=2, gpus_per_worker=0)
+ON_GPUS = GroupSize((4, 2, 1), cpus_per_worker=2, gpus_per_worker=1)
+
+
+def cluster_of(
+    monkeypatch: pytest.MonkeyPatch, free: Mapping[str, Mapping[str, float]], *drained: str
+) -> None:
+    addresses = {"a": "10.0.0.1", "b": "10.0.0.2"}
+    nodes = [{"NodeID": node, "NodeManagerAddress": address} for node, address in addresses.items()]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(group, "free_resources_by_node", lambda: free)
+    monkeypatch.setattr(group, "draining_nodes", lambda: dict.fromkeys(drained, 0))
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "drained", "expected"),
+    [
+        (FIXED, {"a": {"CPU": 8.0}}, (), 4),
+        # A worker takes all its processors from one node.
+        (FIXED, {"a": {"CPU": 3.0}, "b": {"CPU": 3.9}}, (), 2),
+        (FIXED, {"a": {"CPU": 8.0}, "b": {"CPU": 4.0}}, ("a",), 2),
+        (FIXED, {"a": {"memory": 1e9}, "b": {}}, (), 0),
+        (ON_GPUS, {"a": {"CPU": 64.0, "GPU": 2.0}, "b": {"CPU": 2.0, "GPU": 8.0}, "c": {"CPU": 64.0}}, (), 3),
+        (FIXED, {}, (), 0),
+    ],
+)
+def test_workers_fit_into_single_nodes_that_stay(monkeypatch, size, free, drained, expected):
+    cluster_of(monkeypatch, free, *drained)
+    assert free_workers(size) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "running", "free", "drained", "grows", "expected"),
+    [
+        (FIXED, {"a": 4}, {"b": {"CPU": 64.0}}, (), True, None),
+        (FIXED, {"a": 2, "b": 2}, {}, ("b", "elsewhere"), False, "move: 10.0.0.2 is drained"),
+        (ELASTIC, {"a": 1, "b": 1}, {}, ("a", "b"), False, "move: 10.0.0.1, 10.0.0.2 is drained"),
+        (ELASTIC, {"gone": 1}, {}, ("gone",), True, "move: gone is drained"),
+        (ELASTIC, {"a": 1}, {"a": {"CPU": 2.0}}, ("elsewhere",), True, "move: from 1 to 2 workers"),
+        (ELASTIC, {"a": 1}, {"a": {"CPU": 2.0}}, (), False, None),
+        (ELASTIC, {"a": 2}, {"a": {"CPU": 2.0}}, (), True, None),
+        (ELASTIC, {"a": 2}, {"b": {"CPU": 4.0}}, (), True, "move: from 2 to 4 workers"),
+        (ELASTIC, {"a": 2}, {"b": {"CPU": 4.0}}, ("b",), True, None),
+        (ELASTIC, {"a": 4}, {"b": {"CPU": 64.0}}, (), True, None),
+    ],
+)
+def test_group_moves_off_drained_nodes_and_to_more_workers_only(
+    monkeypatch, size, running, free, drained, grows, expected
+):
+    cluster_of(monkeypatch, free, *drained)
+    assert reason_to_move(size, running, grows=grows) == expected
+
+
+def test_start_waits_for_room_that_no_longer_changes_unless_the_size_is_fixed(monkeypatch, capsys):
+    assert [largest_fitting(ELASTIC, room) for room in (9, 4, 3, 1, 0)] == [4, 4, 2, 1, None]
+    free = [0.0, 0.0, 2.0, 4.0, 6.0, 6.0, 64.0]
+    clock = SimpleNamespace(sleep=lambda seconds: free.pop(0), monotonic=time.monotonic)
+    monkeypatch.setattr(group, "time", clock)
+    monkeypatch.setattr(group, "free_resources_by_node", lambda: {"a": {"CPU": free[0]}})
+    monkeypatch.setattr(group, "draining_nodes", dict)
+    assert choose_workers(FIXED) == 4
+    assert choose_workers(ELASTIC) == 2
+    assert free == [6.0, 64.0]
+    assert "waiting for room" in capsys.readouterr().err

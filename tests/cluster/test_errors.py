@@ -1,11 +1,21 @@
-"""Typed errors: they cross process boundaries whole, and no two share an exit code."""
+"""Failures: typed errors cross process boundaries whole, and a job is run again only after those that may pass."""
 
 import copy
+import os
 import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
+from cluster import job_process
 from cluster.artefacts.errors import ClozeError, ConfigError, ConfigProblem, exit_codes
+from cluster.failures import Failure, failure_of, failure_of_exit_code
+from cluster.job_process import run_with_retries
 
 
 def all_errors() -> list[type[ClozeError]]:
@@ -21,13 +31,85 @@ def test_every_error_survives_pickling_with_all_it_says(cls):
     problems = {"problems": (ConfigProblem("a.b", "3", "must be 4"),)} if cls is ConfigError else {}
     error = cls("it broke", kept="the rest", next_step="type this", **problems)
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
-        assert type(again) is cls
-        assert vars(again) == vars(error)
-        assert str(again) == str(error)
+        assert (type(again), vars(again), str(again)) == (cls, vars(error), str(error))
     if problems:
         assert str(error).splitlines()[:2] == ["it broke", "  a.b = 3: must be 4"]
 
 
-def test_exit_codes_are_distinct():
+def test_exit_codes_are_distinct_and_no_error_that_needs_an_operator_may_pass():
     # A class without a code of its own has its parent's, and another page.
     assert sorted(exit_codes()) == sorted(cls.exit_code for cls in all_errors() if "exit_code" in vars(cls))
+    passing = {code for code in exit_codes() if failure_of_exit_code(code)[0] is Failure.LOST}
+    assert passing == {14, 30, 31, 32, 34}
+    names = [failure_of_exit_code(code)[1] for code in (-9, -35, 99)]
+    assert names == ["SIGKILL", "signal 35", "not documented"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "failure"),
+    [
+        ([RuntimeError("connection reset by peer")], Failure.LOST),
+        ([ValueError("once more")], Failure.RAISED),
+        ([ModuleNotFoundError("No module named 'flash'")], Failure.FINAL),
+        ([RuntimeError("connection reset by peer"), NotImplementedError("no such mix")], Failure.FINAL),
+    ],
+)
+def test_what_cannot_pass_is_not_tried_again(errors: list[Exception], failure: Failure) -> None:
+    assert failure_of(errors) is failure
+
+
+@pytest.fixture
+def attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a character for every attempt; retries come at once."""
+    monkeypatch.setattr(job_process, "FIRST_PAUSE_S", 0.01)
+    path = tmp_path / "attempts"
+    path.touch()
+    return path
+
+
+def command(attempts: Path, then: str) -> list[str]:
+    """A program that counts its attempts (`n` were before it) and then does something."""
+    counting = "import os, pathlib, sys; p = pathlib.Path(sys.argv[1]); n = p.stat().st_size; "
+    return [sys.executable, "-c", f"{counting}p.write_text('x' * (n + 1)); {then}", str(attempts)]
+
+
+@pytest.mark.parametrize(
+    ("then", "retries", "code", "count"),
+    [
+        pytest.param("sys.exit(31 if n < 2 else 0)", 5, 0, 3, id="passes"),
+        pytest.param("sys.exit(30)", 2, 30, 3, id="retries end"),
+        pytest.param("n or os.kill(os.getpid(), 9)", 1, 0, 2, id="killed once"),
+        pytest.param("os.kill(os.getpid(), 9)", 0, 137, 1, id="killed"),
+        # Mistakes, stops and damage are not retried.
+        *((f"sys.exit({code})", 3, code, 1) for code in (0, 1, 2, 10, 11, 20, 21, 24, 26, 36, 75, 130)),
+    ],
+)
+def test_a_failure_is_retried_while_it_may_pass(attempts, then, retries, code, count):
+    assert run_with_retries(command(attempts, then), retries, threading.Event()) == code
+    assert attempts.stat().st_size == count
+
+
+def test_stop_lets_the_command_save_and_gives_its_exit_code():
+    saving = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), print('saved', flush=True), sys.exit(75)))\n"
+        "print('awake', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    job = [sys.executable, "-m", "cluster.job_process", "--retries", "3", "--", sys.executable, "-c", saving]
+    process = subprocess.Popen(job, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "awake\n"
+    # As Ray does: the process and its children.
+    os.killpg(process.pid, signal.SIGTERM)
+    assert (process.wait(60), process.stdout.read()) == (75, "saved\n")
+
+
+def test_stop_during_the_pause_ends_the_job(attempts: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(job_process, "FIRST_PAUSE_S", 600.0)
+    stop = threading.Event()
+    threading.Timer(1.0, stop.set).start()
+    started = time.monotonic()
+    assert run_with_retries(command(attempts, "sys.exit(30)"), 3, stop) == 30
+    assert time.monotonic() - started < 300
+    assert attempts.stat().st_size == 1

@@ -4,14 +4,16 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from cluster.artefacts.errors import ClozeError, PreemptedError, StorageError, WorkersLostError
-from cluster.failures import Failure, failure_of, restarts
+from cluster.artefacts.errors import PreemptedError, StorageError, WorkersLostError
+from cluster.failures import restarts
 from cluster.group import GroupSize, Rank, run_group, worker_environment
 from cluster.runtime import ray_runtime
 from cluster.stopping import StopFile
@@ -27,180 +29,141 @@ def ray() -> Iterator[None]:
         yield
 
 
-def run(function: Any, directory: Path, workers: int, max_failures: int, max_errors: int = 0) -> None:
-    size = GroupSize((workers,), cpus_per_worker=1, gpus_per_worker=0)
-    argument = {"starts": str(directory / "starts")}
+def run(function: Callable[[Path, Rank], Any], directory: Path, workers: int, **limits: int) -> None:
+    """Run a function of the directory and the rank on every worker."""
     run_group(
         function,
-        argument,
-        size,
-        limits=restarts(lost=max_failures, raised=max_errors),
+        directory,
+        GroupSize((workers,), cpus_per_worker=1, gpus_per_worker=0),
+        limits=restarts(**{"lost": 2} | limits),
         stop=StopFile(directory),
         next_step="start it again",
     )
 
 
-def note_start(argument: Mapping[str, Any]) -> int:
-    """Count a start; returns which it is."""
-    with Path(argument["starts"]).open("a+") as stream:
+def note_start(directory: Path) -> None:
+    with (directory / "starts").open("a") as stream:
         stream.write("x")
-        return stream.tell()
 
 
-def disk_full_on_rank_one(argument: Mapping[str, Any], rank: Rank) -> None:
+def starts(directory: Path) -> int:
+    return len((directory / "starts").read_text())
+
+
+def barrier() -> None:
     import torch.distributed as dist
 
-    note_start(argument)
-    if rank.rank == 1:
-        raise StorageError("the disk of rank 1 is full", next_step="free some")
     dist.barrier()
 
 
-def disk_full_everywhere(argument: Mapping[str, Any], rank: Rank) -> None:
-    import resource
+def test_workers_listen_on_loopback_addresses_only_and_wait_passively(tmp_path: Path):
+    def note_surroundings(directory: Path, rank: Rank) -> None:
+        barrier()
+        sockets = psutil.Process().net_connections("inet")
+        listening = {each.laddr.ip.removeprefix("::ffff:") for each in sockets if each.status == "LISTEN"}
+        (directory / str(rank.rank)).write_text(json.dumps([sorted(listening), dict(os.environ)]))
+        barrier()
 
-    note_start(argument)
-    # As of now, this process cannot write to any file.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    raise StorageError("no room", next_step="make some")
-
-
-def interrupts_the_driver(argument: Mapping[str, Any], rank: Rank) -> None:
-    import time
-
-    os.kill(int(Path(argument["starts"]).with_name("driver").read_text()), signal.SIGINT)
-    time.sleep(600)
-
-
-def stopped_everywhere(argument: Mapping[str, Any], rank: Rank) -> None:
-    note_start(argument)
-    raise PreemptedError("asked to stop")
+    run(note_surroundings, tmp_path, workers=2)
+    expected = worker_environment(GroupSize((1,), cpus_per_worker=1, gpus_per_worker=0))
+    for rank in ("0", "1"):
+        listening, environment = json.loads((tmp_path / rank).read_text())
+        assert listening == ["127.0.0.1"]
+        assert expected.items() <= environment.items()
 
 
-def stopped_while_rank_zero_has_more_to_do(argument: Mapping[str, Any], rank: Rank) -> None:
-    import time
+def test_what_one_rank_says_ends_the_group_while_the_others_wait_for_it(tmp_path: Path):
+    def disk_full_on_rank_one(directory: Path, rank: Rank) -> None:
+        note_start(directory)
+        if rank.rank == 1:
+            raise StorageError("the disk of rank 1 is full", next_step="free some")
+        barrier()
 
-    if rank.rank == 0:
-        time.sleep(5)
-        note_start(argument)
-    raise PreemptedError(f"asked to stop rank {rank.rank}")
+    with pytest.raises(StorageError, match="rank 1") as caught:
+        run(disk_full_on_rank_one, tmp_path, workers=2)
+    assert caught.value.next_step == "free some"
+    # Rank 0 may be ended before it begins.
+    assert starts(tmp_path) in (1, 2)
 
 
-def die_unless_in(driver: int, starts: str) -> None:
+def test_what_all_ranks_say_ends_the_group_and_costs_no_restart(tmp_path: Path):
+    def disk_full(directory: Path, rank: Rank) -> None:
+        import resource
+
+        note_start(directory)
+        # As of now, this process cannot write to any file.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        raise StorageError("no room", next_step="make some")
+
+    with pytest.raises(StorageError):
+        run(disk_full, tmp_path, workers=1)
+    assert starts(tmp_path) == 1
+
+
+def test_what_all_ranks_say_lets_rank_zero_come_to_its_end(tmp_path: Path):
+    def stopped_while_rank_zero_has_more_to_do(directory: Path, rank: Rank) -> None:
+        if rank.rank == 0:
+            time.sleep(5)
+            note_start(directory)
+        raise PreemptedError(f"asked to stop rank {rank.rank}")
+
+    with pytest.raises(PreemptedError, match="rank 0"):
+        run(stopped_while_rank_zero_has_more_to_do, tmp_path, workers=2)
+    assert starts(tmp_path) == 1
+
+
+def test_ctrl_c_ends_the_group_as_it_ends_other_work(tmp_path: Path):
+    driver, before = os.getpid(), signal.getsignal(signal.SIGINT)
+
+    def interrupts_the_driver(directory: Path, rank: Rank) -> None:
+        os.kill(driver, signal.SIGINT)
+        time.sleep(600)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(interrupts_the_driver, tmp_path, workers=1)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def dies(directory: Path, rank: Rank) -> None:
+    note_start(directory)
+    os.kill(os.getpid(), 9)
+
+
+def raises_an_exception_of_the_program(directory: Path, rank: Rank) -> None:
+    note_start(directory)
+    raise KeyError("a column that no file has")
+
+
+def die_unless_in(driver: int, directory: Path) -> None:
     if os.getpid() != driver:
-        note_start({"starts": starts})
-        os.kill(os.getpid(), 9)
+        dies(directory, Rank(0, 1, 0, 1))
 
 
 class DiesOnArrival:
     """Kills the worker that unpickles it: while the function is handed over, before it runs."""
 
-    def __init__(self, starts: Path) -> None:
-        self.starts = str(starts)
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return die_unless_in, (os.getpid(), self.starts)
+        return die_unless_in, (os.getpid(), self.directory)
 
-    def __call__(self, argument: Mapping[str, Any], rank: Rank) -> None:
+    def __call__(self, directory: Path, rank: Rank) -> None:
         raise AssertionError("never reached")
 
 
-def note_listeners(argument: Mapping[str, Any], rank: Rank) -> None:
-    import psutil
-    import torch.distributed as dist
-
-    dist.barrier()
-    sockets = psutil.Process().net_connections("inet")
-    listening = {each.laddr.ip.removeprefix("::ffff:") for each in sockets if each.status == "LISTEN"}
-    Path(argument["starts"]).with_name(f"rank-{rank.rank}").write_text(" ".join(sorted(listening)))
-    dist.barrier()
-
-
-def note_environment(argument: Mapping[str, Any], rank: Rank) -> None:
-    Path(argument["starts"]).write_text(json.dumps(dict(os.environ)))
-
-
-def dies(argument: Mapping[str, Any], rank: Rank) -> None:
-    note_start(argument)
-    os.kill(os.getpid(), 9)
-
-
-def test_a_group_on_this_machine_listens_on_loopback_addresses_only(tmp_path: Path):
-    run(note_listeners, tmp_path, workers=2, max_failures=0)
-    assert [(tmp_path / f"rank-{rank}").read_text() for rank in (0, 1)] == ["127.0.0.1"] * 2
-
-
-def test_workers_wait_passively(tmp_path: Path):
-    run(note_environment, tmp_path, workers=1, max_failures=0)
-    expected = worker_environment(GroupSize((1,), cpus_per_worker=1, gpus_per_worker=0))
-    assert expected.items() <= json.loads((tmp_path / "starts").read_text()).items()
-
-
 @pytest.mark.parametrize(
-    ("errors", "failure"),
+    ("make", "limits"),
     [
-        ([RuntimeError("connection reset by peer")], Failure.LOST),
-        ([ValueError("once more")], Failure.RAISED),
-        ([ModuleNotFoundError("No module named 'flash'")], Failure.FINAL),
-        ([RuntimeError("connection reset by peer"), NotImplementedError("no such mix")], Failure.FINAL),
-    ],
-)
-def test_what_cannot_pass_is_not_tried_again(errors: list[Exception], failure: Failure) -> None:
-    assert failure_of(errors) is failure
-
-
-def raises_an_exception_of_the_program(argument: Mapping[str, Any], rank: Rank) -> None:
-    note_start(argument)
-    raise KeyError("a column that no file has")
-
-
-def test_what_one_rank_says_ends_the_group_while_the_others_wait_for_it(tmp_path: Path):
-    with pytest.raises(StorageError, match="rank 1") as caught:
-        run(disk_full_on_rank_one, tmp_path, workers=2, max_failures=2)
-    assert caught.value.next_step == "free some"
-    # Rank 0 may be ended before it begins.
-    assert (tmp_path / "starts").read_text() in ("x", "xx")
-
-
-@pytest.mark.parametrize(
-    ("function", "error"), [(stopped_everywhere, PreemptedError), (disk_full_everywhere, StorageError)]
-)
-def test_what_all_ranks_say_ends_the_group_and_costs_no_restart(
-    function: Any, error: type[ClozeError], tmp_path: Path
-):
-    with pytest.raises(error):
-        run(function, tmp_path, workers=1, max_failures=2)
-    assert (tmp_path / "starts").read_text() == "x"
-
-
-def test_what_all_ranks_say_lets_rank_zero_come_to_its_end(tmp_path: Path):
-    with pytest.raises(PreemptedError, match="rank 0"):
-        run(stopped_while_rank_zero_has_more_to_do, tmp_path, workers=2, max_failures=2)
-    assert (tmp_path / "starts").read_text() == "x"
-
-
-def test_ctrl_c_ends_the_group_as_it_ends_other_work(tmp_path: Path):
-    (tmp_path / "driver").write_text(str(os.getpid()))
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        run(interrupts_the_driver, tmp_path, workers=1, max_failures=2)
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-@pytest.mark.parametrize(
-    ("make", "max_failures", "max_errors"),
-    [
-        (lambda starts: dies, 1, 0),
+        (lambda directory: dies, {"lost": 1}),
         # While they are handed the function.
-        (DiesOnArrival, 1, 0),
+        (DiesOnArrival, {"lost": 1}),
         # An exception of the program has a budget of its own.
-        (lambda starts: raises_an_exception_of_the_program, 9, 1),
+        (lambda directory: raises_an_exception_of_the_program, {"lost": 9, "raised": 1}),
     ],
     ids=["dies", "dies on arrival", "raises"],
 )
-def test_failures_are_tried_again_as_often_as_their_class_allows(
-    make: Any, max_failures: int, max_errors: int, tmp_path: Path
-):
+def test_failures_are_tried_again_as_often_as_their_class_allows(make, limits, tmp_path: Path):
     with pytest.raises(WorkersLostError, match="1 restarts"):
-        run(make(tmp_path / "starts"), tmp_path, 1, max_failures, max_errors)
-    assert (tmp_path / "starts").read_text() == "xx"
+        run(make(tmp_path), tmp_path, 1, **limits)
+    assert starts(tmp_path) == 2

@@ -128,22 +128,15 @@ def test_workers_of_a_job_start_where_it_was_submitted_and_run_the_shipped_code(
     assert f"worker in {tmp_path}" in "".join(shown)
 
 
-def test_local_cluster_is_found_again_and_not_started_twice(cluster):
-    assert local_cluster.find_local_cluster() == cluster
-    assert local_cluster.start_local_cluster() == cluster
+def test_local_cluster_is_found_again_and_closed_to_other_users_and_other_machines(cluster, monkeypatch):
+    assert local_cluster.find_local_cluster() == local_cluster.start_local_cluster() == cluster
     assert resolve_address(None) == cluster.address
-
-
-def test_local_cluster_is_closed_to_other_users_and_other_machines(cluster):
     directory = Path(cluster.temp_dir)
-    for path in (directory.parent, directory):
-        assert (stat.S_IMODE(path.stat().st_mode), path.stat().st_uid) == (0o700, os.getuid())
-    assert stat.S_IMODE((directory / "auth_token").stat().st_mode) == 0o600
+    paths = (directory.parent, directory, directory / "auth_token")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o700, 0o700, 0o600]
+    assert {path.stat().st_uid for path in paths} == {os.getuid()}
     holder = psutil.Process(cluster.pid)
     assert addresses_of([holder, *holder.children(recursive=True)]) == {"127.0.0.1"}
-
-
-def test_local_cluster_refuses_access_without_its_token(cluster, monkeypatch):
     monkeypatch.setattr(local_cluster.LocalCluster, "headers", {})
     with pytest.raises(ClusterUnreachableError, match="refuses access"):
         connect(cluster.address)
@@ -159,13 +152,10 @@ def test_the_address_auto_is_resolved_and_a_dashboard_that_says_nothing_is_given
 
 
 def test_job_runs_with_its_code_and_nothing_else_its_environment_and_metadata(client, tmp_path):
-    for name in ("package/__pycache__/module.pyc", "package/.env", "package/runs/module.py"):
+    left_out = (".env", "data.txt", "runs/package/module.py", "other/package/module.py", "package/.env")
+    for name in (*left_out, "package/__pycache__/module.pyc", "package/runs/module.py", "one.toml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    for name in (".env", "data.txt", "runs/package/module.py", "other/package/module.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("secret")
-    (tmp_path / "one.toml").write_text("")
     shipped = {"root": tmp_path, "code": ("package", "one.toml")}
     assert submit(client, "echo", ECHO, environment={"GREETING": "good morning"}, **shipped)
     shown: list[str] = []
@@ -175,36 +165,29 @@ def test_job_runs_with_its_code_and_nothing_else_its_environment_and_metadata(cl
     files = "['one.toml', 'package', 'package/runs', 'package/runs/module.py'] good morning"
     assert files in "".join(shown)
     assert files in jobs.read_logs(client, "echo")
-    assert job.start_time is not None
-    assert job.end_time is not None
-    assert job.end_time > job.start_time
+    assert 0 < (job.start_time or 0) < (job.end_time or 0)
 
 
-def test_running_job_is_submitted_once_and_stopped_gracefully(client):
-    assert submit(client, "nap", SLEEP)
-    assert not submit(client, "nap", SLEEP)
-    while "awake" not in jobs.read_logs(client, "nap"):
+@pytest.mark.parametrize("by", ["stop", "the end of the head"])
+def test_running_job_is_submitted_once_and_stopped_gracefully(client, cluster, by):
+    name = f"nap-{len(by)}"
+    assert submit(client, name, SLEEP)
+    assert not submit(client, name, SLEEP)
+    while "awake" not in jobs.read_logs(client, name):
         time.sleep(0.1)
-    job, by_us = jobs.stop(client, "nap")
-    assert (job.status, by_us) == ("STOPPED", True)
-    assert "taking leave" in jobs.read_logs(client, "nap")
-    assert jobs.stop(client, "nap")[1] is False
-
-
-def test_jobs_of_a_head_that_ends_are_stopped_gracefully_and_waited_for(client, cluster):
-    assert submit(client, "nap-at-the-end", SLEEP)
-    while "awake" not in jobs.read_logs(client, "nap-at-the-end"):
-        time.sleep(0.1)
-    assert drain.stop_jobs(cluster.address, timeout_s=60) == []
-    assert jobs.find_job(client, "nap-at-the-end").status == "STOPPED"
-    assert "taking leave" in jobs.read_logs(client, "nap-at-the-end")
+    if by == "stop":
+        assert jobs.stop(client, name)[1]
+    else:
+        assert drain.stop_jobs(cluster.address, timeout_s=60) == []
+    assert jobs.find_job(client, name).status == "STOPPED"
+    assert "taking leave" in jobs.read_logs(client, name)
+    assert not jobs.stop(client, name)[1]
 
 
 def test_unknown_job_names_the_nearest(client):
     assert submit(client, "cloze-doctor-1234567890", "pass")
-    for act in (jobs.read_logs, jobs.stop, jobs.find_job):
-        with pytest.raises(ReferenceNotFoundError, match="cloze-doctor-1234567890"):
-            act(client, "cloze-doctor-1234567899")
+    with pytest.raises(ReferenceNotFoundError, match="cloze-doctor-1234567890"):
+        jobs.find_job(client, "cloze-doctor-1234567899")
 
 
 @pytest.mark.parametrize(

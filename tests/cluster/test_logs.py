@@ -53,21 +53,17 @@ def test_everything_that_is_written_to_stderr_is_json_with_its_context():
     assert done.stdout == "the answer\n"
     found = lines(done.stderr)
     assert all((one["run"], one["rank"], one["node"]) == ("r", 3, platform.node()) for one in found)
-    told = [(one["level"], one["message"]) for one in found]
-    assert told[:4] == [
-        ("warning", "two\nlines"),
-        ("info", "printed in parts"),
-        ("info", "half a line, and its end"),
-        ("info", "bar 90%"),
+    parts = [
+        *(("warning", "two\nlines"), ("info", "printed in parts"), ("info", "half a line, and its end")),
+        *(("info", "bar 90%"), ("warning", "of Python"), ("error", "of a library"), ("info", "work: 2/2")),
+        *(("warning", "a word"), ("info", "no line break")),
     ]
-    assert told[4][0] == "warning"
-    assert "of Python" in told[4][1]
-    assert (told[5], found[5]["logger"]) == (("error", "of a library"), "a.library")
-    assert (found[6]["task"], found[6]["done"], found[6]["total"]) == ("work", 2, 2)
-    assert "a word" in told[7][1]
-    assert told[8] == ("info", "no line break")
-    assert found[0]["step"] == 7
-    assert found[0]["time"].endswith("Z")
+    for one, (level, part) in zip(found, parts, strict=True):
+        assert one["level"] == level
+        assert part in one["message"]
+    first, *_, library, task, _, _ = found
+    assert (first["step"], first["time"][-1], library["logger"]) == (7, "Z", "a.library")
+    assert (task["task"], task["done"], task["total"]) == ("work", 2, 2)
 
 
 def test_errors_have_their_class_exit_code_and_runbook(tmp_path: Path):
@@ -91,14 +87,12 @@ def test_another_format_is_refused_with_the_formats_that_there_are():
 
 
 def test_every_verb_that_takes_long_has_the_option():
-    command: Any = typer.main.get_command(app)
-    for words in ("pretrain", "resume", "data prepare", "data download", "tokenizer train", "finetune run"):
-        found = command
+    verbs = ["pretrain", "resume", "data prepare", "data download", "tokenizer train", "finetune run"]
+    for words in (*verbs, "road", "ladder", "demo", "probe", "metrics"):
+        found: Any = typer.main.get_command(app)
         for word in words.split():
             found = found.commands[word]
         assert "log_format" in {parameter.name for parameter in found.params}, words
-    for word in ("road", "ladder", "demo", "probe", "metrics"):
-        assert "log_format" in {parameter.name for parameter in command.commands[word].params}, word
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])

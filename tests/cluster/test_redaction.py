@@ -92,14 +92,13 @@ def test_secrets_of_the_machine_are_known_from_the_places_where_programs_keep_th
     planted = {
         home / ".netrc": "machine host\n  login me\n  password of-netrc\n",
         home
-        / ".aws"
-        / "credentials": "[default]\naws_access_key_id = of-aws-id\naws_secret_access_key = of-aws/key\n",
+        / ".aws/credentials": "[default]\naws_access_key_id = of-aws-id\naws_secret_access_key = of-aws/key",
         home / ".git-credentials": "https://me:of-git@host\n",
-        home / ".cache" / "huggingface" / "token": "of-hugging-face\n",
-        home / ".ray" / "auth_token": "of-ray-file",
+        home / ".cache/huggingface/token": "of-hugging-face\n",
+        home / ".ray/auth_token": "of-ray-file",
         home / ".pgpass": "host:5432:db:me:of-pgpass\n",
         run
-        / ".env": 'export SERVICE_TOKEN="of-dotenv"\nDATABASE=postgresql://u:of-dotenv-uri@h/d\nDEBUG=enabled1\n',
+        / ".env": 'export SERVICE_TOKEN="of-dotenv"\nDATABASE=postgresql://u:of-dotenv-uri@h/d\nDEBUG=enabled1',
     }
     for path, text in planted.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,18 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cluster import progress as progress_module
 from cluster import runtime
 from cluster import shards as shards_module
-from cluster.artefacts.errors import (
-    MissingInputError,
-    StorageError,
-    TooManyRejectsError,
-    WorkersLostError,
-)
+from cluster.artefacts.errors import MissingInputError, StorageError, TooManyRejectsError, WorkersLostError
 from cluster.artefacts.manifest import InputEntry
 from cluster.artefacts.shard_records import (
     LOG_NAME,
@@ -34,15 +27,7 @@ from cluster.artefacts.shard_records import (
 )
 from cluster.runtime import node_cpus, ray_runtime, tasks_in_flight
 from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import (
-    TASKS_PER_SLOT,
-    TINY_BYTES,
-    TINY_PER_TASK,
-    Shard,
-    ShardResult,
-    map_shards,
-    share_tasks,
-)
+from cluster.shards import Shard, ShardResult, map_shards
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,12 +63,20 @@ def write(split: dict, path: Path) -> ShardResult:
     return ShardResult(rows=len(text), tokens=2 * len(text), stats={"seen": 1}, rejects=rejects, notes=notes)
 
 
-def make(texts, **special) -> list[Shard]:
+def make(texts, size_bytes=0, **special) -> list[Shard]:
     splits = [{"text": text} | special.get(f"_{n}", {}) for n, text in enumerate(texts)]
     return [
-        Shard(f"shard-{n}", partial(partial, write, split), f"identity of {split['text']}")
+        Shard(f"shard-{n}", partial(partial, write, split), f"identity of {split['text']}", size_bytes)
         for n, split in enumerate(splits)
     ]
+
+
+def texts_of(directory, records) -> list[str]:
+    return [(directory / record.entry.path).read_text() for record in records]
+
+
+def finished(directory) -> list[str]:
+    return [record.entry.path for record in SHARD_RECORDS.read_all(directory)]
 
 
 def build(directory, shards, config=None, **settings):
@@ -108,9 +101,9 @@ def inodes(directory) -> dict[str, int]:
 def test_records_come_in_the_order_of_the_shards_and_describe_their_files(tmp_path):
     shards = make(["a", "bbb", "cc"], _0={"notes": [{"left": "out"}]})
     records = map_shards(shards, tmp_path, title="t")
-    assert [record.entry.path for record in records] == ["shard-0", "shard-1", "shard-2"]
-    assert [record.entry.rows for record in records] == [1, 3, 2]
-    assert [(tmp_path / record.entry.path).read_text() for record in records] == ["a", "bbb", "cc"]
+    described = [(record.entry.path, record.entry.rows) for record in records]
+    assert described == [("shard-0", 1), ("shard-1", 3), ("shard-2", 2)]
+    assert texts_of(tmp_path, records) == ["a", "bbb", "cc"]
     # Notes are on disk and not in memory.
     assert [record.notes for record in records] == [(), (), ()]
     stored = SHARD_RECORDS.read_all(tmp_path)
@@ -127,15 +120,9 @@ def test_finished_shards_are_skipped_and_those_whose_file_input_or_record_change
     altered = records / "shard-4.json"
     altered.write_bytes(altered.read_bytes().replace(b'"rows":1', b'"rows":7'))
     assert len(SHARD_RECORDS.read_all(tmp_path)) == 4
-    found = map_shards(make(["a", "b", "new", "d", "e", "f"]), tmp_path, title="t")
-    assert [(tmp_path / record.entry.path).read_text() for record in found] == [
-        "a",
-        "b",
-        "new",
-        "d",
-        "e",
-        "f",
-    ]
+    texts = ["a", "b", "new", "d", "e", "f"]
+    found = map_shards(make(texts), tmp_path, title="t")
+    assert texts_of(tmp_path, found) == texts
     assert [record.entry.rows for record in found] == [1, 1, 3, 1, 1, 1]
     after = inodes(tmp_path)
     assert {name for name in before if before[name] == after[name]} >= {"shard-0", "shard-5"}
@@ -145,52 +132,44 @@ def test_a_task_that_is_killed_once_is_run_again(tmp_path):
     marker = tmp_path / "died"
     records = map_shards(make(["a", "b"], _1={"die_once": str(marker)}), tmp_path / "o", title="t")
     assert marker.exists()
-    assert records[1].entry.rows == 1
-    assert (tmp_path / "o" / "shard-1").read_text() == "b"
+    assert texts_of(tmp_path / "o", records) == ["a", "b"]
 
 
-def test_a_task_that_always_dies_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("texts", "size_bytes", "named"), [("ab", 0, "shard-1"), ("abcdefgh", 1, "shard-0 .*shard-1")]
+)
+def test_a_task_that_always_dies_is_named_and_the_shards_before_are_kept(
+    tmp_path, monkeypatch, texts, size_bytes, named
+):
     monkeypatch.setattr(runtime, "TASK_RETRIES", 0)
-    with pytest.raises(WorkersLostError, match="shard-1"):
-        map_one_by_one(make(["a", "b"], _1={"die": True}), tmp_path)
-    assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path)] == ["shard-0"]
-
-
-def test_a_task_of_tiny_shards_that_dies_keeps_those_before(tmp_path, monkeypatch):
-    texts = "abcdefgh"
-    tiny = [replace(shard, size_bytes=1) for shard in make(texts, _1={"die": True})]
-    monkeypatch.setattr(runtime, "TASK_RETRIES", 0)
-    with pytest.raises(WorkersLostError, match=r"shard-0 .*shard-1"):
-        map_one_by_one(tiny, tmp_path)
-    assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path)] == ["shard-0"]
+    with pytest.raises(WorkersLostError, match=named):
+        map_one_by_one(make(texts, size_bytes, _1={"die": True}), tmp_path)
+    assert finished(tmp_path) == ["shard-0"]
     before = inodes(tmp_path)["shard-0"]
-    mended = [replace(shard, size_bytes=1) for shard in make(texts)]
-    records = map_one_by_one(mended, tmp_path)
-    assert [(tmp_path / record.entry.path).read_text() for record in records] == list(texts)
+    records = map_one_by_one(make(texts, size_bytes), tmp_path)
+    assert texts_of(tmp_path, records) == list(texts)
     assert inodes(tmp_path)["shard-0"] == before
-    assert (progress := read_progress(tmp_path)) is not None
-    assert (progress.done, progress.total, progress.text_bytes) == (8, 8, 7)
+    progress = read_progress(tmp_path)
+    assert progress is not None
+    assert (progress.done, progress.total) == (len(texts), len(texts))
 
 
-def test_an_error_among_tiny_shards_keeps_and_logs_those_before(tmp_path):
+@pytest.mark.parametrize(("texts", "size_bytes"), [("ab", 0), ("abcdefgh", 1)])
+def test_an_error_of_a_task_arrives_as_itself_and_keeps_and_logs_the_shards_before(
+    tmp_path, texts, size_bytes
+):
     (tmp_path / "broken").touch()
-    fail = {"fail_while": str(tmp_path / "broken")}
-    tiny = [replace(shard, size_bytes=1) for shard in make("abcdefgh", _1=fail)]
-    with pytest.raises(MissingInputError, match=r"^b "):
-        map_one_by_one(tiny, tmp_path / "o")
-    assert [record.entry.path for record in SHARD_RECORDS.read_all(tmp_path / "o")] == ["shard-0"]
-    assert (progress := read_progress(tmp_path / "o")) is not None
-    assert (progress.done, progress.text_bytes) == (1, 1)
-
-
-@given(st.lists(st.sampled_from([0, 1, TINY_BYTES, TINY_BYTES + 1, 10**9]), max_size=300), st.integers(1, 20))
-def test_only_tiny_neighbours_share_tasks_and_only_where_there_are_many(sizes, window):
-    shards = [Shard(str(number), pytest.fail, str(number), size) for number, size in enumerate(sizes)]
-    tasks = share_tasks(shards, window)
-    assert [shard for task in tasks for shard in task] == shards
-    assert all(len(task) <= TINY_PER_TASK for task in tasks)
-    assert all(0 < shard.size_bytes <= TINY_BYTES for task in tasks if len(task) > 1 for shard in task)
-    assert len(tasks) >= min(len(shards), TASKS_PER_SLOT * window)
+    shards = make(texts, size_bytes, _1={"fail_while": str(tmp_path / "broken")})
+    with pytest.raises(MissingInputError, match=r"^b ") as raised:
+        map_one_by_one(shards, tmp_path / "o")
+    assert (type(raised.value), raised.value.next_step) == (MissingInputError, "find it")
+    assert not list((tmp_path / "o").glob(".*"))
+    assert finished(tmp_path / "o") == ["shard-0"]
+    progress = read_progress(tmp_path / "o")
+    assert progress is not None
+    assert (progress.done, progress.text_bytes) == (1, size_bytes)
+    (tmp_path / "broken").unlink()
+    assert len(map_shards(shards, tmp_path / "o", title="t")) == len(texts)
 
 
 def test_status_of_a_long_task_is_shown_until_it_ends(tmp_path, monkeypatch, capsys):
@@ -210,18 +189,6 @@ def test_status_of_a_long_task_is_shown_until_it_ends(tmp_path, monkeypatch, cap
     assert sorted(path.name for path in (tmp_path / "o").iterdir() if "status" in path.name) == []
 
 
-def test_an_error_of_a_task_arrives_as_itself(tmp_path):
-    (tmp_path / "broken").touch()
-    fail = {"fail_while": str(tmp_path / "broken")}
-    with pytest.raises(MissingInputError, match=r"^b ") as raised:
-        map_one_by_one(make(["a", "b"], _1=fail), tmp_path / "o")
-    assert type(raised.value) is MissingInputError
-    assert raised.value.next_step == "find it"
-    assert not list((tmp_path / "o").glob(".*"))
-    (tmp_path / "broken").unlink()
-    assert len(map_shards(make(["a", "b"], _1=fail), tmp_path / "o", title="t")) == 2
-
-
 def test_a_full_disk_in_a_task_is_a_storage_error(tmp_path):
     with pytest.raises(StorageError):
         map_shards(make(["a"], _0={"disk_full": True}), tmp_path, title="t")
@@ -229,49 +196,25 @@ def test_a_full_disk_in_a_task_is_a_storage_error(tmp_path):
 
 def test_rejects_are_counted_over_all_shards(tmp_path):
     shards = make(["a", "b"], _0={"rejects": [3, 9]}, _1={"rejects": [4]})
-    with pytest.raises(TooManyRejectsError, match=r"^3 .* 2\b") as raised:
+    with pytest.raises(TooManyRejectsError, match=r"^3 .* 2\b"):
         map_shards(shards, tmp_path, title="t", max_rejects=2)
-    assert "file at byte 9: bad" in str(raised.value)
     records = map_shards(shards, tmp_path, title="t", max_rejects=3)
     assert [reject.byte_offset for record in records for reject in record.rejects] == [3, 9, 4]
 
 
-def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
-    (tmp_path / "shard-records").mkdir()
+def test_what_killed_runs_left_and_tasks_that_were_given_up_still_write_does_not_enter_an_artefact(tmp_path):
+    (tmp_path / "m" / "shard-records").mkdir(parents=True)
     for name in (".shard-0.123.tmp", "shard-records/.shard-0.json.123.tmp"):
-        (tmp_path / name).write_text("half")
-    map_shards(make(["a"]), tmp_path, title="t")
-    assert not list(tmp_path.rglob(".*"))
+        (tmp_path / "m" / name).write_text("half")
+    map_shards(make(["a"]), tmp_path / "m", title="t")
+    assert not list((tmp_path / "m").rglob(".*"))
 
-
-def test_what_a_task_that_was_given_up_is_still_writing_does_not_enter_the_artefact(tmp_path):
     def finish(directory, records):
         (directory / ".shard-0.123.tmp").write_text("half")
         return {}
 
     first = build(tmp_path / "a", make(["x"]), finish=lambda directory, records: {})
     assert build(tmp_path / "b", make(["x"]), finish=finish).fingerprint == first.fingerprint
-
-
-def test_an_artefact_is_made_once_and_then_confirmed(tmp_path, monkeypatch):
-    first = build(tmp_path / "a", make(["x", "yy"]))
-    assert first.stats["rows"] == 3
-    assert first.stats.items() >= {"tokens": 6, "seen": 2, "shards": 2, "rejects": 0}.items()
-    assert [entry.path for entry in first.files] == ["shard-0", "shard-1", "sidecar"]
-    monkeypatch.setattr("cluster.sharded_artefact.map_shards", None)
-    assert build(tmp_path / "a", make(["x", "yy"])) == first
-
-
-def test_damaged_shards_and_sidecars_are_quarantined_and_made_as_they_were(tmp_path):
-    first = build(tmp_path / "a", make(["x", "yy", "z"]))
-    before = inodes(tmp_path / "a")
-    (tmp_path / "a" / "shard-1").write_text("yz")
-    (tmp_path / "a" / "sidecar").unlink()
-    assert build(tmp_path / "a", make(["x", "yy", "z"])).fingerprint == first.fingerprint
-    assert (tmp_path / "a" / "shard-1").read_text() == "yy"
-    assert (tmp_path / "a" / "quarantine" / "shard-1").read_text() == "yz"
-    after = inodes(tmp_path / "a")
-    assert [name for name in ("shard-0", "shard-2", "manifest.json") if after[name] != before[name]] == []
 
 
 def test_shards_that_other_libraries_made_are_not_continued_and_finished_artefacts_stay(tmp_path):
@@ -310,5 +253,3 @@ def test_shards_that_were_made_from_the_same_are_taken_over_under_their_new_name
     assert [(tmp_path / "a" / f"shard-{n}").read_text() for n in range(3)] == ["new", "x", "z"]
     lines = map(json.loads, (tmp_path / "a" / LOG_NAME).read_text().splitlines())
     assert sorted(line["file"] for line in lines if "file" in line) == ["shard-0", "shard-2"]
-    assert (progress := read_progress(tmp_path / "a")) is not None
-    assert (progress.done, progress.total) == (3, 3)

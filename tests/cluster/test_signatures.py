@@ -31,7 +31,7 @@ from cluster.artefacts.manifest import (
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.shard_records import SHARD_RECORDS, ShardRecord
 from cluster.artefacts.signatures import KEY_VARIABLE, PUBLIC_SUFFIX, TRUST_VARIABLE, make_keys, sign
-from cluster.artefacts.storage import commit, difference, open_artefact, staging_directory
+from cluster.artefacts.storage import difference, open_artefact, staging_directory
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard
 from data_prep.tokenizers.pretrained import find_tokenizer
@@ -48,6 +48,12 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "keys"
 
 
+@pytest.fixture
+def artefact(team: Path, tmp_path: Path) -> Path:
+    """An artefact that the team signed."""
+    return made(tmp_path / "artefact")
+
+
 def made(directory: Path, text: str = "tokens") -> Path:
     return make(directory, {"data": text.encode()})
 
@@ -60,16 +66,14 @@ def unsigned(directory: Path) -> Path:
         return made(directory)
 
 
-def test_signed_artefact_is_read_by_those_who_trust_its_key(team: Path, tmp_path: Path):
-    manifest = open_artefact(made(tmp_path / "artefact"))
-    assert manifest.files[0].sha256 == sha256_of(tmp_path / "artefact" / "data")
+def contents_of(artefact: Path) -> Any:
+    return unseal(orjson.loads((artefact / MANIFEST_NAME).read_bytes()))
 
 
-def test_signing_changes_no_fingerprint_and_an_unsigned_artefact_is_refused(team: Path, tmp_path: Path):
-    plain = unsigned(tmp_path / "unsigned")
-    assert (
-        read_manifest(plain, anyone=True).fingerprint == read_manifest(made(tmp_path / "signed")).fingerprint
-    )
+def test_signed_artefact_is_read_with_the_fingerprint_of_an_unsigned_one_which_is_refused(artefact, tmp_path):
+    manifest, plain = open_artefact(artefact), unsigned(tmp_path / "unsigned")
+    assert manifest.files[0].sha256 == sha256_of(artefact / "data")
+    assert read_manifest(plain, anyone=True).fingerprint == manifest.fingerprint
     stored = orjson.loads((plain / MANIFEST_NAME).read_bytes())
     assert "signature" not in stored
     assert set(stored["files"][0]) == {"path", "size_bytes", "xxh3_128", "rows", "tokens"}
@@ -77,31 +81,30 @@ def test_signing_changes_no_fingerprint_and_an_unsigned_artefact_is_refused(team
         open_artefact(plain)
 
 
-def test_artefact_of_another_key_is_refused(team: Path, tmp_path: Path):
-    artefact = made(tmp_path / "artefact")
+def test_artefact_of_another_key_is_refused(team: Path, artefact: Path):
     (team / f"team{PUBLIC_SUFFIX}").unlink()
     make_keys(team, "others")
     with pytest.raises(UntrustedArtefactError, match=r"others\.pub"):
         open_artefact(artefact)
 
 
-def test_forged_file_with_the_same_xxh3_is_found(team: Path, tmp_path: Path):
+def test_forged_file_with_the_same_xxh3_is_found_and_no_cache_of_hashed_files_vouches_for_it(artefact: Path):
     """An entry whose xxh3_128 fits stands for the collision that a forger can compute."""
-    artefact = made(tmp_path / "artefact")
-    (artefact / "data").write_text("forged")
+    path, seen = artefact / "data", SeenFiles()
     (entry,) = read_manifest(artefact).files
-    forged = replace(entry, xxh3_128=xxhash.xxh3_128_hexdigest(b"forged"))
-    assert "SHA-256" in difference(artefact / "data", forged)
+    seen.add(path, entry.xxh3_128, path.stat())
+    assert not seen.has(path, entry.sha256 or "")
+    path.write_text("forged")
+    assert "SHA-256" in difference(path, replace(entry, xxh3_128=xxhash.xxh3_128_hexdigest(b"forged")))
 
 
 def with_other_numbers(artefact: Path) -> Any:
-    return unseal(orjson.loads((artefact / MANIFEST_NAME).read_bytes())) | {"stats": {"tokens": 7}}
+    return contents_of(artefact) | {"stats": {"tokens": 7}}
 
 
 def with_the_signature_of_another(artefact: Path) -> Any:
     other = made(artefact.with_name("other"), "others' tokens")
-    contents, donor = (unseal(orjson.loads((one / MANIFEST_NAME).read_bytes())) for one in (artefact, other))
-    return contents | {"signature": donor["signature"]}
+    return contents_of(artefact) | {"signature": contents_of(other)["signature"]}
 
 
 def without_sha256(artefact: Path) -> Any:
@@ -120,39 +123,25 @@ def without_sha256(artefact: Path) -> Any:
         (without_sha256, CorruptArtefactError, "SHA-256"),
     ],
 )
-def test_forged_manifest_is_refused_though_its_checksums_fit(
-    team: Path, tmp_path: Path, forge: Any, error: type[Exception], message: str
-):
-    artefact = made(tmp_path / "artefact")
+def test_forged_manifest_is_refused_though_its_checksums_fit(artefact, forge, error, message):
     (artefact / MANIFEST_NAME).write_bytes(orjson.dumps(seal(forge(artefact))))
     with pytest.raises(error, match=message):
         read_manifest(artefact)
 
 
-def test_cache_of_hashed_files_does_not_vouch_for_signed_ones(team: Path, tmp_path: Path):
-    artefact = made(tmp_path / "artefact")
-    seen = SeenFiles()
-    path, before = artefact / "data", (artefact / "data").stat()
-    seen.add(path, read_manifest(artefact).files[0].xxh3_128, before)
-    assert not seen.has(path, read_manifest(artefact).files[0].sha256 or "")
-
-
-def test_private_key_that_others_can_read_is_refused(team: Path, tmp_path: Path):
-    (team / "team.pem").chmod(0o644)
-    with pytest.raises(ConfigError, match=r"team\.pem"):
-        made(tmp_path / "artefact")
-    assert not (tmp_path / "artefact").exists()
-
-
-def test_missing_keys_are_told_and_who_only_reads_signed_artefacts_makes_none(
+def test_keys_that_are_missing_or_that_others_can_read_are_told_and_who_only_reads_makes_nothing(
     team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    (team / "team.pem").chmod(0o644)
+    with pytest.raises(ConfigError, match=r"team\.pem"):
+        made(tmp_path / "open")
     monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / "gone.pem"))
     with pytest.raises(MissingInputError, match=r"gone\.pem"):
         made(tmp_path / "one")
     monkeypatch.delenv(KEY_VARIABLE)
     with pytest.raises(UntrustedArtefactError):
         made(tmp_path / "two")
+    assert not [name for name in ("open", "one", "two") if (tmp_path / name).exists()]
     monkeypatch.delenv(TRUST_VARIABLE)
     artefact = made(tmp_path / "three")
     monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path))
@@ -170,9 +159,7 @@ def test_keys_of_openssl_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert open_artefact(made(tmp_path / "artefact")).signature is not None
 
 
-def test_artefact_is_signed_later_by_a_command_unless_it_is_damaged(
-    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_artefact_is_signed_later_by_a_command_unless_it_is_damaged(team, tmp_path, monkeypatch):
     artefact = unsigned(tmp_path / "artefact")
     before = read_manifest(artefact, anyone=True)
     with monkeypatch.context() as patch:
@@ -197,9 +184,7 @@ def write_part(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("asked", [KEY_VARIABLE, TRUST_VARIABLE])
-def test_work_in_progress_of_others_is_made_anew(
-    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
-):
+def test_work_in_progress_of_others_is_made_anew(team, tmp_path, monkeypatch, asked):
     value = os.environ[asked]
     for variable in (KEY_VARIABLE, TRUST_VARIABLE):
         monkeypatch.delenv(variable)
@@ -224,18 +209,11 @@ def test_work_in_progress_of_others_is_made_anew(
 
 def test_a_planted_file_does_not_become_part_of_an_artefact(tmp_path: Path):
     shard = Shard("part", lambda: pytest.fail("the part is there"), "identity")
-    key = hash_json(["kind", {}, [], ["identity"]])
-    staging = staging_directory(tmp_path / "made", key)
+    staging = staging_directory(tmp_path / "made", hash_json(["kind", {}, [], ["identity"]]))
     staging.mkdir()
     write_part(staging)
     (staging / "planted.json").touch()
-    manifest = build_sharded_artefact(
-        tmp_path / "made",
-        "kind",
-        shards=[shard],
-        config={},
-        inputs=[],
-    )
+    manifest = build_sharded_artefact(tmp_path / "made", "kind", shards=[shard], config={}, inputs=[])
     assert [entry.path for entry in manifest.files] == ["part"]
 
 
@@ -243,10 +221,8 @@ def test_a_tokenizer_is_a_file_of_a_signed_artefact(team: Path, tmp_path: Path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UntrustedArtefactError):
         find_tokenizer(tmp_path)
-    (tmp_path / ".t.partial").mkdir()
-    (tmp_path / ".t.partial/tokenizer.json").write_text("{}")
-    commit(tmp_path / ".t.partial", tmp_path / "t", "tokenizer", config={})
-    assert find_tokenizer(tmp_path / "t").files == (tmp_path / "t/tokenizer.json",)
-    (tmp_path / "t/tokenizer.json").write_text("[]")
+    file = make(tmp_path / "t", {"tokenizer.json": b"{}"}, "tokenizer") / "tokenizer.json"
+    assert find_tokenizer(tmp_path / "t").files == (file,)
+    file.write_text("[]")
     with pytest.raises(CorruptArtefactError):
-        find_tokenizer(tmp_path / "t/tokenizer.json")
+        find_tokenizer(file)

@@ -4,8 +4,8 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,47 +25,34 @@ from cluster.artefacts.storage import (
     staging_directory,
     storage_errors,
 )
+from tests.cluster.materials import make, stage
 
 
 @pytest.fixture
-def directory(tmp_path):
+def directory(tmp_path: Path) -> Path:
     return tmp_path / "artefact"
 
 
-def stage(directory, **files):
-    staging = staging_directory(directory, "0123456789abcdef")
-    for name, text in files.items():
-        (staging / name).parent.mkdir(parents=True, exist_ok=True)
-        (staging / name).write_text(text)
-    return staging
-
-
-def committed(directory, **files):
-    return commit(stage(directory, **files), directory, "kind", config={})
-
-
-def test_committed_artefact_opens_and_lists_every_file(directory):
-    manifest = committed(directory, **{"a": "1", "sub/b": "22"})
+def test_committed_artefact_opens_as_its_kind_and_lists_every_file(directory: Path):
+    staging = stage(directory, {"a": b"1", "sub/b": b"22"})
+    manifest = commit(staging, directory, "kind", config={})
     assert [(entry.path, entry.size_bytes) for entry in manifest.files] == [("a", 1), ("sub/b", 2)]
     assert open_artefact(directory, kind="kind") == manifest
     assert hash_tree(directory) == list(manifest.files)
-    assert not staging_directory(directory, "0123456789abcdef").exists()
+    assert not staging.exists()
     assert staging_directory(directory, "a" * 20) != staging_directory(directory, "b" * 20)
+    with pytest.raises(MissingInputError, match=r"`kind`.*`tokens`"):
+        open_artefact(directory, kind="tokens")
 
 
 @pytest.mark.parametrize("step", [(storage, "write_manifest"), (os, "fsync")])
-def test_failed_commit_leaves_the_old_artefact_and_the_staged_work(directory, monkeypatch, step):
-    old = committed(directory, a="old")
-    staging = stage(directory, a="new")
-
-    def fail(*args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+def test_failed_commit_leaves_the_old_artefact_and_the_staged_work(directory: Path, monkeypatch, step):
+    old = open_artefact(make(directory, {"a": b"old"}))
+    staging = stage(directory, {"a": b"new"})
     with monkeypatch.context() as patch:
-        patch.setattr(*step, fail)
-        with pytest.raises(StorageError) as raised:
+        patch.setattr(*step, Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(StorageError):
             commit(staging, directory, "kind", config={})
-    assert "free disk space" in raised.value.next_step
     assert open_artefact(directory) == old
     assert (staging / "a").read_text() == "new"
     commit(staging, directory, "kind", config={})
@@ -75,8 +62,8 @@ def test_failed_commit_leaves_the_old_artefact_and_the_staged_work(directory, mo
 
 @pytest.mark.parametrize("killed_at", range(1, 6))
 def test_killed_at_any_rename_no_half_written_artefact_is_ever_read(directory, monkeypatch, killed_at):
-    committed(directory, a="old")
-    staging = stage(directory, a="new", b="more")
+    make(directory, {"a": b"old"})
+    staging = stage(directory, {"a": b"new", "b": b"more"})
 
     class Killed(BaseException):
         pass
@@ -89,10 +76,9 @@ def test_killed_at_any_rename_no_half_written_artefact_is_ever_read(directory, m
             raise Killed
         replace(source, target)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
         patch.setattr(os, "replace", replace_or_die)
-        with contextlib.suppress(Killed):
-            commit(staging, directory, "kind", config={})
+        commit(staging, directory, "kind", config={})
     if is_committed(directory):
         open_artefact(directory)
     else:
@@ -102,15 +88,16 @@ def test_killed_at_any_rename_no_half_written_artefact_is_ever_read(directory, m
     assert (directory / "a").read_text() in ("old", "new")
 
 
-def test_directory_of_the_user_is_set_aside_not_deleted(directory, tmp_path):
+def test_directory_of_the_user_is_set_aside_not_deleted(directory: Path, tmp_path: Path):
     directory.mkdir()
     (directory / "thesis.txt").write_text("precious")
-    committed(directory, a="1")
+    make(directory)
     assert (tmp_path / "artefact.uncommitted" / "thesis.txt").read_text() == "precious"
 
 
-def test_every_kind_of_damage_is_found_and_named(directory):
-    manifest = committed(directory, flipped="1234", short="1234", gone="1234", good="1234")
+def test_every_kind_of_damage_is_found_and_named(directory: Path):
+    names = ("flipped", "short", "gone", "good")
+    manifest = open_artefact(make(directory, dict.fromkeys(names, b"1234")))
     (directory / "flipped").write_text("1235")
     (directory / "short").write_text("123")
     (directory / "gone").unlink()
@@ -122,31 +109,20 @@ def test_every_kind_of_damage_is_found_and_named(directory):
     assert [each for each in told if each not in str(raised.value)] == []
 
 
-def test_artefact_of_another_kind_is_refused(directory):
-    committed(directory, a="1")
-    with pytest.raises(MissingInputError, match=r"`kind`.*`tokens`"):
-        open_artefact(directory, kind="tokens")
-
-
-def test_quarantined_files_never_overwrite_each_other(directory):
-    committed(directory, a="1")
+def test_quarantined_files_never_overwrite_each_other(directory: Path):
+    make(directory, {"a": b"1"})
     first = quarantine(directory, Damage("a", "flipped"))
     (directory / "a").write_text("2")
     second = quarantine(directory, Damage("a", "flipped"))
-    assert first is not None
-    assert second is not None
-    assert (first.read_text(), second.read_text()) == ("1", "2")
+    assert [path and path.read_text() for path in (first, second)] == ["1", "2"]
     assert quarantine(directory, Damage("a", "missing")) is None
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOTDIR])
-def test_refusals_of_the_file_system_say_what_to_do(tmp_path, number):
-    with pytest.raises(StorageError, match="/full/disk") as raised, storage_errors(tmp_path):
-        raise OSError(number, os.strerror(number), "/full/disk")
-    assert raised.value.next_step
-
-
-def test_other_errors_of_the_system_are_not_disguised(tmp_path):
+def test_refusals_of_the_file_system_say_what_to_do_and_other_errors_are_not_disguised(tmp_path: Path):
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOTDIR):
+        with pytest.raises(StorageError, match="/full/disk") as raised, storage_errors(tmp_path):
+            raise OSError(number, os.strerror(number), "/full/disk")
+        assert raised.value.next_step
     with pytest.raises(BlockingIOError), storage_errors(tmp_path):
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
@@ -168,8 +144,7 @@ def test_files_are_read_in_order_and_an_error_of_one_is_raised_in_one_thread_or_
 @pytest.fixture
 def artefact(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(seen_files, "SETTLED_NS", 0)
-    committed(directory, **{"a.bin": "a" * 1000, "sub/b.bin": "b" * 10})
-    return directory
+    return make(directory, {"a.bin": b"a" * 1000, "sub/b.bin": b"b" * 10})
 
 
 @pytest.fixture
@@ -188,13 +163,12 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_what_was_verified_is_not_read_again(artefact: Path, tmp_path: Path, hashed: list[str]):
     seen = SeenFiles()
     open_artefact(artefact, seen=seen)
-    assert sorted(hashed) == ["a.bin", "b.bin"]
     seen.write(tmp_path / "seen.json")
-    hashed.clear()
-    open_artefact(artefact, seen=SeenFiles.read(tmp_path / "seen.json"))
-    assert hashed == []
-    open_artefact(artefact)
     assert sorted(hashed) == ["a.bin", "b.bin"]
+    open_artefact(artefact, seen=SeenFiles.read(tmp_path / "seen.json"))
+    assert sorted(hashed) == ["a.bin", "b.bin"]
+    open_artefact(artefact)
+    assert sorted(hashed) == ["a.bin", "a.bin", "b.bin", "b.bin"]
 
 
 def overwrite(path: Path) -> None:
@@ -216,9 +190,7 @@ def replace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [overwrite, overwrite_and_set_the_time_back, replace])
-def test_a_file_that_was_touched_is_read_again(
-    artefact: Path, hashed: list[str], change: Callable[[Path], None]
-):
+def test_a_file_that_was_touched_is_read_again(artefact, hashed, change):
     seen = SeenFiles()
     open_artefact(artefact, seen=seen)
     hashed.clear()
@@ -228,9 +200,7 @@ def test_a_file_that_was_touched_is_read_again(
     assert hashed == ["a.bin"]
 
 
-def test_a_file_that_was_changed_just_now_may_change_again_unseen(
-    artefact: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_file_that_was_changed_just_now_may_change_again_unseen(artefact, hashed, monkeypatch):
     monkeypatch.setattr(seen_files, "SETTLED_NS", 3_600_000_000_000)
     seen = SeenFiles()
     for _ in range(2):
@@ -239,13 +209,12 @@ def test_a_file_that_was_changed_just_now_may_change_again_unseen(
 
 
 def test_a_list_that_is_damaged_or_cannot_be_written_says_nothing(artefact: Path, tmp_path: Path):
-    seen = SeenFiles()
+    seen, file = SeenFiles(), tmp_path / "seen.json"
     open_artefact(artefact, seen=seen)
     seen.write(tmp_path / "nowhere" / "seen.json")
-    seen.write(tmp_path / "seen.json")
-    contents = (tmp_path / "seen.json").read_bytes()
-    digest = hash_file(artefact / "a.bin")[0]
-    assert SeenFiles.read(tmp_path / "seen.json").has(artefact / "a.bin", digest)
+    seen.write(file)
+    contents, digest = file.read_bytes(), hash_file(artefact / "a.bin")[0]
+    assert SeenFiles.read(file).has(artefact / "a.bin", digest)
     for damaged in (contents[:-5], contents.replace(b"1000", b"1001"), b"[]", b""):
-        (tmp_path / "seen.json").write_bytes(damaged)
-        assert not SeenFiles.read(tmp_path / "seen.json").has(artefact / "a.bin", digest)
+        file.write_bytes(damaged)
+        assert not SeenFiles.read(file).has(artefact / "a.bin", digest)

@@ -21,49 +21,33 @@ from pipeline.config.cluster_templates import load_template
 from tests.cluster.custom_resources import pod_templates, validate_object
 
 EVERYTHING = (
-    "workers.spot=gke",
-    "workers.node_selector={disk: ssd}",
-    "queue={name: team, cluster_queue: gpus}",
-    "fault_tolerant_head=true",
-    "image_pull_secret=pull",
-    "env_from_secret=keys",
-    "monitoring_namespace=monitoring",
-    "storage.storage_class=shared-nfs",
-    "env={A: '$(B)'}",
-    "workers.rdma_resource=rdma/hca",
-    "workers.cache_directory=/nvme/cloze",
+    *("workers.spot=gke", "workers.node_selector={disk: ssd}", "queue={name: team, cluster_queue: gpus}"),
+    *("fault_tolerant_head=true", "image_pull_secret=pull", "env_from_secret=keys", "env={A: '$(B)'}"),
+    *("monitoring_namespace=monitoring", "storage.storage_class=shared-nfs"),
+    *("workers.rdma_resource=rdma/hca", "workers.cache_directory=/nvme/cloze"),
 )
 """All options of KubeRay."""
+EVERYTHING_OF_SLURM = (
+    *("partition=gpu", "account=a1", "qos=high", "constraint=a100", "gres=gpu:a100:8", "interface=ib0"),
+    *("tracking_uri=http://mlflow:5000", "env={A: b}"),
+)
+GOOGLE = ("cloud=gcp", "zone=europe-west4-a", "project=p", "machine_image=projects/p/global/images/i")
 JOB = "job.verb=pretrain run.yaml data.stores.0.path=a/b"
-VARIANTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "kuberay": ("kuberay", ()),
-    "kuberay with everything": ("kuberay", EVERYTHING),
-    "kuberay with a job": ("kuberay", (*EVERYTHING, JOB)),
-    "kuberay with the MLflow of another": ("kuberay", ("tracking.server_of=other",)),
-    "kuberay on CPUs": ("kuberay", ("workers.gpus=0", "tracking.enabled=false", "storage.claim=mine")),
-    "slurm": ("slurm", ()),
-    "slurm with everything": (
-        "slurm",
-        (
-            "partition=gpu",
-            "account=a1",
-            "qos=high",
-            "constraint=a100",
-            "tracking_uri=http://mlflow:5000",
-            "gres=gpu:a100:8",
-            "interface=ib0",
-            "env={A: b}",
-        ),
-    ),
-    "slurm on CPUs": ("slurm", ("gpus_per_node=0", "verb=data prepare 'a b.yaml'", "hours=0.5")),
-    "ray-up": ("ray-up", ("env={A: b}",)),
-    "ray-up on Google Cloud": (
-        "ray-up",
-        ("cloud=gcp", "zone=europe-west4-a", "project=p", "machine_image=projects/p/global/images/i"),
-    ),
-    "ssh": ("ssh", ("env={A: b}", "cpus=4", "gpus=0")),
-    "ssh of one host": ("ssh", ("workers=[]",)),
+VARIANTS: Mapping[str, tuple[str, ...]] = {
+    "kuberay": (),
+    "kuberay with everything": EVERYTHING,
+    "kuberay with a job": (*EVERYTHING, JOB),
+    "kuberay with the MLflow of another": ("tracking.server_of=other",),
+    "kuberay on CPUs": ("workers.gpus=0", "tracking.enabled=false", "storage.claim=mine"),
+    "slurm": (),
+    "slurm with everything": EVERYTHING_OF_SLURM,
+    "slurm on CPUs": ("gpus_per_node=0", "verb=data prepare 'a b.yaml'", "hours=0.5"),
+    "ray-up": ("env={A: b}",),
+    "ray-up on Google Cloud": GOOGLE,
+    "ssh": ("env={A: b}", "cpus=4", "gpus=0"),
+    "ssh of one host": ("workers=[]",),
 }
+"""Overrides, by a name that begins with the kind of cluster."""
 KUBERAY = [name for name in VARIANTS if name.startswith("kuberay")]
 HOSTILE = (
     *("$(touch /tmp/owned)", "`id`", "a'b\"c", "x, {y}", "# no comment", "a\\nb"),
@@ -74,16 +58,20 @@ LINES = st.text(
 )
 
 
-@pytest.fixture(params=VARIANTS.values(), ids=list(VARIANTS))
+def variant(name: str) -> ClusterTemplate:
+    return load_template(name.split()[0], VARIANTS[name])
+
+
+@pytest.fixture(params=VARIANTS)
 def template(request: pytest.FixtureRequest) -> ClusterTemplate:
-    return load_template(*request.param)
+    return variant(request.param)
 
 
-def objects(files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The Kubernetes objects of rendered files."""
-    for name, text in files.items():
-        if name.endswith(".yaml"):
-            yield from yaml.safe_load_all(text)
+def objects(files: Mapping[str, str], *kinds: str) -> list[dict[str, Any]]:
+    """The Kubernetes objects of rendered files, or those of some kinds."""
+    texts = [text for name, text in files.items() if name.endswith(".yaml")]
+    found = [each for text in texts for each in yaml.safe_load_all(text)]
+    return [each for each in found if not kinds or each["kind"] in kinds]
 
 
 def pods(files: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
@@ -91,8 +79,19 @@ def pods(files: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
         yield from pod_templates(each)
 
 
-def kuberay(*overrides: str) -> dict[str, str]:
-    return render(load_template("kuberay", overrides))
+def rendered(kind: str, *overrides: str) -> dict[str, str]:
+    return render(load_template(kind, overrides))
+
+
+def with_variable(kind: str, text: str) -> ClusterTemplate:
+    template = load_template(kind, ("tracking.enabled=false",) if kind == "kuberay" else ())
+    return type(template).model_validate({**template.model_dump(), "env": {"TEXT": text}})
+
+
+def printed(script: str) -> str:
+    """The output of a shell."""
+    done = subprocess.run(["bash", "-c", script], capture_output=True, env={"LC_ALL": "C.UTF-8"})
+    return done.stdout.decode()
 
 
 def test_the_same_settings_render_the_same_files_and_commands_for_what_comes_next(template: ClusterTemplate):
@@ -118,10 +117,10 @@ def test_shell_scripts_have_no_flaw_that_shellcheck_knows(template: ClusterTempl
         assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("variant", KUBERAY)
-def test_kubernetes_objects_fit_the_schemas_of_their_kinds(variant: str):
+@pytest.mark.parametrize("name", KUBERAY)
+def test_kubernetes_objects_fit_the_schemas_of_their_kinds(name: str):
     pytest.importorskip("kubernetes_validate")
-    found = list(objects(render(load_template(*VARIANTS[variant]))))
+    found = objects(render(variant(name)))
     for each in found:
         validate_object(each)
     places = [(each["kind"], each["metadata"]["name"]) for each in found]
@@ -129,9 +128,9 @@ def test_kubernetes_objects_fit_the_schemas_of_their_kinds(variant: str):
     assert {each["metadata"]["namespace"] for each in found} == {"cloze"}
 
 
-@pytest.mark.parametrize("variant", KUBERAY)
-def test_pods_are_confined_limited_and_given_time_to_save(variant: str):
-    template = load_template(*VARIANTS[variant])
+@pytest.mark.parametrize("name", KUBERAY)
+def test_pods_are_confined_limited_and_given_time_to_save(name: str):
+    template = variant(name)
     for pod in pods(render(template)):
         spec = pod["spec"]
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -151,7 +150,7 @@ def test_pods_are_confined_limited_and_given_time_to_save(variant: str):
 
 
 def test_every_secret_that_pods_read_is_made_by_a_printed_command():
-    files = kuberay(*EVERYTHING)
+    files = rendered("kuberay", *EVERYTHING)
     text = files["NEXT.md"].replace("\\\n", "")
     made = {
         (name, key)
@@ -164,48 +163,40 @@ def test_every_secret_that_pods_read_is_made_by_a_printed_command():
 
 
 def test_selectors_of_budgets_policies_and_services_choose_pods_that_exist():
-    files = kuberay(*EVERYTHING, JOB)
+    files = rendered("kuberay", *EVERYTHING, JOB)
     labels = [pod["metadata"]["labels"] for pod in pods(files)]
-    selectors = [
-        selector.get("matchLabels", selector)
-        for each in objects(files)
-        if each["kind"] in ("PodDisruptionBudget", "NetworkPolicy", "Service")
-        for selector in [each["spec"].get("selector") or each["spec"]["podSelector"]]
-    ]
-    assert len(selectors) == 1 + 4 + 3
-    for selector in selectors:
-        assert any(selector.items() <= each.items() for each in labels), selector
+    specs = [each["spec"] for each in objects(files, "PodDisruptionBudget", "NetworkPolicy", "Service")]
+    assert len(specs) == 1 + 4 + 3
+    for spec in specs:
+        selector = spec.get("selector") or spec["podSelector"]
+        wanted = selector.get("matchLabels", selector)
+        assert any(wanted.items() <= each.items() for each in labels), wanted
 
 
 def test_ray_listens_to_its_own_pods_and_the_operator_only():
-    policies = [each for each in objects(kuberay()) if each["kind"] == "NetworkPolicy"]
-    (policy,) = [each for each in policies if each["metadata"]["name"] == "cloze-ray"]
-    own, operator = policy["spec"]["ingress"]
+    policies = {each["metadata"]["name"]: each for each in objects(rendered("kuberay"), "NetworkPolicy")}
+    own, operator = policies["cloze-ray"]["spec"]["ingress"]
     assert list(own["from"][0]) == ["podSelector"]
-    assert operator["from"][0]["namespaceSelector"]["matchLabels"] == {
-        "kubernetes.io/metadata.name": "kuberay-operator"
-    }
+    namespace = operator["from"][0]["namespaceSelector"]["matchLabels"]
+    assert namespace == {"kubernetes.io/metadata.name": "kuberay-operator"}
     assert operator["ports"] == [{"port": 8265}, {"port": 52365}]
 
 
 def test_a_job_is_one_that_can_be_tried_again_and_waits_in_its_queue():
-    (job,) = [each for each in objects(kuberay(*EVERYTHING, JOB)) if each["kind"] == "RayJob"]
-    assert job["spec"]["backoffLimit"] == 3
-    assert job["spec"]["entrypoint"] == "cloze pretrain run.yaml data.stores.0.path=a/b"
-    variables = json.loads(job["spec"]["runtimeEnvYAML"])["env_vars"]
-    assert variables["CLOZE_SUBMISSION_ID"] == "cloze-cloze"
-    assert variables["CLOZE_WORKDIR"] == "/shared"
+    (job,) = objects(rendered("kuberay", *EVERYTHING, JOB), "RayJob")
+    spec = job["spec"]
+    assert (spec["backoffLimit"], spec["suspend"]) == (3, True)
+    assert spec["entrypoint"] == "cloze pretrain run.yaml data.stores.0.path=a/b"
+    variables = {"CLOZE_SUBMISSION_ID": "cloze-cloze", "CLOZE_WORKDIR": "/shared"}
+    assert variables.items() <= json.loads(spec["runtimeEnvYAML"])["env_vars"].items()
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
-    assert job["spec"]["suspend"] is True
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name.startswith("ray-up")])
-def test_the_schema_of_ray_accepts_the_configuration_of_ray_up(variant: str):
-    template = load_template(*VARIANTS[variant])
-    config = yaml.safe_load(render(template)["cluster.yaml"])
-    jsonschema.validate(
-        config, json.loads((resources.files("ray.autoscaler") / "ray-schema.json").read_text())
-    )
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("ray-up")])
+def test_the_schema_of_ray_accepts_the_configuration_of_ray_up(name: str):
+    config = yaml.safe_load(render(variant(name))["cluster.yaml"])
+    schema = resources.files("ray.autoscaler") / "ray-schema.json"
+    jsonschema.validate(config, json.loads(schema.read_text()))
     assert config["available_node_types"]["worker"]["max_workers"] == 2
 
 
@@ -224,14 +215,10 @@ def test_any_line_of_text_reaches_pods_and_scripts_unchanged(text: str):
     assert printed(f"printf %s {option}") == f"--env=TEXT={text}"
 
 
-def printed(script: str) -> str:
-    """The output of a shell."""
-    done = subprocess.run(["bash", "-c", script], capture_output=True, env={"LC_ALL": "C.UTF-8"})
-    return done.stdout.decode()
-
-
 def test_copies_of_stores_lie_on_the_disk_of_their_node_and_fit_it():
-    specs = [pod["spec"] for pod in pods(kuberay("workers.scratch_gib=100", "head.scratch_gib=7"))]
+    specs = [
+        pod["spec"] for pod in pods(rendered("kuberay", "workers.scratch_gib=100", "head.scratch_gib=7"))
+    ]
     named = {pod["containers"][0]["name"]: pod for pod in specs}
     for name, bound, room in (("ray-head", "3584MiB", "7Gi"), ("ray-worker", "51200MiB", "100Gi")):
         pod = named[name]
@@ -243,26 +230,16 @@ def test_copies_of_stores_lie_on_the_disk_of_their_node_and_fit_it():
             assert load_template(kind, overrides).values()["env"]["CLOZE_CACHE"] == place
 
 
-def with_variable(kind: str, text: str) -> ClusterTemplate:
-    template = load_template(kind, ("tracking.enabled=false",) if kind == "kuberay" else ())
-    return type(template).model_validate({**template.model_dump(), "env": {"TEXT": text}})
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_names_that_could_break_out_are_refused_and_paths_are_quoted(text: str):
-    for kind, keys in {
-        "kuberay": ("name", "image"),
-        "slurm": ("name", "partition"),
-        "ssh": ("head",),
-    }.items():
-        plain = load_template(kind).model_dump()
-        for key in keys:
-            with pytest.raises(ValueError, match=key):
-                TEMPLATES[kind].model_validate({**plain, key: text})
-    quoted = TEMPLATES["slurm"].model_validate(
-        {**load_template("slurm").model_dump(), "shared": f"/a b/{text}"}
-    )
-    script = render(quoted)["cloze.sbatch"]
+    def changed(kind: str, key: str, value: str) -> ClusterTemplate:
+        return TEMPLATES[kind].model_validate({**load_template(kind).model_dump(), key: value})
+
+    for name in ("kuberay name", "kuberay image", "slurm name", "slurm partition", "ssh head"):
+        kind, key = name.split()
+        with pytest.raises(ValueError, match=key):
+            changed(kind, key, text)
+    script = render(changed("slurm", "shared", f"/a b/{text}"))["cloze.sbatch"]
     (line,) = [each for each in script.split("\n") if each.startswith("cd ")]
     assert printed(f"printf '%s|' {line[3:]}") == f"/a b/{text}|"
 
@@ -277,14 +254,11 @@ def test_line_breaks_and_credentials_are_refused(text: str):
 
 
 def test_all_problems_are_told_at_once_with_the_nearest_names():
+    wrong = ("nmae=x", "workers.replicas=0", "storage.mount=relative", "namespace=Not_OK")
     with pytest.raises(ConfigError) as caught:
-        load_template(
-            "kuberay", ("nmae=x", "workers.replicas=0", "storage.mount=relative", "namespace=Not_OK")
-        )
-    message = str(caught.value)
-    assert "did you mean name?" in message
-    assert "4 problems" in message
-    assert all(key in message for key in ("workers.replicas", "storage.mount", "namespace"))
+        load_template("kuberay", wrong)
+    told = ("did you mean name?", "4 problems", "workers.replicas", "storage.mount", "namespace")
+    assert [text for text in told if text not in str(caught.value)] == []
     with pytest.raises(ConfigError, match="zone, project, machine_image"):
         load_template("ray-up", ("cloud=gcp",))
     with pytest.raises(ConfigError, match="mean slurm"):
@@ -297,22 +271,13 @@ def test_all_problems_are_told_at_once_with_the_nearest_names():
 def test_a_job_that_the_shell_of_its_pod_would_read_otherwise_is_refused(word: str):
     with pytest.raises(ConfigError, match=r"job\.verb"):
         load_template("kuberay", (f"job.verb=pretrain run.yaml {word}",))
-    assert f"pretrain {word}" in render(load_template("slurm", (f"verb=pretrain {word}",)))[
-        "cloze.sbatch"
-    ].replace(f"'{word}'", word)
-
-
-@pytest.mark.parametrize(
-    ("hours", "shown"), [(24, "1-00:00:00"), (0.5, "0-00:30:00"), (100.25, "4-04:15:00")]
-)
-def test_time_limits_are_written_as_slurm_reads_them(hours: float, shown: str):
-    script = render(load_template("slurm", (f"hours={hours}",)))["cloze.sbatch"]
-    assert f"#SBATCH --time={shown}\n" in script
+    script = rendered("slurm", f"verb=pretrain {word}")["cloze.sbatch"]
+    assert f"pretrain {word}" in script.replace(f"'{word}'", word)
 
 
 def test_nodes_can_be_drained_one_by_one_unless_that_is_forbidden():
     def budgets(*overrides: str) -> dict[str, int]:
-        found = [each for each in objects(kuberay(*overrides)) if each["kind"] == "PodDisruptionBudget"]
+        found = objects(rendered("kuberay", *overrides), "PodDisruptionBudget")
         return {each["metadata"]["name"]: each["spec"]["minAvailable"] for each in found}
 
     assert budgets("workers.replicas=3") == {"cloze-worker": 2}
@@ -320,12 +285,18 @@ def test_nodes_can_be_drained_one_by_one_unless_that_is_forbidden():
     assert budgets("workers.replicas=3", "drain=never") == {"cloze-head": 1, "cloze-worker": 3}
 
 
-def test_slurm_gives_each_step_the_cpus_and_gpus_of_its_node():
-    for overrides, wanted in (
-        ((), "--cpus-per-task=64 --gpus-per-task=8"),
-        (("gres=gpu:a100:8",), "--cpus-per-task=64 --gres=gpu:a100:8"),
-        (("gpus_per_node=0",), "--cpus-per-task=64"),
-    ):
-        files = render(load_template("slurm", overrides))
-        assert f"\n  {wanted} bash " in files["cloze.sbatch"]
-    assert "cluster.workers: 16" in render(load_template("slurm"))["NEXT.md"]
+@pytest.mark.parametrize(
+    ("override", "wanted"),
+    [
+        ("hours=24", "#SBATCH --time=1-00:00:00\n"),
+        ("hours=0.5", "#SBATCH --time=0-00:30:00\n"),
+        ("hours=100.25", "#SBATCH --time=4-04:15:00\n"),
+        ("nodes=2", "\n  --cpus-per-task=64 --gpus-per-task=8 bash "),
+        ("gres=gpu:a100:8", "\n  --cpus-per-task=64 --gres=gpu:a100:8 bash "),
+        ("gpus_per_node=0", "\n  --cpus-per-task=64 bash "),
+    ],
+)
+def test_slurm_reads_the_time_limit_and_gives_each_step_the_cpus_and_gpus_of_its_node(override, wanted):
+    files = rendered("slurm", override)
+    assert wanted in files["cloze.sbatch"]
+    assert "gpus" in override or "cluster.workers: 16" in files["NEXT.md"]
