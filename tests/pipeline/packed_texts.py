@@ -35,19 +35,22 @@ def vocabulary_for(
     return make_vocabulary(tokenizer.to_str(), ROLES, objective.extra_tokens(languages))
 
 
-def one_text_per_row(batch: int, length: int, *, num_sentences: int = 1, epoch: int = 0) -> Packed:
+def packed_of(ids: Any, boundaries: Sequence[int] | None = None, **fields: np.ndarray) -> Packed:
+    """Rows of these ids, each one piece unless there are other boundaries: the first samples of the first epoch."""
+    ids = np.asarray(ids, dtype=np.int64)
+    if boundaries is None:
+        boundaries = range(0, ids.size + 1, ids.shape[1])
+    numbers = {"sample_ids": np.arange(len(ids), dtype=np.uint64), "epochs": np.zeros(len(ids), np.uint64)}
+    return Packed(ids, np.asarray(boundaries, dtype=np.int32), **{**numbers, **fields})
+
+
+def one_text_per_row(batch: int, length: int, *, num_sentences: int = 1) -> Packed:
     """`<s> text </s>` in every row, the text counting up from `FIRST_TEXT`, in sentences of nearly equal lengths."""
-    ids = np.tile(np.arange(length, dtype=np.uint32) + FIRST_TEXT - 1, (batch, 1))
+    ids = np.tile(np.arange(length) + FIRST_TEXT - 1, (batch, 1))
     ids[:, 0], ids[:, -1] = BOS, EOS
     starts = 1 + np.linspace(0, length - 2, num_sentences, endpoint=False).astype(int)
-    return Packed(
-        input_ids=ids,
-        cu_seqlens=np.arange(0, batch * length + 1, length, dtype=np.int32),
-        sample_ids=np.arange(batch, dtype=np.uint64),
-        epochs=np.full(batch, epoch, dtype=np.uint64),
-        sentence_starts=(np.arange(batch)[:, None] * length + starts).ravel().astype(np.int32),
-        langs=np.zeros(batch, dtype=np.int64),
-    )
+    sentences = (np.arange(batch)[:, None] * length + starts).ravel().astype(np.int32)
+    return packed_of(ids, sentence_starts=sentences, langs=np.zeros(batch, dtype=np.int64))
 
 
 def many_texts_per_row(seed: int, batch: int, length: int, *, longest: int = 40) -> Packed:
@@ -56,10 +59,10 @@ def many_texts_per_row(seed: int, batch: int, length: int, *, longest: int = 40)
     No token stands twice in a row.
     """
     generator = np.random.Generator(np.random.Philox(seed))
-    ids = np.full((batch, length), PAD, dtype=np.uint32)
+    ids = np.full((batch, length), PAD)
     ends, sentences = [0], []
     for row in range(batch):
-        tokens = generator.permutation(np.arange(FIRST_TEXT, NUM_TOKENS, dtype=np.uint32))
+        tokens = generator.permutation(np.arange(FIRST_TEXT, NUM_TOKENS))
         column, stop = 0, length - int(generator.integers(0, 4))
         while column < stop:
             size = int(generator.integers(0, longest + 1))
@@ -72,11 +75,10 @@ def many_texts_per_row(seed: int, batch: int, length: int, *, longest: int = 40)
             ends.append(row * length + column)
         if column < length:
             ends.append((row + 1) * length)
-    return Packed(
-        input_ids=ids,
-        cu_seqlens=np.asarray(ends, dtype=np.int32),
+    return packed_of(
+        ids,
+        ends,
         sample_ids=generator.integers(0, 2**40, batch).astype(np.uint64),
-        epochs=np.zeros(batch, dtype=np.uint64),
         sentence_starts=np.asarray(sentences, dtype=np.int32),
         langs=np.zeros(batch, dtype=np.int64),
     )
@@ -89,26 +91,17 @@ def in_epoch(packed: Packed, epoch: int) -> Packed:
 
 def row_alone(packed: Packed, row: int) -> Packed:
     """A micro-batch of one of the samples."""
-    length = packed.input_ids.shape[1]
-    start, stop = row * length, (row + 1) * length
-    assert packed.sentence_starts is not None
-    assert packed.langs is not None
-    cu, sentences = packed.cu_seqlens, packed.sentence_starts
-    return Packed(
-        input_ids=packed.input_ids[row : row + 1],
-        cu_seqlens=cu[(cu >= start) & (cu <= stop)] - start,
-        sample_ids=packed.sample_ids[row : row + 1],
-        epochs=packed.epochs[row : row + 1],
-        sentence_starts=sentences[(sentences >= start) & (sentences < stop)] - start,
-        langs=packed.langs[row : row + 1],
-        segment_ids=None if packed.segment_ids is None else packed.segment_ids[row : row + 1],
-        pair_labels=None if packed.pair_labels is None else packed.pair_labels[row : row + 1],
-    )
+    start, stop = (place * packed.input_ids.shape[1] for place in (row, row + 1))
+    arrays = {name: getattr(packed, name) for name in Packed.__slots__}
+    found = {name: array if array is None else array[row : row + 1] for name, array in arrays.items()}
+    for name, last in (("cu_seqlens", stop), ("sentence_starts", stop - 1)):
+        array = arrays[name]
+        found[name] = array[(array >= start) & (array <= last)] - start
+    return Packed(**found)
 
 
-def texts(packed: Packed, row: int | None = None) -> list[list[int]]:
+def texts(packed: Packed) -> list[list[int]]:
     """The pieces that are not padding, with their `<s>` and `</s>`."""
-    packed = packed if row is None else row_alone(packed, row)
     flat, cu = packed.input_ids.reshape(-1), packed.cu_seqlens
     pieces = [flat[start:stop].tolist() for start, stop in pairwise(cu)]
     return [piece for piece in pieces if piece[0] != PAD]

@@ -20,6 +20,7 @@ from pipeline.objectives.bilm import BidirectionalLM
 from pipeline.objectives.vocabulary import make_vocabulary
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
+from tests.pipeline.packed_texts import packed_of
 
 ROLES = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
 KNOWN = [f"word{number}" for number in range(80)]
@@ -28,28 +29,23 @@ NOISE = Noise.of("train", 1)
 LENGTH = 64
 LEXICON = WordLexicon(vocab_size=1024).train(TEXTS)[0]
 VOCABULARY = make_vocabulary(LEXICON, ROLES)
+TOKENIZER = Tokenizer.from_str(LEXICON)
 
 
-def pack(rows: Sequence[Sequence[Sequence[str]]], *, epoch: int = 0, lexicon: str = LEXICON) -> Packed:
+def pack(rows: Sequence[Sequence[Sequence[str]]], *, epoch: int = 0) -> Packed:
     """Rows of sentences, each a list of words, as the format `sentences` gives them."""
-    tokenizer = Tokenizer.from_str(lexicon)
-    input_ids = np.full((len(rows), LENGTH), ROLES["pad"], dtype=np.uint32)
+    input_ids = np.full((len(rows), LENGTH), ROLES["pad"])
     boundaries = [0]
     for number, row in enumerate(rows):
         column = 0
         for sentence in row:
-            ids = tokenizer.encode(" ".join(sentence)).ids
+            ids = TOKENIZER.encode(" ".join(sentence)).ids
             input_ids[number, column : column + len(ids)] = ids
             column += len(ids)
             boundaries.append(number * LENGTH + column)
         if column < LENGTH:
             boundaries.append((number + 1) * LENGTH)
-    return Packed(
-        input_ids=input_ids,
-        cu_seqlens=np.asarray(boundaries, dtype=np.int32),
-        sample_ids=np.arange(len(rows), dtype=np.uint64) + 7,
-        epochs=np.full(len(rows), epoch, dtype=np.uint64),
-    )
+    return packed_of(input_ids, boundaries, epochs=np.full(len(rows), epoch, dtype=np.uint64))
 
 
 WORDS = st.one_of(st.sampled_from(KNOWN), st.sampled_from(["a", "ß", "日本", "rare", "."]))
@@ -66,12 +62,11 @@ def test_every_word_is_predicted_once_from_each_side(rows):
     )
     sentences = [sentence for row in rows for sentence in row]
     assert len(boundaries) == len(sentences) + 1
-    names = Tokenizer.from_str(LEXICON)
     for sentence, start, stop in zip(sentences, boundaries[:-1], boundaries[1:], strict=True):
         own = positions[(positions >= start) & (positions < stop)]
         told = [word if word in KNOWN or word in "a." else "<unk>" for word in sentence]
-        forward = [names.id_to_token(ids[place + 1]) for place in own]
-        backward = [names.id_to_token(ids[place]) for place in own]
+        forward = [TOKENIZER.id_to_token(ids[place + 1]) for place in own]
+        backward = [TOKENIZER.id_to_token(ids[place]) for place in own]
         assert forward == [*told, "</s>"]
         assert backward == ["<s>", *told]
     assert batch.counts == {"forward": len(positions), "backward": len(positions)}
@@ -114,11 +109,9 @@ def test_rest_of_a_word_that_was_cut_is_left_out():
     whole = pack([[["rare", "word1", "."]]])
     ids = whole.input_ids[0]
     # `<s>` and the second byte of "rare" on; "rare" has four.
-    cut = Packed(
-        np.delete(ids, 1)[None], whole.cu_seqlens - np.array([0, 1, 1]), whole.sample_ids, whole.epochs
-    )
+    cut = packed_of(np.delete(ids, 1)[None], whole.cu_seqlens - np.array([0, 1, 1]))
     found = BidirectionalLM().corrupt(cut, NOISE, VOCABULARY).inputs
-    names = [Tokenizer.from_str(LEXICON).id_to_token(number) for number in found["word_ids"]]
+    names = [TOKENIZER.id_to_token(number) for number in found["word_ids"]]
     assert names == ["<s>", "word1", ".", "</s>"]
     assert found["characters"][found["words"]].tolist() == spell_sentence(["word1", "."], 50)
 
@@ -131,9 +124,7 @@ def test_negatives_are_distinct_and_change_with_sample_and_epoch():
     assert len(np.unique(first["negatives"])) == 60
     later = settings.corrupt(pack([[KNOWN[:5]]], epoch=1), NOISE, VOCABULARY).inputs
     assert not np.array_equal(first["negatives"], later["negatives"])
-    seen = {}
-    for word, count in zip(first["negatives"], first["negative_log_counts"], strict=True):
-        seen[word] = count
+    seen = dict(zip(first["negatives"], first["negative_log_counts"], strict=True))
     for word, count in zip(first["word_ids"], first["log_counts"], strict=True):
         assert seen.get(word, count) == pytest.approx(count)
 
@@ -141,7 +132,7 @@ def test_negatives_are_distinct_and_change_with_sample_and_epoch():
 def test_words_of_the_lexicon_are_drawn_by_frequency_and_bytes_that_are_no_words_last():
     ids = np.arange(VOCABULARY.size)
     often = np.zeros(VOCABULARY.size)
-    packed = Packed(np.full((1, 2), 2, np.uint32), np.array([0, 2], np.int32), *np.zeros((2, 1), np.uint64))
+    packed = packed_of([[2, 2]])
     for turn in range(400):
         settings = BidirectionalLM(num_negatives=60)
         often[settings.corrupt(packed, NOISE.at(turn), VOCABULARY).inputs["negatives"]] += 1

@@ -12,16 +12,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cluster.artefacts.errors import (
-    ConfigError,
-    MissingInputError,
-    ReferenceNotFoundError,
-)
+from cluster.artefacts.errors import ConfigError, MissingInputError, ReferenceNotFoundError
 from cluster.jobs import connect as connect_jobs
 from cluster.jobs import submit
 from cluster.local_cluster import resolve_address, start_local_cluster
 from pipeline.commands.verbs import app
 from pipeline.run import submission
+from tests.pipeline.ranks import make_config
 
 SLEEPING = """
 import sys, time, typer
@@ -35,21 +32,10 @@ def verb(words: list[str], data_dir: str = ""):
 sys.argv = ["cloze", "doctor", "--data-dir", "."]
 cli.main()
 """
-PRETRAIN = """
-name: tiny
-runs_dir: {runs_dir}
-data: {{stores: [{{path: tokens}}]}}
-model: {{hidden_size: 8, num_layers: 1, num_heads: 1, vocab_size: 99}}
-objective: {{kind: mlm}}
-batch: {{samples: 2, micro_batch_size: 1, sequence_length: 16}}
-steps: 3
-optimizer: {{lr: 1e-3}}
-precision: fp32
-"""
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch):
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
 
@@ -74,11 +60,10 @@ def cli(tmp_path_factory):
 
 
 @pytest.fixture
-def config(tmp_path, monkeypatch):
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "tiny.yaml"
-    path.write_text(PRETRAIN.format(runs_dir=tmp_path / "runs"))
-    return path
+    make_config(tmp_path, Path("tokens"))
+    return tmp_path / "tiny.yaml"
 
 
 def test_submitted_verb_outlives_the_command_and_is_listed_with_its_log(cli):
@@ -108,12 +93,9 @@ def test_same_work_is_not_started_twice_while_it_runs_and_is_attempt_2_after_it_
     )
     while "awake" not in cli("logs", base_id).output:
         time.sleep(0.1)
-    again = cli("submit", "--json", "--", "doctor", "--data-dir", ".")
-    answer = json.loads(again.stdout)
+    answer = json.loads(cli("submit", "--json", "--", "doctor", "--data-dir", ".").stdout)
     assert (answer["submission_id"], answer["started"]) == (base_id, False)
-    told = cli("submit", "--", "doctor", "--data-dir", ".").stderr.splitlines()[0]
-    assert base_id in told
-    assert "running" in told
+    assert base_id in cli("submit", "--", "doctor", "--data-dir", ".").stderr.splitlines()[0]
     assert "STOPPED" in cli("stop", base_id).output
     assert "Next: cloze doctor --data-dir ." in cli("logs", base_id).output
     assert "STOPPED" in cli("jobs").output
@@ -138,12 +120,12 @@ def test_job_starts_after_another_has_succeeded_and_not_after_a_failure(cli):
 
 def test_group_of_nodes_becomes_settings_of_the_verb(config):
     sized, resume = submission.with_group_size, ["resume", "run"]
-    for nodes, gpus, elastic, settings in (
-        (2, 4, None, ["cluster.workers=8", "cluster.gpus_per_worker=1"]),
-        (3, None, None, ["cluster.workers=3", "cluster.gpus_per_worker=0"]),
-        (None, 1, "2:8", ["cluster.workers=8", "cluster.gpus_per_worker=1", "cluster.min_workers=2"]),
+    for group, settings in (
+        ((2, 4, None), ["cluster.workers=8", "cluster.gpus_per_worker=1"]),
+        ((3, None, None), ["cluster.workers=3", "cluster.gpus_per_worker=0"]),
+        ((None, 1, "2:8"), ["cluster.workers=8", "cluster.gpus_per_worker=1", "cluster.min_workers=2"]),
     ):
-        assert sized(resume, nodes, gpus, elastic) == resume + settings
+        assert sized(resume, *group) == resume + settings
     for wrong in ("8", "a:b", ":"):
         with pytest.raises(ConfigError):
             sized(resume, None, None, wrong)
@@ -219,7 +201,5 @@ def test_the_code_that_a_job_gets_finds_the_configurations_that_come_with_cloze(
         copy = shutil.copytree if (root / name).is_dir() else shutil.copy
         copy(root / name, tmp_path / name)
     script = "from pipeline.config import shipped; print(shipped.require_shipped('bert-tiny'))"
-    found = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == str(tmp_path / "configs" / "pretrain" / "bert-tiny.yaml")
+    found = subprocess.check_output([sys.executable, "-c", script], cwd=tmp_path, text=True)
+    assert found.strip() == str(tmp_path / "configs" / "pretrain" / "bert-tiny.yaml")

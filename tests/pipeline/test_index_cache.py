@@ -1,13 +1,16 @@
-"""A run that finds cached indices of its epochs reads the same samples, whatever happened to the cache."""
+"""A run that finds cached indices of its epochs reads the same samples, whatever happened to the cache; compiled loops
+are never older than what they call."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 from data_prep.token_store import TokenStore
 from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints
 from pipeline.run.directory import RunDirectory
+from pipeline.samples import SOURCES, kernel_cache
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.formats import FORMATS
 from pipeline.samples.index_cache import IndexCache
@@ -30,7 +34,7 @@ from tests.surroundings import flip_bit
 
 LANGS = [("de", "en", "en", "ro")[d % 4] for d in range(240)]
 OTHER = Corpus([[3 + (d + s) % 5 for s in range(1 + d % 4)] for d in range(90)])
-SOURCES = ["other", "test"]
+SOURCE_NAMES = ["other", "test"]
 
 
 @pytest.fixture(scope="module")
@@ -43,26 +47,14 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[TokenStore]:
 
 def make(stores: list[TokenStore], cache: IndexCache | None = None, **options: Any) -> TokenDataset:
     shares = [StoreShare(store, weight) for store, weight in zip(stores, (2.0, 1.0), strict=False)]
-    return open_samples(shares, source_names=SOURCES, with_sentence_starts=True, cache=cache, **options)
+    return open_samples(shares, source_names=SOURCE_NAMES, with_sentence_starts=True, cache=cache, **options)
 
 
 def writing(directory: Path, reported: list[str] | None = None) -> IndexCache:
-    def report(event: str, message: str) -> None:
-        if reported is not None:
-            reported.append(event)
-
-    return IndexCache(directory, writes=True, from_tokens=0, report=report)
-
-
-@pytest.fixture
-def nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    def forbid() -> None:
-        def cut(*_: object) -> Any:
-            raise AssertionError("documents were looked at")
-
-        monkeypatch.setattr("pipeline.samples.dataset.cut_parts", cut)
-
-    return forbid
+    events = [] if reported is None else reported
+    return IndexCache(
+        directory, writes=True, from_tokens=0, report=lambda event, message: events.append(event)
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +62,12 @@ def nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 )
 @pytest.mark.parametrize("mixed", [False, True])
 def test_samples_are_the_same_from_the_cache(
-    stores: list[TokenStore], tmp_path: Path, format: str, split: str, mixed: bool, nothing_is_cut
+    stores: list[TokenStore],
+    tmp_path: Path,
+    format: str,
+    split: str,
+    mixed: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     options: dict[str, Any] = {"format": format, "split": split, "with_langs": mixed, "held_out": 0.4}
     options |= {"language_temperature": 0.7, "attention": "full"} if mixed else {}
@@ -78,21 +75,23 @@ def test_samples_are_the_same_from_the_cache(
     plain = make(used, **options)
     count = sum(plain.samples_per_epoch)
     samples = np.arange(count // 3, count // 3 + 40)
-    expected, origins = plain.batch(samples), [plain.origin(int(sample)) for sample in samples]
-    scattered = plain.batch([count // 3 + 30, count // 3, count // 3 + 30])
+    scattered = [count // 3 + 30, count // 3, count // 3 + 30]
+    expected = plain.batch(samples)
     epochs = {
         (int(s >> np.uint64(48)), int(e)) for s, e in zip(expected.sample_ids, expected.epochs, strict=True)
     }
     make(used, writing(tmp_path / "index"), **options).batch(samples)
     assert len(list((tmp_path / "index").glob("*/part-*"))) >= len(epochs)
-    nothing_is_cut()
+    # Documents are not looked at again.
+    monkeypatch.setattr("pipeline.samples.dataset.cut_parts", None)
     kept = make(used, IndexCache(tmp_path / "index", from_tokens=0), **options)
     assert (kept.samples_per_epoch, kept.num_documents) == (plain.samples_per_epoch, plain.num_documents)
     assert kept.languages == plain.languages
     kept.prepare(int(samples[0]))
     assert same(kept.batch(samples), expected)
-    assert same(kept.batch([count // 3 + 30, count // 3, count // 3 + 30]), scattered)
-    assert [kept.origin(int(sample)) for sample in samples] == origins
+    assert same(kept.batch(scattered), plain.batch(scattered))
+    for sample in samples.tolist():
+        assert kept.origin(sample) == plain.origin(sample)
 
 
 @pytest.mark.parametrize("format", ["contiguous", "best_fit", "segment_pair"])
@@ -217,3 +216,32 @@ def test_a_resumed_run_computes_the_same_from_a_cache_that_is_whole_or_damaged(t
     assert found == [0, 2]
     mended = sorted(resumed[1].index_cache.glob(pattern))
     assert [path.read_bytes() for path in mended] == [path.read_bytes() for path in kept]
+
+
+def test_every_change_of_a_file_with_loops_gives_compiled_code_another_place(tmp_path: Path):
+    roots = [tmp_path / "samples", tmp_path / "objectives"]
+    kernel = roots[1] / "kernels" / "a.py"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text("one = 1")
+    places = [kernel_cache(roots)]
+    kernel.write_text("one = 2")
+    places.append(kernel_cache(roots))
+    kernel.rename(kernel.with_name("c.py"))
+    places.append(kernel_cache(roots))
+    assert len(set(places)) == 3
+    assert kernel_cache(roots) == places[-1]
+    assert {source.name for source in SOURCES} == {"samples", "objectives"}
+
+
+def test_numba_uses_that_place_unless_another_is_named(tmp_path: Path):
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+
+    def place(**more: str) -> str:
+        program = "import pipeline.samples, numba; print(numba.config.CACHE_DIR)"
+        command = [sys.executable, "-c", program]
+        return subprocess.check_output(command, text=True, env={**environment, **more}).strip()
+
+    assert place(HOME=str(tmp_path)).startswith(f"{tmp_path}/.cache/cloze/kernels/")
+    assert place(NUMBA_CACHE_DIR=str(tmp_path)) == str(tmp_path)
+    (tmp_path / "file").touch()
+    assert place(HOME=str(tmp_path / "file"), TMPDIR=str(tmp_path)).startswith(f"{tmp_path}/cloze-")

@@ -3,6 +3,8 @@ be rebuilt from what it makes."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,26 +18,28 @@ from scipy.stats import chisquare
 
 from models.config import TransformerConfig
 from pipeline.config.loading import Config
-from pipeline.objectives import (
-    bart_denoising,
-    clm,
-    distill,
-    mbart_denoising,
-    mlm,
-    prefix_lm,
-    rtd,
-    span,
-    t5_span_corruption,
-    ul2_mixture_of_denoisers,
-)
+from pipeline.objectives.bart_denoising import BartDenoising
 from pipeline.objectives.base import Batch, Objective
+from pipeline.objectives.clm import CausalLM
+from pipeline.objectives.distill import Distillation
+from pipeline.objectives.encoder_decoder import WIDENING, TextPairs, assemble_rows
+from pipeline.objectives.mbart_denoising import MBartDenoising
+from pipeline.objectives.mlm import MaskedLM
+from pipeline.objectives.prefix_lm import PrefixLM
+from pipeline.objectives.rtd import ReplacedTokenDetection
+from pipeline.objectives.span import SpanMasking
+from pipeline.objectives.t5_span_corruption import SpanCorruption
+from pipeline.objectives.ul2_mixture_of_denoisers import Denoiser, MixtureOfDenoisers
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     BOS,
     EOS,
+    FIRST_TEXT,
     PAD,
     UNK,
+    Pair,
+    hidden_spans,
     in_epoch,
     many_texts_per_row,
     one_text_per_row,
@@ -46,30 +50,21 @@ from tests.pipeline.packed_texts import (
     vocabulary_for,
     with_spans,
 )
-
-
-def bart(**fields) -> Objective:
-    return bart_denoising.BartDenoising(**fields)
-
+from tests.pipeline.test_objective_bart import SETTINGS
+from tests.pipeline.test_objective_t5 import UL2_SENTINELS, rows_of_raw_tokens
 
 CASES: dict[str, Objective] = {
-    **{f"mlm, {units}": mlm.MaskedLM(units=units) for units in ("token", "word", "ngram")},
-    "span": span.SpanMasking(),
-    "rtd": rtd.ReplacedTokenDetection(),
-    "distill": distill.Distillation(teacher="t"),
-    "clm": clm.CausalLM(),
-    "prefix_lm": prefix_lm.PrefixLM(),
-    "bart": bart(),
-    "bart, overlapping": bart(permute_sentences=0, overlapping_spans=True),
-    "bart, masking": bart(permute_sentences=0, infilling_rate=0, masking_rate=0.15),
-    "bart, deletion": bart(permute_sentences=0, infilling_rate=0, deletion_rate=0.15),
-    "bart, permutation": bart(infilling_rate=0),
-    "bart, rotation": bart(permute_sentences=0, infilling_rate=0, rotation_probability=1),
-    "bart, all": bart(masking_rate=0.1, deletion_rate=0.1, rotation_probability=0.5),
-    "mbart": mbart_denoising.MBartDenoising(),
-    "t5": t5_span_corruption.SpanCorruption(),
-    "t5, short": t5_span_corruption.SpanCorruption(rate=0.9, mean_span_length=1),
-    "ul2": ul2_mixture_of_denoisers.MixtureOfDenoisers(),
+    **{f"mlm, {units}": MaskedLM(units=units) for units in ("token", "word", "ngram")},
+    "span": SpanMasking(),
+    "rtd": ReplacedTokenDetection(),
+    "distill": Distillation(teacher="t"),
+    "clm": CausalLM(),
+    "prefix_lm": PrefixLM(),
+    **SETTINGS,
+    "mbart": MBartDenoising(),
+    "t5": SpanCorruption(),
+    "t5, short": SpanCorruption(rate=0.9, mean_span_length=1),
+    "ul2": MixtureOfDenoisers(),
 }
 
 
@@ -191,6 +186,48 @@ def test_decoders_predict_each_next_token_of_a_piece_after_its_prefix(
     assert made.counts == {"clm": len(expected)}
 
 
+def gone_from(pair: Pair) -> list[int]:
+    return [token for token in pair.targets if token not in pair.source]
+
+
+def order_of(pair: Pair) -> list[tuple[int, ...]]:
+    return [tuple(pair.source)]
+
+
+def first_hidden(pair: Pair) -> list[int]:
+    """Where the only span begins, which hides neighbours."""
+    ((first, *others),) = hidden_spans(pair, UL2_SENTINELS)
+    assert others == list(range(first + 1, first + 1 + len(others)))
+    return [first]
+
+
+def ul2(**fields: Any) -> MixtureOfDenoisers:
+    return MixtureOfDenoisers(denoisers=(Denoiser(**fields),))
+
+
+@pytest.mark.parametrize(
+    ("objective", "packed", "outcomes", "number"),
+    [
+        (SETTINGS["bart, masking"], one_text_per_row(4000, 22), gone_from, 20),
+        (SETTINGS["bart, permutation"], one_text_per_row(6000, 14, num_sentences=4), order_of, 24),
+        (SETTINGS["bart, rotation"], one_text_per_row(6000, 14), lambda pair: [pair.source[1]], 12),
+        # Of 9 tokens 4 are hidden in 2 spans: 3 ways to cut the hidden, 4 ways to cut the shown.
+        (SpanCorruption(rate=0.45, mean_span_length=2), rows_of_raw_tokens(12_000, 9), order_of, 3 * 4),
+        (ul2(kind="S", rate=0.25), one_text_per_row(3000, 42), first_hidden, 19),
+        # Only the S denoiser is bound to the end of the text.
+        (ul2(kind="X", rate=0.15, mean_span_length=64), one_text_per_row(6000, 42), first_hidden, 35),
+    ],
+    ids=["masked", "order of sentences", "rotation", "mask of T5", "suffix", "single long span"],
+)
+def test_all_outcomes_of_a_draw_are_equally_likely(
+    objective: Objective, packed: Packed, outcomes: Callable[[Pair], list[Any]], number: int
+):
+    made = pairs(objective.corrupt(packed, Noise.of("train", 1), vocabulary_for(objective)))
+    counts = Counter(outcome for pair in made for outcome in outcomes(pair))
+    assert len(counts) == number
+    assert chisquare([*counts.values()]).pvalue > 1e-3
+
+
 def test_every_split_into_prefix_and_rest_is_equally_likely():
     made = corrupted("prefix_lm", one_text_per_row(8000, 17))
     counts = np.bincount(made.inputs["prefix_lengths"], minlength=17)
@@ -237,11 +274,46 @@ def test_the_loss_of_a_packed_batch_is_that_of_its_pieces_alone(case: str):
 @pytest.mark.parametrize(
     ("settings", "fields"),
     [
-        (mlm.MaskedLM, {"mask_share": 0.9, "random_share": 0.2}),
-        (bart_denoising.BartDenoising, {"permute_sentences": 0, "infilling_rate": 0}),
-        (distill.Distillation, {"teacher": "x", "masking": {"pairs": "nsp"}}),
+        (MaskedLM, {"mask_share": 0.9, "random_share": 0.2}),
+        (BartDenoising, {"permute_sentences": 0, "infilling_rate": 0}),
+        (Distillation, {"teacher": "x", "masking": {"pairs": "nsp"}}),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: type[Config], fields: dict[str, Any]):
     with pytest.raises(ValidationError):
         settings(**fields)
+
+
+def text_pairs(lengths: list[list[tuple[int, int]]]) -> TextPairs:
+    """Pairs with these source and target lengths, row by row; no token stands twice."""
+    flat = [pair for row in lengths for pair in row]
+    sources, targets = sum(one for one, _ in flat), sum(two for _, two in flat)
+    return TextPairs(
+        sources=np.arange(FIRST_TEXT, FIRST_TEXT + sources),
+        targets=np.arange(FIRST_TEXT + sources, FIRST_TEXT + sources + targets),
+        source_lengths=np.asarray([one for one, _ in flat], dtype=np.int64),
+        target_lengths=np.asarray([two for _, two in flat], dtype=np.int64),
+        rows=np.repeat(np.arange(len(lengths)), [len(row) for row in lengths]),
+        origins=np.empty(0, dtype=np.int64),
+    )
+
+
+ROWS = st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=4), min_size=1, max_size=4)
+
+
+@given(ROWS, st.integers(4, 30), st.integers(4, 30))
+def test_piece_i_of_the_decoder_belongs_to_piece_i_of_the_encoder(
+    lengths: list[list[tuple[int, int]]], source_width: int, target_width: int
+):
+    given_pairs = text_pairs(lengths)
+    batch = assemble_rows(given_pairs, len(lengths), (source_width, target_width), PAD, UNK)
+    found = pairs(batch)
+    sources = np.split(given_pairs.sources, np.cumsum(given_pairs.source_lengths)[:-1])
+    targets = np.split(given_pairs.targets, np.cumsum(given_pairs.target_lengths)[:-1])
+    assert [pair.source for pair in found] == [source.tolist() for source in sources if len(source)]
+    assert [pair.targets for pair in found] == [target.tolist() for target in targets if len(target)]
+    assert [pair.row for pair in found] == given_pairs.rows.tolist()
+    assert all(pair.decoder_inputs == [UNK, *pair.targets[:-1]] for pair in found)
+    for name, width in (("input_ids", source_width), ("decoder_input_ids", target_width)):
+        assert batch.inputs[name].shape[0] == len(lengths)
+        assert (batch.inputs[name].shape[1] - width) % WIDENING == 0

@@ -20,9 +20,9 @@ from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.elmo.language_model import ElmoLanguageModel
 from models.language_models import MaskedLanguageModel, SequenceToSequence
-from models.weights import decay_groups, layer_scales
+from models.weights import layer_scales
 from pipeline import optimizers
-from pipeline.engine.deepspeed.configuration import deepspeed_config, require_hardware
+from pipeline.engine.deepspeed.configuration import require_hardware
 from pipeline.engine.deepspeed.masters import extents_of
 from pipeline.engine.interface import EngineSettings
 from pipeline.optimizers import OPTIMIZERS, Optimizer, muon
@@ -193,33 +193,11 @@ def test_muon_is_torchs_for_hidden_matrices_and_torchs_adamw_for_all_others(
         torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
-def test_orthogonalised_matrices_have_the_singular_vectors_of_before_and_values_near_one(
-    shape: tuple[int, int],
-) -> None:
-    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    # Five iterations do not reach 1 from singular values that are far below the largest.
-    matrix = left @ torch.diag(torch.linspace(0.2, 1.0, min(shape))) @ right
-    found = left.T @ muon.orthogonalised(matrix) @ right.T
-    assert torch.all((found.diagonal() > 0.5) & (found.diagonal() < 1.5))
-    torch.testing.assert_close(found, torch.diag(found.diagonal()), rtol=0, atol=1e-4)
-
-
 def _networks() -> tuple[nn.Module, nn.Module]:
     """Two equal networks."""
     ours, theirs = MaskedLanguageModel(SHAPE), MaskedLanguageModel(SHAPE)
     theirs.load_state_dict(ours.state_dict())
     return ours, theirs
-
-
-def test_every_parameter_is_in_one_group_and_only_matrices_decay() -> None:
-    model = MaskedLanguageModel(SHAPE)
-    groups = decay_groups(model, 0.1, layer_decay=0.8)
-    found = [id(parameter) for group in groups for parameter in group["params"]]
-    assert sorted(found) == sorted(map(id, model.parameters()))
-    for group in groups:
-        assert {parameter.dim() > 1 for parameter in group["params"]} == {group["weight_decay"] > 0}
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -241,16 +219,6 @@ def test_state_is_as_large_as_plans_say_and_has_the_names_that_checkpoints_know(
     assert {key for key, _ in tensors} == {*settings.STATE, *settings.WHOLE_STATE}
 
 
-def test_muon_takes_the_matrices_of_layers_and_leaves_embeddings_heads_and_vectors_to_adamw() -> None:
-    model = MaskedLanguageModel(SHAPE)
-    groups = settings_of(kind="muon", adamw_lr=1e-4).groups(model)
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    hidden = {names[one] for group in groups if group["hidden"] for one in group["params"]}
-    assert hidden == {name for name, one in model.named_parameters() if ".layers." in name and one.dim() == 2}
-    assert {names[one] for group in groups for one in group["params"]} == set(names.values())
-    assert {(group["hidden"], round(group["lr_scale"], 9)) for group in groups} == {(True, 1.0), (False, 0.1)}
-
-
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])
 def test_the_extents_of_all_ranks_are_every_parameter_once(stage: int, world_size: int) -> None:
@@ -265,16 +233,26 @@ def test_the_extents_of_all_ranks_are_every_parameter_once(stage: int, world_siz
     assert covered == {name: list(range(size)) for name, size in sizes}
 
 
-def test_adamw_is_torchs_fused_one_in_groups_that_know_their_parameters_by_name_and_size() -> None:
+@pytest.mark.parametrize(
+    "settings", [{"kind": "adamw"}, {"kind": "adamw", "layer_decay": 0.8}, {"kind": "muon"}]
+)
+def test_every_parameter_is_in_one_group_by_name_and_size_and_only_matrices_decay(
+    settings: dict[str, Any],
+) -> None:
     model = MaskedLanguageModel(SHAPE)
+    made = settings_of(weight_decay=0.1, **settings).make(model)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    made = settings_of().make(model)
-    assert type(made) is torch.optim.AdamW
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert sorted(names[one] for group in made.param_groups for one in group["params"]) == sorted(
+        names.values()
+    )
     for group in made.param_groups:
-        assert group["fused"]
-        assert group["lr_scale"] == 1.0
-        assert [sizes[name] for name, _ in group["sizes"]] == [size for _, size in group["sizes"]]
-        assert len(group["sizes"]) == len(group["params"])
+        assert group["sizes"] == [(names[one], sizes[names[one]]) for one in group["params"]]
+        assert {parameter.dim() > 1 for parameter in group["params"]} == {group["weight_decay"] > 0}
+        assert group["lr_scale"] == 1.0 or "layer_decay" in settings
+    if settings["kind"] == "adamw":
+        assert type(made) is torch.optim.AdamW
+        assert all(group["fused"] for group in made.param_groups)
 
 
 @pytest.mark.parametrize(
@@ -290,11 +268,8 @@ def test_settings_of_another_optimizer_and_shards_of_whole_tensors_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         make_config(tmp_path, tmp_path, f"optimizer.kind={kind}", "zero.stage=0", override)
-
-
-@pytest.mark.parametrize("kind", [kind for kind, one in OPTIMIZERS.items() if not one.NEEDS_WHOLE])
-def test_other_optimizers_are_sharded_and_offloaded(tmp_path: Path, kind: str) -> None:
-    make_config(tmp_path, tmp_path, f"optimizer.kind={kind}", "zero.offload_optimizer.device=cpu")
+    for other in (kind for kind, one in OPTIMIZERS.items() if not one.NEEDS_WHOLE):
+        make_config(tmp_path, tmp_path, f"optimizer.kind={other}", "zero.offload_optimizer.device=cpu")
 
 
 @pytest.mark.parametrize(
@@ -338,12 +313,8 @@ def test_layers_learn_slower_the_lower_they_are(
     assert {name: scales[name] for name in distances} == {name: 0.5**n for name, n in distances.items()}
 
 
-def test_fp16_on_cpus_is_refused_and_buckets_are_as_large_as_the_settings_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fp16_on_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    config = make_config(tmp_path, tmp_path, "precision=fp16", "zero.reduce_bucket_elements=1000")
     with pytest.raises(ConfigError, match="CUDA") as caught:
-        require_hardware(EngineSettings.of(config))
+        require_hardware(EngineSettings.of(make_config(tmp_path, tmp_path, "precision=fp16")))
     assert "bf16" in caught.value.next_step
-    assert deepspeed_config(EngineSettings.of(config), 2)["zero_optimization"]["reduce_bucket_size"] == 1000

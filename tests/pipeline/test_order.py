@@ -13,26 +13,13 @@ from pipeline.samples.noise import Noise, fold, integer, uniform
 from pipeline.samples.shuffle import StoreOrder, sorted_by_draw
 
 
-def test_draws_are_uniform():
-    draws = Noise.of("uniform").at(np.arange(200_000, dtype=np.uint64)).uniform()
-    assert stats.kstest(draws, "uniform").pvalue > 1e-3
+def test_draws_are_uniform_and_those_of_neighbouring_keys_uncorrelated():
+    draws = Noise.of("uniform").at(*np.ogrid[:450, :450]).uniform()
+    assert stats.kstest(draws.ravel(), "uniform").pvalue > 1e-3
     assert draws.min() >= 0
     assert draws.max() < 1
-
-
-def test_neighbouring_keys_are_uncorrelated():
-    grid = Noise.of("grid").at(
-        np.arange(300, dtype=np.uint64)[:, None], np.arange(300, dtype=np.uint64)[None, :]
-    )
-    draws = grid.uniform()
-    for other in (draws[1:, :], draws[:, 1:]):
-        same = draws[: other.shape[0], : other.shape[1]]
-        assert abs(np.corrcoef(same.ravel(), other.ravel())[0, 1]) < 0.02
-
-
-@given(st.integers(0, 500), st.integers(0, 2**63 - 1))
-def test_a_permutation_holds_every_index_once(size: int, seed: int):
-    assert sorted(Noise.of(seed).permutation(size).tolist()) == list(range(size))
+    for one, other in ((draws[:-1], draws[1:]), (draws[:, :-1], draws[:, 1:])):
+        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.02
 
 
 WORDS = st.integers(0, 2**64 - 1)
@@ -85,15 +72,6 @@ def test_many_small_parts_keep_their_weights():
     assert np.bincount(parts).tolist() == pytest.approx([10] * 1100, abs=4)
 
 
-def test_known_draws_and_orders_never_change():
-    # A change here changes the order and the masks of every run there is.
-    assert int(Noise.of("order", 1).bits()) == 3403834715880891901
-    assert Noise.of("order", 1).at(np.arange(3, dtype=np.uint64)).integers(1000).tolist() == [956, 744, 314]
-    order = StoreOrder("fingerprint", seed=1)
-    assert order.documents(3, np.arange(5, 25, 2)).tolist() == [19, 5, 13, 7, 23, 15, 11, 17, 9, 21]
-    assert order.rows(3, 10).tolist() == [4, 3, 5, 6, 0, 8, 1, 7, 2, 9]
-
-
 def test_order_depends_on_fingerprint_seed_and_epoch_and_not_on_documents_left_out():
     everything, half = np.arange(300), np.arange(0, 300, 2)
     orders = [
@@ -113,13 +91,12 @@ def test_order_depends_on_fingerprint_seed_and_epoch_and_not_on_documents_left_o
 def test_numbers_come_in_the_order_of_a_stable_sort_of_their_draws(count: int, dtype: type[np.signedinteger]):
     # Every number stands there twice, so that draws are equal.
     numbers = np.arange(count, dtype=dtype) // dtype(2)
+    before, memory = numbers.copy(), np.empty((2, count), dtype)
     for seed in range(3):
         noise = Noise.of("test", seed)
         expected = numbers[np.argsort(noise.at(numbers).bits(), kind="stable")]
-        before, memory = numbers.copy(), np.empty((2, count), dtype)
         found = sorted_by_draw(np.uint64(noise.state), numbers)
-        assert np.array_equal(numbers, before), "the input stays as it is"
-        assert found.dtype == dtype
-        assert np.array_equal(found, expected)
         sorted_by_draw(np.uint64(noise.state), numbers, memory)
-        assert np.array_equal(memory[1], expected)
+        assert found.dtype == dtype
+        for own, other in ((numbers, before), (found, expected), (memory[1], expected)):
+            assert np.array_equal(own, other)

@@ -54,33 +54,6 @@ def calls_in(table: str) -> dict[str, int]:
     return {row[1]: int(row[-1]) for row in rows}
 
 
-def test_profile_of_steps_that_the_run_does_not_finish_is_written_when_it_ends(group: None, tmp_path: Path):
-    train(StepTimer(CPU, ProfileConfig(steps=(1, 50)), tmp_path, 0), range(3))
-    assert calls_in((tmp_path / "rank-0-steps-1-3.txt").read_text())["data"] == 2
-
-
-def test_run_resumed_behind_the_steps_profiles_nothing(group: None, tmp_path: Path):
-    train(StepTimer(CPU, ProfileConfig(steps=(1, 3)), tmp_path, 0), range(3, 5))
-    train(StepTimer(CPU, None, tmp_path, 0), range(3))
-    train(StepTimer(CPU, ProfileConfig(steps=(1, 3)), tmp_path, MAX_PROFILED_RANKS), range(3))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_was_written_is_told_and_a_place_that_takes_nothing_ends_no_run(group: None, tmp_path: Path):
-    told: list[tuple[str, dict[str, Any]]] = []
-
-    def record(event: str, **details: Any) -> None:
-        told.append((event, details))
-
-    config = ProfileConfig(steps=(1, 2))
-    train(StepTimer(CPU, config, tmp_path / "profile", 0, record), range(3))
-    train(StepTimer(CPU, config, tmp_path / "other", 1, record), range(3))
-    assert Path(told[0][1]["table"]).is_file()
-    (tmp_path / "file").write_text("")
-    train(StepTimer(CPU, config, tmp_path / "file", 0, record), range(3))
-    assert [event for event, _ in told] == ["profiled", "profile-failed"]
-
-
 def test_table_and_trace_have_every_part_of_the_profiled_steps_operators_and_collectives(
     group: None, tmp_path: Path
 ):
@@ -91,3 +64,27 @@ def test_table_and_trace_have_every_part_of_the_profiled_steps_operators_and_col
     assert "gloo:all_reduce" in table
     events = json.loads((tmp_path / "rank-0-steps-3-5.json").read_text())["traceEvents"]
     assert len([event for event in events if event.get("name") == "cloze.part forward"]) == 4
+
+
+def test_a_profile_is_written_when_the_run_ends_before_it_and_not_behind_its_steps(
+    group: None, tmp_path: Path
+):
+    train(StepTimer(CPU, ProfileConfig(steps=(1, 3)), tmp_path, 0), range(3, 5))
+    train(StepTimer(CPU, None, tmp_path, 0), range(3))
+    train(StepTimer(CPU, ProfileConfig(steps=(1, 3)), tmp_path, MAX_PROFILED_RANKS), range(3))
+    assert list(tmp_path.iterdir()) == []
+    train(StepTimer(CPU, ProfileConfig(steps=(1, 50)), tmp_path, 0), range(3))
+    assert calls_in((tmp_path / "rank-0-steps-1-3.txt").read_text())["data"] == 2
+
+
+def test_what_was_written_is_told_and_a_place_that_takes_nothing_ends_no_run(group: None, tmp_path: Path):
+    told: list[tuple[str, dict[str, Any]]] = []
+
+    def record(event: str, **details: Any) -> None:
+        told.append((event, details))
+
+    (tmp_path / "file").write_text("")
+    for place, rank in (("profile", 0), ("other", 1), ("file", 0)):
+        train(StepTimer(CPU, ProfileConfig(steps=(1, 2)), tmp_path / place, rank, record), range(3))
+    assert [event for event, _ in told] == ["profiled", "profile-failed"]
+    assert Path(told[0][1]["table"]).is_file()

@@ -111,8 +111,7 @@ def test_tiny_run_learns_a_batch_by_heart(name: str, store_of: Callable[[str], P
     model, optimizer = build(inputs)
     batch = next(batches(inputs, 4))
     wanted = BY_HEART + (unknowable(batch) if name == "elmo-tiny" else 0.0)
-    first = update(inputs, model, optimizer, batch)
-    found = first
+    first = found = update(inputs, model, optimizer, batch)
     for _ in range(400):
         found = update(inputs, model, optimizer, batch)
         if max(found.values()) < wanted:

@@ -22,8 +22,11 @@ from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.index_cache import EpochPrefetch
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.mixture import Sampling, StoreShare
-from pipeline.samples.packed import Packed
+from pipeline.samples.packed import NO_SOURCE, Packed, empty_slices
+from pipeline.samples.text import find_documents, number_sources, write_sources
 from tests.conftest import write_store
+from tests.data_prep import test_token_store
+from tests.pipeline.materials import same
 
 
 def make_dataset(*paths: Path, seed: int = 1, held_out: float = 0.2, **options) -> TokenDataset:
@@ -67,18 +70,6 @@ def test_an_error_while_loading_is_raised_where_the_batch_is_awaited(store: Path
     loader = StepLoader([(0, make_dataset(store))], BatchPlan(4, 2), fail, rank=0, world_size=1)
     with pytest.raises(OSError, match="the disk is gone"):
         list(loader.steps(0, 2))
-
-
-def test_a_store_named_twice_gives_each_of_its_languages_its_own_weight(tmp_path: Path):
-    opened = TokenStore.open(write_store(tmp_path / "tokens", langs=("en", "de")))
-    ingredients = [StoreShare(opened, 3.0, langs=("de",)), StoreShare(opened, 1.0, langs=("en",))]
-    dataset = TokenDataset(ingredients, Sampling(sequence_length=16, seed=1, held_out=0.2))
-    counts = {"de": 0, "en": 0}
-    for sample in range(1024):
-        langs = {opened.lang(piece.document) for piece in dataset.origin(sample).slices}
-        assert len(langs) == 1
-        counts[langs.pop()] += 1
-    assert counts == {"de": 768, "en": 256}
 
 
 stages = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), max_size=3)
@@ -130,9 +121,7 @@ def test_samples_are_the_same_whether_epochs_were_prepared_or_not(store: Path, t
         first = 3 * sum(fresh.samples_per_epoch)
         prepared.prepare(first)
         numbers = np.arange(first, first + 50)
-        ahead, later = prepared.batch(numbers), fresh.batch(numbers)
-        assert np.array_equal(ahead.input_ids, later.input_ids)
-        assert np.array_equal(ahead.sample_ids, later.sample_ids)
+        assert same(prepared.batch(numbers), fresh.batch(numbers))
 
 
 def test_an_epoch_reads_every_training_token_once_and_none_of_a_held_out_document(store: Path):
@@ -189,3 +178,36 @@ def test_an_error_is_raised_where_the_epoch_is_wanted_and_the_next_attempt_is_ma
     with pytest.raises(MemoryError, match="no room for it"):
         epochs.get(0, 1)
     assert epochs.get(0, 1) == "rows"
+
+
+SHARDS = st.lists(st.lists(st.lists(st.integers(0, 70_000), max_size=9), max_size=7), min_size=1, max_size=4)
+
+
+@given(SHARDS, st.integers(1, 4), st.randoms(use_true_random=False))
+def test_the_index_finds_every_document_in_any_order(tmp_path_factory, shards, batch_documents, random):
+    rows = [
+        [
+            test_token_store.encoded(f"{shard}:{row}", ids, [0, len(ids) // 2] if len(ids) > 1 else None)
+            for row, ids in enumerate(own)
+        ]
+        for shard, own in enumerate(shards)
+    ]
+    store = TokenStore.open(
+        test_token_store.write_store(tmp_path_factory.mktemp("s") / "tokens", rows, 70_001, batch_documents)
+    )
+    documents = np.array(random.sample(range(store.num_documents), store.num_documents), dtype=np.int64)
+    arrays, found = store.arrays(), find_documents(store.index, documents)
+    expected = arrays.of(documents)
+    assert all((ours == theirs).all() for ours, theirs in zip(found[2:], expected[2:], strict=True))
+    for k, document in enumerate(documents.tolist()):
+        first, size = found.token_starts[k], found.lengths[k]
+        assert (arrays.ids[first : first + size] == store.tokens(document)).all()
+        first, size = found.sentence_starts[k], found.sentence_counts[k]
+        assert (arrays.words[first : first + size] == store.sentence_starts(document)).all()
+    names = [f"source{number}" for number in (3, 0, 2)]
+    places, slices = np.arange(len(documents)), empty_slices(np.arange(len(documents) + 1))
+    slices.documents[:], slices.starts[:], slices.stops[:], slices.closed[:] = documents, 0, 0, False
+    numbers = np.empty((len(documents), 1), dtype=np.int16)
+    write_sources(store.index, slices, places, number_sources(store, names), numbers)
+    told = [store.source(document) for document in documents]
+    assert numbers[:, 0].tolist() == [names.index(name) if name in names else NO_SOURCE for name in told]
