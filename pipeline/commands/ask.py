@@ -233,8 +233,12 @@ def neighbors(
         output.print_json({"word": word, "text": str(text), **asdict(found)})
         return
     typer.echo(f"occurrence {found.chosen.number} of {found.num_occurrences}: {found.chosen.marked}\n")
-    place = {"occurrence": "occurrence.number", "line": "occurrence.place", "sentence": "occurrence.marked"}
-    columns = {"cosine": lambda each: round(each.cosine, 4), **place}
+    columns: dict[str, output.Column] = {
+        "cosine": lambda each: round(each.cosine, 4),
+        "occurrence": lambda each: each.occurrence.number,
+        "line": lambda each: each.occurrence.place,
+        "sentence": lambda each: each.occurrence.marked,
+    }
     output.print_table(f"nearest at layer {found.layer}", columns, found.nearest)
 
 

@@ -39,8 +39,14 @@ def prepare(
         plan = plan_preparation(settings, evaluation_texts, inputs)
         if as_json:
             output.print_json(plan)
-        else:
-            print_plan(plan)
+            return
+        totals = {name: plan[name] for name in ("out", "files", "size_bytes", "shards")}
+        output.print_mapping(f"{plan['name']}: what would be prepared", totals | plan["settings"])
+        keys = ("kind", "files", "size_bytes", "shards", "largest_shard_bytes")
+        rows = [[name, *(own[key] for key in keys)] for name, own in plan["sources"].items()]
+        output.print_table("sources", ("source", "kind", "files", "bytes", "shards", "largest shard"), rows)
+        output.print_table("finished stages", ("stage", ""), list(plan["stages"].items()))
+        _print_tables(_near_duplicates(plan.get("near_duplicates")))
         return
 
     from cluster.runtime import ray_on_demand
@@ -283,17 +289,6 @@ def _print_tables(*tables: Table) -> None:
     for title, columns, rows in tables:
         if rows:
             output.print_table(title, columns, rows)
-
-
-def print_plan(plan: Mapping[str, Any]) -> None:
-    """Show what `plan_preparation` found."""
-    totals = {name: plan[name] for name in ("out", "files", "size_bytes", "shards")}
-    output.print_mapping(f"{plan['name']}: what would be prepared", totals | plan["settings"])
-    keys = ("kind", "files", "size_bytes", "shards", "largest_shard_bytes")
-    rows = [[name, *(own[key] for key in keys)] for name, own in plan["sources"].items()]
-    output.print_table("sources", ("source", "kind", "files", "bytes", "shards", "largest shard"), rows)
-    output.print_table("finished stages", ("stage", ""), list(plan["stages"].items()))
-    _print_tables(_near_duplicates(plan.get("near_duplicates")))
 
 
 def print_stats(found: Mapping[str, Any]) -> None:

@@ -111,7 +111,9 @@ def jobs(address: Address = None, as_json: output.Json = False) -> None:
         "submission id": "submission_id",
         "verb": "verb",
         "status": _status,
-        "start": lambda row: _local_time(row["start_s"]) if row["start_s"] else "-",
+        "start": lambda row: (
+            f"{datetime.fromtimestamp(row['start_s']):%Y-%m-%d %H:%M:%S}" if row["start_s"] else "-"
+        ),
         "duration": lambda row: str(timedelta(seconds=round(row["duration_s"]))) if row["start_s"] else "-",
     }
     title = f"jobs of {client.get_address()}"
@@ -228,10 +230,6 @@ def _facts(job: JobDetails) -> dict[str, Any]:
 def _status(job: Mapping[str, Any]) -> str:
     code = job["exit_code"]
     return job["status"] if code in (None, 0) else f"{job['status']}, exit code {code}"
-
-
-def _local_time(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s).strftime("%Y-%m-%d %H:%M:%S")
 
 
 _ERROR_LINES = 8

@@ -71,7 +71,7 @@ MOST_FRAMED = 1000
 
 
 Column = str | Callable[[Any], Any]
-"""A cell of a row: dotted keys or attributes that lead to it, or a function of the row."""
+"""A cell of a row: its key or attribute, or a function of the row."""
 
 
 def show(
@@ -176,9 +176,7 @@ def cells_of(rows: Sequence[Any], columns: Mapping[str, Column]) -> list[list[An
     def cell(row: Any, column: Column) -> Any:
         if callable(column):
             return column(row)
-        for name in column.split("."):
-            row = row.get(name) if isinstance(row, Mapping) else getattr(row, name)
-        return row
+        return row.get(column) if isinstance(row, Mapping) else getattr(row, column)
 
     return [[cell(row, column) for column in columns.values()] for row in rows]
 

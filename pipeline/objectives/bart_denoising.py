@@ -19,7 +19,6 @@ from pipeline.objectives.kernels.text_noise import (
     INSIDE_WORD,
     SPECIAL,
     STARTS_WORD,
-    Frame,
     TextNoise,
     denoising_pairs,
 )
@@ -73,7 +72,7 @@ class Infilling(Denoising):
             rotation_probability=rotation_probability,
             span_lengths=poisson_table(self.infilling_mean),
             overlapping_spans=self.overlapping_spans,
-            mask=vocabulary["mask"],
+            **{role: vocabulary[role] for role in ("bos", "eos", "pad", "mask")},
             kinds=token_kinds(vocabulary, self.whole_words),
         )
         batch, length = packed.input_ids.shape
@@ -84,7 +83,6 @@ class Infilling(Denoising):
                 np.zeros(0, dtype=np.int32) if starts is None else starts,
                 states,
                 text_noise,
-                Frame(vocabulary["bos"], vocabulary["eos"], vocabulary["pad"], keep_bos=tags is None),
                 np.full(batch, -1, dtype=np.int64) if tags is None else tags,
                 packed.sources is not None,
             )

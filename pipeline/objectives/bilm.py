@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import Field
@@ -66,7 +66,7 @@ class BidirectionalLM(Objective):
             MismatchError: the tokens are not words of a lexicon.
             ConfigError: more than half of the vocabulary would be drawn.
         """
-        lexicon, all_words = _read_lexicon(vocabulary)
+        lexicon, ranking = _read_lexicon(vocabulary)
         ids = packed.input_ids.reshape(-1).astype(np.int64)
         starts = lexicon.word_starts(ids)
         present = np.flatnonzero(ids[starts] != vocabulary["pad"])
@@ -93,7 +93,7 @@ class BidirectionalLM(Objective):
         }
         if self.num_negatives is not None:
             here = noise.at("bilm", packed.epochs[0], packed.sample_ids[0])
-            inputs |= _negatives(here, self.num_negatives, all_words, word_ids)
+            inputs |= _negatives(here, self.num_negatives, ranking, word_ids)
         counts = {"forward": len(predicted_positions), "backward": len(predicted_positions)}
         # The forward direction predicts the word after the position.
         return Batch(inputs, counts, packed.sources_at(starts[present][predicted_positions + 1]))
@@ -119,9 +119,9 @@ class BidirectionalLM(Objective):
             ConfigError, MismatchError: as `build_model` and `corrupt` raise them.
         """
         self._require_characters(config)
-        _, words = _read_lexicon(vocabulary)
+        _, (by_rank, _) = _read_lexicon(vocabulary)
         if self.num_negatives is not None:
-            _require_words(self.num_negatives, len(words.by_rank))
+            _require_words(self.num_negatives, len(by_rank))
 
     def _require_characters(self, config: NetworkConfig) -> ElmoConfig:
         if not isinstance(config, ElmoConfig):
@@ -136,15 +136,6 @@ class BidirectionalLM(Objective):
                 next_step=f"set objective.max_characters={config.max_characters}",
             )
         return config
-
-
-class DistinctRanks(NamedTuple):
-    """Words drawn without repetition."""
-
-    ranks: np.ndarray
-    """[drawn] int64, distinct."""
-    num_tries: int
-    """Draws until there were that many distinct ones."""
 
 
 def characters_of(words: Ragged, max_characters: int) -> np.ndarray:
@@ -166,12 +157,15 @@ def log_uniform(ranks: np.ndarray, num_words: int) -> np.ndarray:
     return np.log1p(1.0 / (ranks + 1.0)) / np.log(num_words + 1.0)
 
 
-def draw_distinct(noise: Noise, number: int, num_words: int) -> DistinctRanks:
+def draw_distinct(noise: Noise, number: int, num_words: int) -> tuple[np.ndarray, int]:
     """Draw ranks log-uniformly until `number` distinct ones are found.
 
     Args:
         noise: scalar; draw `k` is keyed by k.
         number: at most half of `num_words`.
+
+    Returns:
+        [number] int64, and how many draws it took.
     """
     size = 2 * number
     while True:
@@ -181,25 +175,26 @@ def draw_distinct(noise: Noise, number: int, num_words: int) -> DistinctRanks:
         np.clip(ranks, 0, num_words - 1, out=ranks)
         first = np.sort(np.unique(ranks, return_index=True)[1])[:number]
         if len(first) == number:
-            return DistinctRanks(ranks[first], int(first[-1]) + 1)
+            return ranks[first], int(first[-1]) + 1
         size *= 2
 
 
-def _negatives(noise: Noise, number: int, words: Words, word_ids: np.ndarray) -> dict[str, np.ndarray]:
+def _negatives(noise: Noise, number: int, ranking: Ranking, word_ids: np.ndarray) -> dict[str, np.ndarray]:
     """The inputs of the sampled softmax."""
-    num_words = len(words.by_rank)
+    by_rank, rank_of = ranking
+    num_words = len(by_rank)
     _require_words(number, num_words)
-    drawn = draw_distinct(noise, number, num_words)
+    drawn, num_tries = draw_distinct(noise, number, num_words)
 
     def log_counts(ranks: np.ndarray) -> np.ndarray:
         # A word is among the distinct ones unless every try missed it.
-        missed = drawn.num_tries * np.log1p(-log_uniform(ranks, num_words))
+        missed = num_tries * np.log1p(-log_uniform(ranks, num_words))
         return np.log(-np.expm1(missed)).astype(np.float32)
 
     return {
-        "log_counts": log_counts(words.rank_of[word_ids]),
-        "negatives": words.by_rank[drawn.ranks],
-        "negative_log_counts": log_counts(drawn.ranks),
+        "log_counts": log_counts(rank_of[word_ids]),
+        "negatives": by_rank[drawn],
+        "negative_log_counts": log_counts(drawn),
     }
 
 
@@ -211,17 +206,12 @@ def _require_words(number: int, num_words: int) -> None:
         )
 
 
-class Words(NamedTuple):
-    """The rows of the softmax by rank: the lower, the more often they are drawn."""
-
-    by_rank: np.ndarray
-    """[vocabulary] int64 ids."""
-    rank_of: np.ndarray
-    """[vocabulary] int64 ranks."""
+Ranking = tuple[np.ndarray, np.ndarray]
+"""The rows of the softmax by rank, and the rank of each row, both [vocabulary] int64: low ranks are drawn often."""
 
 
 @lru_cache(maxsize=4)
-def _read_lexicon(vocabulary: Vocabulary) -> tuple[Lexicon, Words]:
+def _read_lexicon(vocabulary: Vocabulary) -> tuple[Lexicon, Ranking]:
     """The lexicon, and the order of its words by frequency.
 
     A lexicon is sorted by frequency; before its words come the marks of a sentence, `<unk>`, and words of one byte,
@@ -242,7 +232,7 @@ def _read_lexicon(vocabulary: Vocabulary) -> tuple[Lexicon, Words]:
     by_rank = np.concatenate([np.flatnonzero(is_word), np.flatnonzero(~is_word)])
     rank_of = np.empty_like(by_rank)
     rank_of[by_rank] = np.arange(len(by_rank))
-    return lexicon, Words(by_rank, rank_of)
+    return lexicon, (by_rank, rank_of)
 
 
 def _mark(characters: np.ndarray, where: np.ndarray, mark: int) -> None:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import Field
@@ -69,19 +69,19 @@ class SpanMasking(MaskingObjective):
         spans = Spans(span_lengths(self), self.max_span_tokens, enclosed=True)
         begins_piece = np.zeros(packed.input_ids.size + 1, dtype=bool)
         begins_piece[packed.cu_seqlens] = True
-        hidden = HiddenSpans(*hide_spans(packed.input_ids, begins_piece, states, masking, spans))
-        inputs = {name: getattr(hidden, name) for name in ("input_ids", "predicted_positions", "targets")}
-        counts = {"mlm": len(hidden.targets)}
+        hidden = hide_spans(packed.input_ids, begins_piece, states, masking, spans)
+        names = ("input_ids", "predicted_positions", "targets")
         if self.boundary:
-            inputs = hidden._asdict()
-            counts["sbo"] = len(hidden.targets)
+            names = (*names, "left_positions", "right_positions", "span_offsets")
+        inputs = dict(zip(names, hidden, strict=False))
+        counts = dict.fromkeys(("mlm", "sbo") if self.boundary else ("mlm",), len(inputs["targets"]))
         # Marked, not sorted: sorting takes three times as long as all other noise.
         is_read = np.zeros(packed.input_ids.shape, dtype=bool)
         is_read[:, 0] = bool(self.pairs)
         for name in (name for name in inputs if name.endswith("_positions")):
             is_read.reshape(-1)[inputs[name]] = True
         inputs["read_positions"] = np.flatnonzero(is_read)
-        sources = packed.sources_at(hidden.predicted_positions)
+        sources = packed.sources_at(inputs["predicted_positions"])
         return self.with_pairs(Batch(inputs | boundaries(packed), counts, sources), packed)
 
     def terms(self) -> Mapping[str, Term]:
@@ -97,23 +97,6 @@ class SpanMasking(MaskingObjective):
         return SpanBoundaryLanguageModel(config, places, pair=self.pairs)
 
 
-class HiddenSpans(NamedTuple):
-    """The result of `hide_spans`; all int64."""
-
-    input_ids: np.ndarray
-    """[batch, length] ids that the network reads."""
-    predicted_positions: np.ndarray
-    """[predicted] ascending positions in the flattened batch."""
-    targets: np.ndarray
-    """[predicted] original tokens at these positions."""
-    left_positions: np.ndarray
-    """[predicted] position of the token before the span that each prediction is in."""
-    right_positions: np.ndarray
-    """[predicted] position of the token after the span."""
-    span_offsets: np.ndarray
-    """[predicted] place in the span, from 0."""
-
-
 def span_lengths(settings: SpanMasking) -> np.ndarray:
     """Cumulative probabilities of spans of 1, 2, ... words: Geo(p), cut off at `max_words` and scaled to sum to 1."""
     return cumulative((1 - settings.geometric_p) ** np.arange(settings.max_words))
@@ -123,13 +106,18 @@ def span_lengths(settings: SpanMasking) -> np.ndarray:
 def hide_spans(
     input_ids: np.ndarray, begins_piece: np.ndarray, states: np.ndarray, masking: Masking, spans: Spans
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The fields of `HiddenSpans`.
+    """Hide spans of tokens.
 
     Args:
-        input_ids: [batch, length] uint32.
+        input_ids: [batch, length] int64.
         begins_piece: [batch * length + 1] bool, true where a piece begins and at the end.
         states: [batch] uint64 noise of each row.
         spans: enclosed spans. Two of them never touch, so hidden neighbours belong to one span.
+
+    Returns:
+        All int64: [batch, length] the ids that the network reads; and [predicted] the ascending positions in the
+        flattened batch, the original tokens there, the positions of the tokens before and after the span that each
+        prediction is in, and its place in the span, from 0.
     """
     length = input_ids.shape[1]
     positions = empty_positions(input_ids, masking, spans.max_tokens)

@@ -8,7 +8,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -103,7 +103,10 @@ class Measurements:
         )
         most = {f"max_{name}": max(one["memory"][name] for one in everyone) for name in everyone[0]["memory"]}
         self.log.write(LogKind.RANKS, number, {**metrics, **most})
-        self.log.write(LogKind.SYSTEM, number, by_host(one["machine"] for one in everyone))
+        # One rank of each machine watches it.
+        machines = dict(one["machine"] for one in everyone if one["machine"] is not None)
+        figures = {f"{host}/{name}": value for host, own in machines.items() for name, value in own.items()}
+        self.log.write(LogKind.SYSTEM, number, figures)
         if stragglers:
             group_s = round(metrics["rank_busy_p50_s"], 6)
             self.log.history(Event.STRAGGLER, step=number, group_p50_s=group_s, ranks=stragglers)
@@ -296,16 +299,6 @@ class MachineMetrics:
                 errors = self._nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds)
                 found[f"gpu_{number}_uncorrected_ecc_errors"] = errors
         return found
-
-
-def by_host(samples: Iterable[tuple[str, Mapping[str, float]] | None]) -> dict[str, float]:
-    """The log line `system`, such as `HOST/cpu_utilization_percentage`, from the samples of all ranks; None from ranks
-    that watch no machine."""
-    return {
-        f"{host}/{name}": value
-        for host, sample in (each for each in samples if each is not None)
-        for name, value in sample.items()
-    }
 
 
 def describe(device: torch.device) -> dict[str, Any]:

@@ -235,7 +235,7 @@ class TokenDataset:
 
     def _summary(self) -> Summary:
         parts = [part for part, _ in self._cut]
-        return Summary(parts, _languages(self.shares) if self.sampling.with_langs else None)
+        return parts, _languages(self.shares) if self.sampling.with_langs else None
 
     @cached_property
     def _cut(self) -> list[tuple[Part, IndexMaker]]:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -50,12 +50,9 @@ _CODE = tuple(
 """The code that makes indices."""
 
 
-class Summary(NamedTuple):
-    """The facts of a dataset that are needed before its first sample is read."""
-
-    parts: list[Part]
-    languages: list[str] | None
-    """`TokenDataset.languages`; None if languages are not kept apart."""
+Summary = tuple[list[Part], list[str] | None]
+"""The facts of a dataset that are needed before its first sample is read: the parts of its mixture, and
+`TokenDataset.languages`, or None if languages are not kept apart."""
 
 
 class IndexCache:
@@ -105,17 +102,16 @@ class IndexCache:
         except (OSError, ClozeError, ValueError):
             contents = {}
         if contents.get("index") == key:
-            return Summary([Part(**one) for one in contents["parts"]], contents["languages"])
-        found = make()
+            return [Part(**one) for one in contents["parts"]], contents["languages"]
+        parts, languages = make()
 
         def write() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            parts = [asdict(one) for one in found.parts]
-            contents = {"index": key, "parts": parts, "languages": found.languages}
+            contents = {"index": key, "parts": [asdict(one) for one in parts], "languages": languages}
             write_sealed(path, contents, signed=True)
 
         self._attempt(write)
-        return found
+        return parts, languages
 
     def epoch(self, key: str, number: int, epoch: int, make: Callable[[], ShuffledRows]) -> ShuffledRows:
         """The index of an epoch of part `number`, memory-mapped; in memory where it cannot be written."""

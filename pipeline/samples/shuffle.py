@@ -58,18 +58,12 @@ def sorted_by_draw(state: np.uint64, numbers: np.ndarray, memory: np.ndarray | N
     Args:
         memory: [2, n] of the same type, to sort in: the result is `memory[1]`. None takes memory of its own.
     """
-    num_passes, digit_bits = _passes(len(numbers))
+    bits = min(len(numbers).bit_length() + _SPARE_BITS, 64)
+    num_passes = -(-bits // _DIGIT_BITS)
     # NumPy asks for huge pages, compiled loops do not.
     buffers = [np.empty_like(numbers) for _ in range(min(num_passes, 2))] if memory is None else [*memory]
     first, second = (buffers[0], buffers[-1]) if num_passes % 2 == 0 else (buffers[-1], buffers[0])
-    return _sort(state, numbers, num_passes, digit_bits, first, second)
-
-
-def _passes(count: int) -> tuple[int, int]:
-    """(digits, bits of a digit) of a radix sort that nearly sorts `count` draws."""
-    bits = min(count.bit_length() + _SPARE_BITS, 64)
-    num_passes = -(-bits // _DIGIT_BITS)
-    return num_passes, -(-bits // num_passes)
+    return _sort(state, numbers, num_passes, -(-bits // num_passes), first, second)
 
 
 @compiled_loop

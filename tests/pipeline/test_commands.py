@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from cluster.artefacts.errors import ConfigError, MissingInputError, StorageError
 from data_prep.tokenizers import ByteLevelBPE
 from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS
+from pipeline.commands.output import show
 from tests.pipeline.command import cloze, invoke
 
 LINES = ["the city and the river", "the naïve city", "", "water"]
@@ -105,3 +106,9 @@ def test_texts_and_tokenizers_that_cannot_be_compared_are_named(made: Path, data
     (made / "text.txt").write_bytes(data)
     with pytest.raises(MissingInputError, match=r"text\.txt"):
         cloze("tokenizer", "compare", made / "text.txt", made / "bpe")
+
+
+def test_a_column_may_have_any_name(capsys: pytest.CaptureFixture[str]):
+    show([{"lr 0.1": "first", "a.b": "second"}], "rows", as_json=False, columns=("lr 0.1", "a.b"))
+    printed = capsys.readouterr().out
+    assert [word in printed for word in ("lr 0.1", "a.b", "first", "second")] == [True] * 4

@@ -77,12 +77,12 @@ def test_bins_are_those_of_best_fit_decreasing_step_by_step(widths: list[int], l
             max(fitting, key=sum).append(width)
         else:
             rows.append([width])
-    bins = best_fit_decreasing(np.bincount(widths, minlength=length + 1).astype(np.int64))
+    offsets, ranks = best_fit_decreasing(np.bincount(widths, minlength=length + 1).astype(np.int64))
     ranked = np.array(sorted(widths, reverse=True))
-    found = [ranked[bins.ranks[a:b]].tolist() for a, b in itertools.pairwise(bins.offsets)]
+    found = [ranked[ranks[a:b]].tolist() for a, b in itertools.pairwise(offsets)]
     # Among rows that are equally full the choice is free, and does not change how full rows become.
     assert sorted(map(sum, found)) == sorted(map(sum, rows))
-    assert sorted(bins.ranks.tolist()) == list(range(len(widths)))
+    assert sorted(ranks.tolist()) == list(range(len(widths)))
 
 
 @every_format

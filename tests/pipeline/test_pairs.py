@@ -96,13 +96,12 @@ def test_blocks_of_like_length_are_half_random_with_all_that_must_be(
 ):
     sizes = np.array([size for size, _ in lengths], dtype=np.int64)
     must = np.array([flag for _, flag in lengths], dtype=bool)
-    candidates = arrange(sizes, must, Noise.of("blocks", seed))
-    random = draw_random(candidates, Noise.of("chosen", seed))
-    numbers = candidates.numbers
+    numbers, must_be_random = arrange(sizes, must, Noise.of("blocks", seed))
+    random = draw_random(must_be_random, Noise.of("chosen", seed))
     assert len(set(numbers.tolist())) == len(numbers)
     assert set(np.flatnonzero(~must)) <= set(numbers.tolist())
     assert (np.diff(sizes[numbers]) >= 0).all()
-    assert random[candidates.must_be_random].all()
+    assert random[must_be_random].all()
     for first in range(0, len(numbers), BLOCK):
         block = random[first : first + BLOCK]
         assert block.sum() == len(block) // 2

@@ -22,7 +22,7 @@ SPECIAL, INSIDE_WORD, STARTS_WORD = range(3)
 
 
 class TextNoise(NamedTuple):
-    """The amount of each noise, and the kinds of all tokens."""
+    """The amount of each noise, and what tokens are."""
 
     permuted_share: float
     infilling_rate: float
@@ -33,6 +33,9 @@ class TextNoise(NamedTuple):
     """`poisson_table` of the lengths of infilled spans."""
     overlapping_spans: bool
     """Whether infilled spans may lie over each other."""
+    bos: int
+    eos: int
+    pad: int
     mask: int
     kinds: np.ndarray
     """[vocabulary] uint8: `SPECIAL`, `INSIDE_WORD` or `STARTS_WORD` for every token."""
@@ -259,16 +262,6 @@ def _round_up(value: float) -> int:
     return int(np.ceil(value - 1e-9))
 
 
-class Frame(NamedTuple):
-    """The special tokens around a text."""
-
-    bos: int
-    eos: int
-    pad: int
-    keep_bos: bool
-    """Whether `<s>` stays before the text."""
-
-
 @compiled_loop
 def denoising_pairs(
     input_ids: np.ndarray,
@@ -276,7 +269,6 @@ def denoising_pairs(
     sentence_starts: np.ndarray,
     states: np.ndarray,
     noise: TextNoise,
-    frame: Frame,
     tags: np.ndarray,
     with_origins: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -287,7 +279,7 @@ def denoising_pairs(
         cu_seqlens: [pieces + 1] int32.
         sentence_starts: [sentences] int32.
         states: [batch] uint64 noise of each row. A piece's noise also depends on its column.
-        tags: [batch] int64 id that ends each row's texts, on both sides; -1 for none.
+        tags: [batch] int64 id that ends each row's texts in place of `<s>` before them, on both sides; -1 for none.
         with_origins: fill in `TextPairs.origins`.
     """
     batch, length = input_ids.shape
@@ -303,12 +295,12 @@ def denoising_pairs(
     for piece in range(pieces):
         start, stop = int(cu_seqlens[piece]), int(cu_seqlens[piece + 1])
         row, column = int(start // length), int(start % length)
-        while stop > start and flat[stop - 1] == frame.pad:
+        while stop > start and flat[stop - 1] == noise.pad:
             stop -= 1
         if stop == start:
             continue
-        begin = start + 1 if flat[start] == frame.bos else start
-        end = stop - 1 if stop > begin and flat[stop - 1] == frame.eos else stop
+        begin = start + 1 if flat[start] == noise.bos else start
+        end = stop - 1 if stop > begin and flat[stop - 1] == noise.eos else stop
         while sentence < len(sentence_starts) and sentence_starts[sentence] < begin:
             sentence += 1
         first_sentence = sentence
@@ -317,9 +309,9 @@ def denoising_pairs(
         text = flat[begin:end]
         sentences = sentence_starts[first_sentence:sentence].astype(np.int64) - begin
         corrupted = add_text_noise(text, sentences, noise, fold(states[row], np.uint64(column)))
-        opened, closed = begin > start and frame.keep_bos, stop > end
-        source_lengths[found] = _framed(corrupted, opened, closed, tags[row], frame, sources[read:])
-        target_lengths[found] = _framed(text, opened, closed, tags[row], frame, targets[written:])
+        opened, closed = begin > start and tags[row] < 0, stop > end
+        source_lengths[found] = _framed(corrupted, opened, closed, tags[row], noise, sources[read:])
+        target_lengths[found] = _framed(text, opened, closed, tags[row], noise, targets[written:])
         rows[found] = row
         if with_origins:
             own = origins[written : written + target_lengths[found]]
@@ -341,16 +333,16 @@ def denoising_pairs(
 
 
 @compiled_loop
-def _framed(text: np.ndarray, opened: bool, closed: bool, tag: int, frame: Frame, out: np.ndarray) -> int:
+def _framed(text: np.ndarray, opened: bool, closed: bool, tag: int, noise: TextNoise, out: np.ndarray) -> int:
     """Write `<s> text </s> tag` as far as wanted; returns how many ids that is."""
     filled = 0
     if opened:
-        out[filled] = frame.bos
+        out[filled] = noise.bos
         filled += 1
     out[filled : filled + len(text)] = text
     filled += len(text)
     if closed:
-        out[filled] = frame.eos
+        out[filled] = noise.eos
         filled += 1
     if tag >= 0:
         out[filled] = tag

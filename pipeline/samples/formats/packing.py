@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -59,24 +59,18 @@ def add_whole_or_cut(table: np.ndarray, count: int, document: int, start: int, s
     return add_slice(table, count, document, start, stop, True)
 
 
-class Packing(NamedTuple):
-    """Assignment of slices, ranked from the widest, to rows."""
-
-    offsets: np.ndarray
-    """[rows + 1] int64: row `i` holds `ranks[offsets[i] : offsets[i + 1]]`."""
-    ranks: np.ndarray
-    """[slices] int32 or int64."""
-
-
-def best_fit_decreasing(counts: np.ndarray) -> Packing:
+def best_fit_decreasing(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Pack slices into rows of `len(counts) - 1` positions.
 
     Args:
         counts: [length + 1] int64: how many slices there are of each width.
+
+    Returns:
+        Offsets [rows + 1] int64, and ranks [slices] int32 or int64 of slices, counted from the widest: row `i` holds
+        `ranks[offsets[i] : offsets[i + 1]]`.
     """
-    return Packing(
-        *_group(*_rows_of_ranks(counts, np.empty(int(counts.sum()), index_type(int(counts.sum())))))
-    )
+    num_slices = int(counts.sum())
+    return _group(*_rows_of_ranks(counts, np.empty(num_slices, index_type(num_slices))))
 
 
 class PackedFormat:
@@ -100,7 +94,7 @@ class PackedFormat:
         cut(text, documents, length, table)
         widths = 1 + table[:, STOP] - table[:, START] + table[:, CLOSED]
         counts = np.bincount(widths, minlength=length + 1).astype(np.int64)
-        self._packing = best_fit_decreasing(counts)
+        self._offsets, self._ranks = best_fit_decreasing(counts)
         self._groups = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts[::-1])])
         self._by_width = np.empty(len(widths), index_type(len(widths)))
         _fill_widest_first(widths, self._groups[:-1].copy(), self._by_width)
@@ -108,13 +102,13 @@ class PackedFormat:
     @property
     def num_rows(self) -> int:
         """Rows of an epoch, the last ones perhaps partly filled."""
-        return len(self._packing.offsets) - 1
+        return len(self._offsets) - 1
 
     def epoch(self, number: int) -> PackedRows:
         """Deal the slices of equal width anew."""
         dealt = self._by_width.copy()
         shuffle_groups(dealt, self._groups, np.uint64(self._order.noise("pieces", number).state))
-        return PackedRows(self._table, self._packing.offsets, dealt[self._packing.ranks])
+        return PackedRows(self._table, self._offsets, dealt[self._ranks])
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,12 +136,12 @@ class PairFormat:
         a, b = singles.take(shuffled[:half]), singles.take(shuffled[half : 2 * half])
         self._couples = a, b
         lengths = np.concatenate([several.stops - several.starts, a.stops - a.starts + b.stops - b.starts])
-        self._candidates = arrange(
+        self._kept, self._must_be_random = arrange(
             np.minimum(lengths, given.length - SPECIAL_TOKENS),
             np.arange(len(lengths)) >= len(several.documents),
             given.order.noise("blocks", 0),
         )
-        self.num_rows = len(self._candidates.numbers)
+        self.num_rows = len(self._kept)
 
     def epoch(self, number: int) -> PairRows:
         """Split the chunks, choose which become wrong pairs, and shorten pairs that are too long."""
@@ -166,9 +166,8 @@ class PairFormat:
         turned = noise("turned").at(np.arange(len(one.documents))).integers(2) == 1
         a = Segments.join(a, Segments(*(np.where(turned, y, x) for x, y in zip(one, other, strict=True))))
         b = Segments.join(b, Segments(*(np.where(turned, x, y) for x, y in zip(one, other, strict=True))))
-        is_random = draw_random(self._candidates, noise("chosen"))
-        numbers = self._candidates.numbers
-        right, wrong = numbers[~is_random], numbers[is_random]
+        is_random = draw_random(self._must_be_random, noise("chosen"))
+        right, wrong = self._kept[~is_random], self._kept[is_random]
         a_wrong, b_wrong = _exchange(a.take(wrong), b.take(wrong), noise("random"))
         return right, a_wrong, _replace_own(a_wrong, b_wrong, candidates, noise("random"))
 
@@ -301,34 +300,29 @@ def _slices(rows: np.ndarray, a: Segments, b: Segments) -> Slices:
     return slices
 
 
-class Candidates(NamedTuple):
-    """Pairs in blocks of about one length."""
-
-    numbers: np.ndarray
-    """[pairs] int64: which pairs, ascending in length; BLOCK of them are a block, the last one may be shorter."""
-    must_be_random: np.ndarray
-    """[pairs] bool."""
-
-
-def arrange(lengths: np.ndarray, must_be_random: np.ndarray, noise: Noise) -> Candidates:
+def arrange(lengths: np.ndarray, must_be_random: np.ndarray, noise: Noise) -> tuple[np.ndarray, np.ndarray]:
     """Sort pairs into blocks of about one length; at most half of a block must be random.
 
     Args:
         lengths: [pairs] int64 tokens of each pair.
         must_be_random: [pairs] bool.
         noise: decides among equal lengths.
+
+    Returns:
+        The pairs that stay, [kept] int64 ascending in length, and which of them must be random; BLOCK of them are a
+        block, the last one may be shorter.
     """
     order = np.lexsort((noise.at(np.arange(len(lengths))).bits(), lengths))
     kept = order[_keep(must_be_random[order])]
-    return Candidates(kept, must_be_random[kept])
+    return kept, must_be_random[kept]
 
 
-def draw_random(candidates: Candidates, noise: Noise) -> np.ndarray:
-    """[pairs] bool: half of each block: all that must be random, and others chosen by `noise`."""
-    count = len(candidates.numbers)
+def draw_random(must_be_random: np.ndarray, noise: Noise) -> np.ndarray:
+    """[kept] bool: half of each block: all that must be random, and others chosen by `noise`."""
+    count = len(must_be_random)
     blocks = np.arange(count) // BLOCK
     draws = noise.at(np.arange(count)).uniform()
-    order = np.lexsort((np.where(candidates.must_be_random, -1.0, draws), blocks))
+    order = np.lexsort((np.where(must_be_random, -1.0, draws), blocks))
     found = np.empty(count, dtype=bool)
     starts = np.arange(0, count, BLOCK)
     num_random = np.minimum(count - starts, BLOCK) // 2
