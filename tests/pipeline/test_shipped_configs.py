@@ -1,4 +1,5 @@
-"""Configurations that come with cloze are found by name, and copies of them load as they do."""
+"""Configurations that come with cloze are found by name, and copies of them load as they do; all that a preparation names
+is looked for before anything starts."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pipeline.ask.config import PromptConfig
 from pipeline.commands.ask import prompt_config
 from pipeline.config.loading import load_config, load_plain
 from pipeline.config.shipped import PARTS, SHIPPED, copy_shipped, find_beside, find_shipped, list_shipped
+from pipeline.preparation import load_preparation
 from pipeline.road.ladder.config import LadderConfig
 from pipeline.run.config import PretrainConfig
 
@@ -84,3 +86,48 @@ def test_a_copy_replaces_no_file_unless_told(tmp_path: Path):
     assert copy_shipped("gpt-tiny", tmp_path, replace=True).read_text() != "own: 1\n"
     with pytest.raises(ConfigError, match="is a file"):
         copy_shipped("gpt-tiny", copied)
+
+
+PREPARATION = """
+name: texts
+out: {directory}/out
+sources:
+- {{kind: books_text, name: a, paths: [{directory}/absent/*.txt]}}
+- {{kind: json_lines, name: b, paths: [{directory}/there.jsonl]}}
+- {{kind: json_lines, name: c, paths: [{directory}/absent.jsonl]}}
+filters: []
+"""
+
+
+def prepared(directory: Path, *overrides: str):
+    (directory / "there.jsonl").touch()
+    (directory / "data.yaml").write_text(PREPARATION.format(directory=directory))
+    return load_preparation(directory / "data.yaml", overrides)
+
+
+def test_files_filters_and_tasks_are_looked_for_beside_wrong_settings(tmp_path: Path):
+    with pytest.raises(ConfigError) as caught:
+        prepared(
+            tmp_path,
+            "filters=[{kind: language, allowed: [all]}, {kind: length, minn: 3}]",
+            "decontaminate=[glu]",
+            "sources.2.langg=en",
+        )
+    keys = [problem.key for problem in caught.value.problems]
+    assert keys == ["sources.2.langg", "filters.1.minn", "sources.0", "filters", "decontaminate.tasks.0"]
+
+
+@pytest.mark.parametrize("lang", ["all", "qq"])
+def test_a_filter_that_cannot_be_made_is_refused_before_the_work(tmp_path: Path, lang: str):
+    source = f"kind: json_lines, name: b, paths: [{tmp_path}/there.jsonl]"
+    filters = f"filters: [{{kind: language, allowed: [{lang}]}}]"
+    with pytest.raises(ConfigError, match=rf"\b{lang}\b"):
+        prepared(tmp_path, f"sources=[{{{source}, {filters}}}]")
+
+
+def test_all_files_that_are_not_there_are_named_at_once(tmp_path: Path):
+    with pytest.raises(MissingInputError) as caught:
+        prepared(tmp_path)
+    assert caught.value.exit_code == 11
+    lines = str(caught.value).splitlines()[1:]
+    assert [line.split(":")[0].strip() for line in lines] == ["sources.0", "sources.2"]
