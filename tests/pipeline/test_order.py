@@ -64,14 +64,6 @@ def test_parts_give_their_own_samples_without_gap_and_by_weight_from_any_sample_
     assert share[np.unique(parts)].all()
 
 
-def test_many_small_parts_keep_their_weights():
-    """A hundred languages with a hundredth of the tokens, beside one with the rest; more parts than any period."""
-    parts, _ = Mixture([99.0, *[0.01] * 100], seed=3).locate(np.arange(100_000))
-    assert np.bincount(parts).tolist() == pytest.approx([99_000, *[10] * 100], abs=4)
-    parts, _ = Mixture([1.0] * 1100, seed=3).locate(np.arange(11_000))
-    assert np.bincount(parts).tolist() == pytest.approx([10] * 1100, abs=4)
-
-
 def test_order_depends_on_fingerprint_seed_and_epoch_and_not_on_documents_left_out():
     everything, half = np.arange(300), np.arange(0, 300, 2)
     orders = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
 from pipeline.samples.formats.pair_chunks import removed_from_each, removed_in_front, segment_chunks
-from pipeline.samples.formats.pairs import BLOCK, arrange, draw_random, segment_pair, sentence_pair
+from pipeline.samples.formats.pairs import segment_pair, sentence_pair
 from pipeline.samples.noise import Noise
 from tests.pipeline.materials import BOS, DOCUMENTS, EOS, LENGTHS, PAD, Corpus, Row, read_rows
 
@@ -85,28 +85,6 @@ def test_half_of_the_pairs_of_every_length_are_random(name: str, most: int):
         shares = [labels[part].mean() for part in np.array_split(order, 10)]
         assert min(shares) > 0.5 - tolerance
         assert max(shares) < 0.5 + tolerance
-
-
-@given(
-    lengths=st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=300),
-    seed=st.integers(0, 3),
-)
-def test_blocks_of_like_length_are_half_random_with_all_that_must_be(
-    lengths: list[tuple[int, bool]], seed: int
-):
-    sizes = np.array([size for size, _ in lengths], dtype=np.int64)
-    must = np.array([flag for _, flag in lengths], dtype=bool)
-    numbers, must_be_random = arrange(sizes, must, Noise.of("blocks", seed))
-    random = draw_random(must_be_random, Noise.of("chosen", seed))
-    assert len(set(numbers.tolist())) == len(numbers)
-    assert set(np.flatnonzero(~must)) <= set(numbers.tolist())
-    assert (np.diff(sizes[numbers]) >= 0).all()
-    assert random[must_be_random].all()
-    for first in range(0, len(numbers), BLOCK):
-        block = random[first : first + BLOCK]
-        assert block.sum() == len(block) // 2
-    if 2 * must.sum() <= BLOCK // 2 and len(must) >= BLOCK:
-        assert set(np.flatnonzero(must)) <= set(numbers.tolist())
 
 
 @given(documents=DOCUMENTS, length=LENGTHS, seed=st.integers(0, 5))

@@ -1,5 +1,5 @@
-"""Configurations that come with cloze are found by name, and copies of them load as they do; all that a preparation names
-is looked for before anything starts."""
+"""Configurations that come with cloze are found by name, and copies of them load as they do; all that a preparation
+names is looked for before anything starts."""
 
 from __future__ import annotations
 

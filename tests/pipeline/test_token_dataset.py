@@ -26,7 +26,6 @@ from pipeline.samples.packed import NO_SOURCE, Packed, empty_slices
 from pipeline.samples.text import find_documents, number_sources, write_sources
 from tests.conftest import write_store
 from tests.data_prep import test_token_store
-from tests.pipeline.materials import same
 
 
 def make_dataset(*paths: Path, seed: int = 1, held_out: float = 0.2, **options) -> TokenDataset:
@@ -112,16 +111,6 @@ def test_the_next_epoch_is_begun_when_half_of_one_is_read(store: Path, monkeypat
     assert begun == [(0, 0)]
     samples.batch(range(count // 2, count // 2 + 2))
     assert begun == [(0, 0), (0, 1)]
-
-
-def test_samples_are_the_same_whether_epochs_were_prepared_or_not(store: Path, tmp_path: Path):
-    other = write_store(tmp_path / "other", num_documents=100, seed=5)
-    for paths in ((store,), (store, other)):
-        fresh, prepared = make_dataset(*paths), make_dataset(*paths)
-        first = 3 * sum(fresh.samples_per_epoch)
-        prepared.prepare(first)
-        numbers = np.arange(first, first + 50)
-        assert same(prepared.batch(numbers), fresh.batch(numbers))
 
 
 def test_an_epoch_reads_every_training_token_once_and_none_of_a_held_out_document(store: Path):
