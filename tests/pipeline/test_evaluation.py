@@ -1,4 +1,4 @@
-"""Held-out samples are the same ones, however they are cut and shared out; standard errors."""
+"""Held-out samples are the same ones, however they are cut and shared out; means by source; standard errors."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from cluster.group import Rank
 from data_prep.token_store import TokenStore
+from models.losses import EACH
 from pipeline.pretrain import evaluation
-from pipeline.pretrain.batches import HostBatch
+from pipeline.pretrain.batches import HostBatch, Totals
 from pipeline.pretrain.evaluation import Evaluation, standard_error
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.mixture import Sampling, StoreShare
@@ -65,6 +66,21 @@ def test_the_same_samples_are_measured_whatever_the_micro_batches_and_workers(
         for rank in range(workers):
             measure(engine, Rank(rank, workers, rank, 1), lambda: None)
         assert np.sum(of_ranks, axis=0).tolist() == [expected, SAMPLES]
+
+
+def test_means_of_sources_are_over_all_micro_batches_of_all_ranks_for_the_first_term():
+    terms = {"forward": 0.5, "backward": 0.5}
+    ranks = [Totals(terms, ["books", "common_crawl", "wikipedia"], torch.device("cpu")) for _ in range(2)]
+    batches = (0, [1.0, 2.0, 6.0], [0, 2, 2]), (0, [], []), (1, [4.0, 100.0], [2, -1])
+    for rank, each, sources in batches:
+        losses = torch.tensor(each)
+        numbers = torch.tensor(sources, dtype=torch.int64)
+        ranks[rank].add(dict.fromkeys(terms, losses.sum()), {EACH: losses}, numbers)
+    found = ranks[0].means((ranks[0].sums + ranks[1].sums).tolist(), dict.fromkeys(terms, 5.0))
+    assert {name: mean for name, mean in found.items() if name.count("/") == 2} == {
+        "forward/loss/books": 1.0,
+        "forward/loss/wikipedia": pytest.approx(4.0),
+    }
 
 
 def measured(losses: np.ndarray, counts: np.ndarray) -> tuple[float, float]:

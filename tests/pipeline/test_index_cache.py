@@ -221,6 +221,7 @@ def test_a_resumed_run_computes_the_same_from_a_cache_that_is_whole_or_damaged(t
 def test_every_change_of_a_file_with_loops_gives_compiled_code_another_place(tmp_path: Path):
     roots = [tmp_path / "samples", tmp_path / "objectives"]
     kernel = roots[1] / "kernels" / "a.py"
+    roots[0].mkdir()
     kernel.parent.mkdir(parents=True)
     kernel.write_text("one = 1")
     places = [kernel_cache(roots)]

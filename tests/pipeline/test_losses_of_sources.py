@@ -176,9 +176,9 @@ def test_every_prediction_is_of_the_source_that_has_its_target(opened: Opener, a
         assert (sources[is_word] == source_of_id(targets[is_word])).all()
         assert len(np.unique(sources[is_word])) == len(NAMES)
         assert (sources != NO_SOURCE).all()
-        # UL2's texts may end with what is shown, so that their `</s>` stands with a word that is not predicted.
-        is_ul2 = inputs.config.objective.kind == "ul2_mixture_of_denoisers"
-        if format == "best_fit" and not (is_ul2 and attention == "full"):
+        # Texts may end with what is shown, so that their `</s>` stands with a word that is not predicted.
+        ends = ("prefix_lm",) if attention == "documents" else ("prefix_lm", "ul2_mixture_of_denoisers")
+        if format == "best_fit" and inputs.config.objective.kind not in ends:
             # Documents are whole, and of each some words are predicted.
             words, special = np.flatnonzero(is_word), np.flatnonzero(~is_word)
             place = np.searchsorted(words, special)
