@@ -9,22 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.samples.formats.packing import best_fit, best_fit_decreasing, doc_sentences, sentences
-from pipeline.samples.formats.stream import Contiguous, FullSentences
+from pipeline.samples.formats import FORMATS, SINGLE_FORMATS
+from pipeline.samples.formats.packing import best_fit_decreasing
 from tests.pipeline.materials import BOS, DOCUMENTS, EOS, FIRST_ORDINARY, LENGTHS, PAD, Corpus, read_rows
 
-FORMATS = {
-    "contiguous": Contiguous,
-    "best_fit": best_fit,
-    "full_sentences": FullSentences,
-    "doc_sentences": doc_sentences,
-    "sentences": sentences,
-}
 COMPLETE = ("best_fit", "doc_sentences", "sentences")
 """Formats that leave no tail out."""
 WHOLE_SENTENCES = ("full_sentences", "doc_sentences", "sentences")
 
-every_format = pytest.mark.parametrize("name", FORMATS)
+every_format = pytest.mark.parametrize("name", SINGLE_FORMATS)
 
 
 @every_format
@@ -61,7 +54,7 @@ def test_contiguous_rows_are_stretches_of_the_stream(documents, length: int, epo
     material = corpus.material(length)
     order = material.order.documents(epoch, material.documents)
     stream = [token for document in order for token in (BOS, *corpus.ids(document), EOS)]
-    cut = Contiguous(material)
+    cut = FORMATS["contiguous"](material)
     assert cut.num_rows == len(stream) // (length - 1)
     for number, row in enumerate(read_rows(cut, material, epoch)):
         stretch = stream[number * (length - 1) : (number + 1) * (length - 1)]
@@ -136,7 +129,7 @@ def test_documents_or_single_sentences_that_fit_are_whole_pieces_with_both_speci
 def test_full_sentences_fill_rows_until_the_next_sentence_does_not_fit(documents, length: int):
     corpus = Corpus(documents)
     material = corpus.material(length)
-    rows = read_rows(FullSentences(material), material)
+    rows = read_rows(FORMATS["full_sentences"](material), material)
     seen = sorted(token for row in rows for token in row.tokens)
     assert seen == list(range(FIRST_ORDINARY, FIRST_ORDINARY + corpus.num_tokens))
     for row, after in itertools.pairwise(rows):
@@ -151,4 +144,4 @@ def test_documents_of_natural_lengths_fill_their_rows():
     normal = np.random.Generator(np.random.Philox(1)).standard_normal(20_000)
     corpus = Corpus([[int(size)] for size in np.clip(np.exp(5.7 + 0.9 * normal), 8, 20_000)])
     real = corpus.num_tokens + 2 * len(corpus.sentences)
-    assert real / (best_fit(corpus.material(512)).num_rows * 512) > 0.99
+    assert real / (FORMATS["best_fit"](corpus.material(512)).num_rows * 512) > 0.99
