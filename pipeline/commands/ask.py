@@ -96,7 +96,7 @@ def generate(
         return
     begins = text if network.kind == "left_to_right" and not chat else ""
     for each in found:
-        typer.echo(f"{begins}{each.text}")
+        output.print_line(f"{begins}{each.text}")
 
 
 def prompt(
@@ -232,7 +232,7 @@ def neighbors(
     if as_json:
         output.print_json({"word": word, "text": str(text), **asdict(found)})
         return
-    typer.echo(f"occurrence {found.chosen.number} of {found.num_occurrences}: {found.chosen.marked}\n")
+    output.print_line(f"occurrence {found.chosen.number} of {found.num_occurrences}: {found.chosen.marked}\n")
     columns: dict[str, output.Column] = {
         "cosine": lambda each: round(each.cosine, 4),
         "occurrence": lambda each: each.occurrence.number,

@@ -261,7 +261,7 @@ def find(
     for run in runs:
         name = run["run"]
         if run["problem"]:
-            typer.echo(f"{name}: {run['problem']}")
+            output.print_line(f"{name}: {run['problem']}")
         if run["documents"]:
             clean = "none" if run["clean_checkpoint"] is None else f"{name}@{run['clean_checkpoint']}"
             typer.echo(f"{name}: newest checkpoint from before: {clean}")

@@ -201,7 +201,6 @@ def show(
     """Show scores, and the worst errors of a training with their texts."""
     from cluster.artefacts.errors import MissingInputError
     from cluster.artefacts.places import folded_uri
-    from cluster.artefacts.visible import visible
     from cluster.copies import place_of
     from pipeline.tune.finetuned import split_scores
     from pipeline.tune.report.page import render_page
@@ -229,9 +228,9 @@ def show(
     if found:
         typer.echo(f"\nworst errors of {shown.name}")
     for error in found:
-        typer.echo(f"\n{visible(error.id)}, {error.remark}")
+        output.print_line(f"\n{error.id}, {error.remark}")
         for name, text in {**error.texts, "right": error.right, "predicted": error.predicted}.items():
-            typer.echo(f"  {name:<10}{visible(text)}")
+            output.print_line(f"  {name:<10}{text}")
 
 
 @finetune_app.command("list")
@@ -264,7 +263,7 @@ def list_(
     output.print_table("scores, in percent", columns, found, copied=("name", "from"))
     for each in found:
         if each.problem:
-            typer.echo(f"{each.directory} is damaged: {each.problem}", err=True)
+            output.print_line(f"{each.directory} is damaged: {each.problem}", err=True)
 
 
 def _main_metrics(rows: Sequence[SummaryRow]) -> Iterator[str]:

@@ -129,9 +129,9 @@ def _show_step(
     spike = ""
     if rebuilt.spike is not None:
         spike = f": its loss of {output.shown(rebuilt.spike.loss)} was a spike, and its data is left out"
-    typer.echo(f"{found['run']}, step {found['step']}{spike}")
+    output.print_line(f"{found['run']}, step {found['step']}{spike}")
     for line in described(found):
-        typer.echo(f"  {line}")
+        output.print_line(f"  {line}")
     columns = {
         "document": "doc_id",
         "title": lambda own: own["title"] or "-",

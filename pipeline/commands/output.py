@@ -202,6 +202,12 @@ def print_mapping(title: str, values: Mapping[str, Any]) -> None:
     print_table(title, (), [(name, shown(value)) for name, value in values.items()])
 
 
+def print_line(text: str, *, err: bool = False) -> None:
+    """Print texts of strangers, such as titles, errors and what a network writes, without what would act on the
+    terminal."""
+    typer.echo(visible(text), err=err)
+
+
 def print_text(console: Console, text: str) -> None:
     """Print a text of a corpus or of a stranger as it is, but for what would act on the terminal."""
     console.print(visible(text), markup=False)

@@ -63,7 +63,7 @@ def runs(
         return
     for row in rows:
         if row["state"] not in ("created", "finished") and row["detail"]:
-            typer.echo(f"{row['run']}: {row['state']}, {row['detail']}")
+            output.print_line(f"{row['run']}: {row['state']}, {row['detail']}")
     for run in found:
         with suppress(CorruptArtefactError, StorageError):
             if behind := awaits_replay(run):

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cluster.artefacts.visible import visible
 from pipeline.commands import output
 
 RunsDirs = Annotated[
@@ -64,7 +65,7 @@ def top(
 
     def page() -> Group:
         parts = _parts(look(reader, data_dirs or [], cluster))
-        return Group(*(Text(part) if isinstance(part, str) else part for part in parts))
+        return Group(*(Text(visible(part)) if isinstance(part, str) else part for part in parts))
 
     if as_json:
         output.print_json(look(reader, data_dirs or [], cluster))

@@ -12,7 +12,9 @@ from cluster.artefacts.errors import ConfigError, MissingInputError, StorageErro
 from data_prep.tokenizers import ByteLevelBPE
 from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS
 from pipeline.commands.output import show
+from pipeline.run.lifecycle import record_failure
 from tests.pipeline.command import cloze, invoke
+from tests.pipeline.ranks import make_run
 
 LINES = ["the city and the river", "the naïve city", "", "water"]
 
@@ -112,3 +114,12 @@ def test_a_column_may_have_any_name(capsys: pytest.CaptureFixture[str]):
     show([{"lr 0.1": "first", "a.b": "second"}], "rows", as_json=False, columns=("lr 0.1", "a.b"))
     printed = capsys.readouterr().out
     assert [word in printed for word in ("lr 0.1", "a.b", "first", "second")] == [True] * 4
+
+
+@pytest.mark.parametrize("verb", [("runs",), ("top", "--once")], ids=" ".join)
+def test_what_a_run_says_of_its_end_does_not_act_on_the_terminal(verb: tuple[str, ...], tmp_path: Path):
+    run = make_run(tmp_path, tmp_path / "tokens", "odd")
+    record_failure(run, StorageError("a\x1b[2Jb"))
+    printed = cloze(*verb, "--runs-dir", run.path.parent)
+    assert "a\u241b[2Jb" in printed
+    assert "\x1b" not in printed
