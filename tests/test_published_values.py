@@ -17,12 +17,13 @@ from data_prep.config import PreparationConfig
 from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.elmo.encoder import ElmoEncoder
-from models.language_models import MaskedLanguageModel
+from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
 from models.stacks import Encoder
 from models.weights import count_parameters
 from pipeline.config.loading import load_config, load_plain, to_plain
 from pipeline.config.networks import NetworkChoice
 from pipeline.run.config import PretrainConfig
+from tests.published_networks import MILLIONS, PRESETS
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("published_values.yaml").read_text())
@@ -147,3 +148,17 @@ def build(config: PretrainConfig, model: NetworkChoice, part: str = "whole") -> 
     if part == "encoder_and_head" or config.objective.kind == "distill":
         return MaskedLanguageModel(model)
     return config.objective.build_model(model, {})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_networks_have_the_published_number_of_parameters(name: str):
+    config = PRESETS[name]
+    with torch.device("meta"):
+        if name.startswith("electra"):
+            model = Encoder(config)
+        elif config.network == "encoder":
+            model = MaskedLanguageModel(config, pair="nsp" if name.startswith("bert") else None)
+        else:
+            model = (CausalLanguageModel if config.network == "decoder" else SequenceToSequence)(config)
+    assert count_parameters(model) / 1e6 == pytest.approx(MILLIONS[name], rel=0.01)
+    assert all(parameter.is_meta for parameter in model.parameters())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,31 +13,19 @@ from models.elmo.encoder import DrawnLinear, ElmoEncoder
 from models.losses import EACH, summed_cross_entropy
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Rows of the softmax for the words that were drawn, and for the targets."""
-
-    negatives: Tensor
-    """[drawn] int64 distinct words."""
-    negative_weight: Tensor
-    """[drawn, width]."""
-    negative_offset: Tensor
-    """[drawn]: bias minus the logarithm of how often the word was expected among the draws."""
-    target_weight: Tensor
-    """[words, width] for the word at each place."""
-    target_offset: Tensor
-    """[words], as `negative_offset`."""
-
-
-def choose_candidates(
+def sampled_softmax(
     weight: Tensor,
     bias: Tensor,
     word_ids: Tensor,
     log_counts: Tensor,
     negatives: Tensor,
     negative_log_counts: Tensor,
-) -> Candidates:
-    """Look up the inputs of `sampled_cross_entropy`; one look-up, so that there is one gradient of the matrix's size.
+) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The cross-entropy of each target against itself and the drawn words.
+
+    Logarithms of the expected counts are subtracted, so that the gradient tends to the gradient of the full softmax as
+    the sample grows. Where a target was drawn, it does not count a second time. Rows of the matrix are looked up once,
+    so that there is one gradient of its size.
 
     Args:
         weight: [vocabulary, width].
@@ -46,34 +34,23 @@ def choose_candidates(
         log_counts: [words] float32: the logarithm of how often each is expected among the draws.
         negatives: [drawn] int64 distinct words.
         negative_log_counts: [drawn] float32, as `log_counts`.
+
+    Returns:
+        A function of [predicted, width] hidden states and [predicted] int64 places of their targets in `word_ids`: the
+        sum in nats (float32 scalar) and, without a gradient, the losses one by one ([predicted] float32).
     """
-    rows = torch.cat([negatives, word_ids])
+    drawn, rows = len(negatives), torch.cat([negatives, word_ids])
     chosen = weight.index_select(0, rows)
     offsets = bias.index_select(0, rows).float() - torch.cat([negative_log_counts, log_counts])
-    drawn = len(negatives)
-    return Candidates(negatives, chosen[:drawn], offsets[:drawn], chosen[drawn:], offsets[drawn:])
 
+    def loss(hidden: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        right = (hidden * chosen[drawn:].index_select(0, places)).sum(-1).float() + offsets[drawn:][places]
+        wrong = (hidden @ chosen[:drawn].t()).float() + offsets[:drawn]
+        wrong = wrong.masked_fill(word_ids[places][:, None] == negatives, -torch.inf)
+        each = torch.cat([right[:, None], wrong], dim=-1).logsumexp(-1) - right
+        return each.sum(), each.detach()
 
-def sampled_cross_entropy(
-    hidden: Tensor, candidates: Candidates, places: Tensor, targets: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of each target against itself and the drawn words, in nats: the sum (float32 scalar) and, without
-    a gradient, one by one ([predicted] float32).
-
-    Logarithms of the expected counts are subtracted, so that the gradient tends to the gradient of the full softmax as
-    the sample grows. Where a target was drawn, it does not count a second time.
-
-    Args:
-        hidden: [predicted, width].
-        places: [predicted] int64: which of `Candidates.target_weight` each target is.
-        targets: [predicted] int64 words.
-    """
-    wanted = candidates.target_weight.index_select(0, places)
-    right = (hidden * wanted).sum(-1).float() + candidates.target_offset[places]
-    wrong = (hidden @ candidates.negative_weight.t()).float() + candidates.negative_offset
-    wrong = wrong.masked_fill(targets[:, None] == candidates.negatives, -torch.inf)
-    each = torch.cat([right[:, None], wrong], dim=-1).logsumexp(-1) - right
-    return each.sum(), each.detach()
+    return loss
 
 
 class ElmoLanguageModel(nn.Module):
@@ -144,11 +121,9 @@ class ElmoLanguageModel(nn.Module):
             and negative_log_counts is not None
             and log_counts is not None
         ):
-            candidates = choose_candidates(weight, bias, word_ids, log_counts, negatives, negative_log_counts)
+            loss = sampled_softmax(weight, bias, word_ids, log_counts, negatives, negative_log_counts)
             for term, (hidden, places) in terms.items():
-                losses[term], each[term] = sampled_cross_entropy(
-                    self.dropout(hidden), candidates, places, word_ids[places]
-                )
+                losses[term], each[term] = loss(self.dropout(hidden), places)
         else:
             for term, (hidden, places) in terms.items():
                 losses[term], correct[term], each[term] = summed_cross_entropy(

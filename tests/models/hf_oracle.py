@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,20 @@ from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.hf.directory import read_hf_directory, save_hf_directory
-from models.hf.families import Exported, Imported, import_model
+from models.hf.families import Exported, Imported, export_model, import_model
 from models.hf.family import TokenIds
-from models.hf.heads import Head, carrier_of, num_labels_of, their_inputs
+from models.hf.heads import Head, build_on_meta, carrier_of, num_labels_of, their_inputs
 from models.initialization import init_weights
+from tests.models.hf_configs import small
 from tests.models.materials import shake
 
 TOLERANCE = 1e-4
+LANGUAGE_MODEL_HEADS: dict[str, Head] = {
+    "encoder": "masked_lm",
+    "decoder": "causal_lm",
+    "encoder_decoder": "seq2seq_lm",
+}
+"""By kind of network."""
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
 
@@ -127,3 +135,61 @@ def import_of(theirs: transformers.PreTrainedModel) -> Any:
 def export_of(ours: nn.Module, config: TransformerConfig, token_ids: TokenIds = TOKENS) -> Any:
     """The network of `transformers` that it reads from our directory."""
     return opened_by_transformers(ours, config, None, token_ids)[0]
+
+
+PAD, EOS, START = 1, 2, 3
+"""Special tokens of networks that write."""
+SIZES = {
+    "vocab_size": 37,
+    "max_positions": 40,
+    "num_layers": 2,
+    "hidden_size": 16,
+    "num_heads": 4,
+    "intermediate_size": 32,
+}
+PEERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT-2", {}),
+    "llama": ("LLaMA", {"tie_embeddings": False}),
+    "bart": ("BART", {}),
+    "mbart": ("mBART", {"scale_embeddings": True}),
+    "t5": ("T5", {"relative_buckets": 8, "relative_max_distance": 16}),
+}
+"""Families, and how their networks differ from `hf_configs.small`."""
+VOCAB_SIZE, MAX_POSITIONS = SIZES["vocab_size"], SIZES["max_positions"]
+COMMON = TransformerConfig(**SIZES)
+
+
+def prompts(rows: int = 3, length: int = 5, seed: int = 0) -> torch.Tensor:
+    """[rows, length] ids of text."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(START + 1, VOCAB_SIZE, (rows, length), generator=generator)
+
+
+def move(model: nn.Module, seed: int) -> None:
+    """Random weights under which each next token depends on all before it: with the usual small ones, a network that
+    shares its embeddings repeats one token for ever."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            of_tokens = any(part in name for part in ("wte", "shared", "embed_tokens", "lm_head"))
+            matrix = 0.4 if of_tokens else 3.2 * parameter.shape[-1] ** -0.5
+            scale = matrix if parameter.dim() > 1 else 0.1
+            noise = scale * torch.randn(parameter.shape, generator=generator)
+            # What transformers draws for matrices comes from the process's generator, which others used before.
+            parameter.copy_(noise) if parameter.dim() > 1 else parameter.add_(noise)
+
+
+@cache
+def pair(peer: str, seed: int) -> tuple[Any, Any]:
+    """A network of ours that writes, and the one of transformers with the same weights."""
+    family, differences = PEERS[peer]
+    config = small(family, **SIZES | differences)
+    head = LANGUAGE_MODEL_HEADS[config.network]
+    written = export_model(build_on_meta(config, head).state_dict(), config, head=head, family=family).config
+    architecture = getattr(transformers, written["architectures"][0])
+    no_tokens = {"bos_token_id": None, "eos_token_id": None}
+    theirs = architecture(architecture.config_class.from_dict(written | no_tokens)).eval()
+    move(theirs, seed)
+    # Without settings of generation of its own.
+    theirs.generation_config = transformers.GenerationConfig()
+    return built(imported_from(theirs)), theirs

@@ -16,6 +16,32 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "decoder": {"network": "decoder", "norm": "pre", "embedding_norm": False},
     "encoder_decoder": {"network": "encoder_decoder"},
 }
+T5 = {
+    "positions": "relative_bias",
+    "relative_buckets": 8,
+    "relative_max_distance": 12,
+    "norm": "pre",
+    "norm_kind": "rms",
+    "biases": False,
+    "embedding_norm": False,
+    "scale_attention": False,
+    "scale_logits": True,
+    "activation": "relu",
+}
+ROTARY = {"positions": "rotary", "norm": "pre"}
+LOCAL = {"num_layers": 3, "local_window": 5, "global_every": 2}
+KINDS: dict[str, dict[str, Any]] = {
+    "learned, post-norm": {},
+    "learned, pre-norm": {"norm": "pre", "scale_embeddings": True},
+    "sinusoidal": {"positions": "sinusoidal"},
+    "relative bias": T5,
+    "rotary": ROTARY,
+    "rotary, grouped queries": {**ROTARY, "gated": True, "activation": "silu", "num_key_value_heads": 2},
+    "rotary, local windows": {**ROTARY, "local_rotary_base": 7.0, **LOCAL},
+    "learned, local windows": LOCAL,
+    "relative bias, local windows": T5 | LOCAL,
+}
+"""Kinds of positions, norms and attention."""
 LANGUAGE_MODELS = {
     "encoder": MaskedLanguageModel,
     "decoder": CausalLanguageModel,

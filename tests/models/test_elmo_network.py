@@ -1,10 +1,13 @@
-"""ELMo's biLM: the published size, each part against its formula, sentences apart from each other."""
+"""ELMo's biLM: each part against its formula, sentences apart from each other; its sampled softmax is the full one
+when everything is drawn, else close to it in its gradient."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -12,31 +15,16 @@ from torch.func import functional_call
 
 from models.elmo.config import NUM_CHARACTERS, ElmoConfig, spell, spell_sentence
 from models.elmo.encoder import ElmoEncoder, TokenLayer, read_sentences
-from models.elmo.language_model import ElmoLanguageModel
+from models.elmo.language_model import ElmoLanguageModel, sampled_softmax
 from models.elmo.lstm import ProjectedLSTM, pack_by_time
 from models.initialization import init_weights
-from models.weights import count_parameters
+from models.losses import EACH
 from tests.models.materials import tiny_elmo
 
-ORIGINAL = ElmoConfig(vocab_size=793471)
-"""Peters et al. 2018; words as in Jozefowicz et al. 2016, section 4.1. The others were released later."""
-MEDIUM = replace(ORIGINAL, num_highway_layers=1, projection_size=256, cell_size=2048)
-SMALL = replace(ORIGINAL, num_highway_layers=1, projection_size=128, cell_size=1024)
 CONFIG = tiny_elmo(
     max_characters=16, filters=((1, 5), (2, 6), (3, 8)), num_highway_layers=2, vocab_size=40, dropout=0.0
 )
-LINE = [
-    "deep",
-    "contextualized",
-    "word",
-    "representations",
-    "model",
-    "both",
-    "characteristics",
-    "of",
-    "word",
-    "use",
-]
+LINE = [f"word{number}" for number in range(10)]
 SENTENCES = st.lists(
     st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=9), min_size=1, max_size=6
 )
@@ -51,19 +39,6 @@ def make(config: ElmoConfig = CONFIG, seed: int = 1, *, scale: float = 1.0) -> E
             for parameter in layer.parameters():
                 parameter.mul_(scale)
     return model
-
-
-@pytest.mark.parametrize(
-    ("preset", "published"),
-    [(ORIGINAL, 93.6e6), (MEDIUM, 28.0e6), (SMALL, 13.6e6)],
-    ids=["original", "medium", "small"],
-)
-def test_parameter_count_is_the_published_one(preset: ElmoConfig, published: float):
-    with torch.device("meta"):
-        model = ElmoLanguageModel(preset)
-    assert count_parameters(model.encoder) == pytest.approx(published, rel=0.01)
-    assert count_parameters(model.softmax) == 793471 * (preset.projection_size + 1)
-    assert all(parameter.is_meta for parameter in model.parameters())
 
 
 def test_words_are_bytes_between_marks():
@@ -191,22 +166,15 @@ def test_left_sees_only_what_is_before_and_right_only_what_is_behind():
     assert not right[place - 1 : place + 1].any()
 
 
+@torch.no_grad()
 def test_second_layer_adds_its_input_and_the_first_does_not():
-    model = make()
-    encoder = model.encoder
-    inputs = read_sentences([LINE], CONFIG.max_characters)
-    with torch.no_grad():
-        for layer in encoder.forward_layers:
-            layer.projection_weight.zero_()
-        tokens, first, second = encoder.directions(*inputs)[0]
-        assert first.abs().max() == 0
-        assert second.abs().max() == 0
-        init_weights(model, 1)
-        encoder.forward_layers[1].projection_weight.zero_()
-        _, first, second = encoder.directions(*inputs)[0]
+    encoder, inputs = make().encoder, read_sentences([LINE], CONFIG.max_characters)
+    encoder.forward_layers[1].projection_weight.zero_()
+    _, first, second = encoder.directions(*inputs)[0]
     assert first.abs().max() > 0
     assert torch.equal(first, second)
-    assert tokens.abs().max() > 0
+    encoder.forward_layers[0].projection_weight.zero_()
+    assert encoder.directions(*inputs)[0][1].abs().max() == 0
 
 
 def language_model_batch(sentences: list[list[str]], config: ElmoConfig) -> dict[str, Tensor]:
@@ -242,26 +210,28 @@ def test_dropout_acts_in_training_and_a_frozen_encoder_never_drops():
     assert torch.equal(frozen(*inputs), free.eval()(*inputs))
 
 
-def test_initial_weights_follow_the_released_code_and_the_seed():
-    small = replace(SMALL, vocab_size=2000)
-    with torch.device("meta"):
-        model = ElmoLanguageModel(small)
-    model.to_empty(device="cpu")
+def test_initial_weights_follow_the_released_code():
+    model = ElmoLanguageModel(
+        ElmoConfig(vocab_size=2000, num_highway_layers=1, projection_size=128, cell_size=1024)
+    )
     init_weights(model, 5)
     tokens, lstm = model.encoder.tokens, model.encoder.forward_layers[0]
     assert isinstance(lstm, ProjectedLSTM)
-    assert tokens.characters.weight.std().item() == pytest.approx(1 / 3**0.5, rel=0.03)
-    assert tokens.convolutions[6].weight.abs().max().item() == pytest.approx(0.05, rel=0.01)
-    assert tokens.projection.weight.std().item() == pytest.approx(2048**-0.5, rel=0.03)
-    assert model.softmax.weight.std().item() == pytest.approx(128**-0.5, rel=0.03)
     limit = (6 / (128 + 128 + 4096)) ** 0.5
-    assert lstm.input_weight.abs().max().item() == pytest.approx(limit, rel=0.01)
-    assert lstm.hidden_weight.std().item() == pytest.approx(limit / 3**0.5, rel=0.03)
-    assert lstm.projection_weight.abs().max().item() == pytest.approx((6 / (1024 + 128)) ** 0.5, rel=0.01)
+    for weight, deviation in (
+        (tokens.characters.weight, 3**-0.5),
+        (tokens.projection.weight, 2048**-0.5),
+        (model.softmax.weight, 128**-0.5),
+        (lstm.hidden_weight, limit / 3**0.5),
+    ):
+        assert weight.std().item() == pytest.approx(deviation, rel=0.03)
+    for weight, largest in (
+        (tokens.convolutions[6].weight, 0.05),
+        (lstm.input_weight, limit),
+        (lstm.projection_weight, (6 / (1024 + 128)) ** 0.5),
+    ):
+        assert weight.abs().max().item() == pytest.approx(largest, rel=0.01)
     assert lstm.gate_bias.reshape(4, -1).mean(1).tolist() == [0, 1, 0, 0]
-    again = ElmoLanguageModel(small)
-    init_weights(again, 5)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
     highway, inputs = tokens.highways[0], torch.randn(3, 2048, generator=torch.Generator().manual_seed(0))
     assert torch.sigmoid(highway.gate(inputs)).mean().item() == pytest.approx(0.15, abs=0.03), "carries most"
 
@@ -287,3 +257,98 @@ def test_boundaries_and_words_of_another_shape_are_refused():
             make().encoder(inputs.characters, inputs.words, torch.tensor(wrong))
     with pytest.raises(ValueError, match=r"\[words, 16\]"):
         make().encoder(*read_sentences([LINE], 20))
+
+
+WORDS, WIDTH, PREDICTED = 400, 12, 30
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Hidden states, a softmax, and targets."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(PREDICTED, WIDTH, generator=generator, requires_grad=True)
+    weight = torch.randn(WORDS, WIDTH, generator=generator).mul(0.4).requires_grad_()
+    bias = torch.randn(WORDS, generator=generator).requires_grad_()
+    return hidden, weight, bias, torch.randint(WORDS, (PREDICTED,), generator=generator)
+
+
+def sampled(problem: tuple[Tensor, ...], negatives: Tensor, log_count: float) -> Tensor:
+    hidden, weight, bias, targets = problem
+    own, drawn = (torch.full((len(words),), log_count) for words in (targets, negatives))
+    loss_of = sampled_softmax(weight, bias, targets, own, negatives, drawn)
+    loss, each = loss_of(hidden, torch.arange(len(targets)))
+    torch.testing.assert_close(each.sum(), loss.detach())
+    assert not each.requires_grad
+    return loss
+
+
+def test_with_all_words_drawn_it_is_the_full_softmax_with_its_gradients(problem: tuple[Tensor, ...]):
+    hidden, weight, bias, targets = problem
+    found = sampled(problem, torch.randperm(WORDS, generator=torch.Generator().manual_seed(1)), 0.0)
+    expected = F.cross_entropy(hidden @ weight.t() + bias, targets, reduction="sum")
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
+    for grad, full in zip(
+        torch.autograd.grad(found, problem[:3]), torch.autograd.grad(expected, problem[:3]), strict=True
+    ):
+        torch.testing.assert_close(grad, full, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("drawn", "allowed"), [(40, 0.15), (200, 0.03)])
+def test_expected_gradient_approaches_that_of_the_full_softmax(
+    problem: tuple[Tensor, ...], drawn: int, allowed: float
+):
+    hidden, weight, bias, targets = problem
+    full = torch.autograd.grad(F.cross_entropy(hidden @ weight.t() + bias, targets, reduction="sum"), hidden)[
+        0
+    ]
+    generator = torch.Generator().manual_seed(2)
+    mean = torch.zeros_like(full)
+    for _ in range(400):
+        negatives = torch.randperm(WORDS, generator=generator)[:drawn]
+        # Every word is drawn with the same probability.
+        loss = sampled(problem, negatives, np.log(drawn / WORDS))
+        mean += torch.autograd.grad(loss, hidden)[0] / 400
+    assert ((mean - full).norm() / full.norm()).item() < allowed
+
+
+def test_target_that_was_drawn_does_not_count_twice(problem: tuple[Tensor, ...]):
+    hidden, weight, bias, targets = problem
+    for number in range(3):
+        alone = hidden[number : number + 1], weight, bias, targets[number : number + 1]
+        assert sampled(alone, targets[number : number + 1], 0.0).item() == 0.0
+
+
+def test_evaluation_is_over_all_words_whatever_was_drawn():
+    model = make(tiny_elmo(vocab_size=50, dropout=0.0)).eval()
+    batch = {
+        **read_sentences([["a", "b", "c"]], 12)._asdict(),
+        "word_ids": torch.tensor([0, 7, 8, 9, 2]),
+        "predicted_positions": torch.arange(4),
+    }
+    drawn = {
+        "log_counts": torch.zeros(5),
+        "negatives": torch.tensor([11, 12, 13]),
+        "negative_log_counts": torch.zeros(3),
+    }
+    full, correct = model(**batch)
+    ignoring, _ = model(**batch, **drawn)
+    assert correct.keys() == {"forward", "backward", EACH}
+    assert all(torch.equal(full[term], ignoring[term]) for term in full)
+    losses, beside = model.train()(**batch, **drawn)
+    assert beside.keys() == {EACH}
+    torch.testing.assert_close(beside[EACH].sum(), losses["forward"].detach())
+    assert all(losses[term] < full[term] for term in full)
+    losses["forward"].backward()
+    touched = model.softmax.weight.grad.abs().sum(-1).nonzero().flatten().tolist()
+    assert touched == [2, 7, 8, 9, 11, 12, 13]
+
+
+def test_network_loss_is_the_cross_entropy_of_its_logits():
+    model, inputs = make(tiny_elmo(vocab_size=20, dropout=0.0)), read_sentences([["x", "y"], ["z"]], 12)
+    ids, places = torch.tensor([0, 5, 6, 2, 0, 7, 2]), torch.tensor([0, 1, 2, 4, 5])
+    losses, _ = model(**inputs._asdict(), word_ids=ids, predicted_positions=places)
+    left, right = (model.softmax(half) for half in model.encoder(*inputs)[-1].chunk(2, dim=-1))
+    forward = F.cross_entropy(left[places], ids[places + 1], reduction="sum")
+    backward = F.cross_entropy(right[places + 1], ids[places], reduction="sum")
+    torch.testing.assert_close(losses["forward"], forward)
+    torch.testing.assert_close(losses["backward"], backward)

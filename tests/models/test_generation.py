@@ -1,16 +1,33 @@
-"""Greedy and beam search against transformers, on the same random weights."""
+"""Greedy and beam search against transformers on the same random weights, what holds of a text whoever else writes it,
+and what is refused."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from models.attention import LayerCache
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
-from tests.models.generation_peers import PAD, PEERS, START, VOCAB_SIZE, pair
+from models.language_models import CausalLanguageModel, MaskedLanguageModel, SequenceToSequence
+from tests.models.hf_oracle import (
+    COMMON,
+    EOS,
+    MAX_POSITIONS,
+    PAD,
+    PEERS,
+    START,
+    VOCAB_SIZE,
+    move,
+    pair,
+    prompts,
+)
+from tests.models.materials import padding
 
 DECODERS = ("gpt2", "llama")
-peers = pytest.mark.parametrize("peer", PEERS)
+BASE = GenerationConfig(max_new_tokens=10, decoder_start_token_id=START, eos_token_id=EOS, pad_token_id=PAD)
 TOKENS = st.integers(START + 1, VOCAB_SIZE - 1)
 
 
@@ -18,12 +35,8 @@ TOKENS = st.integers(START + 1, VOCAB_SIZE - 1)
 def batches(draw, left: bool):
     """Ids and mask of up to four rows of random lengths; decoders are padded on the left."""
     lengths = draw(st.lists(st.integers(1, 7), min_size=1, max_size=4))
-    place = torch.arange(max(lengths))
-    mask = place < torch.tensor(lengths)[:, None]
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
-    ids = torch.randint(START + 1, VOCAB_SIZE, mask.shape, generator=generator)
-    mask = mask.flip(1) if left else mask
-    return ids.where(mask, PAD), mask.long()
+    mask = padding(lengths, max(lengths), "left" if left else "right")
+    return prompts(len(lengths), max(lengths), draw(st.integers(0, 99))).where(mask, PAD), mask.long()
 
 
 @st.composite
@@ -74,27 +87,23 @@ def ours_and_theirs(peer, seed, batch, search):
     return generated, expected.sequences, getattr(expected, "sequences_scores", None)
 
 
-def assert_same(generated, sequences, scores):
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("peer", PEERS)
+@given(data=st.data())
+def test_search_writes_what_transformers_writes(peer, data):
+    batch = data.draw(batches(left=peer in DECODERS))
+    search = data.draw(searches())
+    generated, sequences, scores = ours_and_theirs(peer, data.draw(st.integers(0, 3)), batch, search)
     assert generated.sequences.tolist() == sequences.tolist()
     if scores is not None:
         torch.testing.assert_close(generated.scores, scores, atol=1e-4, rtol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore")
-@peers
-@given(data=st.data())
-def test_search_writes_what_transformers_writes(peer, data):
-    batch = data.draw(batches(left=peer in DECODERS))
-    search = data.draw(searches())
-    assert_same(*ours_and_theirs(peer, data.draw(st.integers(0, 3)), batch, search))
-
-
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("peer", ["bart", "t5"])
 def test_beam_search_pads_with_zero_where_transformers_repeats_the_end(peer):
     """And nothing else differs where the padding token is 0, as T5's is."""
-    input_ids = torch.randint(START + 1, VOCAB_SIZE, (6, 5), generator=torch.Generator().manual_seed(0))
-    batch, differ = (input_ids, torch.ones_like(input_ids)), False
+    batch, differ = (prompts(6), torch.ones(6, 5, dtype=torch.int64)), False
     for eos in range(4, 16):
         search = {"num_beams": 3, "max_new_tokens": 12, "no_repeat_ngram_size": 2}
         search |= {"eos_token_id": eos, "pad_token_id": 0}
@@ -104,3 +113,147 @@ def test_beam_search_pads_with_zero_where_transformers_repeats_the_end(peer):
         torch.testing.assert_close(generated.scores, scores, atol=1e-4, rtol=0)
         differ |= bool((sequences[behind] == eos).any())
     assert differ
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("peer", PEERS)
+def test_scores_of_greedy_search_are_what_the_network_gives_to_the_whole_sequence(peer):
+    model, input_ids = pair(peer, 0)[0], prompts()
+    config = replace(BASE, length_penalty=0.6, eos_token_id=None)
+    generated = generate(model, input_ids, config=config)
+    read = [generated.sequences] if peer in DECODERS else [input_ids, generated.sequences]
+    table = model.logits(*read)[:, :-1].log_softmax(-1)
+    gains = table.gather(2, generated.sequences[:, 1:, None])[..., 0][:, generated.prompt_length - 1 :]
+    torch.testing.assert_close(generated.scores, gains.sum(1) / 10**0.6, atol=1e-4, rtol=0)
+
+
+def with_local_attention() -> CausalLanguageModel:
+    config = replace(
+        COMMON, network="decoder", positions="rotary", num_layers=3, local_window=3, global_every=3
+    )
+    model = CausalLanguageModel(config)
+    move(model, 1)
+    return model.eval()
+
+
+@pytest.mark.parametrize("make", [lambda: pair("gpt2", 2)[0], with_local_attention], ids=["global", "local"])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_prefix_is_read_both_ways_and_seen_from_everywhere(make, num_beams):
+    model = make()
+    ids, mask = prompts(3, 6, 3), padding([6, 4, 1], 6, "left")
+    config = replace(BASE, eos_token_id=None, num_beams=num_beams)
+    generated = generate(model, ids, mask, config, read_both_ways=True)
+    for row, first in enumerate((0, 2, 5)):
+        sequence = generated.sequences[row : row + 1, first:]
+        with torch.no_grad():
+            logits = model.logits(sequence, prefix_lengths=torch.tensor([6 - first]))
+        chosen = sequence[0, 6 - first :, None]
+        gains = logits[0, 5 - first : -1].log_softmax(-1)
+        torch.testing.assert_close(
+            generated.scores[row], gains.gather(1, chosen).mean(), rtol=1e-4, atol=1e-4
+        )
+        assert num_beams > 1 or chosen[:, 0].equal(gains.argmax(-1))
+    one_way = generate(model, ids, mask, config)
+    assert one_way.sequences.tolist() != generated.sequences.tolist()
+
+
+@pytest.mark.parametrize("peer", ["bart", "t5"])
+def test_decoder_may_begin_with_more_than_one_token(peer):
+    model, input_ids, start = pair(peer, 0)[0], prompts(), prompts(3, 4, 9)
+    config = replace(BASE, eos_token_id=None, num_beams=2, decoder_start_token_id=None)
+    generated = generate(model, input_ids, None, config, decoder_input_ids=start)
+    assert generated.prompt_length == 4
+    assert generated.sequences[:, :4].tolist() == start.tolist()
+
+
+def test_dropout_is_off_only_while_writing():
+    model = pair("gpt2", 0)[0]
+    expected = generate(model, prompts(), config=BASE)
+    model.train()
+    try:
+        assert generate(model, prompts(), config=BASE).sequences.tolist() == expected.sequences.tolist()
+        assert all(module.training for module in model.modules())
+    finally:
+        model.eval()
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(0, 99))
+def test_a_cache_holds_what_was_written_to_it(counts, seed):
+    generator = torch.Generator().manual_seed(seed)
+    cache, rows = LayerCache(), 3
+    expected = torch.empty(rows, 2, 0, 4)
+    for count in counts:
+        key = torch.randn(rows, 2, count, 4, generator=generator)
+        expected = torch.cat([expected, key], 2)
+        keys, values = cache.extend(key, -key)
+        assert torch.equal(keys, expected)
+        assert torch.equal(values, -expected)
+        chosen = torch.randint(0, rows, (rows + 1,), generator=generator)
+        cache.select(chosen)
+        expected, rows = expected[chosen], rows + 1
+        assert torch.equal(cache.pair()[0], expected)
+    assert cache.length == sum(counts)
+    assert cache.rows == rows
+
+
+@pytest.mark.parametrize(
+    ("peer", "given", "message"),
+    [
+        ("gpt2", {"config": GenerationConfig(max_length=5)}, "max_length is 5"),
+        ("gpt2", {"config": GenerationConfig(max_new_tokens=36)}, "max_new_tokens .* 35"),
+        ("gpt2", {"config": GenerationConfig(max_length=41)}, f"max_length .* {MAX_POSITIONS}"),
+        ("gpt2", {"config": GenerationConfig(max_length=8, min_length=9)}, "lower min_length"),
+        ("gpt2", {"config": GenerationConfig(eos_token_id=37)}, "eos_token_id"),
+        ("bart", {}, "decoder_start_token_id"),
+        ("gpt2", {"decoder_input_ids": prompts()}, "decoder_input_ids"),
+        ("bart", {"decoder_input_ids": prompts(2)}, "row of input_ids"),
+        ("bart", {"config": BASE, "read_both_ways": True}, "read_both_ways"),
+        ("gpt2", {"row_ids": [1, 2]}, "3 rows"),
+        ("gpt2", {"input_ids": torch.tensor([[4, 50]])}, "input_ids is 50"),
+        ("gpt2", {"input_ids": torch.tensor([4, 5])}, r"shape \[batch, length\]"),
+        ("gpt2", {"attention_mask": padding([4, 5, 5], 5)}, "left"),
+        ("gpt2", {"attention_mask": padding([5, 0, 5], 5)}, "row 1"),
+        ("gpt2", {"attention_mask": padding([5, 5], 5)}, "attention_mask .*shape"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_with_the_key_and_the_remedy(peer, given, message):
+    with pytest.raises(ValueError, match=message):
+        generate(pair(peer, 0)[0], **{"input_ids": prompts()} | given)
+
+
+def test_network_that_does_not_write_is_refused():
+    with pytest.raises(ValueError, match="MaskedLanguageModel"):
+        generate(MaskedLanguageModel(COMMON), prompts())
+
+
+@pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"do_sample": True}], ids=str)
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
+def test_damaged_weights_are_refused(how, kind):
+    network = {"decoder": CausalLanguageModel, "encoder_decoder": SequenceToSequence}[kind]
+    model = network(replace(COMMON, network=kind))
+    with torch.no_grad():
+        next(model.decoder.transformer.layers.parameters())[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="NaN"):
+        generate(model, prompts(), config=replace(BASE, **how))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_return_sequences": 3, "num_beams": 2}, "num_return_sequences .*num_beams"),
+        ({"do_sample": True, "num_beams": 2}, "set num_beams to 1"),
+        ({"max_length": 4, "max_new_tokens": 4}, "max_length .*max_new_tokens"),
+        ({"temperature": 0.0, "do_sample": True}, "set do_sample: false"),
+        ({"top_p": 1.2}, "top_p"),
+        ({"top_k": 0, "num_beams": 0}, "num_beams .*; top_k "),
+        ({"early_stopping": "always"}, "early_stopping"),
+        ({"eos_token_id": -1}, "eos_token_id"),
+        ({"suppress_tokens": (3,), "forced_bos_token_id": 3}, "forced"),
+        ({"length_penalty": float("nan")}, "length_penalty"),
+        ({"seed": 1.5}, "seed"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else ",".join(value),
+)
+def test_settings_that_mean_nothing_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        GenerationConfig(**settings)

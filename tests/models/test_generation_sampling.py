@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
 from models.generation.sampling import draw, keep_top_k, keep_top_p, uniform
-from tests.models.generation_peers import EOS, PAD, START, pair, prompts
+from tests.models.hf_oracle import EOS, PAD, START, pair, prompts
 
 SAMPLED = GenerationConfig(do_sample=True, max_new_tokens=8, decoder_start_token_id=START, pad_token_id=PAD)
 LOGITS = st.lists(st.floats(-8, 8, width=32), min_size=2, max_size=30, unique=True)

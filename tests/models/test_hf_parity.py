@@ -1,6 +1,5 @@
 """Networks of every family of `transformers` compute the same there and here, in both directions."""
 
-import json
 from typing import Any
 
 import pytest
@@ -14,10 +13,11 @@ from torch import Tensor, nn
 from models.config import TransformerConfig
 from models.hf.families import FAMILIES, export_model, import_model
 from models.hf.family import TokenIds
-from models.hf.heads import Head, build_on_meta, carrier_of, ended_by
+from models.hf.heads import FINE_TUNED, Head, build_on_meta, carrier_of, ended_by
 from models.stacks import shifted_right
 from tests.models.hf_configs import CASES, Case, small
 from tests.models.hf_oracle import (
+    LANGUAGE_MODEL_HEADS,
     TOKENS,
     PaddedBatch,
     assert_close_outputs,
@@ -34,7 +34,6 @@ from tests.models.materials import gradients, padding, shake, some_tokens
 from tests.published_networks import PRESETS
 
 FAMILY = {family.name: family for family in FAMILIES}
-WRITERS: dict[str, Head] = {"decoder": "causal_lm", "encoder_decoder": "seq2seq_lm"}
 BARE = {"GPT2Model", "LlamaModel", "BartModel", "MBartModel", "T5Model", "T5WithLMHeadModel"}
 """Classes without a head that are read as the language models that they are, and the class of old files."""
 ARCHITECTURES = [
@@ -49,10 +48,10 @@ READ_FROM_THE_FIRST_TOKEN = ("pretraining", "sequence_classification", "multiple
 """Heads for which encoders need rows that are padded on the right."""
 
 
-def writer(family: str) -> Any:
-    """A small random network that writes text."""
-    config = small(family)
-    return random_network(config, WRITERS[config.network], 1)
+def writer(family: str, **fields: Any) -> Any:
+    """A small random language model."""
+    config = small(family, **fields)
+    return random_network(config, LANGUAGE_MODEL_HEADS[config.network], 1)
 
 
 @torch.no_grad()
@@ -156,8 +155,7 @@ V1_1 = {"gated": True, "tie_embeddings": False}
     ("family", "fields"), [("GPT-2", {}), ("LLaMA", {}), ("BART", {}), ("T5", {}), ("T5", V1_1)]
 )
 def test_training_step_is_that_of_transformers(family, fields):
-    config = small(family, **fields)
-    ours = random_network(config, WRITERS[config.network], 1)
+    ours = writer(family, **fields)
     theirs, source, target = export_of(ours, ours.config), some_tokens(2, 9, 3), some_tokens(2, 6, 4)
     if ours.config.network == "decoder":
         places = torch.arange(18).view(2, 9)[:, :-1].flatten()
@@ -190,10 +188,21 @@ def test_bare_model_is_read_as_the_one_that_writes(family):
     assert_same_tensors(bare.state_dict(), ours.state_dict())
 
 
+PUBLISHED_AS = {
+    "bert-base": "BERT",
+    "spanbert-large": "BERT",
+    "distilbert-base": "DistilBERT",
+    "roberta-large": "RoBERTa",
+    "electra-small": "ELECTRA",
+    "modernbert-base": "ModernBERT",
+}
+"""The family that a size is written as, with whichever head."""
+
+
 @pytest.mark.parametrize("name", sorted({*PRESETS} - {"gpt"}))
 def test_published_size_has_the_tensors_that_transformers_expects(name):
     config = PRESETS[name]
-    head: Head = WRITERS.get(config.network, "masked_lm")
+    head = LANGUAGE_MODEL_HEADS[config.network]
     if name.startswith("electra"):
         head = "replaced_token_detection"
     exported = export_model(build_on_meta(config, head).state_dict(), config, head=head)
@@ -208,6 +217,11 @@ def test_published_size_has_the_tensors_that_transformers_expects(name):
     else:
         assert import_model(exported.tensors, exported.config).config == config
     assert {name: tensor.shape for name, tensor in exported.tensors.items()} == expected
+    if name in PUBLISHED_AS:
+        heads: tuple[Head, ...] = ("masked_lm", *FINE_TUNED)
+        states = [build_on_meta(config, each, 2).state_dict() for each in heads]
+        families = {export_model(s, config, head=h).family for s, h in zip(states, heads, strict=True)}
+        assert families == {PUBLISHED_AS[name]}
 
 
 @pytest.mark.parametrize(
@@ -233,16 +247,10 @@ def test_decoder_knows_its_special_tokens_there():
 
 
 def test_untied_bart_computes_the_same_where_its_inputs_are_one():
-    config = transformers.BartConfig(
-        vocab_size=61,
-        d_model=16,
-        max_position_embeddings=24,
-        tie_word_embeddings=False,
-        **dict.fromkeys(("encoder_layers", "decoder_layers"), 1),
-        **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
-        **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 20),
-    )
-    theirs = transformers.BartForConditionalGeneration(config).eval()
+    theirs = export_of(tied := writer("BART"), tied.config)
+    theirs = type(theirs)(
+        transformers.BartConfig(**theirs.config.to_dict() | {"tie_word_embeddings": False})
+    ).eval()
     shake(theirs, 1, 0.1)
     with pytest.raises(ValueError, match=r"model\.decoder\.embed_tokens\.weight"):
         import_of(theirs)
@@ -319,26 +327,49 @@ def old_t5(tensors: dict[str, Tensor], config: dict[str, Any]) -> Published:
     return tensors, keys | {"architectures": ["T5WithLMHeadModel"]}
 
 
-OLD_FILES: dict[str, tuple[Any, Head, dict[str, Any]]] = {
-    "BERT": (old_bert, "pretraining", {}),
-    "RoBERTa": (old_roberta, "masked_lm", {}),
-    "GPT-2": (old_gpt2, "causal_lm", {}),
-    "BART": (old_bart, "seq2seq_lm", {}),
-    "T5": (old_t5, "seq2seq_lm", {"activation_dropout": 0.1, "output_dropout": 0.1, "scale_logits": True}),
+def old_modernbert(tensors: dict[str, Tensor], config: dict[str, Any]) -> Published:
+    """Layers with global attention, and rotary bases, by keys of their own."""
+    later = ("layer_types", "rope_parameters")
+    keys = {"global_attn_every_n_layers": 2, "global_rope_theta": 5e4, "local_rope_theta": 3e3}
+    return tensors, {name: value for name, value in config.items() if name not in later} | keys
+
+
+def old_llama(tensors: dict[str, Tensor], config: dict[str, Any]) -> Published:
+    """A rotary base without a group of its own, and frequencies (TinyLlama as it is on the hub)."""
+    for number in range(2):
+        tensors[f"model.layers.{number}.self_attn.rotary_emb.inv_freq"] = torch.ones(2)
+    keys = {"rope_theta": 5e4, "rope_scaling": None, "pretraining_tp": 1, "use_cache": True}
+    return tensors, {name: config[name] for name in config.keys() - {"rope_parameters", "head_dim"}} | keys
+
+
+OLD_FILES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "BERT": (old_bert, {}, {}),
+    "RoBERTa": (old_roberta, {}, {}),
+    "ModernBERT": (
+        old_modernbert,
+        {"local_window": 8, "num_layers": 4, "initializer": "scaled_residual"},
+        {"global_every": 2, "rotary_base": 5e4, "local_rotary_base": 3e3},
+    ),
+    "GPT-2": (old_gpt2, {}, {}),
+    "LLaMA": (old_llama, {}, {"rotary_base": 5e4}),
+    "BART": (old_bart, {}, {}),
+    "T5": (old_t5, {}, {"activation_dropout": 0.1, "output_dropout": 0.1, "scale_logits": True}),
 }
-"""What ages the files of a family, the head, and fields that the aged configuration implies."""
+"""What ages the files of a family, fields of its network, and those that the aged configuration implies."""
 
 
 @pytest.mark.parametrize("family", OLD_FILES)
 def test_old_files_are_read(family):
-    age, head, implied = OLD_FILES[family]
-    network = random_network(small(family), head, 1)
-    exported = export_model(network.state_dict(), small(family), TOKENS)
+    age, fields, implied = OLD_FILES[family]
+    config = small(family, **fields)
+    head: Head = "pretraining" if family == "BERT" else LANGUAGE_MODEL_HEADS[config.network]
+    state = random_network(config, head, 1).state_dict()
+    exported = export_model(state, config, TOKENS, family=family)
     back = import_model(*age(dict(exported.tensors), exported.config))
-    assert back.config == small(family, **implied)
-    kept = {name: tensor for name, tensor in network.state_dict().items() if name in back.state_dict}
-    assert_same_tensors(back.state_dict, kept)
-    assert len(kept) == len(network.state_dict()) or (family == "BERT" and "head.norm.weight" in kept)
+    assert back.config == small(family, **fields | implied)
+    # The old file of BERT is read for its prediction of tokens alone.
+    kept = state.keys() - {name for name in state if family == "BERT" and name.startswith(("pair", "pooler"))}
+    assert_same_tensors(back.state_dict, {name: state[name] for name in kept})
 
 
 def test_half_precision_positions_of_roberta_are_added_to_the_segment_in_full():
@@ -356,27 +387,3 @@ def test_export_keeps_its_precision():
     written = export_model(state, small("RoBERTa"))
     assert written.config["dtype"] == "bfloat16"
     assert {tensor.dtype for tensor in written.tensors.values()} == {torch.bfloat16}
-
-
-def test_keys_of_older_files_of_modernbert_are_read():
-    config = small("ModernBERT", num_layers=4, local_window=8, global_every=3)
-    exported = export_model(random_network(config, "masked_lm", 1).state_dict(), config, TOKENS)
-    older = {key: exported.config[key] for key in exported.config.keys() - {"layer_types", "rope_parameters"}}
-    keys = {"global_attn_every_n_layers": 2, "global_rope_theta": 5e4, "local_rope_theta": 3e3}
-    found = import_model(exported.tensors, older | keys).config
-    assert (found.global_every, found.rotary_base, found.local_rotary_base) == (2, 5e4, 3e3)
-
-
-def test_config_json_of_llama_from_an_older_transformers_is_read():
-    """TinyLlama's, as it is on the hub: `rope_theta` has no group of its own."""
-    published = json.loads("""{
-      "architectures": ["LlamaForCausalLM"], "attention_bias": false, "bos_token_id": 1, "eos_token_id": 2,
-      "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 5632,
-      "max_position_embeddings": 2048, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 22,
-      "num_key_value_heads": 4, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
-      "rope_theta": 10000.0, "tie_word_embeddings": false, "use_cache": true, "vocab_size": 32000}""")
-    config = PRESETS["llama-1.1b"]
-    tensors = export_model(build_on_meta(config, "causal_lm").state_dict(), config).tensors
-    buffer = torch.empty(32, device="meta")
-    tensors |= {f"model.layers.{number}.self_attn.rotary_emb.inv_freq": buffer for number in range(22)}
-    assert import_model(tensors, published).config == config

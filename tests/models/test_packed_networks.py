@@ -1,49 +1,22 @@
-"""A packed, padded or cached text is computed as if it were alone, by every network and kind of position."""
+"""A packed, padded or cached text is computed as if it were alone, by every network and kind of position; and what a
+token sees is what no condition hides from it."""
 
 import copy
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.config import TransformerConfig
-from models.functional import dropout
 from models.language_models import CausalLanguageModel, SequenceToSequence
-from models.losses import EACH
+from models.layout import Layout, make_layout
 from models.stacks import Encoder
-from models.transformer import choose_backend
-from tests.models.materials import LANGUAGE_MODELS, gradients, randomised, small_config, some_tokens
+from models.visibility import Varlen, Visible, see
+from tests.models.materials import KINDS, padding, randomised, small_config, some_tokens
 
 LENGTH = 20
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
-T5 = {
-    "positions": "relative_bias",
-    "relative_buckets": 8,
-    "relative_max_distance": 12,
-    "norm": "pre",
-    "norm_kind": "rms",
-    "biases": False,
-    "embedding_norm": False,
-    "scale_attention": False,
-    "scale_logits": True,
-    "activation": "relu",
-}
-ROTARY = {"positions": "rotary", "norm": "pre"}
-LOCAL = {"num_layers": 3, "local_window": 5, "global_every": 2}
-KINDS: dict[str, dict[str, Any]] = {
-    "learned, post-norm": {},
-    "learned, pre-norm": {"norm": "pre", "scale_embeddings": True},
-    "sinusoidal": {"positions": "sinusoidal"},
-    "relative bias": T5,
-    "rotary": ROTARY,
-    "rotary, grouped queries": {**ROTARY, "gated": True, "activation": "silu", "num_key_value_heads": 2},
-    "rotary, local windows": {**ROTARY, "local_rotary_base": 7.0, **LOCAL},
-    "learned, local windows": LOCAL,
-    "relative bias, local windows": T5 | LOCAL,
-}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -138,20 +111,6 @@ def test_padding_that_only_one_side_of_a_pair_has_is_an_empty_piece_of_the_other
     encoder_decoder.zero_grad()
 
 
-@torch.no_grad()
-def test_prefix_is_read_both_ways_and_the_rest_from_the_left(decoder):
-    tokens, prefix = some_tokens(1, LENGTH, 3), torch.tensor([6])
-    before = decoder.logits(tokens, prefix_lengths=prefix)[0, :6]
-    for changed in (5, 6):
-        other = tokens.clone()
-        other[0, changed] = (other[0, changed] + 1) % 61
-        after = decoder.logits(other, prefix_lengths=prefix)[0, :6]
-        if changed == 5:
-            assert (before - after).abs().amax(-1).gt(1e-4).all(), "all of the prefix sees its end"
-        else:
-            torch.testing.assert_close(before, after, **CLOSE)
-
-
 @pytest.mark.parametrize("kind", ["learned, pre-norm", "sinusoidal", "rotary"])
 @torch.no_grad()
 def test_decoder_that_has_its_whole_text_as_prefix_is_an_encoder(kind):
@@ -171,7 +130,7 @@ def test_cached_decoding_equals_the_full_pass_and_each_text_alone(decoder, steps
     steps = [6, *steps]
     total = min(sum(steps), 24)
     tokens = some_tokens(3, total, 11)
-    present = torch.arange(total) >= 6 - torch.tensor(lengths)[:, None]
+    present = padding([total - 6 + length for length in lengths], total, "left")
     full = decoder.logits(tokens, attention_mask=present)
     for row in range(3):
         alone = decoder.logits(tokens[row, present[row]][None])
@@ -188,21 +147,6 @@ def test_cached_decoding_equals_the_full_pass_and_each_text_alone(decoder, steps
         assert cache.length == done
     # Heads that queries share are held once.
     assert cache.self_attention[0].pair()[0].shape == (3, decoder.config.key_value_heads, total, 4)
-
-
-@torch.no_grad()
-def test_cache_goes_on_after_a_prefix(decoder):
-    """The prefix is read whole, in the first call; later ones see all of it, through local windows too."""
-    tokens, prefix = some_tokens(2, 12, 19), torch.tensor([5, 4])
-    present = torch.arange(12) >= torch.tensor([[2], [0]])
-    full = decoder.logits(tokens, attention_mask=present, prefix_lengths=prefix)
-    cache = decoder.decoder.new_cache()
-    for start, end in pairwise([0, 8, 9, 12]):
-        part = decoder.logits(
-            tokens[:, start:end], attention_mask=present[:, :end], prefix_lengths=prefix, cache=cache
-        )
-        seen = present[:, start:end]
-        torch.testing.assert_close(part[seen], full[:, start:end][seen], **CLOSE)
 
 
 @torch.no_grad()
@@ -270,121 +214,97 @@ def test_wrong_boundaries_masks_and_lengths_are_refused(input_ids, given, messag
         Encoder(small_config())(input_ids, **{name: torch.tensor(value) for name, value in given.items()})
 
 
-def test_packing_one_side_only_is_refused():
+WIDTH = 7
+BOUNDARIES = torch.tensor([0, 3, WIDTH, WIDTH + 2, 2 * WIDTH], dtype=torch.int32)
+PRESENT = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0]])
+
+
+def layout_of(kind: str, past: int) -> Layout:
+    """Two rows, of which the last WIDTH - past tokens are computed now."""
+    return make_layout(
+        torch.zeros(2, WIDTH - past, dtype=torch.int64),
+        BOUNDARIES if kind == "packed" else None,
+        PRESENT if kind == "padded" else None,
+        max_positions=None,
+        past=past or None,
+    )
+
+
+def hidden_by(kind: str, causal: bool, window: int | None, prefixes: list[int] | None) -> torch.Tensor:
+    """[2, WIDTH, WIDTH] bool, token by token: whether anything hides the key from the query."""
+    starts = [[0, 0, 0, 3, 3, 3, 3], [0, 0, 2, 2, 2, 2, 2]] if kind == "packed" else [[0] * WIDTH] * 2
+    if kind == "padded":
+        starts = [[2] * WIDTH, [0] * WIDTH]
+    hidden = torch.zeros(2, WIDTH, WIDTH, dtype=torch.bool)
+    for row in range(2):
+        for query in range(WIDTH):
+            for key in range(WIDTH):
+                start = starts[row][key]
+                piece = 2 * row + (start > 0) if kind == "packed" else row
+                in_prefix = prefixes is not None and key - start < prefixes[piece]
+                far = window is not None and (
+                    query - key >= window if causal else abs(query - key) > window // 2
+                )
+                by_place = (causal and key > query) or far
+                elsewhere = kind == "packed" and start != starts[row][query]
+                padding = kind == "padded" and not PRESENT[row, key]
+                hidden[row, query, key] = (by_place and not in_prefix) or elsewhere or padding
+    return hidden
+
+
+@given(
+    kind=st.sampled_from(["whole", "packed", "padded"]),
+    causal=st.booleans(),
+    window=st.none() | st.integers(1, WIDTH),
+    prefixes=st.none() | st.lists(st.integers(0, WIDTH), min_size=4, max_size=4),
+    with_bias=st.booleans(),
+    past=st.sampled_from([0, 0, 4, WIDTH - 1]),
+)
+def test_every_combination_hides_what_any_of_its_conditions_hides(
+    kind, causal, window, prefixes, with_bias, past
+):
+    past = 0 if kind == "packed" else past
+    prefixes = prefixes if causal else None
+    pieces = None if prefixes is None else torch.tensor(prefixes if kind == "packed" else prefixes[:2])
+    bias = torch.randn(1, 3, WIDTH - past, WIDTH) if with_bias else None
+    seen = see(layout_of(kind, past), causal=causal, window=window, prefix_lengths=pieces, bias=bias)
+    hidden = hidden_by(kind, causal, window, prefixes)[:, None, past:]
+    # What padding sees has no meaning, but it must see something, or its hidden states would be NaN.
+    is_token = PRESENT.bool()[:, past:] if kind == "padded" else torch.ones(2, WIDTH - past, dtype=torch.bool)
+    lowest = torch.finfo(torch.float32).min
+    if seen.mask is None:
+        by_causality = torch.ones(WIDTH, WIDTH, dtype=torch.bool).triu(1)
+        assert torch.equal(hidden, (by_causality & seen.causal)[past:].expand_as(hidden))
+    elif bias is not None:
+        mask = seen.mask.expand(2, 3, WIDTH - past, WIDTH).transpose(1, 2)
+        assert torch.equal(mask[is_token], bias.masked_fill(hidden, lowest).transpose(1, 2)[is_token])
+        assert (mask > lowest).any(-1).all()
+    else:
+        mask = seen.mask.expand(2, 1, WIDTH - past, WIDTH)[:, 0]
+        assert torch.equal(mask[is_token], ~hidden[:, 0][is_token])
+        assert mask.any(-1).all()
+
+
+def test_variable_length_kernel_is_left_what_it_can_compute():
+    packed, whole = layout_of("packed", 0), layout_of("whole", 0)
+    assert see(packed, causal=True, window=3, varlen=True).varlen is not None
+    assert see(whole, causal=True, varlen=True).varlen is None
+    assert see(packed, causal=True, prefix_lengths=torch.ones(4), varlen=True).varlen is None
+    assert see(packed, bias=torch.zeros(1, 1, WIDTH, WIDTH), varlen=True).varlen is None
+
+
+def test_combinations_that_are_not_supported_are_refused():
+    with pytest.raises(ValueError, match="prefix_lengths"):
+        see(layout_of("whole", 0), prefix_lengths=torch.tensor([1, 1]))
+    pieces = Varlen(BOUNDARIES, BOUNDARIES, WIDTH, WIDTH, (-1, -1))
+    for forms in ({"mask": torch.ones(1), "causal": True}, {"causal": True, "varlen": pieces}):
+        with pytest.raises(ValueError, match="causal"):
+            Visible(**forms)
+    decoder = CausalLanguageModel(small_config(network="decoder"))
+    with pytest.raises(ValueError, match="packed rows"):
+        decoder.logits(ROWS, cu_seqlens=torch.tensor([0, 48]), cache=decoder.decoder.new_cache())
+    with pytest.raises(ValueError, match="position_ids"):
+        Encoder(small_config(positions="relative_bias"))(ROWS, position_ids=torch.arange(24))
     model = SequenceToSequence(small_config(network="encoder_decoder"))
     with pytest.raises(ValueError, match="both sides"):
         model.logits(ROWS, ROWS, cu_seqlens=torch.tensor([0, 5, 24, 48]))
-
-
-@pytest.mark.parametrize(
-    ("capability", "head_size", "backend"),
-    [
-        ((8, 0), 64, "varlen"),
-        ((9, 0), 192, "varlen"),
-        ((7, 5), 64, "sdpa"),
-        ((8, 6), 256, "sdpa"),
-        ((8, 0), 20, "sdpa"),
-    ],
-)
-def test_flash_attention_is_taken_only_on_gpus_and_heads_that_it_has_kernels_for(
-    capability, head_size, backend
-):
-    config = TransformerConfig(
-        vocab_size=9, num_layers=1, hidden_size=2 * head_size, num_heads=2, attention_dropout=0.0
-    )
-    given = {"device": torch.device("cuda"), "dtype": torch.float16, "capability": capability}
-    assert choose_backend(config, "auto", **given).backend == backend
-    if backend == "sdpa":
-        with pytest.raises(ValueError, match="attention_backend: auto"):
-            choose_backend(config, "varlen", **given)
-
-
-def training_batch(network: str) -> dict[str, torch.Tensor]:
-    positions = torch.tensor([0, 4, 9, 21, 25])
-    batch = {
-        "input_ids": some_tokens(2, LENGTH, 23),
-        "cu_seqlens": torch.tensor([0, 7, LENGTH, 2 * LENGTH], dtype=torch.int32),
-        "predicted_positions": positions,
-        "targets": some_tokens(1, len(positions), 24)[0],
-    }
-    if network == "encoder_decoder":
-        batch["decoder_input_ids"] = some_tokens(2, 14, 25)
-        batch["decoder_cu_seqlens"] = torch.tensor([0, 3, 14, 28], dtype=torch.int32)
-    return batch
-
-
-@pytest.mark.parametrize("network", LANGUAGE_MODELS)
-@pytest.mark.parametrize("kind", ["learned, post-norm", "learned, pre-norm", "relative bias"])
-def test_gradient_checkpointing_changes_no_gradient_although_there_is_dropout(network, kind):
-    rates = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
-    model = randomised(
-        LANGUAGE_MODELS[network](small_config(network=network, **KINDS[kind], **rates))
-    ).train()
-    found = {}
-    for seed, enabled in ((5, False), (5, True), (6, True)):
-        for stack in ("encoder", "decoder"):
-            if hasattr(model, stack):
-                getattr(model, stack).transformer.gradient_checkpointing = enabled
-        torch.manual_seed(seed)
-        found[seed, enabled] = gradients(model, training_batch(network))
-    for name, gradient in found[5, False].items():
-        assert torch.equal(gradient, found[5, True][name]), name
-        assert gradient.isfinite().all(), name
-    assert not torch.equal(found[6, True][name], gradient), "dropout was on"
-
-
-def test_gradient_checkpointing_keeps_fewer_activations():
-    model = Encoder(small_config(num_layers=4)).train()
-
-    def saved_elements(checkpointing: bool) -> int:
-        model.transformer.gradient_checkpointing = checkpointing
-        sizes = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
-            model(some_tokens(2, 12, 1))
-        return sum(sizes)
-
-    assert saved_elements(True) < saved_elements(False) / 3
-
-
-@pytest.mark.parametrize("network", LANGUAGE_MODELS)
-def test_compiled_network_computes_the_same_and_an_encoder_without_graph_breaks(network):
-    config = small_config(network=network, num_layers=1, dropout=0.0, attention_dropout=0.0)
-    model = randomised(LANGUAGE_MODELS[network](config)).train()
-    batch = training_batch(network)
-    expected_losses, expected_correct = model(**batch)
-    expected = gradients(model, batch)
-    compiled = torch.compile(model, backend="aot_eager")
-    losses, correct = compiled(**batch)
-    torch.testing.assert_close(losses, expected_losses)
-    torch.testing.assert_close(correct[EACH], expected_correct[EACH])
-    assert all(correct[term] == expected_correct[term] for term in losses)
-    found = {name.removeprefix("_orig_mod."): each for name, each in gradients(compiled, batch).items()}
-    torch.testing.assert_close(found, expected)
-    if network == "encoder":
-        packed = {name: batch[name] for name in ("input_ids", "cu_seqlens")}
-        whole = torch.compile(model.encoder, backend="aot_eager", fullgraph=True)
-        torch.testing.assert_close(whole(**packed), model.encoder(**packed))
-
-
-@pytest.mark.parametrize("probability", [0.05, 0.1, 0.5, 0.9])
-def test_share_and_mean_of_dropout_are_those_of_the_probability_and_neighbours_independent(probability):
-    torch.manual_seed(1)
-    values = torch.ones(1_000_004)
-    kept = dropout(values, probability, True)
-    error = 5 * (probability * (1 - probability) / len(values)) ** 0.5 + 1 / 65_536
-    assert (kept == 0).float().mean().item() == pytest.approx(probability, abs=error)
-    assert kept.unique().tolist() == pytest.approx([0.0, 1 / (1 - probability)], rel=1e-3)
-    dropped = (kept == 0).float().view(-1, 4).T
-    assert torch.corrcoef(dropped).fill_diagonal_(0).abs().max() < 0.01
-
-
-def test_dropout_follows_the_seed_and_its_gradient_the_mask_and_it_may_be_off():
-    values = torch.randn(3, 5, requires_grad=True)
-    torch.manual_seed(3)
-    first = dropout(values, 0.4, True)
-    torch.manual_seed(3)
-    assert torch.equal(first, dropout(values, 0.4, True))
-    first.sum().backward()
-    assert torch.equal(values.grad == 0, first == 0)
-    assert dropout(values, 0.4, False) is dropout(values, 0.0, True) is values
-    assert torch.equal(dropout(values, 0.999_999, True), torch.zeros(3, 5))

@@ -1,19 +1,25 @@
 """Parameter-efficient fine-tuning: the papers' numbers of parameters, no change at first, only what is added is
-trained."""
+trained; and `peft` computes the same from an export."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
-from torch import Tensor, nn
+import transformers
+from torch import nn
 
 from models.classifiers import SequenceClassifier
 from models.elmo.representations import ElmoClassifier
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
+from models.hf.directory import save_hf_directory
+from models.hf.heads import Head, carrier_of, ended_by, their_inputs
 from models.language_models import CausalLanguageModel, ConditionalGenerator, SequenceToSequence
 from models.peft.apply import apply_peft, load_peft, merge, peft_state, trained_parameters, trained_share
+from models.peft.hf import save_peft_directory, to_peft
 from models.peft.settings import (
     AdapterSettings,
     BitFitSettings,
@@ -24,7 +30,8 @@ from models.peft.settings import (
 )
 from models.transformer import Transformer, TransformerLayer
 from models.visibility import Varlen, Visible
-from tests.models.hf_configs import small
+from tests.models.hf_configs import SMALL, small
+from tests.models.hf_oracle import TOKENS, assert_close_outputs, random_network
 from tests.models.materials import padding, randomised, small_config, some_tokens, tiny_elmo
 from tests.published_networks import PRESETS
 
@@ -231,13 +238,81 @@ def test_prefix_of_a_decoder_takes_its_first_positions_and_ends_what_it_writes()
 
 
 def test_recomputed_layers_have_the_same_gradients():
-    gradients: list[dict[str, Tensor]] = []
+    model, gradients = adapted("encoder", "mam").train(), []
     for recompute in (False, True):
-        model = adapted("encoder", "mam").train()
         model.encoder.transformer.gradient_checkpointing = recompute
-        model(IDS, MASK).sum().backward()
-        gradients.append({name: one.grad for name, one in trained_parameters(model).items()})
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
+        leaves = [*trained_parameters(model).values()]
+        gradients.append(torch.autograd.grad(model(IDS, MASK).sum(), leaves))
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+HEADS_OF_PEFT: dict[str, tuple[Head, ...]] = {
+    "encoder": ("sequence_classification", "token_classification", "question_answering", "masked_lm"),
+    "decoder": ("sequence_classification", "token_classification", "causal_lm"),
+    "encoder_decoder": ("sequence_classification", "question_answering", "seq2seq_lm"),
+}
+EXPORTED = [
+    (family, head) for family in SMALL if family != "mBART" for head in HEADS_OF_PEFT[small(family).network]
+]
+
+
+@torch.no_grad()
+def ours_and_theirs(directory: Path, family: str, head: Head, settings: PeftSettings) -> tuple[Any, Any]:
+    """A network as if it had been trained, and the one of `peft` that has its base from one directory and what was
+    trained from another."""
+    config, base = small(family), directory / "base"
+    model = random_network(config, head, 1, 3)
+    save_hf_directory(base, model.state_dict(), config, TOKENS, head=head, family=family)
+    moved(apply_peft(model, settings, 1))
+    exported = to_peft(model.eval(), head, family, str(base), TOKENS.pad)
+    save_peft_directory(directory / "trained", exported)
+    theirs = getattr(transformers, carrier_of(config, head).auto_class).from_pretrained(base)
+    return model, peft.PeftModel.from_pretrained(theirs, directory / "trained").eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("targets", [("query", "value"), ("query", "key", "value", "output", "up", "down")])
+@pytest.mark.parametrize(("family", "head"), EXPORTED)
+def test_lora_and_its_head_compute_the_same_on_the_network_they_started_from(tmp_path, family, head, targets):
+    model, theirs = ours_and_theirs(tmp_path, family, head, LoraSettings(rank=3, alpha=5.0, targets=targets))
+    config, mask = small(family), padding([14, 9, 2], 14)
+    ids = ended_by(some_tokens(3, 14, 1), mask, TOKENS.eos or 0).where(mask, TOKENS.pad)
+    others = some_tokens(3, 14, 2) if config.network == "encoder_decoder" else None
+    found = carrier_of(config, head).outputs(model, ids, mask, others)
+    given = (
+        their_inputs(config, ids, mask, None, head)
+        if others is None
+        else {"input_ids": ids, "attention_mask": mask.long(), "decoder_input_ids": others}
+    )
+    assert_close_outputs(found, theirs(**given), mask)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bottleneck", [None, 7])
+@pytest.mark.parametrize("family", ["GPT-2", "LLaMA"])
+def test_prefix_computes_the_same_before_the_network_it_started_from(tmp_path, family, bottleneck):
+    settings = PrefixSettings(length=5, bottleneck=bottleneck)
+    model, theirs = ours_and_theirs(tmp_path, family, "causal_lm", settings)
+    ids = some_tokens(2, 9, 1)
+    expected = theirs(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    torch.testing.assert_close(model.logits(ids), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "family", "message"),
+    [
+        (None, "RoBERTa", "none"),
+        (AdapterSettings(), "RoBERTa", "adapters"),
+        (AdapterSettings(), "XLNet", "'XLNet'"),
+        (PrefixSettings(), "RoBERTa", "causal_lm"),
+    ],
+)
+def test_methods_and_families_that_peft_has_not_are_refused(settings, family, message):
+    model = random_network(small("RoBERTa"), "sequence_classification", 1, 2)
+    if settings:
+        apply_peft(model, settings, 1)
+    with pytest.raises(ValueError, match=message):
+        to_peft(model, "sequence_classification", family)
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,11 @@ from models.peft.apply import apply_peft
 from models.peft.settings import AdapterSettings, LoraSettings, MamSettings, PrefixSettings
 from models.stacks import Decoder, Encoder
 from models.transformer import Transformer
-from tests.models.materials import NETWORKS, padding, shake, small_config, some_tokens
+from tests.models.materials import KINDS, NETWORKS, padding, shake, small_config, some_tokens
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "post-norm": {},
-    "pre-norm, gated, rms": {"norm": "pre", "norm_kind": "rms", "gated": True, "output_dropout": 0.0},
-    "relative bias": {"positions": "relative_bias", "norm": "pre", "scale_attention": False},
-    "rotary, local": {"positions": "rotary", "local_window": 4, "global_every": 2},
-}
+SHAPES = {name: KINDS[name] for name in ("learned, post-norm", "relative bias", "rotary, local windows")}
+SHAPES["pre-norm, gated"] = {"norm": "pre", "norm_kind": "rms", "gated": True}
 PEFT = {
-    "none": None,
     "houlsby": AdapterSettings(placement="houlsby", size=4),
     "pfeiffer": AdapterSettings(placement="pfeiffer", size=4),
     "parallel": AdapterSettings(placement="parallel", size=4),
@@ -45,7 +40,7 @@ PACKED = {
 
 
 def build(make: Any, settings: dict[str, Any], *arguments: Any) -> Any:
-    model = make(small_config(**settings, dropout=0.0, attention_dropout=0.0), *arguments).double()
+    model = make(small_config(**settings | {"dropout": 0.0, "attention_dropout": 0.0}), *arguments).double()
     init_weights(model, seed=1)
     return model
 
@@ -90,15 +85,8 @@ def test_responses_of_a_packed_decoder_lose_nothing(monkeypatch):
     assert_same_with_all_positions(model, PACKED, monkeypatch)
 
 
-@pytest.mark.parametrize(
-    ("shape", "network"),
-    [
-        (shape, network)
-        for shape in SHAPES
-        for network in NETWORKS
-        if (shape, network) != ("rotary, local", "encoder_decoder")
-    ],
-)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("padded", [False, True])
 def test_classifiers_lose_nothing(shape, network, padded, monkeypatch):
     model = build(SequenceClassifier, SHAPES[shape] | {"network": network}, 3)
@@ -109,9 +97,7 @@ def test_classifiers_lose_nothing(shape, network, padded, monkeypatch):
 @pytest.mark.parametrize("method", PEFT)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_parameter_efficient_methods_lose_nothing(method, norm, monkeypatch):
-    model = build(SequenceClassifier, {"norm": norm}, 3)
-    if PEFT[method] is not None:
-        apply_peft(model, PEFT[method], seed=1)
+    model = apply_peft(build(SequenceClassifier, {"norm": norm}, 3), PEFT[method], seed=1)
     shake(model, 2)
     assert_same_with_all_positions(model, {"input_ids": IDS, "attention_mask": PRESENT}, monkeypatch)
 
@@ -165,21 +151,12 @@ def test_texts_with_padding_inside_and_full_batches_keep_their_rows():
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize(
-    ("make", "settings"),
-    [
-        pytest.param(Encoder, {}, id="learned positions"),
-        pytest.param(Encoder, SHAPES["relative bias"], id="relative bias"),
-        pytest.param(Encoder, SHAPES["rotary, local"], id="rotary, local"),
-        pytest.param(Decoder, {"network": "decoder"}, id="left to right"),
-    ],
-)
+@pytest.mark.parametrize("shape", [*SHAPES, "left to right"])
 @pytest.mark.parametrize("skipped", ["unpadded", "side_by_side"])
-def test_states_and_gradients_are_those_of_texts_in_rows_of_their_own(
-    make, settings, side, skipped, monkeypatch
-):
+def test_states_and_gradients_are_those_of_texts_in_rows_of_their_own(shape, side, skipped, monkeypatch):
     """With padding computed like tokens, and with texts in rows of their own."""
-    network, ids, present = build(make, settings), some_tokens(5, 14, 0), padding([3, 12, 1, 7, 2], 14, side)
+    network = build(Encoder, SHAPES[shape]) if shape in SHAPES else build(Decoder, {"network": "decoder"})
+    ids, present = some_tokens(5, 14, 0), padding([3, 12, 1, 7, 2], 14, side)
     assert rows_of(present)[1].batch == 3
     read = present.flatten().nonzero().squeeze(1)[::2].contiguous()
 

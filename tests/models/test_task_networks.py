@@ -6,21 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from models.classifiers import (
-    ChoiceClassifier,
-    SequenceClassifier,
-    SpanClassifier,
-    TokenClassifier,
-)
-from models.elmo.encoder import read_sentences
-from models.elmo.representations import ElmoTagger
+from models.classifiers import ChoiceClassifier, SequenceClassifier, SpanClassifier, TokenClassifier
 from models.features import FeatureClassifier, FeatureSettings, FeatureTagger, hidden_states
 from models.initialization import init_weights
 from models.language_models import CausalLanguageModel, SequenceToSequence
 from models.stacks import read_text, shifted_right
 from models.weights import check_tensors
 from tests.models.hf_oracle import export_of
-from tests.models.materials import NETWORKS, padding, randomised, small_config, some_tokens, tiny_elmo
+from tests.models.materials import NETWORKS, padding, randomised, small_config, some_tokens
 
 
 def built(build: Any, kind: str, *arguments: Any, **overrides: Any) -> Any:
@@ -71,23 +64,6 @@ def test_networks_refuse_what_they_have_not():
             classifier(small_config(), 0)
 
 
-ELMO = tiny_elmo(vocab_size=None, num_highway_layers=1)
-SENTENCES = [["The", "cat", "sat"], ["No"]]
-
-
-def test_elmo_tags_each_word_and_trains_only_its_mixture_and_scores():
-    model = ElmoTagger(ELMO, 4)
-    init_weights(model, 1)
-    scores = model(*read_sentences(SENTENCES, ELMO.max_characters))
-    assert scores.shape == (2, 3, 4)
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert trained == {"mix.scores", "mix.gamma", "scores.weight", "scores.bias"}
-    alone = model.eval()(*read_sentences(SENTENCES[1:], ELMO.max_characters))
-    torch.testing.assert_close(
-        model(*read_sentences(SENTENCES, ELMO.max_characters))[1, 0], alone[0, 0], atol=1e-5, rtol=0
-    )
-
-
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_hidden_states_are_those_of_transformers(kind):
     network = partial(SequenceClassifier, num_labels=2) if kind == "encoder" else PRETRAINED[kind]
@@ -135,18 +111,22 @@ def test_named_layer_is_counted_from_the_embeddings():
     ids = some_tokens(2, 6, 1)
     model = FeatureTagger(small_config(), 3, FeatureSettings("layer", layer=1)).train()
     init_weights(model, 1)
-    states = hidden_states(model.features, input_ids=ids)
-    torch.testing.assert_close(model.features(input_ids=ids), states[1])
-    with pytest.raises(ValueError, match="needed there"):
-        FeatureSettings("layer")
-    with pytest.raises(ValueError, match="combine"):
-        FeatureSettings(layer=1)
-    with pytest.raises(ValueError, match="l2 must be"):
-        FeatureSettings("scalar_mix", l2=-1.0)
-    with pytest.raises(ValueError, match="0 to 2"):
-        FeatureTagger(small_config(), 3, FeatureSettings("layer", layer=3))
-    with pytest.raises(ValueError, match="four layers"):
-        FeatureTagger(small_config(), 3, FeatureSettings("sum_last_four"))
+    torch.testing.assert_close(model.features(input_ids=ids), hidden_states(model.features, input_ids=ids)[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"combine": "layer"}, "needed there"),
+        ({"layer": 1}, "combine"),
+        ({"combine": "scalar_mix", "l2": -1.0}, "l2 must be"),
+        ({"combine": "layer", "layer": 3}, "0 to 2"),
+        ({"combine": "sum_last_four"}, "four layers"),
+    ],
+)
+def test_features_that_a_network_has_not_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        FeatureTagger(small_config(), 3, FeatureSettings(**settings))
 
 
 def test_features_of_a_text_are_the_mean_over_its_tokens():

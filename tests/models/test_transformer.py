@@ -1,0 +1,193 @@
+"""Networks as their configuration says: refusals by name, initial weights, dropout, recomputed layers, compilation."""
+
+import pytest
+import torch
+from torch import nn
+
+from models.classifiers import SequenceClassifier
+from models.config import TransformerConfig
+from models.functional import dropout
+from models.initialization import init_weights
+from models.language_models import MaskedLanguageModel
+from models.stacks import Encoder
+from models.transformer import Transformer, choose_backend
+from tests.models.hf_oracle import assert_same_tensors
+from tests.models.materials import KINDS, LANGUAGE_MODELS, gradients, randomised, small_config, some_tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_layers": 0, "dropout": 2.0, "norm": "none"}, r"num_layers.*dropout.*norm"),
+        ({"vocab_size": 0, "num_heads": True}, r"vocab_size.*num_heads"),
+        ({"num_layers": 1.5, "hidden_size": -8}, r"num_layers.*hidden_size"),
+        ({"intermediate_size": "3072", "attention_dropout": -0.1}, r"intermediate_size.*attention_dropout"),
+        ({"norm": "sandwich", "norm_eps": 0.0, "activation": "swish"}, r"norm .*norm_eps.*activation"),
+        ({"initializer_std": float("nan"), "tie_embeddings": None}, r"initializer_std.*tie_embeddings"),
+        ({"hidden_size": 100}, r"hidden_size \(100\).* 96 "),
+    ],
+)
+def test_impossible_values_are_refused_by_name_all_at_once(fields, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerConfig(**fields)
+
+
+@pytest.mark.parametrize(("network", "exact"), [("encoder", 8), ("decoder", 16), ("encoder_decoder", 16)])
+def test_distances_that_leave_no_far_buckets_are_refused(network, exact):
+    shape = {"network": network, "positions": "relative_bias", "relative_buckets": 32}
+    assert TransformerConfig(**shape, relative_max_distance=exact + 1)
+    with pytest.raises(ValueError, match=rf"relative_max_distance \({exact}\)"):
+        TransformerConfig(**shape, relative_max_distance=exact)
+
+
+def test_network_without_a_vocabulary_is_refused_with_the_remedy():
+    with pytest.raises(ValueError, match=r"vocab_size.*tokenizer"):
+        Encoder(TransformerConfig())
+
+
+def test_a_configuration_that_leaves_out_sizes_is_of_roberta_base():
+    sizes = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "intermediate_size": 3072}
+    named = TransformerConfig(**sizes, max_positions=512, norm="post", norm_eps=1e-5)
+    assert TransformerConfig() == named
+
+
+def test_weights_are_a_function_of_seed_and_name_and_leave_the_global_generator_alone():
+    def weights(model: nn.Module, seed: int, global_seed: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(global_seed)
+        before = torch.get_rng_state()
+        init_weights(model, seed)
+        assert torch.equal(torch.get_rng_state(), before)
+        return model.state_dict()
+
+    with torch.device("meta"):
+        late = MaskedLanguageModel(small_config())
+    with pytest.raises(ValueError, match=r"to_empty"):
+        init_weights(late, seed=1)
+    first = weights(MaskedLanguageModel(small_config()), 1, 0)
+    assert_same_tensors(weights(late.to_empty(device="cpu"), 1, 99), first)
+    other = weights(MaskedLanguageModel(small_config()), 2, 0)
+    changed = {name for name in first if not torch.equal(first[name], other[name])}
+    assert changed == {name for name in first if name.endswith("weight") and "norm" not in name}
+    layers = [first[f"encoder.transformer.layers.{number}.attention.qkv.weight"] for number in (0, 1)]
+    assert not torch.equal(*layers)
+    shared = weights(SequenceClassifier(small_config(num_layers=1), 2), 1, 0)
+    assert all(torch.equal(shared[name], first[name]) for name in shared if name.startswith("encoder."))
+
+
+def test_distribution_is_that_of_the_config():
+    sizes = {"vocab_size": 500, "hidden_size": 128, "intermediate_size": 512}
+    model = MaskedLanguageModel(small_config(**sizes, num_layers=1, initializer_std=0.03))
+    init_weights(model, seed=0)
+    for name, tensor in model.state_dict().items():
+        if name.endswith("bias"):
+            assert not tensor.any()
+        elif "norm" in name:
+            assert (tensor == 1).all()
+        else:
+            assert tensor.std().item() == pytest.approx(0.03, rel=0.03)
+            assert tensor.mean().item() == pytest.approx(0.0, abs=6e-4)
+
+
+def test_initial_weights_are_cut_off_as_in_berts_released_code():
+    """Two deviations of 0.02 at most, which leave one of 0.0176."""
+    model = Encoder(small_config(vocab_size=5000, initializer_cut=2.0, initializer_std=0.02))
+    init_weights(model, seed=1)
+    weights = model.embeddings.tokens.weight
+    assert weights.abs().max() <= 0.04
+    assert weights.std().item() == pytest.approx(0.0176, abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("capability", "head_size", "backend"),
+    [
+        ((8, 0), 64, "varlen"),
+        ((9, 0), 192, "varlen"),
+        ((7, 5), 64, "sdpa"),
+        ((8, 6), 256, "sdpa"),
+        ((8, 0), 20, "sdpa"),
+    ],
+)
+def test_flash_attention_is_taken_only_on_gpus_and_heads_that_it_has_kernels_for(
+    capability, head_size, backend
+):
+    config = TransformerConfig(
+        vocab_size=9, num_layers=1, hidden_size=2 * head_size, num_heads=2, attention_dropout=0.0
+    )
+    given = {"device": torch.device("cuda"), "dtype": torch.float16, "capability": capability}
+    assert choose_backend(config, "auto", **given).backend == backend
+    if backend == "sdpa":
+        with pytest.raises(ValueError, match="attention_backend: auto"):
+            choose_backend(config, "varlen", **given)
+
+
+def training_batch(network: str) -> dict[str, torch.Tensor]:
+    batch = {
+        "input_ids": some_tokens(2, 20, 23),
+        "cu_seqlens": torch.tensor([0, 7, 20, 40], dtype=torch.int32),
+        "predicted_positions": torch.tensor([0, 4, 9, 21, 25]),
+        "targets": some_tokens(1, 5, 24)[0],
+    }
+    if network == "encoder_decoder":
+        batch["decoder_input_ids"] = some_tokens(2, 14, 25)
+        batch["decoder_cu_seqlens"] = torch.tensor([0, 3, 14, 28], dtype=torch.int32)
+    return batch
+
+
+@pytest.mark.parametrize("network", LANGUAGE_MODELS)
+@pytest.mark.parametrize("kind", ["learned, post-norm", "learned, pre-norm", "relative bias"])
+def test_recomputed_layers_change_no_gradient_although_there_is_dropout_and_keep_less(network, kind):
+    rates = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
+    config = small_config(network=network, num_layers=4, **KINDS[kind], **rates)
+    model = randomised(LANGUAGE_MODELS[network](config)).train()
+    found, kept = [], []
+    for seed, enabled in ((5, False), (5, True), (6, True)):
+        for stack in model.modules():
+            if isinstance(stack, Transformer):
+                stack.gradient_checkpointing = enabled
+        torch.manual_seed(seed)
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):  # noqa: B023
+            found.append(gradients(model, training_batch(network)))
+        kept.append(sum(sizes))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    assert not torch.equal(*(torch.cat([each.flatten() for each in one.values()]) for one in found[1:]))
+    assert kept[1] < kept[0] / 2
+
+
+@pytest.mark.parametrize("network", LANGUAGE_MODELS)
+def test_compiled_network_computes_the_same_and_an_encoder_without_graph_breaks(network):
+    config = small_config(network=network, num_layers=1, dropout=0.0, attention_dropout=0.0)
+    model, batch = randomised(LANGUAGE_MODELS[network](config)).train(), training_batch(network)
+    expected, expected_gradients = model(**batch), gradients(model, batch)
+    compiled = torch.compile(model, backend="aot_eager")
+    torch.testing.assert_close(compiled(**batch), expected)
+    found = {name.removeprefix("_orig_mod."): each for name, each in gradients(compiled, batch).items()}
+    torch.testing.assert_close(found, expected_gradients)
+    if network == "encoder":
+        packed = {name: batch[name] for name in ("input_ids", "cu_seqlens")}
+        whole = torch.compile(model.encoder, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(whole(**packed), model.encoder(**packed))
+
+
+@pytest.mark.parametrize("probability", [0.05, 0.1, 0.5, 0.9])
+def test_share_and_mean_of_dropout_are_those_of_the_probability_and_neighbours_independent(probability):
+    torch.manual_seed(1)
+    values = torch.ones(1_000_004)
+    kept = dropout(values, probability, True)
+    error = 5 * (probability * (1 - probability) / len(values)) ** 0.5 + 1 / 65_536
+    assert (kept == 0).float().mean().item() == pytest.approx(probability, abs=error)
+    assert kept.unique().tolist() == pytest.approx([0.0, 1 / (1 - probability)], rel=1e-3)
+    dropped = (kept == 0).float().view(-1, 4).T
+    assert torch.corrcoef(dropped).fill_diagonal_(0).abs().max() < 0.01
+
+
+def test_dropout_follows_the_seed_and_its_gradient_the_mask_and_it_may_be_off():
+    values = torch.randn(3, 5, requires_grad=True)
+    torch.manual_seed(3)
+    first = dropout(values, 0.4, True)
+    torch.manual_seed(3)
+    assert torch.equal(first, dropout(values, 0.4, True))
+    first.sum().backward()
+    assert torch.equal(values.grad == 0, first == 0)
+    assert dropout(values, 0.4, False) is dropout(values, 0.0, True) is values
+    assert torch.equal(dropout(values, 0.999_999, True), torch.zeros(3, 5))
