@@ -3,7 +3,7 @@ and values of tokens that a decoder has read, so that the next one costs one pos
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -32,15 +32,11 @@ class LayerCache:
         """Positions held."""
 
     @property
-    def filled(self) -> bool:
-        return self.length > 0
-
-    @property
     def rows(self) -> int:
         return 0 if self._keys is None else len(self._keys)
 
     def pair(self) -> tuple[Tensor, Tensor]:
-        """The keys and values held; only when `filled`."""
+        """The keys and values held; only where there are any."""
         assert self._keys is not None
         assert self._values is not None
         return self._keys[:, :, : self.length], self._values[:, :, : self.length]
@@ -66,14 +62,8 @@ class DecoderCache:
 
     self_attention: list[LayerCache]
     """One per layer."""
-    cross_attention: list[LayerCache] = field(default_factory=list)
+    cross_attention: list[LayerCache]
     """One per layer of an encoder-decoder's decoder; none otherwise."""
-
-    @classmethod
-    def empty(cls, num_layers: int, *, cross: bool) -> DecoderCache:
-        """Caches for a decoder that has read nothing."""
-        own = [LayerCache() for _ in range(num_layers)]
-        return cls(own, [LayerCache() for _ in range(num_layers)] if cross else [])
 
     @property
     def length(self) -> int:
@@ -242,7 +232,7 @@ class CrossAttention(Attention):
         # Nothing hides one position of a decoder from another here, so beams are read like positions.
         query_side = hidden.reshape(len(memory), -1, hidden.shape[2])
         (query,) = self._heads(self.query(query_side), self.num_heads)
-        if cache is not None and cache.filled:
+        if cache is not None and cache.length:
             key, value = cache.pair()
         else:
             key, value = self._heads(self.key_value(memory), self.key_value_heads, self.key_value_heads)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from models.elmo.config import ElmoConfig
-from models.fields import WHOLE, Rule, Settings, at_least, is_number
+from models.fields import WHOLE, Rule, Settings, at_least, is_number, required_vocab_size
 
 Network = Literal["encoder", "decoder", "encoder_decoder"]
 Norm = Literal["post", "pre"]
@@ -159,17 +159,8 @@ class TransformerConfig(Settings):
         return self.num_decoder_layers or self.num_layers
 
     def require_vocab_size(self) -> int:
-        """The vocabulary size, for code that builds tensors from it.
-
-        Raises:
-            ValueError: it has not been set.
-        """
-        if self.vocab_size is None:
-            raise ValueError(
-                "vocab_size is not set, so the network cannot be built; take it from the tokenizer: "
-                "dataclasses.replace(config, vocab_size=...)"
-            )
-        return self.vocab_size
+        """See `required_vocab_size`."""
+        return required_vocab_size(self.vocab_size)
 
     def fit_problems(self) -> list[str]:
         problems = []

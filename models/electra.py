@@ -124,7 +124,7 @@ class Electra(nn.Module):
         """Both losses: `mlm` is the generator's cross-entropy over the predicted positions, `rtd` the discriminator's
         binary cross-entropy over all tokens. No gradient of the latter reaches the generator, because tokens are drawn.
 
-        Arguments beside these and the result are as in `MaskedLanguageModel.forward`.
+        Other arguments and the result are as in `models.language_models`.
 
         Args:
             token_positions: [num_tokens] int64 indices of all tokens but padding.

@@ -24,10 +24,6 @@ def num_layers_of(config: NetworkConfig) -> int:
     return config.num_layers if isinstance(config, ElmoConfig) else config.decoder_layers
 
 
-def layer_width(config: NetworkConfig) -> int:
-    return config.representation_size if isinstance(config, ElmoConfig) else config.hidden_size
-
-
 def hidden_states(model: Any, **inputs: Tensor | None) -> Tensor:
     """Compute the hidden states of every token in every layer.
 
@@ -70,7 +66,8 @@ class FeatureExtractor(nn.Module):
             raise ValueError(f"the network has layers 0 to {count - 1}, not {settings.layer}")
         mixes = settings.combine == "scalar_mix"
         self.mix = ScalarMix(count, normalize=settings.normalize, l2=settings.l2) if mixes else None
-        self.width = layer_width(config) * (4 if settings.combine == "concat_last_four" else 1)
+        width = config.representation_size if isinstance(config, ElmoConfig) else config.hidden_size
+        self.width = width * (4 if settings.combine == "concat_last_four" else 1)
         """Width of the features of a token."""
         self.train()
 
@@ -133,7 +130,8 @@ class FeatureClassifier(FeatureTagger):
     def forward(self, **inputs: Tensor | None) -> Tensor:
         """[batch, num_labels] logits; arguments as of `hidden_states`."""
         features = self.features(**inputs)
-        mean = mean_of_tokens(features, present_tokens(features, **inputs))
+        present = present_tokens(features, **inputs).unsqueeze(-1)
+        mean = features.masked_fill(~present, 0.0).sum(-2) / present.sum(-2).clamp_min(1)
         return self.scores(dropout(mean, self.dropout, self.training))
 
 
@@ -142,18 +140,9 @@ def present_tokens(features: Tensor, **inputs: Tensor | None) -> Tensor:
     if "cu_seqlens" in inputs:
         lengths = _given(inputs["cu_seqlens"]).diff() - 2
         return torch.arange(features.shape[-2], device=features.device) < lengths[:, None]
-    mask = inputs.get("attention_mask")
-    return (
-        torch.ones(features.shape[-3:-1], dtype=torch.bool, device=features.device)
-        if mask is None
-        else mask.bool()
-    )
-
-
-def mean_of_tokens(features: Tensor, present: Tensor) -> Tensor:
-    """[batch, length, width] and [batch, length] bool to [batch, width]: the mean over tokens, zero where are none."""
-    sums = features.masked_fill(~present.unsqueeze(-1), 0.0).sum(-2)
-    return sums / present.sum(-1, keepdim=True).clamp_min(1)
+    if (mask := inputs.get("attention_mask")) is not None:
+        return mask.bool()
+    return torch.ones(features.shape[-3:-1], dtype=torch.bool, device=features.device)
 
 
 COMBINATIONS: Mapping[Combination, Callable[[Tensor, FeatureSettings], Tensor]] = {

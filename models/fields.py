@@ -59,6 +59,20 @@ class Settings:
         return []
 
 
+def required_vocab_size(vocab_size: int | None) -> int:
+    """The vocabulary size of a network, for code that builds tensors from it.
+
+    Raises:
+        ValueError: it has not been set.
+    """
+    if vocab_size is None:
+        raise ValueError(
+            "vocab_size is not set, so the network cannot be built; take it from the tokenizer: "
+            "dataclasses.replace(config, vocab_size=...)"
+        )
+    return vocab_size
+
+
 def field_problems(config: Any, others: Mapping[str, Rule]) -> list[str]:
     """A sentence for each field of a dataclass that has a value which it does not allow.
 

@@ -130,15 +130,10 @@ class ClassificationHead(nn.Module):
     Args:
         pooled: whether the dense layer is a pooler, whose input is not dropped out; None takes BERT's for one, which is
             the encoder with segments and `tanh`.
-
-    Raises:
-        ValueError: `num_labels` is below 1.
     """
 
     def __init__(self, config: TransformerConfig, num_labels: int, *, pooled: bool | None = None) -> None:
         super().__init__()
-        if num_labels < 1:
-            raise ValueError(f"num_labels must be at least 1 (1 is a regression), not {num_labels}")
         self.shape = CLASSIFICATION_SHAPES[config.classification_head]
         # Only the head that a network without biases was published with does without one.
         bias = config.biases or not self.shape.norm
@@ -147,11 +142,8 @@ class ClassificationHead(nn.Module):
         self.output = nn.Linear(config.hidden_size, num_labels)
         self.dropout = config.dropout
         if pooled is None:
-            pooled = (
-                config.network == "encoder"
-                and config.num_segments > 0
-                and config.classification_head == "tanh"
-            )
+            is_bert = config.network == "encoder" and config.num_segments > 0
+            pooled = is_bert and config.classification_head == "tanh"
         self.drop_input = self.shape.drop_input and not pooled
 
     def forward(self, sequence: Tensor) -> Tensor:

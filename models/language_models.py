@@ -2,7 +2,13 @@
 
 Each gives `(losses, correct)`: by term the cross-entropy in nats, summed (float32 scalar), and the number of right
 predictions (int64 scalar); beside the latter, the losses of the first term one by one (see `models.losses.EACH`).
-All raise ValueError where `config.vocab_size` is not set.
+All raise ValueError where `config.vocab_size` is not set. Where nothing else is said, `forward` takes
+
+    input_ids              [batch, length] int64
+    predicted_positions    [num_predicted] int64 indices into the flattened batch; may be empty
+    targets                [num_predicted] int64 ids of the tokens that belong there
+    cu_seqlens             [num_pieces + 1] int32 boundaries of packed pieces; None attends to whole rows
+    segment_ids            [batch, length] int64
 """
 
 from __future__ import annotations
@@ -58,11 +64,6 @@ class MaskedLanguageModel(nn.Module):
         """`mlm`, and the pair's term; no other than the predicted positions reaches the head.
 
         Args:
-            input_ids: [batch, length] int64, already masked.
-            predicted_positions: [num_predicted] int64 indices into the flattened batch; may be empty.
-            targets: [num_predicted] int64 token ids that belong there.
-            cu_seqlens: [num_pieces + 1] int32 boundaries of packed pieces; None attends to whole rows.
-            segment_ids: [batch, length] int64.
             pair_labels: [batch] int64: 0 if the row's second segment follows the first, 1 if not.
         """
         read = predicted_positions
@@ -111,13 +112,9 @@ class CausalLanguageModel(nn.Module):
         cu_seqlens: Tensor | None = None,
         prefix_lengths: Tensor | None = None,
     ) -> Losses:
-        """`clm`, at the predicted positions.
+        """`clm`, at the predicted positions; targets are the tokens that follow there.
 
         Args:
-            input_ids: [batch, length] int64.
-            predicted_positions: [num_predicted] int64 indices into the flattened batch.
-            targets: [num_predicted] int64: the tokens that follow there.
-            cu_seqlens: [num_pieces + 1] int32 boundaries of packed pieces; None reads whole rows.
             prefix_lengths: [num_pieces] int32 tokens of each piece that are read both ways.
         """
         predicted = self.decoder(
@@ -170,14 +167,11 @@ class SequenceToSequence(nn.Module):
         cu_seqlens: Tensor | None = None,
         decoder_cu_seqlens: Tensor | None = None,
     ) -> Losses:
-        """`denoise`, at the predicted positions of the decoder.
+        """`denoise`, at the predicted positions of the decoder; targets are the tokens that follow there.
 
         Args:
-            input_ids: [batch, length] int64 that the encoder reads.
+            input_ids, cu_seqlens: of the encoder.
             decoder_input_ids: [batch, decoder length] int64.
-            predicted_positions: [num_predicted] int64 indices into the flattened decoder batch.
-            targets: [num_predicted] int64 ids of the next tokens.
-            cu_seqlens: [num_pieces + 1] int32 boundaries of the encoder's pieces, where they are packed.
             decoder_cu_seqlens: [num_pieces + 1] int32 boundaries of the decoder's pieces; piece i reads the encoder's
                 piece i.
         """

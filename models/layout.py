@@ -62,11 +62,6 @@ def segments_from_cu_seqlens(
     return piece_ids.view(batch, length), position_ids.long().view(batch, length)
 
 
-def same_piece_mask(piece_ids: Tensor) -> Tensor:
-    """[batch, length] piece numbers to a [batch, 1, length (query), length (key)] bool mask of tokens of one piece."""
-    return (piece_ids.unsqueeze(2) == piece_ids.unsqueeze(1)).unsqueeze(1)
-
-
 @dataclass(frozen=True)
 class Unpadded:
     """The places of the tokens of padded rows."""

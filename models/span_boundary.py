@@ -90,8 +90,7 @@ class SpanBoundaryLanguageModel(nn.Module):
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Both losses (Joshi et al. 2020, equation 1), at the predicted positions.
 
-        Arguments beside these and the result are as in `MaskedLanguageModel.forward`; terms are `mlm`, `sbo` and the
-        pair's.
+        Other arguments and the result are as in `MaskedLanguageModel.forward`; terms are `mlm`, `sbo` and the pair's.
 
         Args:
             read_positions: [num_read] int64, ascending, all different: these, those below, and with pairs the first

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.attention import DecoderCache
+from models.attention import DecoderCache, LayerCache
 from models.config import Network, TransformerConfig
 from models.embeddings import Embeddings, SharedEmbeddings
 from models.layout import Layout, Memory, last_positions, make_layout
@@ -104,7 +104,9 @@ class Decoder(nn.Module):
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for reading token after token."""
-        return DecoderCache.empty(self.config.decoder_layers, cross=self.cross)
+        number = self.config.decoder_layers
+        across = [LayerCache() for _ in range(number if self.cross else 0)]
+        return DecoderCache([LayerCache() for _ in range(number)], across)
 
     def forward(
         self,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.layout import Layout, same_piece_mask
+from models.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def see(
         return Visible(causal=hides_later)
     mask = None if everywhere and not hides_later else _by_place(layout, causal, window, prefix_lengths)
     if layout.piece_ids is not None:
-        mask = _both(mask, same_piece_mask(layout.piece_ids))
+        mask = _both(mask, _same_piece(layout.piece_ids, layout.piece_ids))
     if layout.present is not None:
         mask = _both(mask, layout.present[:, None, None, :])
         if mask.shape[2] > 1:
@@ -114,7 +114,7 @@ def see_memory(layout: Layout, memory: Layout, *, varlen: bool = False) -> Visib
             assert memory.cu_seqlens is not None
             boundaries = layout.cu_seqlens.int(), memory.cu_seqlens.int()
             return Visible(varlen=Varlen(*boundaries, layout.length, memory.length, (-1, -1)))
-        return Visible((layout.piece_ids.unsqueeze(2) == memory.piece_ids.unsqueeze(1)).unsqueeze(1))
+        return Visible(_same_piece(layout.piece_ids, memory.piece_ids))
     if (layout.piece_ids is None) != (memory.piece_ids is None):
         raise ValueError(
             "pack both sides of an encoder-decoder, with cu_seqlens and decoder_cu_seqlens, or neither"
@@ -138,6 +138,11 @@ def _by_place(layout: Layout, causal: bool, window: int | None, prefix_lengths: 
             in_prefix = places < prefix_lengths[:, None]
         mask = mask | in_prefix[:, None, None, :]
     return mask
+
+
+def _same_piece(queries: Tensor, keys: Tensor) -> Tensor:
+    """[batch, length] piece numbers of both to a [batch, 1, length (query), length (key)] bool mask."""
+    return (queries.unsqueeze(2) == keys.unsqueeze(1)).unsqueeze(1)
 
 
 def _both(mask: Tensor | None, other: Tensor) -> Tensor:

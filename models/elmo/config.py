@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from models.fields import Rule, Settings, at_least
+from models.fields import Rule, Settings, at_least, required_vocab_size
 
 SHIFT = 1
 """Id of byte 0; id 0 is kept for places without a word."""
@@ -111,14 +111,5 @@ class ElmoConfig(Settings):
         return 2 * self.projection_size
 
     def require_vocab_size(self) -> int:
-        """The vocabulary size, for code that builds tensors from it.
-
-        Raises:
-            ValueError: it has not been set.
-        """
-        if self.vocab_size is None:
-            raise ValueError(
-                "vocab_size is not set, so the softmax cannot be built; take it from the tokenizer: "
-                "dataclasses.replace(config, vocab_size=...)"
-            )
-        return self.vocab_size
+        """See `required_vocab_size`."""
+        return required_vocab_size(self.vocab_size)

@@ -13,7 +13,7 @@ from models.config import TransformerConfig
 from models.generation.beam import beam_search
 from models.generation.config import GenerationConfig
 from models.generation.reader import Reader
-from models.generation.sampling import Constraints, Generated, Sampler, write_rows
+from models.generation.sampling import Constraints, Generated, sampler, write_rows
 from models.language_models import CausalLanguageModel, SequenceToSequence
 from models.stacks import position_limit
 
@@ -81,7 +81,7 @@ def generate(
             reader = Reader(model, memory=model.encode(input_ids, mask))
         if config.num_beams > 1:
             return beam_search(reader, prompts, padding, constraints)
-        choose = Sampler(config, row_ids) if config.do_sample else lambda logits, *_: logits.argmax(-1)
+        choose = sampler(config, row_ids) if config.do_sample else lambda logits, *_: logits.argmax(-1)
         return write_rows(reader, prompts, padding, constraints, choose)
 
 

@@ -92,27 +92,26 @@ def ban_repeated_ngrams(scores: Tensor, sequences: Tensor, size: int) -> Tensor:
     return scores
 
 
-class Sampler:
-    """Draws tokens; every draw is a function of (seed, row id, index of the sample, index of the token), so a
-    row's text does not depend on the other rows of its batch."""
+Choose = Callable[[Tensor, Tensor, int], Tensor]
+"""(logits [rows, vocab_size], indices of the rows [rows], index of the token) to the tokens to write, [rows]."""
 
-    def __init__(self, config: GenerationConfig, row_ids: Sequence[int]) -> None:
-        self._config = config
-        self._row_ids = row_ids
-        """Different numbers, one per prompt."""
 
-    def __call__(self, logits: Tensor, rows: Tensor, number: int) -> Tensor:
-        """[rows, vocab_size] logits to [rows] int64 tokens; `rows` [rows] numbers the samples of all prompts."""
-        config, copies = self._config, self._config.num_return_sequences
-        draws = [
-            uniform(config.seed, self._row_ids[row // copies], row % copies, number) for row in rows.tolist()
-        ]
+def sampler(config: GenerationConfig, row_ids: Sequence[int]) -> Choose:
+    """Draw tokens; every draw is a function of (seed, row id, index of the sample, index of the token), so a row's text
+    does not depend on the other rows of its batch. `row_ids` are different numbers, one per prompt."""
+
+    def choose(logits: Tensor, rows: Tensor, number: int) -> Tensor:
+        copies = config.num_return_sequences
+        places = [(row_ids[row // copies], row % copies) for row in rows.tolist()]
+        draws = [uniform(config.seed, *place, number) for place in places]
         logits = logits / config.temperature
         if config.top_k is not None:
             logits = keep_top_k(logits, config.top_k)
         if config.top_p is not None:
             logits = keep_top_p(logits, config.top_p)
         return draw(logits, torch.tensor(draws, dtype=torch.float64, device=logits.device))
+
+    return choose
 
 
 def keep_top_k(logits: Tensor, count: int) -> Tensor:
@@ -166,16 +165,8 @@ class Generated:
         ]
 
 
-Choose = Callable[[Tensor, Tensor, int], Tensor]
-"""(logits [rows, vocab_size], indices of the rows [rows], index of the token) to the tokens to write, [rows]."""
-
-
 def write_rows(
-    reader: Reader,
-    prompts: Tensor,
-    padding: Tensor | None,
-    constraints: Constraints,
-    choose: Choose,
+    reader: Reader, prompts: Tensor, padding: Tensor | None, constraints: Constraints, choose: Choose
 ) -> Generated:
     """Continue prompts until they end.
 

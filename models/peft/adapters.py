@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.functional import dropout
 from models.peft.settings import AdapterSettings
-from models.transformer import ACTIVATIONS, TransformerLayer
+from models.transformer import ACTIVATIONS, Transformer, TransformerLayer
 
 
 class AdapterLinear(nn.Linear):
@@ -44,13 +46,24 @@ class Adapter(nn.Module):
         return output + dropout(change, self.dropout, self.training) * self.scale
 
 
-def add_adapters(layer: TransformerLayer, config: TransformerConfig, settings: AdapterSettings) -> None:
-    """Give one layer its adapters."""
-    if settings.placement == "pfeiffer":
-        layer.output_adapter = Adapter(config, settings)
-        return
-    layer.feed_forward_adapter = Adapter(config, settings)
-    if settings.placement == "houlsby":
-        layer.attention_adapter = Adapter(config, settings)
-        if layer.cross_attention is not None:
-            layer.cross_attention_adapter = Adapter(config, settings)
+def add_adapters(model: nn.Module, settings: AdapterSettings) -> None:
+    """Give every layer its adapters."""
+    for layer, config in layers_of(model):
+        if settings.placement == "pfeiffer":
+            layer.output_adapter = Adapter(config, settings)
+            continue
+        layer.feed_forward_adapter = Adapter(config, settings)
+        if settings.placement == "houlsby":
+            layer.attention_adapter = Adapter(config, settings)
+            if layer.cross_attention is not None:
+                layer.cross_attention_adapter = Adapter(config, settings)
+            for norm in (layer.attention_norm, layer.cross_attention_norm, layer.feed_forward_norm):
+                if norm is not None and settings.train_norms:
+                    norm.requires_grad_(True)
+
+
+def layers_of(model: nn.Module) -> Iterator[tuple[TransformerLayer, TransformerConfig]]:
+    """The layers of all stacks of a network, from the first on, with their configuration."""
+    for stack in model.modules():
+        if isinstance(stack, Transformer):
+            yield from ((layer, stack.config) for layer in stack.layers)  # pyright: ignore[reportReturnType]

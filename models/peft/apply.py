@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.config import TransformerConfig
 from models.heads import MaskedLanguageModelHead, VocabularyProjection
 from models.initialization import named_generator
 from models.peft.adapters import add_adapters
-from models.peft.lora import LoraLinear, add_lora, projections
-from models.peft.prefix import add_prefix, layers_of
+from models.peft.lora import LoraLinear, add_lora, check_lora
+from models.peft.prefix import add_prefix, check_prefix
 from models.peft.settings import (
     AdapterSettings,
     BitFitSettings,
@@ -23,7 +22,7 @@ from models.peft.settings import (
     PrefixSettings,
 )
 from models.stacks import Decoder, Encoder
-from models.transformer import Transformer, TransformerLayer
+from models.transformer import Transformer
 from models.weights import check_tensors
 
 PRETRAINED = (Encoder, Decoder, VocabularyProjection, MaskedLanguageModelHead)
@@ -51,13 +50,13 @@ def apply_peft(model: nn.Module, settings: PeftSettings, seed: int) -> nn.Module
     before = {name for name, _ in model.named_parameters()}
     parts = settings.parts if isinstance(settings, MamSettings) else (settings,)
     for part in parts:
-        _CHECKS[type(part)](model, part)
+        _METHODS[type(part)][0](model, part)
     model.requires_grad_(False)
     for _, parameter in _head_parameters(model):
         parameter.requires_grad_(True)
     with torch.device("meta"):
         for part in parts:
-            _ADD[type(part)](model, part)
+            _METHODS[type(part)][1](model, part)
     model.peft_settings = settings  # pyright: ignore[reportArgumentType]
     _initialize(model, before, seed)
     return model
@@ -124,12 +123,6 @@ def merge(model: nn.Module) -> nn.Module:
     return model.requires_grad_(True)
 
 
-def _layers(model: nn.Module) -> Iterator[tuple[TransformerLayer, TransformerConfig]]:
-    for stack in model.modules():
-        if isinstance(stack, Transformer):
-            yield from ((layer, stack.config) for layer in layers_of(stack))
-
-
 def _head_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     inside = {
         id(parameter)
@@ -140,55 +133,14 @@ def _head_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, one) for name, one in model.named_parameters() if id(one) not in inside)
 
 
-def _check_lora(model: nn.Module, settings: LoraSettings) -> None:
-    for layer, config in _layers(model):
-        known = projections(config, cross=layer.cross_attention is not None).values()
-        if missing := set(settings.targets) - {name for rows in known for name in rows}:
-            raise ValueError(f"targets: the network has no projection {', '.join(sorted(missing))}")
-
-
-def _check_prefix(model: nn.Module, settings: PrefixSettings) -> None:
-    for module in _decoders_alone(model):
-        if settings.length >= module.config.max_positions:
-            raise ValueError(
-                f"a prefix of {settings.length} leaves no positions for a text; the network has "
-                f"{module.config.max_positions}"
-            )
-
-
-def _add_lora(model: nn.Module, settings: LoraSettings) -> None:
-    for layer, config in _layers(model):
-        add_lora(layer, config, settings)
-
-
-def _add_adapters(model: nn.Module, settings: AdapterSettings) -> None:
-    for layer, config in _layers(model):
-        if settings.placement == "houlsby" and settings.train_norms:
-            for norm in (layer.attention_norm, layer.cross_attention_norm, layer.feed_forward_norm):
-                if norm is not None:
-                    norm.requires_grad_(True)
-        add_adapters(layer, config, settings)
-
-
-def _add_prefix(model: nn.Module, settings: PrefixSettings) -> None:
-    for stack in [module for module in model.modules() if isinstance(module, Transformer)]:
-        add_prefix(stack, stack.config, settings)
-    for decoder in _decoders_alone(model):
-        decoder.first_position = settings.length
-
-
-def _add_bitfit(model: nn.Module, settings: BitFitSettings) -> None:
-    for parameter in _biases(model):
-        parameter.requires_grad_(True)
-
-
 def _check_bitfit(model: nn.Module, settings: BitFitSettings) -> None:
     if not _biases(model):
         raise ValueError("bitfit trains biases, and this network has none; take another method")
 
 
-def _decoders_alone(model: nn.Module) -> list[Decoder]:
-    return [module for module in model.modules() if isinstance(module, Decoder) and not module.cross]
+def _add_bitfit(model: nn.Module, settings: BitFitSettings) -> None:
+    for parameter in _biases(model):
+        parameter.requires_grad_(True)
 
 
 def _biases(model: nn.Module) -> list[nn.Parameter]:
@@ -214,15 +166,10 @@ def _initialize(model: nn.Module, before: set[str], seed: int) -> None:
             setattr(module, name, nn.Parameter(placed))
 
 
-_CHECKS: Mapping[type, Callable[[nn.Module, Any], None]] = {
-    LoraSettings: _check_lora,
-    AdapterSettings: lambda model, settings: None,
-    PrefixSettings: _check_prefix,
-    BitFitSettings: _check_bitfit,
+_METHODS: Mapping[type, tuple[Callable[[nn.Module, Any], None], Callable[[nn.Module, Any], None]]] = {
+    LoraSettings: (check_lora, add_lora),
+    AdapterSettings: (lambda model, settings: None, add_adapters),
+    PrefixSettings: (check_prefix, add_prefix),
+    BitFitSettings: (_check_bitfit, _add_bitfit),
 }
-_ADD: Mapping[type, Callable[[nn.Module, Any], None]] = {
-    LoraSettings: _add_lora,
-    AdapterSettings: _add_adapters,
-    PrefixSettings: _add_prefix,
-    BitFitSettings: _add_bitfit,
-}
+"""Functions that refuse a network which a method does not fit, and that add the method."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.functional import dropout
+from models.peft.adapters import layers_of
 from models.peft.settings import LoraSettings, Target
 from models.transformer import TransformerLayer
 
@@ -73,22 +74,30 @@ class LoraLinear(nn.Linear):
         return plain.train(self.training)
 
 
-def add_lora(layer: TransformerLayer, config: TransformerConfig, settings: LoraSettings) -> None:
-    """Update the projections of one layer that the settings name."""
-    for path, rows in projections(config, cross=layer.cross_attention is not None).items():
-        chosen: dict[Target, Rows] = {name: rows[name] for name in rows if name in settings.targets}
-        if chosen:
-            block, _, name = path.partition(".")
-            parent = getattr(layer, block)
-            setattr(parent, name, LoraLinear(getattr(parent, name), chosen, settings))
-
-
-def projections(config: TransformerConfig, *, cross: bool) -> dict[str, dict[Target, Rows]]:
-    """The linear layers of a `TransformerLayer` by path, each with the projections in its rows.
-
-    Args:
-        cross: whether the layer reads a memory.
+def check_lora(model: nn.Module, settings: LoraSettings) -> None:
     """
+    Raises:
+        ValueError: a layer has no projection of a name in `targets`.
+    """
+    for layer, config in layers_of(model):
+        known = {name for rows in _projections(layer, config).values() for name in rows}
+        if missing := set(settings.targets) - known:
+            raise ValueError(f"targets: the network has no projection {', '.join(sorted(missing))}")
+
+
+def add_lora(model: nn.Module, settings: LoraSettings) -> None:
+    """Update the projections that the settings name, in every layer."""
+    for layer, config in layers_of(model):
+        for path, rows in _projections(layer, config).items():
+            chosen: dict[Target, Rows] = {name: rows[name] for name in rows if name in settings.targets}
+            if chosen:
+                block, _, name = path.partition(".")
+                parent = getattr(layer, block)
+                setattr(parent, name, LoraLinear(getattr(parent, name), chosen, settings))
+
+
+def _projections(layer: TransformerLayer, config: TransformerConfig) -> dict[str, dict[Target, Rows]]:
+    """The linear layers of a layer by path, each with the projections in its rows."""
     query, key, inner = config.attention_size, config.key_value_size, config.intermediate_size
     output: dict[Target, Rows] = {"output": (0, config.hidden_size)}
     found: dict[str, dict[Target, Rows]] = {
@@ -97,7 +106,7 @@ def projections(config: TransformerConfig, *, cross: bool) -> dict[str, dict[Tar
         "feed_forward.up": {"gate": (0, inner), "up": (inner, inner)} if config.gated else {"up": (0, inner)},
         "feed_forward.down": {"down": (0, config.hidden_size)},
     }
-    if cross:
+    if layer.cross_attention is not None:
         found |= {
             "cross_attention.query": {"query": (0, query)},
             "cross_attention.key_value": {"key": (0, key), "value": (key, key)},

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
-from models.peft.adapters import AdapterLinear
+from models.peft.adapters import AdapterLinear, layers_of
 from models.peft.settings import PrefixSettings
-from models.transformer import Transformer, TransformerLayer
+from models.stacks import Decoder
+from models.transformer import Transformer
 from models.visibility import Visible
 
 
@@ -90,22 +91,35 @@ class Prefix(nn.Module):
         return torch.empty(shape).normal_(0.0, self.std, generator=generator)
 
 
-def add_prefix(stack: Transformer, config: TransformerConfig, settings: PrefixSettings) -> None:
-    """Give every attention of a stack a prefix: of its own text, and of the memory that it reads (section 4.1)."""
-
-    def source() -> PrefixSource | None:
-        width = settings.bottleneck
-        return None if width is None else PrefixSource(config, settings.length, width)
-
-    stack.prefix = source()
-    reads_memory = any(layer.cross_attention is not None for layer in layers_of(stack))
-    stack.memory_prefix = source() if reads_memory else None
-    for layer in layers_of(stack):
-        layer.attention.prefix = Prefix(config, settings, stack.prefix)
-        if layer.cross_attention is not None:
-            layer.cross_attention.prefix = Prefix(config, settings, stack.memory_prefix)
+def check_prefix(model: nn.Module, settings: PrefixSettings) -> None:
+    """
+    Raises:
+        ValueError: a decoder has no positions left for a text.
+    """
+    for decoder in _decoders_alone(model):
+        if settings.length >= decoder.config.max_positions:
+            raise ValueError(
+                f"a prefix of {settings.length} leaves no positions for a text; the network has "
+                f"{decoder.config.max_positions}"
+            )
 
 
-def layers_of(stack: Transformer) -> list[TransformerLayer]:
-    """The layers of a stack, from the first on."""
-    return [layer for layer in stack.layers if isinstance(layer, TransformerLayer)]
+def add_prefix(model: nn.Module, settings: PrefixSettings) -> None:
+    """Give every attention a prefix: of its own text, and of the memory that it reads (section 4.1)."""
+    for stack in [module for module in model.modules() if isinstance(module, Transformer)]:
+        layers = [layer for layer, _ in layers_of(stack)]
+        reads_memory = any(layer.cross_attention is not None for layer in layers)
+        if settings.bottleneck is not None:
+            shape = stack.config, settings.length, settings.bottleneck
+            stack.prefix = PrefixSource(*shape)
+            stack.memory_prefix = PrefixSource(*shape) if reads_memory else None
+        for layer in layers:
+            layer.attention.prefix = Prefix(stack.config, settings, stack.prefix)
+            if layer.cross_attention is not None:
+                layer.cross_attention.prefix = Prefix(stack.config, settings, stack.memory_prefix)
+    for decoder in _decoders_alone(model):
+        decoder.first_position = settings.length
+
+
+def _decoders_alone(model: nn.Module) -> list[Decoder]:
+    return [module for module in model.modules() if isinstance(module, Decoder) and not module.cross]

@@ -7,7 +7,7 @@ loader (models/elmo/README.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,22 +37,11 @@ from pipeline.export.formats import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from models.hf.heads import Head
-
 KIND = "export"
 PARTS = ("discriminator", "generator")
 """Networks of an ELECTRA."""
 BASE = "base"
 """The folder of an adapter with the network that it changes."""
-_CLASSES: Mapping[Head, str] = {
-    "sequence_classification": "AutoPeftModelForSequenceClassification",
-    "token_classification": "AutoPeftModelForTokenClassification",
-    "question_answering": "AutoPeftModelForQuestionAnswering",
-    "causal_lm": "AutoPeftModelForCausalLM",
-    "seq2seq_lm": "AutoPeftModelForSeq2SeqLM",
-}
-_ANY_CLASS = "AutoPeftModel"
-"""Takes the class of the network from adapter_config.json, where it has no task type."""
 
 
 def source_of(reference: str, runs_dir: Path, part: str | None, weights: Weights) -> Source:
@@ -122,8 +111,8 @@ def write_peft(
         StorageError: `directory` exists and is not empty.
     """
     from models.hf.families import choose_family
-    from models.hf.heads import build_on_meta, num_labels_of
-    from models.peft.hf import save_peft_directory, to_peft
+    from models.hf.heads import build_on_meta, carrier_of, num_labels_of
+    from models.peft.hf import TASK_TYPES, save_peft_directory, to_peft
 
     config, head, exported = source.config, source.head, source.input
     assert isinstance(config, TransformerConfig), "ELMo has no such methods"
@@ -132,9 +121,11 @@ def write_peft(
     with explained(exported.uri):
         chosen = choose_family(config, head, family)
         files = to_peft(model, head, chosen.name, base=str(directory.absolute() / BASE))
+    auto_class = carrier_of(config, head).auto_class.replace("AutoModel", "peft.AutoPeftModel")
     # The class of `peft` for question answering loses the segments (peft 0.21).
-    is_any = head not in _CLASSES or (head == "question_answering" and config.num_segments > 1)
-    if is_any:
+    if head not in TASK_TYPES or (head == "question_answering" and config.num_segments > 1):
+        # This one takes the class of the network from adapter_config.json, where it has no task type.
+        auto_class = "peft.AutoPeftModel"
         mapping = {"base_model_class": chosen.class_name(head), "parent_library": "transformers"}
         files = replace(files, config=files.config | {"task_type": None, "auto_mapping": mapping})
     plain = build_on_meta(config, head, num_labels_of(source.state_dict, head)).state_dict()
@@ -156,8 +147,7 @@ def write_peft(
     note = (
         f"adapter_config.json names {BASE} by its full path; name it anew there when the directory was moved"
     )
-    read_by = f"peft.{_ANY_CLASS if is_any else _CLASSES[head]}"
-    return Export(directory, chosen.name, read_by, manifest.fingerprint, None, (*source.notes, note))
+    return Export(directory, chosen.name, auto_class, manifest.fingerprint, None, (*source.notes, note))
 
 
 @contextmanager
@@ -203,16 +193,9 @@ def network_of(model: PretrainedModel, part: str | None = None) -> Source:
         shape = generator_config(ReplacedTokenDetection.model_validate(settings).generator, config)
         tensors = generator_part(state_dict)
         return Source(tensors, shape, "masked_lm", text, entry, part=part, weights=model.weights)
-    chosen = exported_part(state_dict, config, model.head)
+    kept = exported_part(state_dict, config, model.head)
     return Source(
-        chosen.state_dict,
-        config,
-        chosen.head,
-        text,
-        entry,
-        notes=chosen.notes,
-        part=part,
-        weights=model.weights,
+        kept.state_dict, config, kept.head, text, entry, notes=kept.notes, part=part, weights=model.weights
     )
 
 

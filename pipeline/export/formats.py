@@ -137,10 +137,9 @@ def write_hugging_face(
         labels=source.labels or None,
         search=source.search,
     )
-    difference = None
-    if verify:
-        difference = verify_export(staging, source.state_dict, source.config, exported.head)
-    return exported.family, carrier_of(source.config, exported.head).auto_class, difference
+    config, head = source.config, exported.head
+    difference = verify_export(staging, source.state_dict, config, head) if verify else None
+    return exported.family, carrier_of(config, head).auto_class, difference
 
 
 def write_elmo(
@@ -148,14 +147,12 @@ def write_elmo(
 ) -> tuple[str, str, float | None]:
     from models.elmo.export import load_elmo, save_elmo
     from models.elmo.language_model import ElmoLanguageModel
-    from models.weights import check_values
 
     assert isinstance(source.config, ElmoConfig)
     if family not in (None, ELMO):
         raise ValueError(
             f"an ELMo is of no family of Hugging Face models such as {family!r}; leave out --family"
         )
-    check_values(source.state_dict, "the weights to export")
     model = ElmoLanguageModel(source.config)
     model.load_state_dict(dict(source.state_dict))
     save_elmo(staging, model, source.tokenizer_json)
@@ -277,7 +274,7 @@ def verify_export(
     return difference
 
 
-def _random_text(config: TransformerConfig, pad: int | None) -> tuple[Tensor, Tensor]:
+def _random_text(config: TransformerConfig, pad: int) -> tuple[Tensor, Tensor]:
     """[rows, length] int64 ids and bool mask; every row is padded more than the one before.
 
     The padding id occurs only as padding: from it `transformers` derives RoBERTa's positions, and the end of a text
@@ -285,15 +282,12 @@ def _random_text(config: TransformerConfig, pad: int | None) -> tuple[Tensor, Te
     """
     import torch
 
-    length = min(_LENGTH, config.max_positions)
-    others = config.require_vocab_size() - (pad is not None)
-    noise = Noise.of("export", config.require_vocab_size())
-    draws = noise.at(torch.arange(_ROWS * length).numpy()).integers(max(others, 1))
+    length, vocab_size = min(_LENGTH, config.max_positions), config.require_vocab_size()
+    draws = Noise.of("export", vocab_size).at(torch.arange(_ROWS * length).numpy())
+    draws = draws.integers(max(vocab_size - 1, 1))
     ids = torch.from_numpy(draws).view(_ROWS, length)
     mask = torch.arange(length) < torch.tensor([length, length - length // 4, length // 2])[:, None]
-    if pad is not None:
-        ids = (ids + (ids >= pad)).where(mask, pad)
-    return ids, mask
+    return (ids + (ids >= pad)).where(mask, pad), mask
 
 
 def save_flavour(exported: Export, directory: Path) -> str:
