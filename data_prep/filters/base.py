@@ -31,8 +31,15 @@ class FilterConfig(BaseModel, ABC):
         return hash(self.model_dump_json())
 
     def identity(self) -> dict[str, Any]:
-        """The settings as they enter fingerprints; a file that they name counts by its content, not its place."""
-        return self.model_dump(mode="json")
+        """The settings as they enter fingerprints; a file that they name counts by its content, not its place.
+
+        Raises:
+            MissingInputError: the file does not exist.
+        """
+        files = {
+            name: hash_file(require_file(path, name))[0] for name, path in self if isinstance(path, Path)
+        }
+        return self.model_dump(mode="json") | files
 
     @abstractmethod
     def build(self) -> Apply:
@@ -56,11 +63,6 @@ class Passed:
         """The document with this text; the very same object when that is its text already."""
         same = text == document.text
         return cls(document if same else replace(document, text=text), counts)
-
-    @classmethod
-    def with_lang(cls, document: Document, lang: str) -> Passed:
-        """The document with this language; the very same object when that is its language already."""
-        return cls(document if lang == document.lang else replace(document, lang=lang))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,3 @@ def require_file(path: Path, key: str) -> Path:
             next_step=f"correct `{key}`; the file must be at the same place on every machine",
         )
     return path
-
-
-def file_identity(path: Path | None, key: str) -> str | None:
-    """The hash of the file's content, which enters fingerprints in the place of its path.
-
-    Raises:
-        MissingInputError: it does not exist.
-    """
-    return None if path is None else hash_file(require_file(path, key))[0]

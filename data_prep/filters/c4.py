@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from data_prep.document import Document
-from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed, file_identity, require_file
+from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed, require_file
 from data_prep.text.words import words
 
 POLICY_PHRASES = (
@@ -55,10 +55,6 @@ class C4Config(FilterConfig):
     """Pages that hold one, in capitals or not, are dropped."""
     bad_words: Path | None = None
     """A text file with one word or phrase a line; pages that hold one are dropped. None for no such rule."""
-
-    def identity(self) -> dict[str, Any]:
-        """The list counts by its content."""
-        return super().identity() | {"bad_words": file_identity(self.bad_words, "bad_words")}
 
     def build(self) -> Apply:
         """A filter that removes lines and drops pages; counts `lines_removed`.

@@ -7,16 +7,17 @@ compete with each other, the many others do not add up, and close relatives that
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import regex
 from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.document import Document
-from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed, file_identity, require_file
+from data_prep.filters.base import Apply, Dropped, FilterConfig, Passed, require_file
 
 Classifier = Callable[[str], tuple[str, float]]
 """From a text to its likeliest allowed language, and that language's probability where only the likeliest other
@@ -104,10 +105,6 @@ class LanguageConfig(FilterConfig):
             raise ValueError("`candidates` must hold every allowed language and at least one other")
         return self
 
-    def identity(self) -> dict[str, Any]:
-        """The model counts by its content."""
-        return super().identity() | {"model": file_identity(self.model, "model")}
-
     def build(self) -> Apply:
         """A filter that may set `lang`.
 
@@ -120,7 +117,8 @@ class LanguageConfig(FilterConfig):
         def apply(document: Document) -> Passed | Dropped:
             lang, probability = classify(excerpt(document.text, self.sample_characters))
             if probability > 0.5 and probability >= self.min_probability:
-                return Passed.with_lang(document, lang if self.set_lang else document.lang)
+                is_same = lang == document.lang or not self.set_lang
+                return Passed(document if is_same else replace(document, lang=lang))
             is_other = lang and probability < 0.5 and 1 - probability >= self.min_probability
             return Dropped("other_language" if is_other else "uncertain_language")
 

@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 from tokenizers import Tokenizer
@@ -118,11 +119,13 @@ def test_without_dedup_or_sentences_documents_are_one_sentence_each_and_a_tokeni
     assert all(tokens[first.doc_id(n)] == first.tokens(n).tolist() for n in range(first.num_documents))
 
 
-def test_a_shard_on_which_encoders_differ_is_encoded_by_the_reference(finished, tmp_path, monkeypatch):
+def test_a_shard_on_which_encoders_differ_anywhere_is_encoded_by_the_reference(
+    finished, tmp_path, monkeypatch
+):
     class Wrong(ReferenceEncoder):
         def encode(self, texts, cuts):
             ids, starts = super().encode(texts, cuts)
-            return Ragged(ids.values[::-1], ids.offsets), starts
+            return Ragged(np.append(ids.values[:-1], ids.values[-1] + 1), ids.offsets), starts
 
     monkeypatch.setattr(tokenize, "make_fast_encoder", Wrong)
     # Encoders are kept for the next task with the same file.

@@ -342,14 +342,6 @@ def test_the_report_names_every_planted_text_once_and_nothing_else(tmp_path):
     assert summary == {task: dict(zip(columns, own, strict=True)) for task, own in counts.items()}
 
 
-def test_shards_have_the_same_bytes_every_time(tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        Shard(tmp_path / name, [SECRET, FILLER * 3], [("qa", "1", SECRET)]).decide()
-    for file in ("hits.parquet", "after.parquet", TEXTS_FILE, "ngrams.npy", "occurrences.npy", "codes.npy"):
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-
-
 def test_the_digest_of_evaluation_texts_tells_names_texts_and_files(tmp_path):
     (tmp_path / "a").write_text("1")
     base = EvaluationText("qa", "1", "text", tmp_path / "a")
