@@ -6,7 +6,6 @@ case, accents, punctuation nor spacing makes two of them differ, nor digits wher
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,26 +33,21 @@ REPEATS = {"document": "uint64", "start": "uint32", "end": "uint32"}
 COLUMNS = {"hash": "uint64", **REPEATS}
 
 
-def hash_paragraphs(path: Path, *, survivors: Survivors, min_length: int, fold_digits: bool) -> ShardResult:
-    """Write a record of every paragraph of a document shard.
+def hash_paragraphs(
+    path: Path, *, survivors: Survivors, min_length: int, fold_digits: bool, only_repeats: bool
+) -> ShardResult:
+    """Write a record of every paragraph of a document shard, in order.
 
     Args:
         min_length: least letters and digits of a paragraph that counts.
+        only_repeats: write those that repeat an earlier one of the same document, without their hashes.
     """
-    with RecordWriter(path, COLUMNS) as writer:
-        for run in _paragraphs(survivors, min_length, fold_digits=fold_digits):
+    with RecordWriter(path, REPEATS if only_repeats else COLUMNS) as writer:
+        for documents, texts in read_blocks(survivors.documents, survivors.shard, survivors.load()):
+            run = _hash_lines(texts, documents, min_length, fold_digits=fold_digits)
+            if only_repeats:
+                ((run, _),) = iterate_repeats([run], ("document", "hash"))
             writer.write(run)
-    return ShardResult(rows=writer.num_records)
-
-
-def find_repeats_within(
-    path: Path, *, survivors: Survivors, min_length: int, fold_digits: bool
-) -> ShardResult:
-    """Write the paragraphs that repeat an earlier one of the same document."""
-    with RecordWriter(path, REPEATS) as writer:
-        for run in _paragraphs(survivors, min_length, fold_digits=fold_digits):
-            for repeats, _ in iterate_repeats([run], ("document", "hash")):
-                writer.write(repeats)
     return ShardResult(rows=writer.num_records)
 
 
@@ -90,12 +84,6 @@ def remove_repeats(
     removed = kept.spans.replaced(edited, spans.take(np.flatnonzero(~dropped)))
     write_selection(path, replace(kept, spans=removed))
     return ShardResult(rows=len(kept))
-
-
-def _paragraphs(own: Survivors, min_length: int, *, fold_digits: bool) -> Iterator[Records]:
-    """The records of the paragraphs of a document shard, block by block, in order."""
-    for documents, texts in read_blocks(own.documents, own.shard, own.load()):
-        yield _hash_lines(texts, documents, min_length, fold_digits=fold_digits)
 
 
 def _hash_lines(

@@ -236,10 +236,10 @@ class Deduplication:
 
     def _remove_paragraphs(self, before: Manifest, method: ParagraphDedup) -> None:
         within = method.scope == "within"
-        function = paragraphs.find_repeats_within if within else paragraphs.hash_paragraphs
 
         def find(shard: int) -> WriteShard:
-            return partial(function, survivors=self.unlike(shard), **settings)
+            own = self.unlike(shard)
+            return partial(paragraphs.hash_paragraphs, survivors=own, only_repeats=within, **settings)
 
         def remove(shard: int) -> WriteShard:
             found = self.job.directory(PARAGRAPH_REPEATS)

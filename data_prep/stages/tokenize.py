@@ -69,7 +69,7 @@ def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer
     )
 
 
-_COUNTS: tuple[str, ...] = ("kept_bytes", "sentences", "unknown_tokens", "lines_tried", "exact_lines")
+_COUNTS = ("kept_bytes", "sentences", "unknown_tokens", "lines_tried", "exact_lines")
 
 
 class _DisagreementError(Exception):
@@ -115,7 +115,7 @@ def tokenize_documents(
             yield EncodedBatch(doc_ids, codes, ids, starts)
 
     def write(encoder: Encoder) -> ShardResult:
-        counts = Counter(dict.fromkeys(_COUNTS, 0))
+        counts: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))
         num_tokens = write_token_shard(path, source, langs, encoded(encoder, counts), np.dtype(dtype))
         stats = counts | {f"shards_by_{encoder.name}": 1}
         return ShardResult(rows=len(kept), tokens=num_tokens, stats=stats, text_bytes=counts["kept_bytes"])
