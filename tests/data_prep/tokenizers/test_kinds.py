@@ -274,6 +274,7 @@ def test_a_sample_may_begin_and_end_inside_a_word(lexicon, ids_of):
     ids = ids_of("rare words")[2:-1].astype(np.uint16)
     assert lexicon.words(ids) == ["re", "word"]
     assert lexicon.word_ids(ids, 3).tolist() == [3, 3]
+    assert lexicon.word_ids(ids_of("rare")[3:], 3).tolist() == [3]
     cut = ids_of("é")
     assert lexicon.word_ids(cut[:1], 3).tolist() == [3]
     assert lexicon.words(cut[:1]) == ["\ufffd"]

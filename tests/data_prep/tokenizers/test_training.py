@@ -175,7 +175,7 @@ def test_text_comes_evenly_from_the_corpus_up_to_the_bytes_asked_for(tmp_path):
     assert bytes_by(texts, 0)["books"] == pytest.approx(75_000, rel=0.01)
     few = pages("wiki", "en", 20)
     assert draw(tmp_path, [few, []]) == [each.text for each in few]
-    assert len(draw(tmp_path, [few], train_bytes=1)) == 1
+    assert len(draw(tmp_path, [few, pages("books", "en", 20)], train_bytes=1)) == 2
 
 
 def test_sources_share_the_text_by_weight_and_must_have_text(tmp_path):
