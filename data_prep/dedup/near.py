@@ -12,14 +12,7 @@ from cluster.artefacts.storage import contents_of
 from cluster.shards import ShardResult
 from data_prep.dedup.config import NearDedup
 from data_prep.dedup.graph import EDGES, both_ways, distinct
-from data_prep.dedup.records import (
-    ROW_BITS,
-    RecordWriter,
-    documents_of,
-    in_blocks,
-    read_range,
-    rows_of,
-)
+from data_prep.dedup.records import ROW_BITS, RecordWriter, documents_of, in_blocks, read_range, rows_of
 from data_prep.dedup.texts import Survivors, read_blocks, shingle
 from data_prep.hashing import mix
 from data_prep.layout import RECORD_FILES, REPAIR

@@ -14,13 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from cluster.shards import ShardResult
-from data_prep.dedup.records import (
-    Records,
-    RecordWriter,
-    iterate_repeats,
-    read_documents,
-    rows_of,
-)
+from data_prep.dedup.records import Records, RecordWriter, iterate_repeats, read_documents, rows_of
 from data_prep.dedup.texts import Survivors, join_texts, read_blocks
 from data_prep.documents import read_selected
 from data_prep.ragged import Ragged, offsets_of

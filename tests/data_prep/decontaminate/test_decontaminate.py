@@ -20,14 +20,7 @@ from data_prep.document import Document
 from data_prep.documents import DocumentWriter, read_selected
 from data_prep.ragged import Ragged
 from data_prep.selection import Selection, load_selection, remove_spans, write_selection
-from data_prep.stages.decontaminate import (
-    TEXTS_FILE,
-    build_index,
-    decide,
-    identify,
-    read_texts,
-    write_texts,
-)
+from data_prep.stages.decontaminate import TEXTS_FILE, build_index, decide, identify, read_texts, write_texts
 from data_prep.text.words import split_words
 from pipeline.tasks.evaluation_sets import evaluation_texts
 from tests.data_prep.decontaminate.oracle import ngrams_of, search, words_of
