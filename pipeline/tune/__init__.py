@@ -4,7 +4,8 @@ config            FinetuneConfig: tasks, seeds, and where scores go
 forms             a label for a text, a span of a text, or a text for a text: networks, losses, predictions
 encoding          single texts and pairs as token ids, padded
 trials            the trials of a run, and whether tasks, network and tokenizer fit together
-run               everything that a configuration asks for: the trials that are missing, one by one or in Ray workers
+run               everything that a configuration asks for: the trials that are missing, one after another
+side_by_side      the same, several at a time in Ray workers
 runner            one trial, tracked and recorded
 networks          the network of a training, and what parameter-efficient methods trained of it
 distillation      the fine-tuned network that a student learns from, and its part of the loss

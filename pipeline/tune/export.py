@@ -42,12 +42,11 @@ def export(
         reference: any reference to a model, or a directory of scores whose models were kept (`SCORES@TRIAL` names one).
         part: `generator` or `discriminator` of an ELECTRA; None takes the discriminator.
         trial: `TASK-INITIAL-SEED` among the trainings of scores; None where there is only one.
-        peft: write what LoRA or prefix tuning trained as the library `peft` reads it, over an export of the checkpoint;
-            otherwise LoRA is added to the weights.
-
         family: architecture to write; None takes the first that can carry the network.
         weights: `ema` takes the moving average of a run that keeps one.
         verify: read the directory back with `transformers` and compare logits before it is committed.
+        peft: write what LoRA or prefix tuning trained as the library `peft` reads it, over an export of the checkpoint;
+            otherwise LoRA is added to the weights.
 
     Raises:
         ReferenceNotFoundError, CorruptCheckpointError, CorruptArtefactError: the network cannot be read.
@@ -98,11 +97,8 @@ def _for_others(source: Source, found: FinetunedNetwork, scores: Path) -> Source
     assert isinstance(source.config, TransformerConfig), "ELMo is not exported"
     tokenizer = TextTokenizer(scores / TOKENIZER_FILE)
     reading = found.task().reading(source.config, tokenizer)
-    written, network, tensors = (
-        with_template(tokenizer, reading.around, reading.special_tokens),
-        source.config,
-        source.state_dict,
-    )
+    written = with_template(tokenizer, reading.around, reading.special_tokens)
+    network, tensors = source.config, source.state_dict
     if (source.head, network.network) == ("sequence_classification", "decoder"):
         # `transformers` reads the scores of labels at the last token that is not padding.
         written, network, tensors = with_own_padding(written, network, tensors)
@@ -118,19 +114,14 @@ def _for_others(source: Source, found: FinetunedNetwork, scores: Path) -> Source
 
 
 def load_finetuned(directory: Path, trial: str | None = None, runs_dir: Path = Path("runs")) -> Source:
-    """Read a fine-tuned network from an artefact of scores.
-
-    Its weights are float32 tensors in host memory: of a SequenceClassifier, ElmoClassifier,
-    SpanClassifier or SequenceToSequence.
+    """Read a fine-tuned network from an artefact of scores, with its weights as float32 tensors in host memory.
 
     Args:
-        directory: a committed scores artefact, as `OUT/NAME/CHECKPOINT`.
-        trial: `TASK-INITIAL-SEED`; may be left out where there is only one.
+        trial: as `finetuned_network` takes it.
         runs_dir: where the run lies whose checkpoint LoRA was trained over.
 
     Raises:
-        CorruptArtefactError: the directory holds no scores, or a file is damaged.
-        ReferenceNotFoundError: its models were not kept, or there is no such training, or no such checkpoint any more.
+        CorruptArtefactError, ReferenceNotFoundError: as `finetuned_network`; or the checkpoint below LoRA is gone.
         ExportError: its weights cannot be those of a plain network: adapters and prefixes are more than that.
     """
     return _plain(finetuned_network(directory, trial), directory, runs_dir)

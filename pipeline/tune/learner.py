@@ -286,15 +286,6 @@ class ShardedLearner:
 Learner = PlainLearner | ShardedLearner
 
 
-def make_learner(
-    accelerator: Accelerator, model: nn.Module, settings: TrainingConfig, zero: ZeroConfig | None
-) -> Learner:
-    """The network as the processes train it, sharded if `zero` is given."""
-    if zero is None:
-        return PlainLearner(accelerator, model, settings)
-    return ShardedLearner(accelerator, model, settings, zero)
-
-
 def _optimizer_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Any]]:
     """The optimizer's state by index of the parameter, from `tensors` of a learner."""
     state: dict[int, dict[str, Any]] = {}

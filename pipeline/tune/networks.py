@@ -102,15 +102,15 @@ def trained_tensors(
 
 def method_of(file: Path) -> PeftSettings | None:
     """The method of a file of weights; None for the weights of a whole network."""
-    stored = _stored(file)
-    return None if stored is None else TypeAdapter(PeftSettings).validate_python(stored["method"])
-
-
-def _stored(file: Path) -> dict[str, Any] | None:
-    """The method, and which parts of the network come from the checkpoint; None for a whole network."""
     with contents_of(file), safe_open(str(file), "pt") as opened:
-        metadata = opened.metadata() or {}
-        return orjson.loads(metadata[_KEY]) if _KEY in metadata else None
+        stored = _stored(opened)
+        return None if stored is None else TypeAdapter(PeftSettings).validate_python(stored["method"])
+
+
+def _stored(opened: Any) -> dict[str, Any] | None:
+    """The method, and which parts of the network come from the checkpoint; None for a whole network."""
+    metadata = opened.metadata() or {}
+    return orjson.loads(metadata[_KEY]) if _KEY in metadata else None
 
 
 def load_adapted(
@@ -126,10 +126,10 @@ def load_adapted(
         MismatchError: the checkpoint lacks tensors.
         CorruptArtefactError: the file cannot be read.
     """
-    stored = _stored(file)
-    assert stored is not None, "the file holds a whole network"
     assert isinstance(network, TransformerConfig), "ELMo has no such methods"
     with contents_of(file), safe_open(str(file), "pt") as opened:
+        stored = _stored(opened)
+        assert stored is not None, "the file holds a whole network"
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- no mapping
     settings: PeftSettings = TypeAdapter(PeftSettings).validate_python(stored["method"])
     parts = TypeAdapter(tuple[NetworkPart, ...]).validate_python(stored["parts"])

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from accelerate import Accelerator
+from torch import nn
+
+from models.weights import count_parameters
+from pipeline.checkpoint.references import PretrainedModel
+from pipeline.tasks.settings import TrainingConfig
 from pipeline.tune.config import FinetuneConfig
+from pipeline.tune.forms.base import PreparedTask
+from pipeline.tune.learner import PlainLearner, make_accelerator
+from pipeline.tune.networks import initial_network
+from pipeline.tune.runner import TrialRunner
+from pipeline.tune.trainer import make_update, plan_updates
 from pipeline.tune.trials import plan_trials
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
-    from pipeline.checkpoint.references import PretrainedModel
-    from pipeline.tasks.settings import TrainingConfig
-    from pipeline.tune.forms.base import PreparedTask
 
 TIMED_UPDATES = 3
 """Updates that are timed, after one that is not."""
@@ -34,11 +38,6 @@ def preview(config: FinetuneConfig, pretrained: PretrainedModel | None) -> dict[
     Raises:
         MissingInputError, ConfigError, MismatchError: as the run itself, before its first training.
     """
-    from models.weights import count_parameters
-    from pipeline.tune.learner import make_accelerator
-    from pipeline.tune.networks import initial_network
-    from pipeline.tune.runner import TrialRunner
-
     trials = plan_trials(config, pretrained)
     accelerator = make_accelerator(config)
     runner = TrialRunner(accelerator, trials, Path())
@@ -80,12 +79,9 @@ def preview(config: FinetuneConfig, pretrained: PretrainedModel | None) -> dict[
 
 
 def _seconds_of_a_token(
-    accelerator: Accelerator, model, task: PreparedTask, settings: TrainingConfig
+    accelerator: Accelerator, model: nn.Module, task: PreparedTask, settings: TrainingConfig
 ) -> float:
     """Seconds of an update, for each of its tokens."""
-    from pipeline.tune.learner import PlainLearner
-    from pipeline.tune.trainer import make_update, plan_updates
-
     plan = plan_updates(settings, len(task.train), 0, accelerator.num_processes)
     learner = PlainLearner(accelerator, model, settings)
     learner.network.train()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 import orjson
@@ -19,10 +19,8 @@ from cluster.artefacts.manifest import write_durably
 from cluster.artefacts.storage import storage_errors
 from cluster.stopping import StopFile, stop_on_sigterm
 from models.peft.apply import trained_share
-from pipeline.run.log.wandb_sink import WandbCopy
 from pipeline.run.tracking import TrackedRun, end_run, start_run, tracking_uri
 from pipeline.tasks.settings import TrainingConfig
-from pipeline.tune.distillation import DistilledTask
 from pipeline.tune.forms import FORMS
 from pipeline.tune.forms.base import PreparedTask, TaskContext
 from pipeline.tune.learner import on_first
@@ -55,7 +53,7 @@ class TrialRunner:
         self._accelerator = accelerator
         self._trials = trials
         self._workspace = workspace
-        self._prepared: dict[str, PreparedTask] = {}
+        self._prepared: dict[str, Any] = {}
 
     def num_updates(self, trial: Trial) -> int:
         """Updates of a training, if it is not ended early.
@@ -109,11 +107,12 @@ class TrialRunner:
             data = dataclasses.replace(data, train=tuple(data.train[number] for number in used))
             context = TaskContext(config, data, settings, trials.model, trials.tokenizer)
             form, teacher = FORMS[config.form], trials.teachers.get(name)
-            self._prepared[name] = (
-                cast(PreparedTask, DistilledTask(form, context, teacher, self._accelerator.device))
-                if teacher
-                else form(context)
-            )
+            if teacher is None:
+                self._prepared[name] = form(context)
+            else:
+                from pipeline.tune.distillation import DistilledTask
+
+                self._prepared[name] = DistilledTask(form, context, teacher, self._accelerator.device)
         return self._prepared[name]
 
     def _settings(self, trial: Trial) -> TrainingConfig:
@@ -196,8 +195,8 @@ class TrialRunner:
         settings, kept = self._settings(trial), state.kept_epoch
         assert state.outputs is not None, "the last epoch is scored"
         sizes, baselines, speeds = None, task.baselines(), None
-        if isinstance(task, DistilledTask):
-            sizes, baselines[TEACHER], speeds = task.compare(network)
+        if trial.task in self._trials.teachers:
+            sizes, baselines[TEACHER], speeds = self._prepared[trial.task].compare(network)
         contents = task.files(state.outputs) | {"losses.json": orjson.dumps(state.curve)}
         score = Score(
             task=trial.task,
@@ -269,6 +268,8 @@ class TrialRunner:
         )
         if config.wandb is None or not self._accelerator.is_main_process:
             return tracked
+        from pipeline.run.log.wandb_sink import WandbCopy
+
         # The directory is not the workspace, which becomes the artefact.
         copy = WandbCopy(
             config.wandb,

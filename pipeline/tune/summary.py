@@ -16,7 +16,6 @@ from cluster.artefacts.places import Place
 from cluster.artefacts.storage import contents_of, find_artefacts
 from cluster.copies import local_copy, manifest_at
 from cluster.publication import find_published
-from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.tune.scores import KIND, SCORES_FILE, Initial, Score, ScoresDirectory, read_scores
 
 
@@ -189,7 +188,7 @@ class Listed:
     name: str
     """Its directory, relative to the listed one."""
     reference: str | None = None
-    """The checkpoint; None without one, or where the artefact is damaged."""
+    """The checkpoint, or the fine-tuned network; None without one, or where the artefact is damaged."""
     time: str = ""
     """When it was made, ISO 8601."""
     rows: list[SummaryRow] = field(default_factory=list)
@@ -243,7 +242,7 @@ def _listed(place: Place, name: str) -> Listed | None:
         return Listed(place, name, time=time, problem=error.problem)
     except (ValueError, KeyError, TypeError) as error:
         return Listed(place, name, time=time, problem=f"its scores cannot be read: {error}")
-    reference = next((entry.uri for entry in manifest.inputs if entry.kind == CHECKPOINT_KIND), None)
+    reference = next((score.reference for score in scores if score.reference), None)
     return Listed(place, name, reference, time, rows)
 
 

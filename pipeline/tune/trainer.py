@@ -26,7 +26,7 @@ from pipeline.samples.noise import Noise
 from pipeline.tasks.settings import TrainingConfig
 from pipeline.tune.encoding import EncodedRows
 from pipeline.tune.forms.base import PaddedBatch, PreparedTask, unwrapped
-from pipeline.tune.learner import Learner, make_learner
+from pipeline.tune.learner import Learner, PlainLearner, ShardedLearner
 from pipeline.tune.scores import EpochScore
 from pipeline.tune.training_state import TrainingState
 from pipeline.tune.trials import example_order
@@ -67,7 +67,11 @@ def train(
         PreemptedError: the state's stop was requested, and it is saved.
     """
     plan = plan_updates(settings, len(task.train), seed, accelerator.num_processes)
-    learner = make_learner(accelerator, model, settings, zero)
+    learner = (
+        PlainLearner(accelerator, model, settings)
+        if zero is None
+        else ShardedLearner(accelerator, model, settings, zero)
+    )
     state.restore(learner)
     pause = partial(state.stop_if_asked, learner)
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []

@@ -96,12 +96,12 @@ class Trials:
 
     def identity(self, trial: Trial) -> str:
         """Hash of everything that determines one training, so that a run with other tasks or seeds can adopt it."""
-        from_checkpoint = trial.initial == "pretrained" and self.pretrained
+        is_pretrained = trial.initial == "pretrained"
         return hash_json(
             {
                 "task": self._task_settings(trial.task, dict(trial.choice)),
                 "inputs": [entry.fingerprint for entry in self.tasks[trial.task].inputs],
-                "initial": self.pretrained.fingerprint if from_checkpoint and self.pretrained else None,
+                "initial": self.pretrained.fingerprint if self.pretrained and is_pretrained else None,
                 "tokenizer": next(
                     e.fingerprint for e in self.inputs if e.kind not in (CHECKPOINT_KIND, KIND)
                 ),

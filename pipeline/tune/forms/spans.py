@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import orjson
 import torch
 import torch.nn.functional as F
-from scipy.special import expit
+from scipy.special import expit, softmax
 from torch import Tensor, nn
 
 from data_prep.ragged import Ragged
@@ -239,7 +238,12 @@ class SpanTask(PreparedTask):
                 "id": question.id,
                 "answers": list(question.right),
                 "prediction": prediction,
-                "n_best": with_probabilities(best),
+                "n_best": [
+                    {"text": text, "score": score, "probability": share}
+                    for (text, score), share in zip(
+                        best, softmax([score for _, score in best]).tolist(), strict=True
+                    )
+                ],
                 "question": excerpt(question.question),
                 "context": excerpt(question.context, question.answers[0].start if question.answers else 0),
             }
@@ -292,17 +296,6 @@ def answer_questions(
         for texts, null in zip(n_best, nulls.tolist(), strict=True)
     ]
     return predictions, with_null, no_answer
-
-
-def with_probabilities(found: Sequence[Found]) -> list[dict[str, Any]]:
-    """Texts with their scores, and the softmax of these."""
-    scores = np.array([score for _, score in found])
-    weights = np.exp(scores - scores.max())
-    shares = (weights / weights.sum()).tolist()
-    return [
-        {"text": text, "score": score, "probability": share}
-        for (text, score), share in zip(found, shares, strict=True)
-    ]
 
 
 def _best_texts(

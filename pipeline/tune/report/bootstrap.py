@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -84,9 +85,9 @@ def sums_of(metric: str, lines: Sequence[Line], labels: Sequence[str]) -> Sums |
     return make(lines, labels) if make else None
 
 
-def _mean(scores: np.ndarray, counted: np.ndarray | None = None) -> Sums:
+def _mean(scores: np.ndarray, counted: np.ndarray | float = 1.0) -> Sums:
     """The mean of scores of examples, where they are counted."""
-    counts = np.ones(len(scores)) if counted is None else counted.astype(np.float64)
+    counts = np.broadcast_to(counted, scores.shape).astype(np.float64)
     return Sums(np.stack([scores * counts, counts], axis=1), _ratio_of_two)
 
 
@@ -99,19 +100,10 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     return np.divide(above, below, out=np.zeros(np.shape(above)), where=np.asarray(below) != 0)
 
 
-def _accuracy(lines: Sequence[Line], labels: Sequence[str]) -> Sums:
-    return _mean(_equal(lines))
-
-
-def _accuracy_of(group: str) -> Callable[[Sequence[Line], Sequence[str]], Sums]:
-    """The accuracy of the examples of one group."""
-    return lambda lines, labels: _mean(
-        _equal(lines), np.array([line.get("group") == group for line in lines])
-    )
-
-
-def _equal(lines: Sequence[Line]) -> np.ndarray:
-    return np.array([float(line["label"] == line["prediction"]) for line in lines])
+def _accuracy(lines: Sequence[Line], labels: Sequence[str], group: str | None = None) -> Sums:
+    """The accuracy of all examples, or of those of one group."""
+    equal = np.array([float(line["label"] == line["prediction"]) for line in lines])
+    return _mean(equal, np.array([group in (None, line.get("group")) for line in lines]))
 
 
 def _by_label(value: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]):
@@ -166,12 +158,11 @@ def _pearson(lines: Sequence[Line], labels: Sequence[str]) -> Sums:
     return Sums(np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1), of_sums)
 
 
-def _spans(metric: str) -> Callable[[Sequence[Line], Sequence[str]], Sums]:
-    return lambda lines, labels: _mean(span_scores(lines, metric))
-
-
-def _rouge(metric: str) -> Callable[[Sequence[Line], Sequence[str]], Sums]:
-    return lambda lines, labels: _mean(rouge_scores(lines, metric))
+def _mean_of(
+    scores: Callable[[Sequence[Line], str], np.ndarray], metric: str
+) -> Callable[[Sequence[Line], Sequence[str]], Sums]:
+    """The mean of a metric of single lines."""
+    return lambda lines, labels: _mean(scores(lines, metric))
 
 
 def _tag_accuracy(lines: Sequence[Line], labels: Sequence[str]) -> Sums:
@@ -193,19 +184,18 @@ def _entity_f1(lines: Sequence[Line], labels: Sequence[str]) -> Sums:
 _SUMS: Mapping[tuple[str, str], Callable[[Sequence[Line], Sequence[str]], Sums]] = MappingProxyType(
     {
         ("label", "accuracy"): _accuracy,
-        ("label", "accuracy_matched"): _accuracy_of("matched"),
-        ("label", "accuracy_mismatched"): _accuracy_of("mismatched"),
+        ("label", "accuracy_matched"): partial(_accuracy, group="matched"),
+        ("label", "accuracy_mismatched"): partial(_accuracy, group="mismatched"),
         ("label", "f1"): _by_label(_f1_of_second),
         ("label", "f1_answers"): _by_label(_f1_of_second),
         ("label", "macro_f1"): _by_label(_macro_f1),
         ("label", "matthews"): _by_label(_matthews),
         ("number", "pearson"): _pearson,
         ("choice", "accuracy"): _accuracy,
-        ("span", "f1"): _spans("f1"),
-        ("span", "exact_match"): _spans("exact_match"),
+        **{("span", metric): _mean_of(span_scores, metric) for metric in ("f1", "exact_match")},
         ("tags", "accuracy"): _tag_accuracy,
         ("tags", "f1"): _entity_f1,
-        **{("text", metric): _rouge(metric) for metric in ROUGE_NAMES},
+        **{("text", metric): _mean_of(rouge_scores, metric) for metric in ROUGE_NAMES},
     }
 )
 """By form of lines and name of the metric."""

@@ -202,9 +202,9 @@ def _task(opened: ScoresDirectory, name: str, results: Sequence[Result], num_err
         "kind": opened.kind(name),
         "num_examples": trained[0].row.of(opened.scores)[0].num_evaluation_examples,
         "own": own,
-        "metrics": [name for name in own[0].row.mean if any(name in each.metrics for each in published)],
+        "metrics": [name for name in own[0].row.mean if any(name in each["metrics"] for each in published)],
         "published": published,
-        "notes": list(dict.fromkeys((each.source, each.note) for each in published if each.note)),
+        "notes": list(dict.fromkeys((each["source"], each["note"]) for each in published if each["note"])),
         "plots": _plots(opened, trained),
         "starts": [result.row.start for result in trained],
         "details": [
@@ -247,34 +247,23 @@ def _plots(opened: ScoresDirectory, results: Sequence[Result]) -> list[tuple[str
 _FILE = Path(__file__).with_name("published.yaml")
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The scores of one system on one task."""
+def published_scores(kind: str) -> list[dict[str, Any]]:
+    """The published scores on a kind of task, in order of publication; none where we know of none.
 
-    system: str
-    task: str
-    """The kind of the task."""
-    metrics: dict[str, float]
-    """In percent, as printed, under our names."""
-    split: str
-    """`dev` or `test`: the examples that were scored."""
-    source: str
-    """Paper and table."""
-    note: str = ""
-
-
-def published_scores(kind: str) -> list[Published]:
-    """The published scores on a kind of task, in order of publication; none where we know of none."""
-    return [found for found in _all() if found.task == kind]
+    Returns:
+        Of each system its name as `system`, `metrics` in percent as printed, under our names, the `split` that was
+        scored, `dev` or `test`, the `source`, a paper and its table, and a `note`, which may be empty.
+    """
+    return [
+        {"system": system, "metrics": tasks[kind], "note": "", **table}
+        for table in _published()
+        for system, tasks in table["scores"].items()
+        if kind in tasks
+    ]
 
 
 @cache
-def _all() -> tuple[Published, ...]:
+def _published() -> list[dict[str, Any]]:
     import yaml
 
-    return tuple(
-        Published(system, task, metrics, table["split"], table["source"], table.get("note", ""))
-        for table in yaml.safe_load(_FILE.read_text(encoding="utf-8"))
-        for system, tasks in table["scores"].items()
-        for task, metrics in tasks.items()
-    )
+    return yaml.safe_load(_FILE.read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from pipeline.checkpoint.references import PretrainedModel
 from pipeline.tasks.settings import TrainingConfig
 from pipeline.tasks.task import TaskData
 from pipeline.tasks.tokenizer import TextTokenizer
+from pipeline.tune import trainer
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.forms import FORMS
 from pipeline.tune.forms.base import TaskContext
@@ -195,6 +197,28 @@ def config_in(folder: Path, **changes: Any) -> FinetuneConfig:
         "num_threads": 1,
     }
     return FinetuneConfig.model_validate(plain | changes)
+
+
+def scratch_in(folder: Path, **model: Any) -> dict[str, Any]:
+    """The setting of a network with random weights and the tokenizer of a folder."""
+    return {"model": SIZES | model, "tokenizer": folder / "tokenizer.json"}
+
+
+@contextmanager
+def in_update(number: int, action: Callable[[], object]) -> Iterator[list[int]]:
+    """Call `action` in an update, counted from 1 over all trainings. Yields the numbers of all updates of trainings."""
+    made: list[int] = []
+    original = trainer.make_update
+
+    def make(*args: Any) -> float:
+        made.append(args[-2])
+        if len(made) == number:
+            action()
+        return original(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "make_update", make)
+        yield made
 
 
 def predictions(directory: Path, trial: str = "reviews-pretrained-1") -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ ELMO = ElmoConfig(
     cell_size=32,
 )
 UNREAD = {"train": Path("unread"), "evaluation": Path("unread")}
+SIDES = {side: Path("unread") for side in ("source", "target", "train_source", "train_target")}
 FIRST, SECOND = "the good film", "bad plot and film"
 TWO_ROWS: dict[str, tuple[Any, tuple[str, ...], tuple[Any, Any]]] = {
     "classification": (
@@ -120,15 +122,20 @@ def wordpiece(path: Path) -> Path:
     return path
 
 
-def byte_level(path: Path) -> Path:
-    """A byte-level BPE as GPT-2's, trained on docstrings, with the special tokens of RoBERTa after it."""
+def byte_level(
+    path: Path, texts: Sequence[str] = (), special_tokens: Sequence[str] = (), vocab_size: int = 2000
+) -> Path:
+    """A byte-level BPE as GPT-2's, trained on docstrings or other texts, with special tokens of RoBERTa after it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=2000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=vocab_size,
+        special_tokens=[*special_tokens],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
-    tokenizer.train_from_iterator(training_texts(), trainer)
+    tokenizer.train_from_iterator(texts or training_texts(), trainer)
     tokenizer.add_special_tokens(["<s>", "<pad>", "</s>"])
     tokenizer.save(str(path))
     return path

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from models.config import TransformerConfig
 from models.hf.directory import save_hf_directory
 from models.hf.family import TokenIds
 from pipeline.checkpoint.references import resolve_model
+from pipeline.export.formats import Export
 from pipeline.tasks.forms import Example
 from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
 from pipeline.tune.encoding import encode_examples
@@ -42,15 +44,13 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
 }
 ENCODERS = [name for name, fields in FAMILIES.items() if "network" not in fields]
 FORMS = {
-    "labels": [*ENCODERS, "GPT-2", "GPT-2 of OpenAI", "LLaMA", "BART", "T5"],
-    "pairs": [*ENCODERS, "GPT-2", "GPT-2 of OpenAI", "LLaMA", "BART", "T5"],
+    **dict.fromkeys(("labels", "pairs"), (*ENCODERS, "GPT-2", "GPT-2 of OpenAI", "LLaMA", "BART", "T5")),
     "numbers": [*ENCODERS, "GPT-2", "LLaMA", "BART", "T5"],
     "tags": [*ENCODERS, "GPT-2", "LLaMA"],
     "choices": ENCODERS,
     "spans": [*ENCODERS, "BART", "mBART", "T5"],
-    "summaries": ["GPT-2", "LLaMA", "BART", "T5"],
+    **dict.fromkeys(("summaries", "chats"), ("GPT-2", "LLaMA", "BART", "T5")),
     "translations": ["mBART"],
-    "chats": ["GPT-2", "LLaMA", "BART", "T5"],
 }
 """By form, the families that carry it."""
 TEXTS = [" ".join(WORDS[(7 * n + 5 * k) % 11] for k in range(1 + 3 * n % 8)) for n in range(8)]
@@ -122,30 +122,24 @@ def checkpoint_of(folder: Path, family: str):
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
     """Makes the scores of a family, once."""
-    made: dict[str, Path] = {}
-
-    def make(family: str, peft: dict | None = None) -> Path:
-        if (key := f"{family}{peft}") not in made:
-            made[key] = scores_of(tmp_path_factory.mktemp("scores"), family, peft)
-        return made[key]
-
-    return make
+    return cache(lambda family, rank=None: scores_of(tmp_path_factory.mktemp("scores"), family, rank))
 
 
-def scores_of(folder: Path, family: str, peft: dict | None) -> Path:
+def scores_of(folder: Path, family: str, rank: int | None) -> Path:
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     for name in ("source", "target"):
         (folder / name).write_text("".join(row[name] + "\n" for row in ROWS))
     files = {"train": folder / "rows.jsonl", "evaluation": folder / "rows.jsonl"}
-    source, target = folder / "source", folder / "target"
-    lines = {"train_source": source, "train_target": target, "source": source, "target": target}
+    lines = {f"{split}{side}": folder / side for split in ("", "train_") for side in ("source", "target")}
     languages = {"language": "en_XX", "target_language": "de_DE"}
     tasks = {
         form: TASKS[form] | (lines | languages if form == "translations" else files)
         for form, families in FORMS.items()
         if family in families
     }
-    training = {"epochs": 1, "batch_size": 4, "lr": 1e-3, "max_length": 24, "peft": peft}
+    training: dict[str, Any] = {"epochs": 1, "batch_size": 4, "lr": 1e-3, "max_length": 24}
+    if rank is not None:
+        training["peft"] = {"kind": "lora", "rank": rank, "alpha": 8.0}
     config = config_in(folder, tasks=tasks, training=training, seeds=[1], save_models=True)
     start = checkpoint_of(folder, family)
     with Recorder():
@@ -153,11 +147,11 @@ def scores_of(folder: Path, family: str, peft: dict | None) -> Path:
     return scores_directory(config, start)
 
 
-def lines_of(scores: Path, form: str) -> list[dict[str, Any]]:
-    return predictions(scores, f"{form}-pretrained-1")
-
-
-def labelled(directory: Path, inputs: list[Any], found: list[dict[str, Any]]) -> None:
+def check_labels(directory, found):
+    inputs = [
+        {"text": row["text"], "text_pair": row["text_b"]} if "text_b" in line else row["text"]
+        for row, line in zip(ROWS, found, strict=True)
+    ]
     for each, line in zip(pipe(directory, "text-classification")(inputs), found, strict=True):
         if "logits" in line:
             right = torch.tensor(line["logits"]).softmax(0).max()
@@ -169,14 +163,6 @@ def labelled(directory: Path, inputs: list[Any], found: list[dict[str, Any]]) ->
 def pipe(directory: Path, kind: str, **arguments: Any) -> Any:
     make: Any = transformers.pipeline
     return make(kind, model=str(directory), batch_size=len(ROWS), **arguments)
-
-
-def check_labels(directory, found):
-    labelled(directory, [row["text"] for row in ROWS], found)
-
-
-def check_pairs(directory, found):
-    labelled(directory, [{"text": row["text"], "text_pair": row["text_b"]} for row in ROWS], found)
 
 
 def check_tags(directory, found):
@@ -256,27 +242,27 @@ def auto_class(directory: Path) -> str:
 
 
 CHECKS = {
-    "labels": check_labels,
-    "pairs": check_pairs,
-    "numbers": check_labels,
+    **dict.fromkeys(("labels", "pairs", "numbers"), check_labels),
     "tags": check_tags,
     "choices": check_choices,
     "spans": check_spans,
-    "summaries": check_texts,
-    "translations": check_texts,
+    **dict.fromkeys(("summaries", "translations"), check_texts),
     "chats": check_chats,
 }
+
+
+def check_export(scores: Path, form: str, folder: Path, family: str, *, peft: bool = False) -> Export:
+    trial = f"{form}-pretrained-1"
+    made = export(f"{scores}@{trial}", folder / "export", runs_dir=folder, family=family, peft=peft)
+    CHECKS[form](made.directory, predictions(scores, trial))
+    return made
 
 
 @pytest.mark.parametrize(
     ("family", "form"), [(family, form) for family in FAMILIES for form in FORMS if family in FORMS[form]]
 )
 def test_texts_give_what_was_scored(family, form, scored, tmp_path):
-    scores = scored(family)
-    made = export(
-        f"{scores}@{form}-pretrained-1", tmp_path / "export", runs_dir=tmp_path, family=hf_name(family)
-    )
-    CHECKS[form](made.directory, lines_of(scores, form))
+    check_export(scored(family), form, tmp_path, hf_name(family))
 
 
 @pytest.mark.parametrize(
@@ -296,9 +282,6 @@ def test_longer_texts_are_cut_as_they_were_when_scored(family, form, texts, scor
     tokenizer = TextTokenizer(scores / "tokenizer.json")
     around = sequence_format(dataclasses.replace(MODEL, **FAMILIES[family]), tokenizer)
     assert cut == encode_examples(tokenizer, around, [Example("", *texts, 0)], 24).input_ids[0].tolist()
-
-
-LORA = {"kind": "lora", "rank": 2, "alpha": 8.0}
 
 
 @pytest.mark.parametrize(
@@ -323,13 +306,5 @@ LORA = {"kind": "lora", "rank": 2, "alpha": 8.0}
 def test_adapter_over_the_base_that_it_names_or_merged_gives_what_was_scored(
     family, form, auto_class, scored, tmp_path
 ):
-    scores = scored(family, LORA)
-    made = export(
-        f"{scores}@{form}-pretrained-1",
-        tmp_path / "export",
-        runs_dir=tmp_path,
-        family=family,
-        peft=auto_class.startswith("peft."),
-    )
-    assert made.auto_class == auto_class
-    CHECKS[form](made.directory, lines_of(scores, form))
+    peft = auto_class.startswith("peft.")
+    assert check_export(scored(family, 2), form, tmp_path, family, peft=peft).auto_class == auto_class

@@ -1,39 +1,53 @@
-"""Fine-tuned networks are read back from their scores, by name, and are the start of the next task."""
+"""Fine-tuned networks are read back from their scores, by name, and are the start of the next task; also where the
+scores lie in an object store only."""
 
 from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError
+from cluster.artefacts.errors import (
+    ConfigError,
+    CorruptArtefactError,
+    MissingInputError,
+    ReferenceNotFoundError,
+)
 from models.classifiers import SequenceClassifier
+from pipeline.checkpoint.references import PretrainedModel
 from pipeline.inspect.lineage import trace
-from pipeline.tasks.tokenizer import TextTokenizer, sequence_format
-from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export, load_finetuned
 from pipeline.tune.finetuned import resolve_start, split_scores
 from pipeline.tune.networks import initial_network
+from pipeline.tune.summary import list_scores
 from pipeline.tune.trials import plan_trials, scores_directory
+from tests.object_store import behind_proxy
+from tests.pipeline.command import invoke
 from tests.pipeline.tune.conftest import MODEL, prepare
 
+URI = "s3://bucket/finetuned"
 
-def test_kept_network_comes_back_with_labels_and_tokenizer_and_gives_its_predictions(tune, recorder):
+
+def start_at(reference: str, runs_dir: Path) -> PretrainedModel:
+    found = resolve_start(reference, runs_dir)
+    assert found is not None
+    return found
+
+
+def test_kept_network_comes_back_with_labels_and_tokenizer_and_is_repaired_without_training(tune, recorder):
     tuned = tune(save_models=True)
     found = load_finetuned(tuned.directory)
     assert (found.config, found.head) == (MODEL, "sequence_classification")
     assert found.labels == ("negative", "positive")
-    model = SequenceClassifier(MODEL, len(found.labels)).eval()
-    model.load_state_dict(dict(found.state_dict))
-    tokenizer = TextTokenizer(tuned.directory / "tokenizer.json")
-    assert found.tokenizer_json == tokenizer.path.read_text()
-    examples = tuned.config.tasks["reviews"].load().evaluation[:1]
-    encoded = encode_examples(tokenizer, sequence_format(MODEL, tokenizer), examples, 16)
-    with torch.no_grad():
-        logits = model(torch.from_numpy(encoded.input_ids[0])[None])[0]
-    torch.testing.assert_close(logits, torch.tensor(tuned.lines()[0]["logits"]))
+    assert found.state_dict.keys() == SequenceClassifier(MODEL, 2).state_dict().keys()
+    tokenizer = tuned.directory / "tokenizer.json"
+    assert found.tokenizer_json == tokenizer.read_text()
     # Damage is noticed, and repaired without training.
-    tokenizer.path.write_text("{}")
+    tokenizer.write_text("{}")
     with pytest.raises(CorruptArtefactError, match=r"tokenizer\.json"):
         load_finetuned(tuned.directory)
     tune(save_models=True)
@@ -59,7 +73,7 @@ def test_one_of_several_trainings_must_be_named_and_is_a_start_of_its_own(tune, 
     assert split_scores(str(directory)) == (directory, None)
     exported = export(named, directory.parent / "exported", runs_dir=tuned.config.runs_dir)
     assert load_file(exported.directory / "model.safetensors")
-    starts = [resolve_start(f"{directory}@reviews-pretrained-{seed}", tmp_path) for seed in (1, 2)]
+    starts = [start_at(f"{directory}@reviews-pretrained-{seed}", tmp_path) for seed in (1, 2)]
     config = make_config(name="next")
     assert len({plan_trials(config, start).key for start in starts}) == 2
     assert len({scores_directory(config, start) for start in starts}) == 2
@@ -69,10 +83,8 @@ def test_training_goes_on_from_a_fine_tuned_network_and_its_lineage_leads_back(
     tune, make_config, tokenizer, tmp_path
 ):
     tuned = tune(seeds=[1, 2], save_models=True)
-    start = resolve_start(f"{tuned.directory}@reviews-pretrained-2", tmp_path)
-    assert start is not None
-    config = make_config(name="next", seeds=[3])
-    task = prepare(config.tasks["reviews"], tokenizer)
+    start = start_at(f"{tuned.directory}@reviews-pretrained-2", tmp_path)
+    task = prepare(make_config().tasks["reviews"], tokenizer)
     own = initial_network(task, 3, start.state_dict()).state_dict()
     kept = load_file(tuned.directory / "model-reviews-pretrained-2.safetensors")
     encoder = [name for name in own if name.startswith("encoder.")]
@@ -80,12 +92,62 @@ def test_training_goes_on_from_a_fine_tuned_network_and_its_lineage_leads_back(
     assert all(torch.equal(own[name], kept[name]) for name in encoder)
     following = tune(start, name="next", seeds=[3])
     assert following.scores[0].reference == f"{tuned.directory}@reviews-pretrained-2"
-    node = trace(str(following.directory), tmp_path)
-    assert (node.inputs[0].kind, node.inputs[0].uri) == ("scores", str(tuned.directory))
-    assert node.inputs[0].problem == ""
+    (listed,) = list_scores(following.directory)
+    assert listed.reference == following.scores[0].reference
+    leads_to = trace(str(following.directory), tmp_path).inputs[0]
+    assert (leads_to.kind, leads_to.uri, leads_to.problem) == ("scores", str(tuned.directory), "")
 
 
 def test_scores_without_models_are_no_start_and_random_is_no_checkpoint(tune, tmp_path):
     with pytest.raises(ReferenceNotFoundError, match="save_models=true --replace"):
         resolve_start(str(tune().directory), tmp_path)
     assert resolve_start("random", tmp_path) is None
+
+
+@pytest.fixture
+def cache(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_published_scores_are_read_where_no_directory_is_left(tune, make_config, tmp_path, server, cache):
+    tuned = tune(seeds=[1, 2], save_models=True, publish=URI)
+    place = f"{URI}/small/tiny@5"
+    here = start_at(f"{tuned.directory}@reviews-pretrained-2", tmp_path)
+    expected = here.state_dict()
+    with behind_proxy(server) as proxy:
+        assert tune(seeds=[1, 2], save_models=True, publish=URI).scores == tuned.scores
+        assert {one.method for one in proxy.requests} <= {"GET", "HEAD"}
+    shutil.rmtree(tuned.config.out)
+
+    listed = json.loads(invoke("finetune", "list", URI, "--json").stdout)
+    assert [(one["name"], one["directory"], one["reference"]) for one in listed] == [
+        ("small/tiny@5", place, "tiny@5")
+    ]
+    assert not list(cache.rglob("*.safetensors"))
+    shown = json.loads(invoke("finetune", "show", f"{place}@reviews-pretrained-2", "--json").stdout)
+    assert (shown["directory"], shown["trial"]) == (place, "reviews-pretrained-2")
+    assert shown["scores"] == [score.model_dump(mode="json") for score in tuned.scores]
+
+    start = start_at(f"{place}@reviews-pretrained-2", tmp_path)
+    assert (start.fingerprint, start.reference) == (here.fingerprint, f"{place}@reviews-pretrained-2")
+    tensors = start.state_dict()
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in expected.items())
+    inputs = plan_trials(make_config(name="next"), start).inputs
+    assert (inputs[0].kind, inputs[0].uri) == ("scores", place)
+    remote = {entry.uri for entry in inputs if entry.uri.startswith("s3://")}
+    assert remote == {place, f"{place}/tokenizer.json"}
+    node = trace(place, tmp_path)
+    assert (node.kind, node.uri, node.problem) == ("scores", place, "")
+
+
+@pytest.mark.usefixtures("cache")
+def test_published_scores_are_replaced_only_when_told_and_missing_ones_are_named(tune):
+    target = f"{URI}-of-others"
+    shutil.rmtree(tune(publish=target).config.out)
+    with pytest.raises(ConfigError):
+        tune(seeds=[2], publish=target)
+    assert len(tune(seeds=[2], publish=target, replace=True).scores) == 1
+    done = invoke("finetune", "show", f"{URI}/nothing")
+    assert isinstance(done.exception, MissingInputError)
+    assert f"{URI}/nothing" in str(done.exception)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from cluster.artefacts.errors import MismatchError
-from cluster.artefacts.manifest import read_manifest
+from cluster.artefacts.manifest import Manifest, read_manifest
 from models.distillation import hidden_distance
 from models.features import hidden_states
 from models.language_models import MaskedLanguageModel
@@ -26,7 +26,7 @@ from pipeline.tune.export import export
 from pipeline.tune.forms import FORMS
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import read_scores
-from pipeline.tune.trials import plan_trials, scores_directory
+from pipeline.tune.trials import Trials, plan_trials, scores_directory
 from tests.pipeline.command import invoke
 from tests.pipeline.tune.conftest import (
     MODEL,
@@ -34,6 +34,7 @@ from tests.pipeline.tune.conftest import (
     Recorder,
     config_in,
     enlarged,
+    in_update,
     make_checkpoint,
     write_sst2,
     write_tokenizer,
@@ -53,14 +54,23 @@ class Taught:
     scores: Path
     student: Any
 
-    def distilling(self, name: str = "student", teacher: object = None, **distill: Any) -> FinetuneConfig:
-        """A training with the teacher."""
-        distill["teacher"] = str(teacher or self.scores)
-        return self.training(name, distill)
+    def config(self, name: str, teacher: object = None, distill: Any = (), **changes: Any) -> FinetuneConfig:
+        """A training with the teacher, or another one."""
+        asked = {"distill": {"teacher": str(teacher or self.scores), **dict(distill)}}
+        training = {"training": TRAINING | asked, "save_models": True, "seeds": [1]}
+        return config_in(self.folder, name=name, **training | changes)
 
-    def training(self, name: str, distill: dict[str, Any] | None = None, **changes: Any) -> FinetuneConfig:
-        training = {"training": TRAINING | ({"distill": distill} if distill else {})}
-        return config_in(self.folder, name=name, seeds=[1], save_models=True, **training | changes)
+    def plan(self, teacher: object) -> Trials:
+        return plan_trials(self.config("student", teacher), self.student)
+
+    def train(self, config: FinetuneConfig) -> tuple[Path, Manifest]:
+        finetune(config, self.student)
+        directory = scores_directory(config, self.student)
+        return directory, read_manifest(directory)
+
+    def export(self, folder: Path) -> Path:
+        export(str(self.scores), folder, runs_dir=self.folder / "runs")
+        return folder
 
 
 @pytest.fixture(scope="module")
@@ -78,49 +88,43 @@ def taught(tmp_path_factory) -> Taught:
 
 def distilled_task(
     form: str, tokenizer: TextTokenizer, folder: Path, columns=(), **settings
-) -> DistilledTask:
-    """The task of two rows with a teacher of random weights."""
+) -> tuple[DistilledTask, Any, Any]:
+    """The task of two rows with a teacher of random weights, a student, and the batch of both rows."""
     distill = {"teacher": "t", "temperature": 3.0, "soft_share": 0.25} | settings
     context = two_rows(form, tokenizer, STUDENT, distill=distill)
     teacher = enlarged(prepared_rows(form, tokenizer, TEACHER).build(), seed=11)
     saved = make_checkpoint(folder / "teacher", tokenizer.path)
     save_file(teacher.state_dict(), saved.directory / "model.safetensors")
     found = Teacher(dataclasses.replace(saved, model=TEACHER), columns)
-    return DistilledTask(FORMS[context.config.form], context, found, torch.device("cpu"))
+    task = DistilledTask(FORMS[context.config.form], context, found, torch.device("cpu"))
+    return task, enlarged(task.build(), seed=5), task.batch(task.train, np.arange(2))
 
 
-def student_of(task: DistilledTask) -> Any:
-    return enlarged(task.build(), seed=5)
-
-
-def outputs_of(task, model, batch, form):
+def outputs_of(model, batch, form):
     """Distributions [n, classes], what each counts, and right answers, from the networks' logits."""
-    logits = model(**batch.inputs)
+    logits, targets = model(**batch.inputs), batch.targets
     if form == "spans":
         present = batch.inputs["attention_mask"]
         return [
-            (logits[row, present[row], side][None], 0.5, batch.targets["answer"][row, side][None])
+            (logits[row, present[row], side][None], 0.5, targets["answer"][row, side][None])
             for row in range(2)
             for side in range(2)
         ]
     if form == "tags":
-        places = batch.targets["positions"]
         return [
-            (logits[row, places[row, word]][None], 1.0, batch.targets["labels"][row, word][None])
-            for row in range(2)
-            for word in range(places.shape[1])
-            if places[row, word] >= 0
+            (logits[row, place][None], 1.0, targets["labels"][row, word][None])
+            for row, places in enumerate(targets["positions"])
+            for word, place in enumerate(places)
+            if place >= 0
         ]
-    return [(logits, 1.0, batch.targets["labels"])]
+    return [(logits, 1.0, targets["labels"])]
 
 
 @pytest.mark.parametrize("form", ["classification", "tags", "spans"])
 def test_loss_is_the_divergence_at_a_temperature_beside_the_loss_of_labels(form, tokenizer, tmp_path):
-    task = distilled_task(form, tokenizer, tmp_path)
-    student = student_of(task)
-    batch = task.batch(task.train, np.arange(2))
+    task, student, batch = distilled_task(form, tokenizer, tmp_path)
     expected = torch.zeros(())
-    mine, wanted = (outputs_of(task, model, batch, form) for model in (student, task.teacher))
+    mine, wanted = (outputs_of(model, batch, form) for model in (student, task.teacher))
     for (logits, weight, right), (teacher, _, _) in zip(mine, wanted, strict=True):
         soft = F.kl_div((logits / 3).log_softmax(-1), (teacher / 3).softmax(-1), reduction="sum") * 3**2
         hard = F.cross_entropy(logits, right, reduction="sum")
@@ -132,8 +136,7 @@ def test_loss_is_the_divergence_at_a_temperature_beside_the_loss_of_labels(form,
 
 
 def test_numbers_are_learned_from_the_teacher_by_their_squared_distance(tokenizer, tmp_path):
-    task = distilled_task("regression", tokenizer, tmp_path)
-    student, batch = student_of(task), task.batch(task.train, np.arange(2))
+    task, student, batch = distilled_task("regression", tokenizer, tmp_path)
     mine, wanted = (model(**batch.inputs)[:, 0] for model in (student, task.teacher))
     right = batch.targets["labels"]
     expected = 0.25 * (mine - wanted).square().sum() + 0.75 * (mine - right).square().sum()
@@ -141,8 +144,8 @@ def test_numbers_are_learned_from_the_teacher_by_their_squared_distance(tokenize
 
 
 def test_hidden_states_are_compared_by_layer_and_by_direction(tokenizer, tmp_path):
-    task = distilled_task("classification", tokenizer, tmp_path, hidden_weight=2.0, soft_share=0.0)
-    student, batch = student_of(task), task.batch(task.train, np.arange(2))
+    weights = {"hidden_weight": 2.0, "soft_share": 0.0}
+    task, student, batch = distilled_task("classification", tokenizer, tmp_path, **weights)
     mine, theirs = (hidden_states(model, **batch.inputs) for model in (student, task.teacher))
     present = batch.inputs["attention_mask"]
     # The student's embeddings and only layer, the teacher's embeddings and second layer.
@@ -165,108 +168,78 @@ def test_teacher_of_another_width_is_refused_for_hidden_states(tokenizer, tmp_pa
 
 
 def test_teacher_with_another_order_of_labels_answers_in_the_order_of_the_task(tokenizer, tmp_path):
-    plain = distilled_task("classification", tokenizer, tmp_path)
-    (tmp_path / "teacher").rename(tmp_path / "kept")
-    turned = distilled_task("classification", tokenizer, tmp_path, columns=(1, 0))
-    batch = plain.batch(plain.train, np.arange(2))
-    torch.testing.assert_close(turned.teacher(**batch.inputs), plain.teacher(**batch.inputs)[:, [1, 0]])
+    found = []
+    for columns in ((), (1, 0)):
+        (tmp_path / str(columns)).mkdir()
+        task, _, batch = distilled_task("classification", tokenizer, tmp_path / str(columns), columns)
+        found.append(task.teacher(**batch.inputs))
+    torch.testing.assert_close(found[1], found[0][:, [1, 0]])
 
 
 def test_student_is_trained_compared_and_traced_to_its_teacher(taught):
-    config = taught.distilling()
-    (score,) = finetune(config, taught.student)
-    directory = scores_directory(config, taught.student)
+    config = taught.config("student")
+    directory, manifest = taught.train(config)
+    (score,) = read_scores(directory)
     sizes = score.distillation
     assert sizes is not None
     assert sizes.student_parameters < sizes.teacher_parameters
     assert sizes.student_bytes == 4 * sizes.student_parameters
-    manifest = read_manifest(directory)
     assert score.baselines["teacher"] == pytest.approx(read_scores(taught.scores)[0].metrics)
     assert read_manifest(taught.scores).fingerprint in {entry.fingerprint for entry in manifest.inputs}
     speeds = manifest.stats["examples_per_second"]["reviews-pretrained-1"]
     assert min(speeds["teacher"], speeds["student"]) > 0
     nodes = {node.uri: node.kind for node in trace(str(directory), taught.folder / "runs").inputs}
     assert nodes[str(taught.scores)] == "scores"
-    shown = invoke("finetune", "show", directory, "--errors", "0")
-    assert "teachers and students" in shown.stdout
+    assert "teachers and students" in invoke("finetune", "show", directory, "--errors", "0").stdout
     # The same command again finds everything done.
     assert finetune(config, taught.student) == [score]
 
 
 def test_training_that_asks_its_teacher_nothing_is_the_one_without_a_teacher(taught):
-    contents = []
-    for config in (taught.distilling("silent", soft_share=0.0), taught.training("alone")):
-        finetune(config, taught.student)
-        directory = scores_directory(config, taught.student)
-        contents.append((directory / "model-reviews-pretrained-1.safetensors").read_bytes())
-    assert contents[0] == contents[1]
+    silent = taught.config("silent", distill={"soft_share": 0.0})
+    configs = silent, taught.config("alone", training=TRAINING)
+    one, two = (taught.train(config)[0] / "model-reviews-pretrained-1.safetensors" for config in configs)
+    assert one.read_bytes() == two.read_bytes()
 
 
 class Killed(BaseException):
     pass
 
 
-class Stopping(Recorder):
-    """Ends the training, like a kill, after an update; only once."""
-
-    stopped = False
-
-    def __call__(self, *arguments, **named):
-        run = super().__call__(*arguments, **named)
-        log = run.log_metrics
-
-        def stop(metrics, step, model_id=None):
-            log(metrics, step, model_id)
-            if step >= 14 and not self.stopped:
-                self.stopped = True
-                raise Killed
-
-        run.log_metrics = stop
-        return run
+def kill() -> None:
+    raise Killed
 
 
 def test_killed_training_with_a_teacher_is_bit_identical_to_an_uninterrupted_one(taught):
-    distill = {"teacher": str(taught.scores), "hidden_weight": 0.5}
     killed, whole = (
-        taught.training("same", distill, out=taught.folder / name, save_every_s=0, log_every_updates=1)
+        taught.config("same", distill={"hidden_weight": 0.5}, out=taught.folder / name, save_every_s=0)
         for name in ("killed", "whole")
     )
-    with Stopping():
-        with pytest.raises(Killed):
+    with Recorder():
+        with pytest.raises(Killed), in_update(15, kill):
             finetune(killed, taught.student)
         assert any(map(load_file, killed.out.rglob("in-progress/*.safetensors")))
-        finetune(killed, taught.student)
-    finetune(whole, taught.student)
-    one, two = (read_manifest(scores_directory(each, taught.student)) for each in (killed, whole))
-    assert one.fingerprint == two.fingerprint
+        _, resumed = taught.train(killed)
+    assert resumed.fingerprint == taught.train(whole)[1].fingerprint
 
 
 def test_export_for_transformers_is_a_teacher_and_its_place_changes_no_identity(taught):
-    identities = []
-    for name in ("hf", "moved"):
-        export(str(taught.scores), taught.folder / name, runs_dir=taught.folder / "runs")
-        trials = plan_trials(taught.distilling(teacher=taught.folder / name), taught.student)
-        identities.append((trials.key, trials.identity(trials.all[0])))
-    assert identities[0] == identities[1]
+    plans = [taught.plan(taught.export(taught.folder / name)) for name in ("hf", "moved")]
+    one, two = ((trials.key, trials.identity(trials.all[0])) for trials in plans)
+    assert one == two
 
 
 @pytest.mark.parametrize(
-    ("names", "columns"),
-    [
-        (("LABEL_0", "LABEL_1"), (0, 1)),
-        (("POSITIVE", "NEGATIVE"), (1, 0)),
-    ],
+    ("names", "columns"), [(("LABEL_0", "LABEL_1"), (0, 1)), (("POSITIVE", "NEGATIVE"), (1, 0))]
 )
 def test_labels_of_a_network_from_elsewhere_are_put_in_the_order_of_the_task(
     taught, tmp_path, names, columns
 ):
-    export(str(taught.scores), tmp_path / "hf", runs_dir=taught.folder / "runs")
-    (tmp_path / "hf/manifest.json").unlink()
-    file = tmp_path / "hf/config.json"
-    found = json.loads(file.read_text()) | {"id2label": {str(n): name for n, name in enumerate(names)}}
-    file.write_text(json.dumps(found))
-    trials = plan_trials(taught.distilling(teacher=tmp_path / "hf"), taught.student)
-    assert trials.teachers["reviews"].columns == columns
+    elsewhere = taught.export(tmp_path / "hf")
+    (elsewhere / "manifest.json").unlink()
+    file = elsewhere / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"id2label": dict(enumerate(names))}))
+    assert taught.plan(elsewhere).teachers["reviews"].columns == columns
 
 
 def test_network_that_cannot_teach_is_refused_by_name(taught, tmp_path, tokenizer):
@@ -281,7 +254,6 @@ def test_network_that_cannot_teach_is_refused_by_name(taught, tmp_path, tokenize
         load_teacher(resolve(taught.scores, ()), prepared_rows("tags", tokenizer), torch.device("cpu"))
     (tmp_path / "rows.jsonl").write_text('{"source": "a", "target": "b"}\n' * 20)
     tasks = {"pairs": {"kind": "rows_generation", "train": tmp_path / "rows.jsonl"}}
-    config = taught.training("pairs", {"teacher": str(taught.scores)}, tasks=tasks)
     decoder = dataclasses.replace(taught.student, model=dataclasses.replace(MODEL, network="decoder"))
     with pytest.raises(MismatchError, match=r"pairs.* teacher"):
-        plan_trials(config, decoder)
+        plan_trials(taught.config("pairs", tasks=tasks), decoder)

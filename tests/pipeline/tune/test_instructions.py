@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from cluster.artefacts.errors import ConfigError, MismatchError
@@ -30,6 +30,7 @@ from pipeline.tune.forms.conversations import ConversationEncoder, EncodedConver
 from pipeline.tune.preview import preview
 from tests.pipeline.tune import samples
 from tests.pipeline.tune.conftest import enlarged, make_checkpoint, prepare
+from tests.pipeline.tune.samples import byte_level
 
 GPT = dataclasses.replace(samples.GPT, vocab_size=320, activation="gelu_tanh")
 CHATML = ChatTemplate(
@@ -55,20 +56,9 @@ PAIR = {"prompt": "Say red.", "response": "Red it is."}
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory) -> TextTokenizer:
     """A byte-level BPE with the special tokens of ChatML."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=GPT.vocab_size or 0,
-        special_tokens=SPECIAL_TOKENS,
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
-    bpe.train_from_iterator([str(CHAT), str(PAIR), "User:\nSystem:\nAssistant:\n"] * 3, trainer)
+    texts = [str(CHAT), str(PAIR), "User:\nSystem:\nAssistant:\n"] * 3
     path = tmp_path_factory.mktemp("bpe") / "tokenizer.json"
-    bpe.save(str(path))
-    return TextTokenizer(path)
+    return TextTokenizer(byte_level(path, texts, SPECIAL_TOKENS, GPT.vocab_size or 0))
 
 
 def write_rows(path: Path, *rows: object, start: str = "", end: str = "\n") -> Path:
@@ -129,19 +119,14 @@ def test_ids_are_those_of_apply_chat_template(tokenizer, template, count):
         tokenizer_file=str(tokenizer.path), bos_token="<s>", eos_token="</s>", pad_token="<pad>"
     )
     jinja = template.jinja(begins=True)
-    messages = (
-        CHAT[:count] if count > 1 else [{"role": "user", "content": 'Say "it\'s" {{ red }}\\n'}, CHAT[2]]
-    )
+    odd = {"role": "user", "content": 'Say "it\'s" {{ red }}\\n'}
+    messages = CHAT[:count] if count > 1 else [odd, CHAT[2]]
     read = tuple(Turn(each["role"], each["content"].strip()) for each in messages)
     (encoded,) = ConversationEncoder(tokenizer, template, begins=True).encode([Conversation("c", read)])
     assert encoded.ids.tolist() == own.apply_chat_template(messages, chat_template=jinja)["input_ids"]
-    if read[-1].role != "assistant":
-        return
     # A prompt is what training saw before the last response.
-    prompt = own.apply_chat_template(messages[:-1], chat_template=jinja, add_generation_prompt=True)[
-        "input_ids"
-    ]
-    assert encoded.ids[: encoded.responses[-1][0]].tolist() == prompt
+    prompt = own.apply_chat_template(messages[:-1], chat_template=jinja, add_generation_prompt=True)
+    assert encoded.ids[: encoded.responses[-1][0]].tolist() == prompt["input_ids"]
 
 
 contents = (
@@ -160,47 +145,31 @@ def test_responses_with_their_ends_are_learned_and_nothing_else(tokenizer, pairs
     talk = conversation(*(text for pair in pairs for text in pair), system=system)
     (encoded,) = ConversationEncoder(tokenizer, template, begins=True).encode([talk])
     bare = Tokenizer.from_file(str(tokenizer.path))
-    found = [
-        bare.decode(encoded.ids[slice(*span)].tolist(), skip_special_tokens=False)
-        for span in encoded.responses
-    ]
+    parts = [encoded.ids[slice(*span)] for span in encoded.responses] + [encoded.ids[~encoded.learned]]
+    *found, rest = (bare.decode(ids.tolist(), skip_special_tokens=False) for ids in parts)
     assert found == [f"{response}</s>" for _, response in pairs]
-    rest = bare.decode(encoded.ids[~encoded.learned].tolist(), skip_special_tokens=False)
-    expected = "<s>" + template.before_system + system + template.after_system
+    expected = ["<s>", template.before_system, system, template.after_system]
     for prompt, _ in pairs:
-        expected += template.before_user + prompt + template.after_user
-        expected += template.before_assistant + template.after_assistant
-    assert rest == expected
+        expected += [template.before_user, prompt, template.after_user]
+        expected += [template.before_assistant, template.after_assistant]
+    assert rest == "".join(expected)
 
 
-def test_special_token_in_a_turn_is_refused_with_file_and_line(tokenizer):
+def test_turns_and_templates_that_a_tokenizer_cannot_read_are_refused(tokenizer):
     with pytest.raises(ConfigError, match=r"f, line 1: .*</s>"):
         task_of(tokenizer, conversation("one </s> two", "three"))
-
-
-def test_template_that_a_tokenizer_cannot_read_is_refused(tokenizer):
+    template: dict[str, Any] = {"before_user": "[INST]", "special_tokens": ["[INST]"]}
     with pytest.raises(MismatchError, match=r"special_tokens .*\[INST\]"):
-        task_of(
-            tokenizer,
-            conversation("a", "b"),
-            template={"before_user": "[INST]", "special_tokens": ["[INST]"]},
-        )
+        task_of(tokenizer, conversation("a", "b"), template=template)
     with pytest.raises(ValueError, match="with a space"):
         ChatTemplate(before_assistant="Answer: ")
     with pytest.raises(ValueError, match="no marker"):
         ChatTemplate(special_tokens=("<|user|>",))
-
-
-def test_marker_that_is_joined_with_the_response_is_refused(tokenizer):
+    # A marker that is joined with the response.
     bpe = json.loads(tokenizer.path.read_text())
     bpe["model"]["merges"].append([":", "b"])
     bpe["model"]["vocab"][":b"] = 999
-    bpe["pre_tokenizer"] = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": False,
-    }
+    bpe["pre_tokenizer"]["use_regex"] = False
     path = tokenizer.path.with_name("joined.json")
     path.write_text(json.dumps(bpe))
     with pytest.raises(MismatchError, match="':b'"):
@@ -208,9 +177,8 @@ def test_marker_that_is_joined_with_the_response_is_refused(tokenizer):
 
 
 def test_packed_conversations_do_not_see_each_other(tokenizer):
-    talks = [
-        conversation(f"Say {n}.", f"{n} it is.", "Again?", "No.") for n in ("one", "two", "three", "four")
-    ]
+    numbers = ("one", "two", "three", "four")
+    talks = [conversation(f"Say {n}.", f"{n} it is.", "Again?", "No.") for n in numbers]
     packed, single = (task_of(tokenizer, *talks, length=100, packed=flag) for flag in (True, False))
     assert len(packed.train) < len(single.train) == 4
     model = enlarged(packed.build(), 8)
@@ -221,9 +189,8 @@ def test_packed_conversations_do_not_see_each_other(tokenizer):
         torch.testing.assert_close(gradient, sum(each[name] for each in apart), rtol=1e-4, atol=1e-4)
     found = packed.outputs(model, packed.batch(packed.evaluation, np.arange(4)))
     assert found[:, 1].sum() == packed.train.predictions.sum()
-    torch.testing.assert_close(
-        found[:, 0].sum().float(), packed.loss(model, packed.batch(packed.train, rows))
-    )
+    loss = packed.loss(model, packed.batch(packed.train, rows))
+    torch.testing.assert_close(found[:, 0].sum().float(), loss)
 
 
 def task_gradients(task, model, rows):
@@ -237,19 +204,15 @@ def test_packing_keeps_every_conversation_whole_and_once(lengths):
     numbered = [EncodedConversation(np.full(length, n), ((0, length),)) for n, length in enumerate(lengths)]
     rows = PackedConversations.of(numbered, 50, packed=True)
     assert rows.lengths.max() <= 50
-    assert sorted(rows.input_ids.values.tolist()) == sorted(
-        np.repeat(np.arange(len(lengths)), lengths).tolist()
-    )
-    for row in range(len(rows)):
-        ends = np.cumsum(rows.pieces[row])
-        for piece in np.split(rows.input_ids[row], ends[:-1]):
-            assert len(set(piece.tolist())) == 1
-            assert len(piece) == lengths[piece[0]]
-    chosen = np.arange(len(rows))[::-1]
-    boundaries = rows.boundaries(chosen, 50)
-    assert boundaries[0] == 0
-    assert boundaries[-1] == 50 * len(rows)
-    assert {50 * n for n in range(len(rows) + 1)} <= set(boundaries.tolist())
+    pieces = [
+        piece.tolist()
+        for row in range(len(rows))
+        for piece in np.split(rows.input_ids[row], np.cumsum(rows.pieces[row])[:-1])
+    ]
+    assert sorted(pieces) == [[n] * length for n, length in enumerate(lengths)]
+    boundaries = rows.boundaries(np.arange(len(rows))[::-1], 50).tolist()
+    assert (boundaries[0], boundaries[-1]) == (0, 50 * len(rows))
+    assert {50 * n for n in range(len(rows) + 1)} <= set(boundaries)
 
 
 def test_loss_and_updated_weights_are_those_of_transformers_with_ignored_labels(tokenizer, tmp_path):
@@ -259,13 +222,12 @@ def test_loss_and_updated_weights_are_those_of_transformers_with_ignored_labels(
     ]
     task = task_of(tokenizer, *talks, packed=False)
     model = enlarged(task.build(), 2)
-    save_hf_directory(
-        tmp_path / "gpt2", model.state_dict(), GPT, TokenIds(pad=1, bos=0, eos=2), head="causal_lm"
-    )
+    ids = TokenIds(pad=1, bos=0, eos=2)
+    save_hf_directory(tmp_path / "gpt2", model.state_dict(), GPT, ids, head="causal_lm")
     theirs: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2").train()
     batch = task.batch(task.train, np.arange(2))
-    ids = batch.inputs["input_ids"]
-    learned = torch.roll(batch.targets["places"], 1, dims=1)
+    read, learned = batch.inputs["input_ids"], torch.roll(batch.targets["places"], 1, dims=1)
+    inputs = {"input_ids": read, "attention_mask": (read != 1).long(), "labels": read.where(learned, -100)}
     total = int(task.train.predictions.sum())
     # The gradient of keys' biases is zero but for rounding, which a smaller epsilon would make updates of.
     given = {"weight_decay": 0.0, "optimizer": {"eps": 1e-6}}
@@ -275,16 +237,15 @@ def test_loss_and_updated_weights_are_those_of_transformers_with_ignored_labels(
         group["lr"] = 1e-3
     for _ in range(3):
         mine = task.loss(model, batch) / total
-        right = theirs(input_ids=ids, attention_mask=(ids != 1).long(), labels=ids.where(learned, -100)).loss
+        right = theirs(**inputs).loss
         torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-5)
         for loss, optimizer in zip((mine, right), optimizers, strict=True):
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     theirs.save_pretrained(tmp_path / "trained")
-    updated = read_hf_directory(tmp_path / "trained").state_dict
-    for name, weights in model.state_dict().items():
-        torch.testing.assert_close(weights, updated[name], rtol=1e-5, atol=1e-5)
+    updated, own = read_hf_directory(tmp_path / "trained").state_dict, model.state_dict()
+    torch.testing.assert_close(own, {name: updated[name] for name in own}, rtol=1e-5, atol=1e-5)
 
 
 def test_network_learns_to_respond_and_is_asked_from_its_scores_and_from_its_export(
@@ -294,14 +255,13 @@ def test_network_learns_to_respond_and_is_asked_from_its_scores_and_from_its_exp
     rows = [{"prompt": f"Say {colours[n % 3]}.", "response": f"It is {colours[n % 3]}."} for n in range(36)]
     path = write_rows(tmp_path / "train.jsonl", *rows, {"messages": CHAT})
     start = make_checkpoint(tmp_path / "gpt", tokenizer.path, network=CausalLanguageModel(GPT))
-    task = {"kind": "instructions", "train": path, "evaluation": path, "write_responses": True}
+    writing = {"write_responses": True, "max_response_length": 16}
+    task = {"kind": "instructions", "train": path, "evaluation": path, **writing}
     training = {"epochs": 14, "batch_size": 4, "lr": 1e-2, "max_length": 96, "scored": "last_epoch"}
-    tasks = {"chat": {**task, "max_response_length": 16}}
-    tuned = tune(start, tasks=tasks, training=training, save_models=True)
+    tuned = tune(start, tasks={"chat": task}, training=training, save_models=True)
     (score,) = tuned.scores
     assert score.main_metric == "likelihood"
-    assert score.metrics["exact_match"] > 0.9
-    assert score.metrics["rouge1"] > 0.9
+    assert min(score.metrics["exact_match"], score.metrics["rouge1"]) > 0.9
     np.testing.assert_allclose(score.metrics["perplexity"], 1 / score.metrics["likelihood"])
     np.testing.assert_allclose(score.metrics["loss"], np.log(score.metrics["perplexity"]))
     export(str(tuned.directory), tmp_path / "hf", runs_dir=tmp_path)
@@ -316,8 +276,7 @@ def test_encoder_decoder_reads_what_is_before_every_response_of_a_conversation(t
     bart = dataclasses.replace(GPT, network="encoder_decoder", norm="post", embedding_norm=True)
     talk = conversation("Say blue.", "Blue.", "Again?", "No.")
     task = task_of(tokenizer, talk, network=bart, max_response_length=20)
-    assert len(task.train) == 2
-    assert task.last.tolist() == [1]
+    assert (len(task.train), task.last.tolist()) == (2, [1])
     texts = tokenizer.texts([task.train.input_ids[1].tolist(), task.train.targets[1].tolist()])
     assert texts == ["User:\nSay blue.\nAssistant:\nBlue.User:\nAgain?\nAssistant:", "No."]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
 import zipfile
 from pathlib import Path
@@ -17,7 +17,7 @@ from pipeline.tasks.superglue import BoolqConfig
 from pipeline.tune.run import finetune
 from pipeline.tune.summary import make_archive
 from pipeline.tune.trials import scores_directory
-from tests.pipeline.tune.conftest import SIZES, Recorder, config_in, write_tokenizer
+from tests.pipeline.tune.conftest import Recorder, config_in, scratch_in, write_tokenizer
 
 PASSAGE = "the film was good and the plot was bad"
 PAIR = {"premise": PASSAGE, "hypothesis": "the plot was bad"}
@@ -66,10 +66,10 @@ def write_superglue(folder: Path) -> None:
             (folder / name / f"{split}.jsonl").write_text(json.dumps({"idx": 0} | row) + "\n")
         lines = [json.dumps({"idx": number} | unlabelled(name)) for number in (5, 3)]
         (folder / name / "test.jsonl").write_text("\n".join(lines) + "\n")
-    (folder / "AX-b.jsonl").write_text(
-        json.dumps({"idx": 11, "sentence1": "a", "sentence2": "film", "label": "entailment"})
-    )
-    (folder / "AX-g.jsonl").write_text(json.dumps({"idx": 12, **PAIR, "label": "entailment", "pair_id": 1}))
+    diagnostic = {"AX-b": {"sentence1": "a", "sentence2": "film"}, "AX-g": PAIR | {"pair_id": 1}}
+    for number, (name, row) in enumerate(diagnostic.items(), 11):
+        line = {"idx": number, "label": "entailment", **row}
+        (folder / f"{name}.jsonl").write_text(json.dumps(line))
 
 
 def test_corpora_are_decontaminated_against_test_sets_too_where_they_are_there(tmp_path):
@@ -96,8 +96,8 @@ def submitted(tmp_path_factory) -> Path:
         name: {"kind": kind, "path": folder / "data" / name, "submit": True} for name, kind in KINDS.items()
     }
     tasks["RTE"] |= {"ax_b": folder / "data/AX-b.jsonl", "ax_g": folder / "data/AX-g.jsonl"}
-    scratch = {"model": SIZES | {"max_positions": 64}, "tokenizer": folder / "tokenizer.json"}
     training = {"epochs": 1, "batch_size": 4, "max_length": 48}
+    scratch = scratch_in(folder, max_positions=64)
     config = config_in(folder, tasks=tasks, training=training, scratch=scratch)
     with Recorder():
         finetune(config, None)
@@ -106,26 +106,19 @@ def submitted(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def files(submitted) -> dict[str, list[dict]]:
-    archive = make_archive([submitted])
-    path = submitted.parent / "submission.zip"
-    path.write_bytes(archive.content)
-    with zipfile.ZipFile(path) as opened:
+    with zipfile.ZipFile(io.BytesIO(make_archive([submitted]).content)) as opened:
         assert opened.testzip() is None
-        return {
-            name: [json.loads(line) for line in opened.read(name).splitlines()] for name in opened.namelist()
-        }
+        contents = {name: opened.read(name).splitlines() for name in opened.namelist()}
+    return {name: [json.loads(line) for line in lines] for name, lines in contents.items()}
 
 
 def test_files_have_the_names_and_lines_that_superglue_takes(files):
     allowed = {
-        "BoolQ.jsonl": {"true", "false"},
-        "CB.jsonl": {"entailment", "contradiction", "neutral"},
-        "COPA.jsonl": {0, 1},
-        "ReCoRD.jsonl": {"film", "plot"},
-        "RTE.jsonl": {"entailment", "not_entailment"},
-        "WiC.jsonl": {"true", "false"},
-        "AX-b.jsonl": {"entailment", "not_entailment"},
-        "AX-g.jsonl": {"entailment", "not_entailment"},
+        **dict.fromkeys(("BoolQ.jsonl", "WiC.jsonl"), ("true", "false")),
+        "CB.jsonl": ("entailment", "contradiction", "neutral"),
+        "COPA.jsonl": (0, 1),
+        "ReCoRD.jsonl": ("film", "plot"),
+        **dict.fromkeys(("RTE.jsonl", "AX-b.jsonl", "AX-g.jsonl"), ("entailment", "not_entailment")),
     }
     numbers = {"ReCoRD.jsonl": [40, 40], "AX-b.jsonl": [11], "AX-g.jsonl": [12]}
     assert files.keys() == allowed.keys() | {"MultiRC.jsonl"}
@@ -137,17 +130,15 @@ def test_files_have_the_names_and_lines_that_superglue_takes(files):
 def test_answers_of_multirc_are_nested_as_they_came(files):
     first, second = files["MultiRC.jsonl"]
     assert (first["idx"], second["idx"]) == (5, 3)
-    questions = first["passage"]["questions"]
-    assert [question["idx"] for question in questions] == [20, 21]
-    assert [[answer["idx"] for answer in question["answers"]] for question in questions] == [[7, 8], [9]]
-    assert all(answer["label"] in (0, 1) for question in questions for answer in question["answers"])
+    answers = {each["idx"]: each["answers"] for each in first["passage"]["questions"]}
+    assert {key: [one["idx"] for one in each] for key, each in answers.items()} == {20: [7, 8], 21: [9]}
+    assert {one["label"] for each in answers.values() for one in each} <= {0, 1}
 
 
 def test_archive_has_the_same_bytes_each_time_and_tells_what_is_missing(submitted):
     one, two = make_archive([submitted]), make_archive([submitted, submitted])
-    assert hashlib.sha256(one.content).digest() == hashlib.sha256(two.content).digest()
-    assert one.leaderboard == "SuperGLUE"
-    assert one.missing == ("WSC.jsonl",)
+    assert one.content == two.content
+    assert (one.leaderboard, one.missing) == ("SuperGLUE", ("WSC.jsonl",))
     assert set(make_archive([submitted], seed=2).files.values()) == {f"{name}-random-2" for name in ROWS}
     with pytest.raises(MissingInputError):
         make_archive([submitted], seed=3)

@@ -1,57 +1,69 @@
-"""The page of scores: one file, safe with any text, the same bytes for the same scores, and the summary's numbers."""
+"""Scores as people and programs read them: the page, which is one file, safe with any text, the same bytes for the same
+scores, with the summary's numbers; what the terminal shows; and what MLflow gets."""
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.artefacts.errors import ReferenceNotFoundError
+from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, ReferenceNotFoundError
 from cluster.artefacts.manifest import hash_file
+from pipeline.run.tracking import connect, start_run
 from pipeline.tasks import TASKS
 from pipeline.tune.report.curves import MOST_POINTS, Curve, plot, thinned, ticks
-from pipeline.tune.report.page import confusion, percent, published_scores, render_page
+from pipeline.tune.report.page import (
+    PAGE_FILE,
+    TABLE_FILE,
+    confusion,
+    log_page,
+    percent,
+    publish_page,
+    published_scores,
+    render_page,
+)
 from pipeline.tune.report.predictions import WrongPrediction, worst_of
 from pipeline.tune.scores import ScoresDirectory, read_scores
-from pipeline.tune.summary import summarise
+from pipeline.tune.summary import GLUE_METRICS, summarise
+from tests.pipeline.command import invoke
 from tests.pipeline.tune.written_scores import label_lines, score_of, write_artefact
 
 NAMES = ("negative", "positive")
 PAIRS = [("positive", "positive")] * 6 + [("negative", "positive")] * 3 + [("negative", "negative")]
 HOSTILE = "</p></script><script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>\x00\x1b[31m\u202e\"'&"
+CONTROLS = "[/red] [bold]x \x1b[2J \x9b2J"
 VOID = {"meta", "br"}
 """Elements without an end."""
 
 
 @pytest.fixture
 def scores(tmp_path: Path) -> Path:
-    lines = label_lines(PAIRS, NAMES, text="a film")
+    lines = label_lines(PAIRS, NAMES, text=CONTROLS)
     trainings = [
         (score_of("reviews", {"accuracy": 0.7}, 10, seed=seed, initial=initial), lines)
         for initial in ("pretrained", "random")
         for seed in (1, 2)
     ]
-    return write_artefact(
-        tmp_path / "finetuned" / "small" / "tiny@5",
-        trainings,
-        labels={"reviews": NAMES},
-        kinds={"reviews": "sst2"},
-    )
+    directory = tmp_path / "finetuned" / "small" / "tiny@5"
+    return write_artefact(directory, trainings, labels={"reviews": NAMES}, kinds={"reviews": "sst2"})
 
 
-def test_page_is_one_file_and_the_same_each_time(scores: Path, tmp_path: Path):
-    page = render_page(scores, tmp_path / "runs")
-    assert page == render_page(scores, tmp_path / "runs")
-    assert not re.search(r"<(script|link|img|iframe|object|embed|video|audio|source|base)\b", page, re.I)
-    assert not re.search(r"(src|href|srcset|data|action)\s*=|url\(|@import|https?://", page, re.I)
-    assert "default-src 'none'" in page
+def page_of(directory: Path) -> str:
+    return render_page(directory, directory / "runs")
 
 
-def test_elements_of_the_page_are_closed_in_order(scores: Path, tmp_path: Path):
+def worst_errors(directory: Path, trial: str | None, count: int) -> list[WrongPrediction]:
+    opened = ScoresDirectory.open(directory)
+    return worst_of(opened.lines(opened.score(trial).trial), count)
+
+
+def test_page_is_one_file_of_closed_elements_and_the_same_each_time(scores: Path):
     open_elements: list[str] = []
 
     class Checker(HTMLParser):
@@ -65,45 +77,41 @@ def test_elements_of_the_page_are_closed_in_order(scores: Path, tmp_path: Path):
         def handle_endtag(self, tag):
             assert open_elements.pop() == tag
 
-    Checker().feed(render_page(scores, tmp_path / "runs"))
+    page = page_of(scores)
+    assert page == page_of(scores)
+    assert not re.search(r"<(script|link|img|iframe|object|embed|video|audio|source|base)\b", page, re.I)
+    assert not re.search(r"(src|href|srcset|data|action)\s*=|url\(|@import|https?://", page, re.I)
+    assert "default-src 'none'" in page
+    Checker().feed(page)
     assert open_elements == []
 
 
 def test_hostile_texts_are_shown_and_not_obeyed(tmp_path: Path):
     names = ("no", HOSTILE)
-    lines = label_lines([("no", HOSTILE), (HOSTILE, "no")], names, text=HOSTILE, text_b=HOSTILE)
-    for line in lines:
-        line["id"] = HOSTILE
-    score = score_of("t", {"accuracy": 0.0}, 2)
-    directory = write_artefact(
-        tmp_path / "scores", [(score, lines)], labels={"t": names}, reference=HOSTILE[:60]
+    pairs = [("no", HOSTILE), (HOSTILE, "no")]
+    lines = [line | {"id": HOSTILE} for line in label_lines(pairs, names, text=HOSTILE, text_b=HOSTILE)]
+    trainings = [(score_of("t", {"accuracy": 0.0}, 2), lines)]
+    page = page_of(
+        write_artefact(tmp_path / "scores", trainings, labels={"t": names}, reference=HOSTILE[:60])
     )
-    page = render_page(directory, tmp_path / "runs")
-    assert "<script" not in page
-    assert "<img" not in page
+    assert not re.search(r"<script|<img|[\x00-\x08\x0b-\x1f]", page)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-    assert not re.search(r"[\x00-\x08\x0b-\x1f]", page)
 
 
-def test_numbers_of_the_page_are_those_of_the_summary(scores: Path, tmp_path: Path):
-    page = render_page(scores, tmp_path / "runs")
-    for row in summarise(read_scores(scores)):
-        assert f"{percent(row.mean['accuracy'])} ± {percent(row.std['accuracy'] or 0)}" in page
-    assert "mean ± standard deviation over 2 seeds" in page
-    assert "94.9" in page  # BERT-large on SST-2
-    assert "data/train.tsv" in page
-    assert "reviews-random-2" in page
-
-
-def worst_errors(directory: Path, trial: str | None, count: int) -> list[WrongPrediction]:
-    opened = ScoresDirectory.open(directory)
-    return worst_of(opened.lines(opened.score(trial).trial), count)
+def test_numbers_of_the_page_are_those_of_the_summary(scores: Path):
+    page = page_of(scores)
+    shown = [
+        f"{percent(row.mean['accuracy'])} ± {percent(row.std['accuracy'] or 0)}"
+        for row in summarise(read_scores(scores))
+    ]
+    # The published number is that of BERT-large.
+    expected = ["mean ± standard deviation over 2 seeds", "94.9", "data/train.tsv", "reviews-random-2"]
+    assert [text for text in (*shown, *expected) if text not in page] == []
 
 
 def test_confusions_sum_to_the_examples():
     found = confusion(label_lines(PAIRS, NAMES), NAMES)
     assert found["counts"] == [[1, 3], [0, 6]]
-    assert sum(map(sum, found["counts"])) == len(PAIRS)
     assert found["most"] == [("negative", "positive", 3)]
     many = [f"label {number}" for number in range(50)]
     assert confusion(label_lines([(many[0], many[1])] * 4, many), many)["counts"] == []
@@ -111,116 +119,95 @@ def test_confusions_sum_to_the_examples():
 
 def test_worst_errors_are_the_surest_ones(scores: Path):
     found = worst_errors(scores, "reviews-random-2", 2)
-    assert [error.id for error in found] == ["dev-8", "dev-7"]
-    assert (found[0].right, found[0].predicted, found[0].texts) == (
-        "negative",
-        "positive",
-        {"text": "a film 8"},
-    )
+    assert [(each.id, each.right, each.predicted) for each in found] == [
+        ("dev-8", "negative", "positive"),
+        ("dev-7", "negative", "positive"),
+    ]
+    assert found[0].texts == {"text": f"{CONTROLS} 8"}
     assert len(worst_errors(scores, None, 100)) == 3
     with pytest.raises(ReferenceNotFoundError) as refused:
         worst_errors(scores, "reviews-random-3", 2)
     assert "reviews-random-2" in refused.value.next_step
 
 
-def test_worst_answers_texts_numbers_and_choices_come_first(tmp_path: Path):
+def test_worst_answers_texts_numbers_choices_and_tags_come_first(tmp_path: Path):
     asked = {"n_best": [{"text": "x", "probability": 0.9}], "question": "q", "context": "c"}
-    spans = [
-        {"id": "half", "answers": ["red car"], "prediction": "car", **asked},
-        {"id": "none", "answers": [], "prediction": "car", **asked},
-        {"id": "right", "answers": ["the car"], "prediction": "car", **asked},
-        {"id": "without words", "answers": ["the"], "prediction": "a", **asked},
-    ]
-    texts = [
-        {"id": "near", "reference": "a red car", "prediction": "a blue car", "source": "s"},
-        {"id": "far", "reference": "a red car", "prediction": "nothing", "source": "s"},
-    ]
-    numbers = [
-        {"id": "near", "label": 2.0, "prediction": 2.1},
-        {"id": "far", "label": 1.0, "prediction": 4.5},
-    ]
-    choices = [
-        {"id": "unsure", "label": 0, "prediction": 1, "scores": [0.0, 0.1], "choices": ["a", "b"]},
-        {"id": "sure", "label": 0, "prediction": 1, "scores": [0.0, 9.0, None], "choices": ["a", "b", "c"]},
-    ]
-    tags = [
-        {"id": "half", "words": ["a", "b"], "tags": ["O", "B-X"], "predictions": ["O", "O"]},
-        {"id": "all", "words": ["a"], "tags": ["B-X"], "predictions": ["O"]},
-    ]
-    found = {"spans": spans, "texts": texts, "numbers": numbers, "choices": choices, "tags": tags}
-    trainings = [(score_of(task, {"f1": 0.5}, 2), lines) for task, lines in found.items()]
+    lines = {
+        "spans": [
+            {"id": "2", "answers": ["red car"], "prediction": "car", **asked},
+            {"id": "1", "answers": [], "prediction": "car", **asked},
+            {"id": "right", "answers": ["the car"], "prediction": "car", **asked},
+            {"id": "without words", "answers": ["the"], "prediction": "a", **asked},
+        ],
+        "texts": [
+            {"id": "2", "reference": "a red car", "prediction": "a blue car", "source": "s"},
+            {"id": "1", "reference": "a red car", "prediction": "nothing", "source": "s"},
+        ],
+        "numbers": [
+            {"id": "2", "label": 2.0, "prediction": 2.1},
+            {"id": "1", "label": 1.0, "prediction": 4.5},
+        ],
+        "choices": [
+            {"id": "2", "label": 0, "prediction": 1, "scores": [0.0, 0.1], "choices": ["a", "b"]},
+            {"id": "1", "label": 0, "prediction": 1, "scores": [0.0, 9.0, None], "choices": ["a", "b", "c"]},
+        ],
+        "tags": [
+            {"id": "2", "words": ["a", "b"], "tags": ["O", "B-X"], "predictions": ["O", "O"]},
+            {"id": "1", "words": ["a"], "tags": ["B-X"], "predictions": ["O"]},
+        ],
+    }
+    trainings = [(score_of(task, {"f1": 0.5}, 2), own) for task, own in lines.items()]
     directory = write_artefact(tmp_path / "scores", trainings)
-
-    def order(task: str) -> list[str]:
-        return [error.id for error in worst_errors(directory, f"{task}-pretrained-1", 9)]
-
-    assert order("spans") == ["none", "half"]
-    assert order("texts") == ["far", "near"]
-    assert order("numbers") == ["far", "near"]
-    assert order("choices") == ["sure", "unsure"]
-    assert order("tags") == ["all", "half"]
-    assert "(no answer)" in render_page(directory, tmp_path / "runs")
+    for task in lines:
+        assert [error.id for error in worst_errors(directory, f"{task}-pretrained-1", 9)] == ["1", "2"], task
+    assert "(no answer)" in page_of(directory)
 
 
 def test_page_of_a_real_training_has_its_interval_texts_losses_and_source_files(tune, sst2):
     tuned = tune(training={"epochs": 1, "batch_size": 16, "lr": 1e-4, "max_length": 16})
     assert 0 < tuned.scores[0].metrics["accuracy"] < 1
-    page = render_page(tuned.directory, tuned.config.runs_dir)
+    page = page_of(tuned.directory)
     assert re.search(r'data-label="interval">\d+\.\d to \d+\.\d<', page)
     assert page.count("<polyline") == 1
     assert worst_errors(tuned.directory, None, 1)[0].texts["text"] in page
-    for name in ("train.tsv", "dev.tsv"):
-        assert str(sst2 / name) in page
-        assert hash_file(sst2 / name)[0] in page
+    files = [sst2 / "train.tsv", sst2 / "dev.tsv"]
+    assert all(str(file) in page and hash_file(file)[0] in page for file in files)
 
 
 def test_a_diverged_training_has_a_page(tmp_path: Path):
     lines = [
-        {"id": "dev-1", "label": 2.0, "prediction": None},
-        {"id": "dev-2", "label": 1.0, "prediction": 1.0},
+        {"id": f"dev-{n}", "label": 1.0, "prediction": predicted} for n, predicted in ((1, None), (2, 1.0))
     ]
-    directory = write_artefact(
-        tmp_path / "scores", [(score_of("t", {"pearson": 0.0}, 2), lines)], losses=[1.0, None, None]
-    )
+    trainings = [(score_of("t", {"pearson": 0.0}, 2), lines)]
+    directory = write_artefact(tmp_path / "scores", trainings, losses=[1.0, None, None])
     assert [(error.id, error.predicted) for error in worst_errors(directory, None, 9)] == [("dev-1", "nan")]
-    assert "<polyline" in render_page(directory, tmp_path / "runs")
+    assert "<polyline" in page_of(directory)
 
 
 def test_every_choice_of_a_search_is_on_the_page(tmp_path: Path):
-    lines = label_lines(PAIRS, NAMES)
     trainings = [
-        (score_of("t", {"accuracy": accuracy}, 10, choice={"lr": lr}), lines)
+        (score_of("t", {"accuracy": accuracy}, 10, choice={"lr": lr}), label_lines(PAIRS, NAMES))
         for lr, accuracy in ((1e-5, 0.7), (3e-5, 0.65))
     ]
-    page = render_page(write_artefact(tmp_path / "scores", trainings, labels={"t": NAMES}), tmp_path / "runs")
-    assert "of 2 choices of settings" in page
-    assert 'settings">lr 1e-05</td>' in page
-    assert 'settings">lr 3e-05</td>' in page
+    page = page_of(write_artefact(tmp_path / "scores", trainings, labels={"t": NAMES}))
+    expected = ["of 2 choices of settings", 'settings">lr 1e-05</td>', 'settings">lr 3e-05</td>']
+    assert [text for text in expected if text not in page] == []
 
 
 def test_published_scores_are_of_known_tasks_and_metrics():
-    with_some = set()
-    for kind, task in TASKS.items():
-        for each in published_scores(kind):
-            with_some.add(kind)
-            assert each.metrics
-            assert set(each.metrics) <= set(task.metrics)
-            assert each.split in ("dev", "test")
-            assert all(0 < value < 100 for value in each.metrics.values())
-    assert {
-        "cola",
-        "sst2",
-        "mrpc",
-        "stsb",
-        "qqp",
-        "mnli",
-        "qnli",
-        "rte",
+    found = {kind: published_scores(kind) for kind in TASKS}
+    assert {kind for kind, scores in found.items() if scores} >= {
+        *GLUE_METRICS,
         "squad",
         "squad2",
         "xsum",
-    } <= with_some
-    assert all("ROUGE-1.5.5" in each.note for each in published_scores("xsum"))
+    } - {"wnli"}
+    for kind, each in ((kind, each) for kind, scores in found.items() for each in scores):
+        assert each["metrics"]
+        assert set(each["metrics"]) <= set(TASKS[kind].metrics)
+        assert each["split"] in ("dev", "test")
+        assert all(0 < value < 100 for value in each["metrics"].values())
+    assert all("ROUGE-1.5.5" in each["note"] for each in found["xsum"])
 
 
 def test_curves_are_drawn_inside_of_their_plot():
@@ -241,17 +228,96 @@ def test_long_curves_are_means_of_neighbours(count: int):
     assert x == pytest.approx(y)
 
 
-@given(st.floats(-1e6, 1e6), st.floats(0, 1e6))
-def test_ticks_are_few_and_include_both_ends(low: float, width: float):
+@given(st.floats(-1e6, 1e6), st.floats(0, 1e6), st.integers(1, 10**6))
+def test_ticks_are_few_round_and_include_both_ends(low: float, width: float, updates: int):
     found = ticks(low, low + width)
     assert found[0] <= low + 1e-9
     assert found[-1] >= low + width - 1e-9
     assert 2 <= len(found) <= 7
-
-
-@given(st.integers(1, 10**6))
-def test_ticks_of_updates_are_whole_numbers(high: int):
-    found = ticks(0, high, whole=True)
+    found = ticks(0, updates, whole=True)
     assert found == [int(tick) for tick in found]
-    assert found[-1] >= high
+    assert found[-1] >= updates
     assert len(found) <= 6
+
+
+def test_show_prints_scores_and_errors_without_control_characters(scores: Path):
+    done = invoke("finetune", "show", scores, "--errors", 5)
+    assert done.exit_code == 0, done.output
+    shown = ["70.0 ± 0.0", "reviews-pretrained-1", "[/red] [bold]x", "predicted positive"]
+    assert [text for text in shown if text not in done.output] == []
+    assert not re.search("[\x1b\x9b]", done.output)
+
+
+def test_show_answers_programs_and_writes_the_page(scores: Path, tmp_path: Path):
+    page = tmp_path / "page.html"
+    done = invoke("finetune", "show", scores, "--trial", "reviews-pretrained-2", "--json", "--html", page)
+    answer = json.loads(done.stdout)
+    assert answer["trial"] == "reviews-pretrained-2"
+    assert [error["id"] for error in answer["errors"]] == ["dev-8", "dev-7", "dev-6"]
+    assert answer["errors"][0]["texts"]["text"].startswith(CONTROLS)
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_list_prints_scores_and_names_damaged_ones(scores: Path, tmp_path: Path):
+    root = tmp_path / "finetuned"
+    trainings = [(score_of("reviews", {"accuracy": 0.75}, 4), label_lines(PAIRS, NAMES))]
+    damaged = write_artefact(root / "broken[/red]", trainings)
+    (damaged / "predictions-reviews-pretrained-1.jsonl").write_text("{}\n")
+    for name, content in (("torn/manifest.json", "{"), ("not-scores/file", "")):
+        (root / name).parent.mkdir()
+        (root / name).write_text(content)
+    done = invoke("finetune", "list", root)
+    assert done.exit_code == 0, done.output
+    assert [text for text in ("small/tiny@5", "70.0 ± 0.0", "broken[/red]") if text not in done.output] == []
+    answer = {each["name"]: each for each in json.loads(invoke("finetune", "list", root, "--json").stdout)}
+    assert {name: bool(each["problem"]) for name, each in answer.items()} == {
+        "broken[/red]": True,
+        "torn": True,
+        "small/tiny@5": False,
+    }
+    assert "predictions-reviews-pretrained-1.jsonl" in answer["broken[/red]"]["problem"]
+    whole = answer["small/tiny@5"]
+    assert (whole["reference"], whole["tasks"]) == ("tiny@5", ["reviews"])
+    with pytest.raises(CorruptArtefactError):
+        page_of(damaged)
+
+
+def test_a_directory_without_scores_is_said_to_have_none(tmp_path: Path):
+    assert "no scores" in invoke("finetune", "list", tmp_path).output
+    assert isinstance(invoke("finetune", "list", tmp_path / "nowhere").exception, MissingInputError)
+
+
+def test_page_and_table_are_logged_to_the_runs_of_the_trainings_and_failures_are_told(
+    tmp_path: Path, monkeypatch, capsys
+):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = start_run("test", "a", config={}, tags={}, runs_dir=tmp_path)
+    log_page([run.run_id], "<p>é</p>", tmp_path, [score_of("reviews", {"accuracy": 0.75}, 4)])
+    client = connect(run.uri)
+    page, table = (
+        Path(client.download_artifacts(run.run_id, name, str(tmp_path))).read_text(encoding="utf-8")
+        for name in (PAGE_FILE, TABLE_FILE)
+    )
+    assert page == "<p>é</p>"
+    assert json.loads(table)["data"] == [["reviews", "random weights", "accuracy", 0.75, None, 0.75, 0.75, 1]]
+    unreadable: Any = [None]
+    for scores in ((), unreadable):
+        log_page(["0" * 32], "<p></p>", tmp_path, scores)
+        assert "was not logged to MLflow" in capsys.readouterr().err
+
+
+def test_page_that_cannot_be_made_or_written_is_told_and_the_scores_stay(
+    scores: Path, tmp_path: Path, capsys
+):
+    def full(page: str) -> None:
+        raise OSError("No space left on device")
+
+    publish_page(scores, [], tmp_path / "runs", [], full)
+    told = capsys.readouterr().err
+    assert "No space left on device" in told
+    assert f"cloze finetune show {scores} --runs-dir {tmp_path / 'runs'} --html" in told
+    next(scores.glob("*.jsonl")).write_text("{}")
+    pages: list[str] = []
+    publish_page(scores, [], tmp_path / "runs", ["0" * 32], pages.append)
+    assert "The scores are complete, but their page is not: CorruptArtefactError" in capsys.readouterr().err
+    assert not pages

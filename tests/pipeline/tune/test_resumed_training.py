@@ -1,4 +1,4 @@
-"""A training that is killed goes on after its last saved update."""
+"""A training that is killed or stopped goes on after its last saved update."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -16,42 +17,46 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from cluster import signals as cluster_signals
+from cluster.artefacts.errors import PreemptedError
 from cluster.artefacts.manifest import read_manifest
 from pipeline.optimizers import OPTIMIZERS
 from pipeline.run.tracking import connect, tracking_uri
 from pipeline.tasks.settings import TrainingConfig
 from pipeline.tune import trainer
+from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.learner import PlainLearner
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import IN_PROGRESS, EpochScore
 from pipeline.tune.training_state import TrainingState
-from tests.pipeline.tune.conftest import TRAINING, config_in, make_checkpoint, write_sst2, write_tokenizer
+from tests.pipeline.tune.conftest import (
+    TRAINING,
+    config_in,
+    in_update,
+    make_checkpoint,
+    scratch_in,
+    write_sst2,
+    write_tokenizer,
+)
 
 ROOT = Path(__file__).parents[3]
 
 
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
 def killed_in(folder: Path, update: int) -> None:
-    """Train twice, 24 updates each, all of them saved; this process ends by SIGKILL in an update, 0 for none.
-
-    Updates are counted over both trainings.
-    """
-    made, original = 0, trainer.make_update
-
-    def make(*args):
-        nonlocal made
-        made += 1
-        if made == update:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*args)
-
-    trainer.make_update = make
+    """Train twice, 24 updates each, all of them saved; this process ends by SIGKILL in an update, 0 for none."""
     if not (folder / "SST-2").exists():
         write_sst2(folder / "SST-2", 64, 45)
         write_tokenizer(folder / "tokenizer.json")
     start = make_checkpoint(folder / f"checkpoint-{os.getpid()}", folder / "tokenizer.json")
     training = TRAINING | {"keep": "best", "layer_decay": 0.9}
-    # MLflow has no logged model of it.
-    finetune(config_in(folder, training=training, save_every_s=0), dataclasses.replace(start, model_id=None))
+    config = config_in(folder, training=training, save_every_s=0)
+    with in_update(update, lambda: send(signal.SIGKILL)):
+        # MLflow has no logged model of it.
+        finetune(config, dataclasses.replace(start, model_id=None))
 
 
 def run(folder: Path, update: int = 0) -> int:
@@ -67,41 +72,137 @@ def run(folder: Path, update: int = 0) -> int:
     return done.returncode
 
 
+def statuses(config: FinetuneConfig) -> list[tuple[str, str]]:
+    runs = connect(tracking_uri(config.runs_dir)).search_runs(["1"])
+    return sorted((str(run.info.run_name).rpartition("/")[-1], run.info.status) for run in runs)
+
+
+def fingerprint(config: FinetuneConfig, start: str = "random") -> str:
+    return read_manifest(config.out / "small" / start).fingerprint
+
+
 def test_training_killed_twice_is_bit_identical_to_an_uninterrupted_one(tmp_path):
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    killed.mkdir(), whole.mkdir()
+    killed, whole = (config_in(tmp_path / name) for name in ("killed", "whole"))
+    folders = [config.out.parent for config in (killed, whole)]
+    for folder in folders:
+        folder.mkdir()
     # In the first epoch of the first training, and, counted from there, in the last of the second one.
-    assert run(killed, 13) == run(killed, 30) == -signal.SIGKILL
-    (state,) = (killed / "finetuned").rglob(f"{IN_PROGRESS}/*.safetensors")
+    assert run(folders[0], 13) == run(folders[0], 30) == -signal.SIGKILL
+    (state,) = killed.out.rglob(f"{IN_PROGRESS}/*.safetensors")
     assert state.name == "reviews-pretrained-2.safetensors"
-    assert run(killed) == run(whole) == 0
-    one, two = (read_manifest(folder / "finetuned/small/tiny@5") for folder in (killed, whole))
-    assert one.fingerprint == two.fingerprint
-    assert not list((killed / "finetuned").rglob(IN_PROGRESS))
-    runs = connect(tracking_uri(killed / "runs")).search_runs(["1"])
-    assert sorted((found.info.run_name, found.info.status) for found in runs) == [
-        ("small/tiny@5/reviews-pretrained-1", "FINISHED"),
-        ("small/tiny@5/reviews-pretrained-2", "FINISHED"),
-    ]
-    losses = orjson.loads((killed / "finetuned/small/tiny@5/losses-reviews-pretrained-2.json").read_bytes())
-    assert len(losses) == 24
+    assert run(folders[0]) == run(folders[1]) == 0
+    assert fingerprint(killed, "tiny@5") == fingerprint(whole, "tiny@5")
+    assert not list(killed.out.rglob(IN_PROGRESS))
+    assert statuses(killed) == [("reviews-pretrained-1", "FINISHED"), ("reviews-pretrained-2", "FINISHED")]
+    assert (
+        len(orjson.loads((killed.out / "small/tiny@5/losses-reviews-pretrained-2.json").read_bytes())) == 24
+    )
 
 
 @pytest.fixture
-def learner() -> PlainLearner:
+def config(make_config, tokenizer_path) -> Iterator[FinetuneConfig]:
+    """Two trainings of 24 updates; only a stop saves them."""
+    # In programs in the background of a shell, SIGINT is ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    scratch = scratch_in(tokenizer_path.parent)
+    yield make_config(training=TRAINING | {"keep": "best"}, scratch=scratch, save_every_s=3600)
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def whole(config, tmp_path) -> str:
+    """The fingerprint of the same trainings that nothing stopped."""
+    whole = config.model_copy(update={"out": tmp_path / "whole", "runs_dir": tmp_path / "whole-runs"})
+    finetune(whole, None)
+    return fingerprint(whole)
+
+
+def test_training_stopped_by_sigterm_is_bit_identical_to_an_uninterrupted_one(config, whole):
+    with (
+        in_update(24 + 13, lambda: send(signal.SIGTERM)),
+        pytest.raises(PreemptedError, match=r"reviews-random-2 .* 13.*SIGTERM") as stopped,
+    ):
+        finetune(config, None)
+    assert stopped.value.exit_code == 75
+    assert statuses(config) == [("reviews-random-1", "FINISHED"), ("reviews-random-2", "KILLED")]
+    with in_update(0, lambda: None) as made:
+        finetune(config, None)
+    assert made == list(range(13, 24))
+    assert statuses(config) == [("reviews-random-1", "FINISHED"), ("reviews-random-2", "FINISHED")]
+    assert fingerprint(config) == whole
+    assert not list(config.out.rglob(IN_PROGRESS))
+
+
+def test_training_stopped_while_it_is_scored_goes_on_with_the_scores(config, whole, monkeypatch):
+    scored, original = 0, trainer.evaluate
+
+    def evaluate(*args):
+        nonlocal scored
+        scored += 1
+        if scored == 2:
+            send(signal.SIGTERM)
+        return original(*args)
+
+    monkeypatch.setattr(trainer, "evaluate", evaluate)
+    with pytest.raises(PreemptedError, match=r"reviews-random-1 .* 16"):
+        finetune(config, None)
+    finetune(config, None)
+    assert fingerprint(config) == whole
+
+
+def test_second_sigterm_ends_at_once_and_leaves_nothing_that_cannot_be_read(config, monkeypatch):
+    save = TrainingState.save
+
+    def interrupted(self, *args):
+        save(self, *args)
+        self.path.with_name(f".{self.path.name}.tmp").write_bytes(b"half a file")
+        send(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingState, "save", interrupted)
+        patch.setattr(cluster_signals, "SAME_S", 0.0)
+        with (
+            in_update(5, lambda: send(signal.SIGTERM)),
+            pytest.raises(PreemptedError, match="again"),
+        ):
+            finetune(config, None)
+    assert statuses(config) == [("reviews-random-1", "KILLED")]
+    assert len(finetune(config, None)) == 2
+    assert not list(config.out.rglob("*.tmp"))
+
+
+def test_ctrl_c_ends_a_training_and_its_tracked_run(config):
+    with in_update(3, lambda: send(signal.SIGINT)), pytest.raises(KeyboardInterrupt):
+        finetune(config, None)
+    assert statuses(config) == [("reviews-random-1", "KILLED")]
+
+
+def learner_of(**settings) -> PlainLearner:
     torch.manual_seed(0)
-    found = PlainLearner(Accelerator(cpu=True), nn.Linear(3, 2), TrainingConfig())
-    found.network(torch.ones(1, 3)).sum().backward()
-    found.update(1e-3)
-    return found
+    return PlainLearner(
+        Accelerator(cpu=True),
+        nn.Linear(3, 2),
+        TrainingConfig.model_validate({"layer_decay": 0.9, **settings}),
+    )
+
+
+def updated(learner: PlainLearner, *updates: int) -> PlainLearner:
+    for update in updates:
+        torch.manual_seed(update)
+        learner.network(torch.randn(4, 3)).square().sum().backward()
+        learner.update(1e-2)
+    return learner
 
 
 def state_in(path: Path, identity: str = "me") -> TrainingState:
     return TrainingState(path, identity, Accelerator(cpu=True), 60)
 
 
-def test_state_comes_back_as_it_was_saved(tmp_path, learner):
-    path = tmp_path / "new" / "a.safetensors"
+FIELDS = ("tracked_run", "updates", "losses", "curve", "epochs", "kept_epoch")
+
+
+def test_state_comes_back_as_it_was_saved(tmp_path):
+    path, learner = tmp_path / "new" / "a.safetensors", updated(learner_of(), 1)
     state = state_in(path)
     state.tracked_run = "run-7"
     state.restore(learner)
@@ -111,64 +212,46 @@ def test_state_comes_back_as_it_was_saved(tmp_path, learner):
     state.kept_epoch, state.outputs = 1, torch.arange(6.0).view(3, 2).numpy()
     state.weights = {name: tensor + 1 for name, tensor in learner.whole().state_dict().items()}
     state.save(learner)
-    fresh = PlainLearner(Accelerator(cpu=True), nn.Linear(3, 2), TrainingConfig())
-    found = state_in(path)
+    fresh, found = learner_of(), state_in(path)
+    # Another run is noted before the next save.
+    found.tracked_run = "run-8"
     found.restore(fresh)
-    for field in ("tracked_run", "updates", "losses", "curve", "epochs", "kept_epoch"):
-        assert getattr(found, field) == getattr(state, field)
+    for again in (found, state_in(path)):
+        assert [getattr(again, field) for field in FIELDS] == [
+            "run-8",
+            *(getattr(state, field) for field in FIELDS[1:]),
+        ]
     assert found.outputs is not None
     assert found.outputs.tolist() == state.outputs.tolist()
     torch.testing.assert_close(found.weights, state.weights, rtol=0, atol=0)
     assert len(learner.tensors()) == 2 + 2 * 3
     torch.testing.assert_close(fresh.tensors(), learner.tensors(), rtol=0, atol=0)
-
-
-def test_another_tracked_run_is_noted_before_the_next_save(tmp_path, learner):
-    path = tmp_path / "a.safetensors"
-    state = state_in(path)
-    state.tracked_run, state.updates, state.losses = "deleted", 6, [0.25, 1 / 3]
-    state.kept_epoch, state.outputs = 1, torch.ones(3, 2).numpy()
-    state.save(learner)
-    tensors = load_file(path)
-    again = state_in(path)
-    again.tracked_run = "new"
-    again.restore(PlainLearner(Accelerator(cpu=True), nn.Linear(3, 2), TrainingConfig()))
-    found = state_in(path)
-    assert (found.tracked_run, found.updates, found.losses) == ("new", 6, state.losses)
-    torch.testing.assert_close(load_file(path), tensors, rtol=0, atol=0)
+    assert load_file(path).keys() == {
+        *learner.tensors(),
+        "outputs",
+        *(f"kept.{name}" for name in state.weights),
+    }
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_every_optimizer_goes_on_bit_for_bit_from_its_saved_state(tmp_path, kind):
-    settings = TrainingConfig.model_validate({"optimizer": {"kind": kind}, "layer_decay": 0.9})
-
-    def made() -> PlainLearner:
-        torch.manual_seed(0)
-        return PlainLearner(Accelerator(cpu=True), nn.Linear(3, 2), settings)
-
-    def train(learner: PlainLearner, *updates: int) -> PlainLearner:
-        for update in updates:
-            torch.manual_seed(update)
-            learner.network(torch.randn(4, 3)).square().sum().backward()
-            learner.update(1e-2)
-        return learner
-
-    state = state_in(tmp_path / "a.safetensors")
+    made, path = {"optimizer": {"kind": kind}}, tmp_path / "a.safetensors"
+    state = state_in(path)
     state.updates = 3
-    state.save(train(made(), 1, 2, 3))
-    resumed = made()
-    state_in(tmp_path / "a.safetensors").restore(resumed)
-    whole = train(made(), 1, 2, 3, 4, 5).tensors()
-    torch.testing.assert_close(train(resumed, 4, 5).tensors(), whole, rtol=0, atol=0)
-    assert not torch.equal(whole["model.weight"], made().tensors()["model.weight"])
+    state.save(updated(learner_of(**made), 1, 2, 3))
+    resumed = learner_of(**made)
+    state_in(path).restore(resumed)
+    whole = updated(learner_of(**made), 1, 2, 3, 4, 5).tensors()
+    torch.testing.assert_close(updated(resumed, 4, 5).tensors(), whole, rtol=0, atol=0)
+    assert not torch.equal(whole["model.weight"], learner_of(**made).tensors()["model.weight"])
 
 
 @pytest.mark.parametrize("damage", ["other training", "cut", "no state", "absent"])
-def test_state_that_does_not_fit_or_cannot_be_read_costs_only_its_updates(tmp_path, learner, damage):
+def test_state_that_does_not_fit_or_cannot_be_read_costs_only_its_updates(tmp_path, damage):
     path = tmp_path / "a.safetensors"
     state = state_in(path)
     state.updates = 5
-    state.save(learner)
+    state.save(updated(learner_of(), 1))
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:100])
     elif damage == "no state":

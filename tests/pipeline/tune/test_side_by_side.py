@@ -22,7 +22,7 @@ from pipeline.run.tracking import connect, tracking_uri
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import IN_PROGRESS
-from tests.pipeline.tune.conftest import SIZES, TRAINING, config_in, write_sst2, write_tokenizer
+from tests.pipeline.tune.conftest import TRAINING, config_in, scratch_in, write_sst2, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def make_config(folder: Path, name: str, **changes) -> FinetuneConfig:
     plain = {
         "training": TRAINING | {"epochs": 2},
         "search": {"lr": [1e-3, 5e-3]},
-        "scratch": {"model": SIZES, "tokenizer": folder / "tokenizer.json"},
+        "scratch": scratch_in(folder),
         "save_every_s": 0,
     }
     return config_in(folder, name=name, **plain | changes)
@@ -81,12 +81,10 @@ def kill_a_worker(out: Path) -> int:
     # The file is small until it holds weights.
     while not any(path.stat().st_size > 10_000 for path in out.rglob(f"{IN_PROGRESS}/r*.safetensors")):
         time.sleep(0.01)
-    titles = {
-        process.pid: " ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)
-    }
-    worker = next(pid for pid, title in titles.items() if title.startswith("ray::TrialWorker"))
-    os.kill(worker, signal.SIGKILL)
-    return worker
+    processes = psutil.Process().children(recursive=True)
+    worker = next(each for each in processes if " ".join(each.cmdline()).startswith("ray::TrialWorker"))
+    worker.kill()
+    return worker.pid
 
 
 def test_sigterm_lets_all_workers_save_and_the_same_command_goes_on(ray, folder):

@@ -30,7 +30,7 @@ from pipeline.tune.forms.spans import (
     window_spans,
 )
 from tests.pipeline.tune.conftest import MODEL
-from tests.pipeline.tune.samples import BERT, UNREAD, byte_level, wordpiece
+from tests.pipeline.tune.samples import UNREAD, byte_level, wordpiece
 
 
 def test_scores_of_published_predictions_equal_the_official_ones(corpora: Path):
@@ -38,10 +38,8 @@ def test_scores_of_published_predictions_equal_the_official_ones(corpora: Path):
     published = json.loads((corpora / "squad/predictions/1.1/match-lstm.json").read_text())
     predictions = [published.get(question.id, "") for question in questions]
     assert len(questions) == 10570
-    expected = {"exact_match": 0.676348, "f1": 0.767556}
-    assert answer_metrics([each.right for each in questions], predictions) == pytest.approx(
-        expected, abs=5e-7
-    )
+    found = answer_metrics([each.right for each in questions], predictions)
+    assert found == pytest.approx({"exact_match": 0.676348, "f1": 0.767556}, abs=5e-7)
 
 
 @pytest.mark.parametrize(
@@ -107,11 +105,11 @@ def test_best_scores_are_those_of_the_step_by_step_search(cases):
 def test_real_file_has_as_many_questions_without_an_answer_as_published_for_its_half(corpora):
     questions = read_questions(corpora / "squad/dev-v2.0.cs224n-half.json", answerable=False)
     assert len(questions) == 6078
-    right, nothing = [question.right for question in questions], [""] * len(questions)
-    found = unanswerable_metrics(right, nothing, np.zeros(len(questions)))
+    right, chances = [question.right for question in questions], np.zeros(len(questions))
+    found = unanswerable_metrics(right, [""] * len(questions), chances)
     share = sum(not texts for texts in right) / len(questions)
     assert found["exact_match"] == found["f1"] == found["best_f1"] == share
-    first = unanswerable_metrics(right, [(*texts, "")[0] for texts in right], np.zeros(len(questions)))
+    first = unanswerable_metrics(right, [(*texts, "")[0] for texts in right], chances)
     assert first["f1"] == found["no_answer_f1"] == 1
 
 
@@ -124,15 +122,14 @@ def test_every_real_answer_maps_to_tokens_that_hold_its_text(corpora, tmp_path, 
     questions.append(Question("several bytes", "", text, answers if make is byte_level else ()))
     contexts = list(dict.fromkeys(question.context for question in questions))
     offsets = {c: found for c, (_, found) in zip(contexts, tokenizer.ids_with_offsets(contexts), strict=True)}
-    equal = total = 0
-    for question in questions:
-        for answer in question.answers:
-            tokens = answer_tokens(offsets[question.context], answer.start, answer.text)
-            assert tokens is not None
-            text = text_of(question.context, offsets[question.context], *tokens)
-            assert answer.text in text
-            equal, total = equal + (text == answer.text), total + 1
-    assert equal / total > 0.98
+    equal = []
+    for context, answer in ((each.context, answer) for each in questions for answer in each.answers):
+        tokens = answer_tokens(offsets[context], answer.start, answer.text)
+        assert tokens is not None
+        text = text_of(context, offsets[context], *tokens)
+        assert answer.text in text
+        equal.append(text == answer.text)
+    assert np.mean(equal) > 0.98
 
 
 def released_windows(num_tokens: int, capacity: int, stride: int) -> list[tuple[int, int]]:
@@ -167,36 +164,11 @@ def test_windows_and_their_own_tokens_are_those_of_the_released_code(num_tokens,
         assert list(range(first, last)) == expected
 
 
-def windows_of(tokenizer, questions, network=MODEL, max_length=11, doc_stride=3):
-    sequences = sequence_format(network, tokenizer)
-    lengths = {"max_length": max_length, "max_query_length": 1, "doc_stride": doc_stride}
-    return encode_questions(tokenizer, sequences, questions, **lengths)
-
-
-def test_windows_show_question_and_passage_and_where_the_answer_is(tokenizer):
-    # <s> 0, </s> 2; good 4, bad 5, film 6, plot 7, the 8, a 9, was 10, and 11
-    question = Question("q", "was film", "the film was good and a plot bad", (Answer("good and", 13),))
-    windows = windows_of(tokenizer, [question])
-    rows = [windows.input_ids[number].tolist() for number in range(len(windows))]
-    assert rows == [[0, 10, 2, 2, 8, 6, 10, 4, 11, 9, 2], [0, 10, 2, 2, 4, 11, 9, 7, 5, 2]]
-    assert windows.answer.tolist() == [[7, 8], [4, 5]]
-    assert windows.own.tolist() == [[0, 5], [5, 8]]
-    bert = windows_of(tokenizer, [question], BERT, max_length=7, doc_stride=4)
-    # Windows are not further apart than they are long, so that nothing is left out.
-    assert bert.first.tolist() == [0, 3, 6]
-    assert bert.input_ids[1].tolist() == [0, 10, 2, 4, 11, 9, 2]
-    assert bert.segment_ids is not None
-    assert bert.segment_ids[1].tolist() == [0, 0, 0, 1, 1, 1, 1]
-    # Only a window with the whole answer teaches it.
-    assert bert.answer.tolist() == [[0, 0], [3, 4], [0, 0]]
-
-
 @given(st.integers(0, 2**31), st.integers(1, 9), st.integers(1, 5), st.integers(1, 12))
 def test_best_spans_are_those_of_exhaustive_search(seed, length, longest, n_best):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(2, length, 2, generator=generator)
-    begins = torch.rand(2, length, generator=generator) < 0.7
-    ends = torch.rand(2, length, generator=generator) < 0.7
+    begins, ends = (torch.rand(2, length, generator=generator) < 0.7 for _ in range(2))
     found = best_spans(logits, begins, ends, max_length=longest, n_best=n_best)
     for row in range(2):
         allowed = [
@@ -216,7 +188,8 @@ def test_no_answer_is_predicted_where_the_first_token_scores_higher(tokenizer):
         Question("q1", "was film", "the film was good", (Answer("good", 13),)),
         Question("q2", "was film", "the film was bad and the plot was good", ()),
     ]
-    windows = windows_of(tokenizer, questions)
+    lengths = {"max_length": 11, "max_query_length": 1, "doc_stride": 3}
+    windows = encode_questions(tokenizer, sequence_format(MODEL, tokenizer), questions, **lengths)
     assert windows.question.tolist() == [0, 1, 1]
     assert windows.answer[1:].tolist() == [[0, 0], [0, 0]]
     missing = [0.0, 0.0, -np.inf]
@@ -227,15 +200,13 @@ def test_no_answer_is_predicted_where_the_first_token_scores_higher(tokenizer):
             [[4.0, 4.0, 0.0], missing, [0.0, 0.0, 2.5]],
         ]
     )
-
-    def answered(most: float | None):
-        config = Squad2Config(**UNREAD, max_no_answer=most)
-        return answer_questions(config, questions, windows, outputs)
-
-    predictions, n_best, no_answer = answered(0.5)
+    certain, searched, (predictions, n_best, no_answer) = (
+        answer_questions(Squad2Config(**UNREAD, max_no_answer=most), questions, windows, outputs)
+        for most in (1.0, None, 0.5)
+    )
     # Of several windows, the one that is least certain of no answer counts: 2.5 against 2.
-    assert predictions == answered(None)[0] == ["good", ""]
+    assert predictions == searched[0] == ["good", ""]
+    assert "" not in certain[0]
     assert no_answer == pytest.approx([1 / (1 + np.exp(2)), 1 / (1 + np.exp(-0.5))])
     assert n_best[1][0][0] == ""
     assert [score for _, score in n_best[1]] == [2.5, 2.0, 1.5, 0.0][: len(n_best[1])]
-    assert "" not in answered(1.0)[0]
