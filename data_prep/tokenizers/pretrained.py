@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,11 +16,13 @@ from cluster.artefacts.places import Place, PlaceSetting, Uri, as_place
 from cluster.artefacts.signatures import refuse_unsigned
 from cluster.artefacts.storage import is_committed, open_artefact
 from cluster.copies import committed_at, local_copy
-from cluster.shards import ShardResult
 from data_prep.layout import TOKENIZER, TOKENIZER_FILE
 from data_prep.tokenizers import byte_level_bpe, wordpiece
 from data_prep.tokenizers.sentencepiece import check_conversion, convert, probe_texts
 from data_prep.tokenizers.special import check_tokenizer
+
+if TYPE_CHECKING:
+    from cluster.shards import ShardResult
 
 Lowercase = bool | Literal["auto"]
 
@@ -141,6 +143,8 @@ def convert_tokenizer(published: Published, lowercase: Lowercase, path: Path) ->
         ConfigError: it cannot be read, cannot be used to make a token store, or does not give the model's own ids.
     """
     from tokenizers import Tokenizer
+
+    from cluster.shards import ShardResult
 
     published = find_tokenizer(published.uri) if published.uri else published
     data = read_tokenizer(published, lowercase)
