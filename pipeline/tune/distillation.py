@@ -127,8 +127,9 @@ def load_teacher(teacher: Teacher, task: PreparedTask, device: torch.device) -> 
 
 def _labels_of(pretrained: PretrainedModel) -> tuple[str, ...]:
     if pretrained.weights_file is not None:
-        place, _, trial = pretrained.reference.rpartition("@")
-        return finetuned_network(Path(place), trial).labels
+        # The directory is a copy of scores at a URI.
+        trial = pretrained.reference.rpartition("@")[2]
+        return finetuned_network(pretrained.directory, trial).labels
     file = pretrained.directory / "config.json"
     with contents_of(file):
         named = orjson.loads(file.read_bytes()).get("id2label") or {}

@@ -20,6 +20,7 @@ from cluster.artefacts.errors import (
 from models.classifiers import SequenceClassifier
 from pipeline.checkpoint.references import PretrainedModel
 from pipeline.inspect.lineage import trace
+from pipeline.tune.distillation import resolve_teacher
 from pipeline.tune.export import export, load_finetuned
 from pipeline.tune.finetuned import resolve_start, split_scores
 from pipeline.tune.networks import initial_network
@@ -137,6 +138,8 @@ def test_published_scores_are_read_where_no_directory_is_left(tune, make_config,
     assert (inputs[0].kind, inputs[0].uri) == ("scores", place)
     remote = {entry.uri for entry in inputs if entry.uri.startswith("s3://")}
     assert remote == {place, f"{place}/tokenizer.json"}
+    teacher = resolve_teacher("next", start.reference, tmp_path, ("positive", "negative"))
+    assert teacher.columns == (1, 0)
     node = trace(place, tmp_path)
     assert (node.kind, node.uri, node.problem) == ("scores", place, "")
 
