@@ -168,7 +168,7 @@ GOOD = [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}]
         ("regression", "t.csv", "text;label\nx;1,5\n", "line 2: the column `label` holds '1,5'", ""),
         ("regression", "t.csv", "text,label\nx,nan\n", "line 2: the column `label` holds 'nan'", ""),
         ("classification", "t.csv.gz", gzip.compress(b"text,label\nx,a\n")[:-9], "t.csv.gz", ""),
-        ("classification", "t.json", '[{"text": "x"},\n3]', "row 2", ""),
+        ("classification", "t.json", '[{"text": "x", "label": "a"},\n3]', "row 2", ""),
         ("classification", "t.json", '[{"text": "x"},\n{"text"}]', "line 2", ""),
     ],
 )  # fmt: skip
