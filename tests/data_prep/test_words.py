@@ -101,9 +101,8 @@ def test_a_short_text_is_found_and_exactly_it_is_cut_out(text, disguise):
     hidden = disguise(text)
     document = f"Before it, {hidden} — and after."
     split = split_words([document])
-    found = index.find(split)
-    (word,) = found.words.tolist()
-    start, end = int(split.places[word]), int(split.ends[word + int(found.counts[0]) - 1])
+    _, (word,), (count,) = index.find(split)
+    start, end = int(split.places[word]), int(split.ends[word + count - 1])
     assert document[:start] == "Before it, "
     assert document[end:] == " — and after."
 
