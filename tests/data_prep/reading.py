@@ -1,13 +1,23 @@
 """Results of sources, read as a whole or in parts."""
 
 import os
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.sources import FilePart, Skipped, SourceConfig
+
+T = TypeVar("T")
+PAGES = Path(__file__).parent / "pages"
+"""Pages and books, each beside the text that is read of it."""
+
+
+def stored(name: str) -> str:
+    """The contents of one of these files."""
+    return (PAGES / name).read_text("utf-8").removesuffix("\n")
 
 
 class Results(list[Any]):
@@ -37,6 +47,10 @@ class Results(list[Any]):
     @property
     def titles(self) -> list[str]:
         return [document.title for document in self.documents]
+
+    @property
+    def langs(self) -> list[str]:
+        return [document.lang for document in self.documents]
 
     @property
     def offsets(self) -> list[int]:
@@ -73,3 +87,12 @@ def read_file(
     """Results of a file with these bytes, by the source `s`."""
     path.write_bytes(data)
     return read(kind.model_validate({"name": "s", "paths": [str(path)], **settings}), bounds)
+
+
+def traced(run: Callable[[], T]) -> tuple[T, int]:
+    """What a function returns, and the most bytes that Python's objects took at a time meanwhile."""
+    tracemalloc.start()
+    try:
+        return run(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +56,11 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return read
 
 
-def paths_of(inputs: Inputs) -> list[str]:
-    return [file.path for file in inputs.files]
-
-
-def digests(inputs: Inputs) -> list[str]:
-    return [xxhash.xxh3_128_hexdigest(Path(path).read_bytes()) for path in paths_of(inputs)]
+def hash_rightly(config: PreparationConfig) -> None:
+    """Hash the files, which must be found as they are."""
+    inputs = list_inputs(config)
+    found = list(hash_inputs(inputs, config.out))
+    assert found == [xxhash.xxh3_128_hexdigest(Path(file.path).read_bytes()) for file in inputs.files]
 
 
 def test_files_are_listed_source_by_source_with_sizes(config):
@@ -74,38 +73,34 @@ def test_files_are_listed_source_by_source_with_sizes(config):
 
 
 def test_only_new_and_changed_files_are_hashed(config, hashed, tmp_path):
-    inputs = list_inputs(config)
-    assert list(hash_inputs(inputs, config.out)) == digests(inputs)
+    hash_rightly(config)
     assert len(hashed) == 8
     hashed.clear()
     (tmp_path / "a" / "3").write_bytes(b"changed")
     (tmp_path / "b" / "new").write_bytes(b"new")
-    inputs = list_inputs(config)
-    assert list(hash_inputs(inputs, config.out)) == digests(inputs)
+    hash_rightly(config)
     assert hashed == ["a/3", "b/new"]
 
 
 def test_hashes_of_files_that_are_left_out_for_a_time_are_kept(config, hashed):
-    hash_inputs(list_inputs(config), config.out)
+    hash_rightly(config)
     one = config.model_copy(update={"sources": config.sources[1:]})
     os.utime(Path(list_inputs(one).files[0].path), ns=(1, 1))
-    hash_inputs(list_inputs(one), config.out)
+    hash_rightly(one)
     hashed.clear()
-    inputs = list_inputs(config)
-    assert list(hash_inputs(inputs, config.out)) == digests(inputs)
+    hash_rightly(config)
     assert hashed == []
 
 
 def test_a_damaged_cache_costs_time_only(config, hashed):
-    inputs = list_inputs(config)
-    hash_inputs(inputs, config.out)
+    hash_rightly(config)
     path = config.out / CACHE_NAME
     good = path.read_bytes()
     places = range(0, len(good), 23)
     flipped = (good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :] for place in places)
     for data in (b"", b"PAR1", *flipped):
         path.write_bytes(data)
-        assert list(hash_inputs(inputs, config.out)) == digests(inputs)
+        hash_rightly(config)
 
 
 def test_what_was_hashed_before_a_failure_is_kept(config, hashed, monkeypatch: pytest.MonkeyPatch):
@@ -117,7 +112,7 @@ def test_what_was_hashed_before_a_failure_is_kept(config, hashed, monkeypatch: p
         hash_inputs(inputs, config.out)
     path.with_suffix(".gone").rename(path)
     hashed.clear()
-    assert list(hash_inputs(inputs, config.out)) == digests(inputs)
+    hash_rightly(config)
     assert hashed == ["a/4", "b/0", "b/1", "b/2"]
 
 
@@ -128,33 +123,23 @@ def test_a_hashing_task_that_always_dies_is_named(config, monkeypatch: pytest.Mo
         hash_inputs(list_inputs(config), config.out)
 
 
-def expected_groups(sizes: Sequence[tuple[int, int]], shard_bytes: int) -> list[list[int]]:
-    """Numbers of the files of each group, for files that are not split."""
-    groups: list[list[int]] = []
-    for number, (source, size) in enumerate(sizes):
-        last = groups[-1] if groups else []
-        fits = last and sizes[last[0]][0] == source
-        if not fits or sum(sizes[each][1] for each in last) + size > shard_bytes:
-            groups.append([])
-        groups[-1].append(number)
-    return groups
-
-
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), max_size=12), st.integers(1, 20))
-def test_a_group_holds_consecutive_files_of_one_source_up_to_its_size(sizes, shard_bytes):
-    config = configured(Path("/"), a="books_text", b="books_text")
-    sizes.sort(key=lambda each: each[0])
-    inputs = Inputs(config.sources)
-    for number, (source, size) in enumerate(sizes):
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), max_size=12).map(sorted), st.integers(1, 20))
+def test_a_group_holds_consecutive_files_of_one_source_up_to_its_size(files, shard_bytes):
+    inputs = Inputs(configured(Path("/"), a="books_text", b="books_text").sources)
+    expected: list[list[int]] = []
+    for number, (source, size) in enumerate(files):
         inputs.add(source, SourceFile(f"/{number}", str(number)), size, "")
-    groups = group_inputs(inputs, shard_bytes)
-    expected = expected_groups(sizes, shard_bytes)
+        group = expected[-1] if expected else []
+        is_same = group and files[group[0]][0] == source
+        if not is_same or sum(files[each][1] for each in group) + size > shard_bytes:
+            expected.append(group := [])
+        group.append(number)
+    groups, names = group_inputs(inputs, shard_bytes), [str(number) for number in range(len(files))]
     assert [[int(part.file.name) for part in groups.parts(shard)] for shard in range(len(groups))] == expected
-    assert list(groups.sizes) == [sum(sizes[each][1] for each in group) for group in expected]
+    assert [*groups.sizes] == [sum(files[each][1] for each in group) for group in expected]
     assert [groups.source_number(shard) for shard in range(len(groups))] == [
-        sizes[own[0]][0] for own in expected
+        files[own[0]][0] for own in expected
     ]
-    names = [str(number) for number in range(len(sizes))]
     contents = [groups.contents(shard, names) for shard in range(len(groups))]
     assert contents == [[[str(each), str(each), 0, None] for each in group] for group in expected]
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from data_prep.text import page_blocks_kernel, page_scan
 from data_prep.text.html import read_page
 from data_prep.text.page_blocks import Role, role_of_names
+from tests.data_prep import reading
 
 PARAGRAPHS = [
     "The river rose through the night, and by morning the lower streets of the town were under water.",
@@ -30,41 +31,8 @@ def p(texts: list[str]) -> str:
     return "".join(f"<p>{text}</p>" for text in texts)
 
 
-NEWS = f"""<!DOCTYPE html><html><head><title>Flood in the town - The Gazette</title></head>
-<body class="has-sidebar comments-open single-article">
-<header class="site-header"><nav><ul><li><a href="/">Home</a></li><li><a href="/local">Local news</a></li></ul></nav>
-</header>
-<div id="cookie-notice"><p>We use cookies to offer you a better experience, and our partners use them for ads.</p></div>
-<article class="post category-related tag-comments"><h1>Flood in the town</h1>
-<div class="byline">By <a href="/staff/1">Ann Other</a></div><time>12 March 2019</time>
-<figure><img src="a.jpg"><figcaption>The market square on Monday. Photo: A. Nother</figcaption></figure>
-{p(PARAGRAPHS[:2])}
-<p>Read more: <a href="/drought">The long drought and what it means for us</a></p>
-<div class="related-articles"><h3>Related</h3><p>{TEASER}</p></div>
-<div class="ad-slot">Advertisement</div>
-<h2>The bridge</h2>
-{p(PARAGRAPHS[2:])}
-<ul><li>Two schools are closed</li><li>The trains run late</li></ul>
-<figure class="table"><table><tr><th>Day</th><th>Level</th></tr><tr><td>Monday</td><td>4.2 m</td></tr></table></figure>
-<p>The water is expected to fall on Friday, according to the office of meteorology in the capital.</p>
-<p class="article__tags">Tags: <a href="/t/1">flood</a>, <a href="/t/2">rain</a></p>
-<div class="shareButtons"><a href="#">Share</a><a href="#">Tweet</a></div></article>
-<section id="comments"><h2>2 comments</h2><div class="comment"><p>{COMMENT}</p></div>
-<div class="comment"><p>{COMMENT}</p></div></section>
-<aside><h3>Most read</h3><p>{TEASER}</p></aside>
-<footer><p>Copyright 2019 The Gazette. All rights reserved. Do not copy anything without written consent.</p></footer>
-</body></html>"""
-
-
 def test_an_article_stands_alone_with_its_headings_lists_and_tables():
-    assert text_of(NEWS).split("\n\n") == [
-        *PARAGRAPHS[:2],
-        "The bridge",
-        *PARAGRAPHS[2:],
-        "Two schools are closed\nThe trains run late",
-        "Day\tLevel\nMonday\t4.2 m",
-        "The water is expected to fall on Friday, according to the office of meteorology in the capital.",
-    ]
+    assert text_of(reading.stored("news.html")) == reading.stored("news.txt")
 
 
 OLD = [f"{text} {text.upper()}" for text in PARAGRAPHS]
@@ -152,6 +120,11 @@ def test_any_page_gives_words_of_its_own_in_their_order(parts):
 def is_in(words: Sequence[str], others: Sequence[str]) -> bool:
     rest = iter(others)
     return all(word in rest for word in words)
+
+
+@given(st.text(alphabet="<>/abdivpul= \"'&;!-\n", max_size=300))
+def test_any_markup_is_read(html):
+    read_page(html, main_content=False, max_depth=512)
 
 
 LINE = "Text that is long enough to count as prose, and that comes to its end here. "

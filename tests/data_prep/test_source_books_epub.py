@@ -4,10 +4,7 @@ import io
 import zipfile
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cluster.artefacts.shard_records import Reject
 from data_prep.sources.base import Skipped
 from data_prep.sources.books_epub import BooksEpubConfig
 from tests.data_prep import reading
@@ -162,8 +159,3 @@ def test_what_is_no_intact_book_is_rejected_with_the_reason(tmp_path, data, reas
 def test_a_book_with_protected_fonts_is_read(tmp_path):
     fonts = {"META-INF/encryption.xml": ENCRYPTION.format("font.otf")}
     assert read(tmp_path, epub(PAGES, fonts)).only().text == TEXT
-
-
-@given(cut=st.integers(0, len(epub(PAGES)) - 1))
-def test_a_file_cut_anywhere_is_one_reject(tmp_path_factory, cut):
-    assert isinstance(read(tmp_path_factory.getbasetemp(), epub(PAGES)[:cut])[0], Reject)

@@ -1,76 +1,42 @@
-"""Books and other files of plain text."""
+"""Books and other files of plain text: chapters, the frames of publishers, cleaning."""
 
-import codecs
+import re
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from data_prep.sources import Skipped
 from data_prep.sources.books import BooksTextConfig, TextFilesConfig
-from data_prep.text.books import take_off_frame
+from data_prep.sources.books_tei import BooksTeiConfig
+from data_prep.text import clean_text
+from data_prep.text.books import CHAPTER_BREAK, join_chapters, split_chapters, take_off_frame
 from tests.data_prep import reading
 
-STORY = "[Transcriber's note: spelling kept.]\n\nCHAPTER I\n\nThe story.\n\nThe end of it."
-NEW = (
-    "The Project Gutenberg eBook of A Tale,\nby Ann Walker\n\nTitle: A Tale\n       Of Two Lines\n\n"
-    "Author: Ann Walker\n\nLanguage: English\n\n"
-)
-FRAMES = {
-    "2020": (
-        NEW + "*** START OF THE PROJECT GUTENBERG EBOOK A TALE,\nOR B ***\n\n\n"
-        "Produced by B. C. and the\nonline team\n\n\n",
-        "\n\n*** END OF THE PROJECT GUTENBERG EBOOK A TALE ***\n\nLicence\n*** START: FULL LICENSE ***\nmore",
-    ),
-    "2006": (
-        NEW + "***START OF THE PROJECT GUTENBERG EBOOK A TALE***\n\n\nE-text prepared by B. C.\n\n\n\n",
-        "\n\nEnd of the Project Gutenberg EBook of A Tale, by Ann Walker\n\n"
-        "*** END OF THIS PROJECT GUTENBERG EBOOK A TALE ***\n\nLicence",
-    ),
-    "1999": (
-        "Project Gutenberg Etext of A Tale\n\n***START**THE SMALL PRINT!**FOR PUBLIC DOMAIN ETEXTS**START***\nLaw\n"
-        "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n\n\n"
-        "This etext was prepared by B. C.\n\n\n",
-        "\n\n\nEnd of The Project Gutenberg Etext of A Tale, by Ann Walker\n",
-    ),
-    "1994": (
-        "Law\n*END THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.02.11.94*END*\n\n",
-        "\n\n\nEnd of Project Gutenberg's A Tale\n\n***START**THE SMALL PRINT! LAW*START***\nLaw",
-    ),
-}
+
+def test_a_book_is_named_by_its_file(tmp_path):
+    document = reading.read_file(BooksTextConfig, tmp_path / "Eliot_Felix_1866.txt", b"Text.").only()
+    assert (document.doc_id, document.title) == ("s:Eliot_Felix_1866.txt", "Eliot Felix 1866")
+    assert document.meta == {"byte_start": 0, "byte_end": 5, "chapters": 1}
 
 
-def read(tmp_path, data: bytes, **settings) -> reading.Results:
-    return reading.read_file(BooksTextConfig, tmp_path / "Eliot_Felix_1866.txt", data, **settings)
-
-
-def test_a_book_is_named_by_its_file_or_its_frame_which_is_taken_off(tmp_path):
-    plain = read(tmp_path, b"Text.").only()
-    assert (plain.doc_id, plain.title) == ("s:Eliot_Felix_1866.txt", "Eliot Felix 1866")
-    assert plain.meta == {"byte_start": 0, "byte_end": 5, "chapters": 1}
-    header, footer = FRAMES["2020"]
-    framed = read(tmp_path, (header + STORY + footer).encode()).only()
-    assert (framed.title, framed.meta["author"]) == ("A Tale Of Two Lines", "Ann Walker")
-    assert framed.text == STORY.replace("\n\nCHAPTER", "\n\n\nCHAPTER")
-
-
-@pytest.mark.parametrize("style", FRAMES)
-def test_project_gutenbergs_frame_of_every_decade_is_taken_off(style):
-    header, footer = FRAMES[style]
-    assert take_off_frame(header + STORY + footer).text == STORY
+@pytest.mark.parametrize("unknown", ["utf-9", "rot13", "hex"])
+def test_an_encoding_that_is_unknown_or_of_no_text_is_refused(unknown):
+    with pytest.raises(ValidationError, match="encoding"):
+        BooksTextConfig(name="s", paths=("*",), encoding=unknown)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        STORY,
         "Title: no header\n\nProduced by hand.\n\nThe End of the Project was near.",
         "x" * 200_000 + "\n*** START OF THE PROJECT GUTENBERG EBOOK ***\n" + "y" * 200_000,
     ],
-    ids=["plain", "words of a frame", "far inside"],
+    ids=["words of a frame", "far inside"],
 )
 def test_text_that_is_no_frame_stays(text):
-    assert take_off_frame(text).text == text
-    assert take_off_frame(text).title == ""
+    frame = take_off_frame(text)
+    assert (frame.text, frame.title) == (text, "")
 
 
 def test_hostile_frames_take_linear_time():
@@ -79,41 +45,7 @@ def test_hostile_frames_take_linear_time():
             assert take_off_frame(frame + text).text.strip() == text.strip()
 
 
-def test_the_way_of_reading_lines_can_be_fixed(tmp_path):
-    assert read(tmp_path, b"one\ntwo\n\nthree", line_wrap="kept").texts == ["one\n\ntwo\n\nthree"]
-    assert read(tmp_path, b"one\ntwo\n\nthree", line_wrap="joined").texts == ["one two\n\nthree"]
-    lines = "\n".join(
-        ["a line that is about as long as all the others are, word for word"] * 8 + ["The end."]
-    )
-    assert read(tmp_path, f"{lines}\n\n{lines}".encode()).texts == [
-        "\n\n".join([lines.replace("\n", " ")] * 2)
-    ]
-
-
-def test_a_named_encoding_is_used_where_there_is_no_byte_order_mark(tmp_path):
-    assert read(tmp_path, "naïve".encode("latin-1"), encoding="ISO-8859-1").texts == ["naïve"]
-    assert read(tmp_path, codecs.BOM_UTF8 + "naïve".encode(), encoding="latin-1").texts == ["naïve"]
-    for unknown in ("utf-9", "rot13", "hex"):
-        with pytest.raises(ValidationError, match="encoding"):
-            BooksTextConfig(name="s", paths=("*",), encoding=unknown)
-
-
-@pytest.mark.parametrize(
-    ("data", "settings", "offset", "reason"),
-    [
-        (codecs.BOM_UTF8 + b"good text \xff more", {"encoding": "utf-8"}, 13, "utf-8"),
-        (b"x" * 2000, {"max_book_bytes": 1000}, 0, "limit of 1000 bytes"),
-        (b"<!DOCTYPE html>\n<html><body><p>Text</p></body></html>", {}, 0, "EPUB"),
-    ],
-)
-def test_a_file_that_is_no_book_is_rejected(tmp_path, data, settings, offset, reason):
-    reject = read(tmp_path, data, **settings).rejected()
-    assert reject.byte_offset == offset
-    assert reason in reject.reason
-
-
 def test_every_file_of_a_folder_is_a_document_with_its_own_lines(tmp_path):
-    assert read(tmp_path, b"\r\n \r\n") == [Skipped("no_text")]
     (tmp_path / "b").mkdir()
     (tmp_path / "a.txt").write_bytes("Żółta róża pachnie, a świt jest bliski.\n".encode("cp1250"))
     (tmp_path / "b" / "poem").write_text("Short lines\nstay lines.\n\n\n\nAlways.\n")
@@ -121,3 +53,127 @@ def test_every_file_of_a_folder_is_a_document_with_its_own_lines(tmp_path):
     found = reading.read(TextFilesConfig(name="s", lang="pl", paths=(str(tmp_path),)))
     assert (found.ids, found.reasons, len(found.rejects)) == (["s:a.txt", "s:b/poem"], ["no_text"], 1)
     assert found.texts == ["Żółta róża pachnie, a świt jest bliski.", "Short lines\nstay lines.\n\nAlways."]
+
+
+# -- cleaning ---------------------------------------------------------------------------------------------------
+
+MESSY = st.text(
+    st.sampled_from("ab \n\r\t\x00\x0b\x0c\x1c\x85\u00a0\u00ad\u2028\u3000\ud800\ufeffé"), max_size=30
+)
+
+
+def rules_spelled_out(text: str, most_newlines: int) -> str:
+    text = re.sub("\r\n|[\r\x0b\x0c\x85\u2028\u2029]", "\n", text)
+    text = "".join(
+        c for c in text if c in "\t\n" or not re.match("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufeff]", c)
+    )
+    text = "\n".join(line.rstrip() for line in text.split("\n"))
+    return re.sub(f"\n{{{most_newlines},}}", "\n" * most_newlines, text).strip("\n")
+
+
+@pytest.mark.parametrize("keep_chapters", [False, True])
+@given(text=st.text() | MESSY)
+@example(text="One.\n\nStill one.\n\n\nTwo.\n\n\n\n\nThree.")
+@example(text="a  \r\n\r\n\r\n\tb\x00\u2028c" + " " * 1_000_000 + "d\ud800")
+def test_text_is_cleaned_as_the_rules_say(keep_chapters, text):
+    expected = rules_spelled_out(text, 3 if keep_chapters else 2)
+    assert clean_text(text, keep_chapters=keep_chapters) == expected
+    assert clean_text(expected, keep_chapters=keep_chapters) == expected
+
+
+# -- chapters ---------------------------------------------------------------------------------------------------
+
+PARAGRAPHS = st.lists(
+    st.text("abc \n", min_size=1).map(str.strip).filter(lambda text: text and "\n\n" not in text)
+)
+HEADINGS = (
+    "CHAPTER IV|CHAPTER IV.|Chapter 1.|Chapter the Last|CHAPTER XXI. OF THE GREAT FOLK-MOTE|[CHAPTER 5]"
+    "|CHAPTER II--_The Man in Green_|CHAPTER TWENTY-ONE|BOOK THE FIRST|Book Two: The Road|PART FIRST|VOL. II."
+    "|Letter No. 3|PROLOGUE|Preface.|Kapitel 3|Erstes Kapitel|3. Kapitel|Zweiter Theil|Chapitre II"
+    "|CHAPITRE PREMIER|Première partie|CAPITOLUL I. Robul|Capítulo 12"
+)
+PROSE = (
+    "Chapter and verse.|Chapter four shows that this is so.|Chapter I was the best of them.|Part of the way we walked."
+    "|Book the room, please.|I.|V.|1867|Letter by letter he read it.|“Book Two?” he asked."
+    f"|CHAPTER IV {'and so on ' * 20}|Introduction to the family was made.|Mix"
+)
+
+
+@given(parts=st.lists(PARAGRAPHS.filter(bool)))
+def test_joined_chapters_are_found_again(parts):
+    assert [part.split("\n\n") for part in join_chapters(parts).split(CHAPTER_BREAK) if part] == parts
+
+
+@given(paragraphs=PARAGRAPHS)
+def test_splitting_loses_no_paragraph(paragraphs):
+    assert [text for part in split_chapters(paragraphs) for text in part] == paragraphs
+
+
+@pytest.mark.parametrize("heading", HEADINGS.split("|"))
+def test_headings_open_chapters(heading):
+    assert split_chapters(["Before.", heading, "After."]) == [["Before."], [heading, "After."]]
+
+
+@pytest.mark.parametrize("text", PROSE.split("|"))
+def test_prose_opens_none(text):
+    assert split_chapters(["Before.", text, "After."]) == [["Before.", text, "After."]]
+
+
+@pytest.mark.parametrize(
+    ("paragraphs", "starts"),
+    [
+        (["Title", "BOOK ONE", "CHAPTER I", "a", "CHAPTER II", "b"], [1, 4]),
+        (["CHAPTER I", "1", "a", "2", "b", "CHAPTER II", "1", "c", "2", "d"], [5]),
+        (["x", "1", "y", "XII", "z"], []),
+    ],
+    ids=["headings in a row", "numbered sections", "numbers that do not count up"],
+)
+def test_headings_in_a_row_stay_together_and_numbers_below_names_are_sections(paragraphs, starts):
+    bounds = zip([0, *starts], [*starts, None], strict=True)
+    assert split_chapters(paragraphs) == [paragraphs[start:end] for start, end in bounds]
+
+
+@pytest.mark.parametrize(
+    "numbers", [["I", "II", "III"], ["I.", "II.", "III."], ["1", "2", "3"], ["I. LOVE", "II.", "III"]]
+)
+def test_numbers_alone_are_headings_where_they_count_up(numbers):
+    first, second, third = numbers
+    assert split_chapters([first, "a", second, "b", third, "c"]) == [
+        [first, "a"],
+        [second, "b"],
+        [third, "c"],
+    ]
+
+
+NAMED = "Cbronte_Jane_1847 Dickens_Bleak_1853 Kipling_Kim_1901 Gaskell_Ruth_1855 Hardy_Madding_1874"
+NUMBERED = "Corelli_Satan_1895 Hardy_Jude_1895 Wcollins_Woman_1860"
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize("name", [*NAMED.split(), *NUMBERED.split()])
+def test_real_novels_have_a_chapter_for_each_line_that_says_so_or_is_a_number_alone(corpora, name):
+    path = corpora / "books" / "en" / f"{name}.txt"
+    document = reading.read(BooksTextConfig(name="books", paths=(str(path),))).only()
+    raw, num_chapters = path.read_text("utf-8-sig"), document.meta["chapters"]
+    if name in NAMED:
+        named = re.findall(r"^\s*(?:CHAPTER|Chapter) (?:[IVXLC]+|\d+)\b.{0,60}$", raw, re.MULTILINE)
+        assert len(named) <= num_chapters <= len(named) + 3
+        assert all(len(part) > 1000 for part in document.text.split(CHAPTER_BREAK)[2:])
+    else:
+        numbers = re.findall(r"^\s*[IVXLC]+\.?\s*$", raw, re.MULTILINE)
+        parts = re.findall(r"^\s*(?i:part) \w+\s*$", raw, re.MULTILINE)  # also those of the contents
+        assert len(numbers) - 3 <= num_chapters <= len(numbers) + len(parts) + 3
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize("path", ["de/DEU010", "fr/FRA00301_Aimard", "ro/ROM006"])
+def test_chapters_found_in_the_plain_text_of_a_tei_book_are_those_of_its_divisions(corpora, path):
+    config = BooksTeiConfig(name="eltec", paths=(f"{corpora}/books/{path}.xml",))
+    text = reading.read(config).only().text
+    paragraphs = text.replace("\n\n\n", "\n\n").split("\n\n")
+    true, found = (
+        {part.split("\n\n", 1)[0] for part in chapters.split(CHAPTER_BREAK)[1:]}
+        for chapters in (text, join_chapters(split_chapters(paragraphs)))
+    )
+    assert len(true & found) > 0.8 * len(true)
+    assert len(found - true) < 0.1 * len(true) + 2

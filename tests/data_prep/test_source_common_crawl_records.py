@@ -2,7 +2,6 @@
 
 import gzip
 import random
-import tracemalloc
 import zlib
 from itertools import accumulate
 from pathlib import Path
@@ -13,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_prep.sources import FilePart
-from tests.data_prep.reading import Results
+from tests.data_prep.reading import traced
 from tests.data_prep.warc_files import COMPRESS, config_of, http, page, read, record, warcinfo, write
 
 SMALL = {"max_record_bytes": 1 << 16}
@@ -87,21 +86,6 @@ def test_archives_inside_of_an_archive_are_no_records_and_damage_costs_the_recor
     hits = len(range(5000, archives[number + 4].stat().st_size, 20_011))
     assert len(set(damaged.ids) & set(whole.ids)) >= len(whole.ids) - hits
     assert damaged.rejects or number == 0  # plain records have no checksums
-
-
-def test_a_part_reads_what_begins_in_it_and_nothing_else(tmp_path):
-    members = [gzip.compress(r, mtime=0) for r in (warcinfo(), *(record(http(page(n)), n) for n in range(5)))]
-    path = tmp_path / "a.warc.gz"
-    path.write_bytes(b"".join(members))
-    (file,) = config_of(path).list_files()
-    second = len(members[0]) + len(members[1])
-    for start, end, pages in (
-        (second, second + 1, [1]),
-        (second + 1, second + len(members[2]), []),
-        (second + 1, None, [2, 3, 4]),
-    ):
-        found = Results(config_of(path, **SMALL).read(FilePart(file, start, end)))
-        assert found.titles == [f"Page {n}" for n in pages]
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress])
@@ -199,15 +183,6 @@ def test_a_record_beyond_the_limit_is_a_reject_if_it_is_a_page(tmp_path, ending)
     assert ["limit of 200000 bytes" in reject.reason for reject in found.rejects] == [True]
 
 
-def traced(path):
-    """The results of reading an archive, and the most bytes that Python's objects took at a time."""
-    tracemalloc.start()
-    try:
-        return read(path), tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.parametrize("ending", ["warc.gz", "warc.zst"])
 def test_a_member_of_a_gibibyte_is_neither_held_nor_decompressed(tmp_path, ending):
     header = record(b"", 1).replace(b"Content-Length: 0", b"Content-Length: 1073741824")[:-4]
@@ -220,7 +195,7 @@ def test_a_member_of_a_gibibyte_is_neither_held_nor_decompressed(tmp_path, endin
     bomb = b"".join([stream.compress(header), *zeros, stream.flush()])
     path = tmp_path / f"a.{ending}"
     path.write_bytes(COMPRESS[ending](warcinfo()) + bomb + COMPRESS[ending](PAGES[1]))
-    found, peak = traced(path)
+    found, peak = traced(lambda: read(path))
     assert peak < 200 << 20
     assert len(found.documents) == 1
 
@@ -232,7 +207,7 @@ def test_a_line_of_200_megabytes_is_passed_over_in_bounded_memory(tmp_path):
         file.write(record(http(b""), 1, Content_Length=str(length))[:-4])
         file.seek(200 << 20, 1)
         file.write(b"\r\n\r\n" + PAGES[2])
-    found, peak = traced(path)
+    found, peak = traced(lambda: read(path))
     assert peak < 100 << 20
     assert len(found.documents) == len(found.rejects) == 1
 
@@ -243,6 +218,6 @@ def test_padding_of_100_megabytes_is_passed_over_in_bounded_memory(tmp_path, end
     with path.open("ab") as file:
         file.seek(100 << 20, 1)
         file.write(b"\n" + PAGES[2])
-    found, peak = traced(path)
+    found, peak = traced(lambda: read(path))
     assert peak < 20 << 20
     assert (found.titles, found.offsets) == (["Page 1", "Page 2"], [])

@@ -29,8 +29,14 @@ SPLIT = ("common_crawl", "json_lines", "parquet", "wikipedia_dump", "wikipedia_e
 PACKED = ("books_tei", "books_text", "text_files", *SPLIT[1:2], *SPLIT[3:])
 """Sources that read what any of the usual programs has compressed as a whole."""
 PACKINGS = [bz2.compress, gzip.compress, lzma.compress, zstandard.compress]
-ANY_KIND, ANY_SPLIT, ANY_PACKED = (
-    pytest.mark.parametrize("kind", kinds) for kinds in (SETTINGS, SPLIT, PACKED)
+LINES = {"hf_datasets": b"}", "json_lines": b"}", "wikipedia_html": b"}", "wikipedia_extracted": b"</doc>"}
+"""Sources whose records are lines or end with one, and how; a cut between them leaves a whole file."""
+STRUCTURED = ("books_epub", "books_tei", "parquet", "wikipedia_dump", *LINES)
+"""Sources that know a file which is cut."""
+RECORDS = {"wikipedia_dump": (b"<page>", b"</page>"), "wikipedia_extracted": (b"<doc ", b"</doc>")}
+"""How records begin and end; those of other files that can be cut at any byte are JSON objects."""
+ANY_KIND, ANY_SPLIT, ANY_PACKED, ANY_STRUCTURED = (
+    pytest.mark.parametrize("kind", kinds) for kinds in (SETTINGS, SPLIT, PACKED, STRUCTURED)
 )
 FIXTURE = [HealthCheck.function_scoped_fixture]
 
@@ -83,7 +89,14 @@ def test_a_file_gives_documents_that_name_it_and_their_bytes(sample: Sample):
     assert not [item for item in sample.whole if isinstance(item, Reject)]
     for document in documents:
         assert (document.uri, document.source) == (sample.file.name, sample.config.name)
-        assert 0 <= document.meta["byte_start"] < document.meta["byte_end"]
+        start, end = document.meta["byte_start"], document.meta["byte_end"]
+        assert 0 <= start < end
+        if sample.config.kind in {*RECORDS, *LINES}:
+            opening, closing = RECORDS.get(sample.config.kind, (b"{", b"}"))
+            record = sample.data[start:end]
+            assert (record[: len(opening)], record[-len(closing) :]) == (opening, closing)
+            assert record.count(b"\n" + opening) == 0
+            assert document.title.encode() in record
 
 
 @ANY_SPLIT
@@ -130,6 +143,22 @@ def test_a_truncated_file_keeps_a_prefix_of_its_documents_and_is_one_reject(
     *kept, last = sample.read()[0]
     assert isinstance(last, Reject)
     assert kept == sample.whole[: len(kept)]
+
+
+@ANY_STRUCTURED
+@given(data=st.data())
+@settings(suppress_health_check=FIXTURE)
+def test_a_file_cut_anywhere_keeps_a_prefix_and_is_one_reject(sample: Sample, data: st.DataObject):
+    kind, stored = sample.config.kind, sample.data.rstrip()
+    cut = stored[: data.draw(st.integers(0, len(stored) - 1))].rstrip()
+    sample.write(cut)
+    found = sample.read()[0]
+    offsets = [item.byte_offset for item in found if isinstance(item, Reject)]
+    kept = [item for item in found if not isinstance(item, Reject)]
+    assert kept == sample.whole[: len(kept)]
+    is_whole = kind in LINES and (not cut or (cut.endswith(LINES[kind]) and stored[len(cut)] == ord("\n")))
+    assert len(offsets) == (0 if is_whole else 1)
+    assert all(0 <= offset <= len(cut) for offset in offsets)
 
 
 @ANY_KIND

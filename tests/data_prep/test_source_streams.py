@@ -1,4 +1,4 @@
-"""Reading files: compression by content, damage as gaps, UTF-16 on the fly."""
+"""Reading files: damage as gaps, UTF-16 on the fly, and elements with their bytes, whatever the chunks."""
 
 import bz2
 import gzip
@@ -6,7 +6,6 @@ import io
 import lzma
 import random
 import tarfile
-import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -16,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import MissingInputError, StorageError
-from data_prep.sources.streams import Gap, read_chunks, read_streams, storage_of, to_utf8
+from data_prep.sources.elements import Between, Element, Malformed, cut_elements
+from data_prep.sources.streams import Gap, read_chunks, read_streams, to_utf8
+from tests.data_prep.reading import traced
 
 COMPRESSORS = [bz2.compress, gzip.compress, lzma.compress, zstandard.compress]
 WORDS = [f"word{number}" for number in range(5000)]
@@ -37,13 +38,6 @@ def collect(path: Path, data: bytes) -> tuple[list[bytes], list[Gap]]:
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "dump-shortened"
-
-
-@pytest.mark.parametrize("compress", [bytes, *COMPRESSORS])
-def test_compression_is_told_by_content_whatever_the_name(path, compress):
-    data = make_text(300_000)
-    chunks, gaps = collect(path, compress(data))
-    assert (b"".join(chunks), gaps) == (data, [])
 
 
 @ANY_PACKING
@@ -115,10 +109,7 @@ def test_reading_goes_on_at_the_stream_after_a_damaged_one(path, compress):
 def test_a_zstd_bomb_of_repeated_blocks_comes_in_bounded_chunks(path):
     repeat, last = (((1 << 17) << 3 | 1 << 1 | end).to_bytes(3, "little") + b"\0" for end in (0, 1))
     path.write_bytes(b"\x28\xb5\x2f\xfd\x00\x58" + repeat * 1023 + last)
-    tracemalloc.start()
-    sizes = [len(chunk) for chunk in read_chunks(str(path)) if isinstance(chunk, bytes)]
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    sizes, peak = traced(lambda: [len(chunk) for chunk in read_chunks(str(path)) if isinstance(chunk, bytes)])
     assert sum(sizes) == 1024 << 17
     assert max(sizes) <= 1 << 20
     assert peak < 80 << 20
@@ -148,29 +139,6 @@ def test_ranges_that_cover_a_file_give_every_stream_once(tmp_path_factory, compr
 
     bounds = zip([0, *cuts], [*cuts, None], strict=True)
     assert [each for start, end in bounds for each in streams(start, end)] == streams(0, None)
-
-
-@pytest.mark.parametrize(("start", "end"), [(0, None), (3, 8), (9, 9), (5, 1000)])
-def test_a_range_of_a_plain_file_is_read_exactly(path, start, end):
-    path.write_bytes(b"0123456789")
-    assert b"".join(read_chunks(str(path), start=start, end=end, read_bytes=2)) == b"0123456789"[start:end]
-
-
-@pytest.mark.parametrize(
-    ("data", "storage"),
-    [
-        (bz2.compress(b""), "bzip2"),
-        (gzip.compress(b"", mtime=0), "gzip"),
-        (zstandard.compress(b""), "zstd"),
-        (b"", "plain"),
-        ("<a".encode("utf-16-le"), "utf-16-le"),
-        ("\ufeff<".encode("utf-16-be"), "utf-16-be"),
-        (b"<a>", "plain"),
-    ],
-)
-def test_how_a_file_is_stored_is_told_by_its_first_bytes(path, data, storage):
-    path.write_bytes(data)
-    assert storage_of(str(path)) == storage
 
 
 @given(text=st.text(), split=st.integers(1, 7), encoding=st.sampled_from(["utf-16-le", "utf-16-be", "utf-8"]))
@@ -212,3 +180,54 @@ def test_an_archive_is_one_gap_that_tells_how_to_unpack_it(path, data, advice):
     chunks, (gap,) = collect(path, data)
     assert chunks == []
     assert advice in gap.reason
+
+
+# -- elements of a stream ---------------------------------------------------------------------------------------
+
+TOKENS = [b"<page>", b"</page>", b"<pa", b"ge>", b"<", b"/", b"\n", b"text", b"x" * 30]
+DATA = st.lists(st.sampled_from(TOKENS), max_size=40).map(b"".join)
+
+
+def cut(chunks, max_bytes=100, **options):
+    return list(cut_elements(chunks, b"<page>", b"</page>", max_bytes, **options))
+
+
+@given(
+    DATA,
+    st.sets(st.integers(1, 200), max_size=8).map(sorted),
+    st.integers(10, 80),
+    st.integers(1, 50),
+    st.booleans(),
+)
+def test_ranges_and_chunks_of_any_size_give_every_piece_once(
+    data, cuts, max_bytes, chunk_size, at_line_start
+):
+    options = {"max_bytes": max_bytes, "at_line_start": at_line_start}
+    pieces = []
+    for start, end in zip([0, *cuts], [*cuts, None], strict=True):
+        rest = data[max(0, start - 1) :]
+        chunks = [rest[first : first + chunk_size] for first in range(0, len(rest), chunk_size)]
+        pieces += cut(chunks, start=start, end=end, **options)
+    assert pieces == cut([data], **options)
+    for piece in pieces:
+        if isinstance(piece, Element):
+            assert data[piece.start : piece.end] == piece.data
+            assert len(piece.data) <= max_bytes
+            assert at_line_start or piece.data.count(b"<page>") == 1
+
+
+def test_no_more_of_a_stream_is_read_than_a_range_needs():
+    def chunks():
+        yield b"x" * 100
+        yield b"<page>x"
+        yield b"</page>\n<page>"
+        raise AssertionError("one chunk too many")
+
+    assert [type(piece) for piece in cut(chunks(), start=0, end=101)] == [Between, Element, Between]
+    assert cut([b"x" * 100, b"y", None], start=1, end=90) == []
+
+
+def test_a_gap_costs_the_element_that_it_tears():
+    pieces = cut([b"<page>a</page><page>b", Gap(7, "torn"), b"c</page><page>d</page>"])
+    first, last = Element(0, 14, b"<page>a</page>"), Element(29, 43, b"<page>d</page>")
+    assert [each for each in pieces if not isinstance(each, Between)] == [first, Malformed(14, "torn"), last]

@@ -1,17 +1,108 @@
-"""A publisher on this machine, and requests that do not wait long for it."""
+"""A publisher on this machine that misbehaves as told, and requests that do not wait long for it."""
 
+from __future__ import annotations
+
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
 from data_prep.download.http import Http
-from tests.data_prep.download.publisher import Publisher, serve
+
+
+@dataclass
+class Answer:
+    """How one request is answered."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    cut_at: int | None = None
+    """Bytes of the body after which the connection is dropped."""
+    ignore_range: bool = False
+    ignore_if_range: bool = False
+    length: int | None = None
+    """A Content-Length that is not that of the body."""
+    no_length: bool = False
+
+
+@dataclass
+class Publisher:
+    """Files by path, answers in order for each path (then plain ones), and what was asked."""
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    """ETag by path; files without one have none."""
+    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    """(path, Range) of every request."""
+    agents: set[str] = field(default_factory=set)
+    changes: dict[str, bytes] = field(default_factory=dict)
+    """Contents that files have from their second request on, with the ETag `"changed"`."""
+    busy: int = 0
+    most_busy: int = 0
+    lock: Any = field(default_factory=threading.Lock)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    publisher: Publisher
+
+    def do_GET(self) -> None:
+        own, asked = self.publisher, self.headers.get("Range")
+        with own.lock:
+            own.busy += 1
+            own.most_busy = max(own.most_busy, own.busy)
+            if any(path == self.path for path, _ in own.asked) and self.path in own.changes:
+                own.files[self.path] = own.changes.pop(self.path)
+                own.tags[self.path] = '"changed"'
+            own.asked.append((self.path, asked))
+            own.agents.add(self.headers.get("User-Agent", ""))
+            planned = own.answers.get(self.path, [])
+            answer = planned.pop(0) if planned else Answer()
+        try:
+            self._answer(own, answer, asked)
+        finally:
+            with own.lock:
+                own.busy -= 1
+
+    def _answer(self, own: Publisher, answer: Answer, asked: str | None) -> None:
+        body, tag = own.files.get(self.path), own.tags.get(self.path, "")
+        status = 404 if body is None and answer.status == 200 else answer.status
+        headers = {"ETag": tag} if tag and status == 200 else {}
+        body = (body or b"") if status == 200 else b""
+        is_same = answer.ignore_if_range or self.headers.get("If-Range", tag) == tag
+        if status == 200 and asked and is_same and not answer.ignore_range:
+            start, end = int(asked.removeprefix("bytes=").removesuffix("-")), len(body)
+            status, body = (206, body[start:]) if start < end else (416, b"")
+            headers |= {"Content-Range": f"bytes {start}-{end - 1}/{end}"} if body else {}
+        self.send_response(status)
+        for name, value in (headers | answer.headers).items():
+            self.send_header(name, value)
+        if answer.no_length:
+            self.send_header("Connection", "close")
+        else:
+            self.send_header("Content-Length", str(len(body) if answer.length is None else answer.length))
+        self.end_headers()
+        self.wfile.write(body[: answer.cut_at])
+        self.close_connection |= answer.no_length or answer.cut_at is not None
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing on stderr."""
 
 
 @pytest.fixture
 def publisher() -> Iterator[Publisher]:
-    with serve() as own:
-        yield own
+    own = Publisher()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"publisher": own}))
+    own.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield own
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture

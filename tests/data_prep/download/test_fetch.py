@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import re
 import threading
 import time
 from email.utils import formatdate
@@ -17,7 +18,7 @@ from data_prep.download.directory import download
 from data_prep.download.fetch import RemoteFile
 from data_prep.download.http import Http
 from data_prep.download.publishers import choose
-from tests.data_prep.download.publisher import Answer
+from tests.data_prep.download.conftest import Answer
 
 BODY = bytes(range(256)) * 40
 """10,240 bytes."""
@@ -121,38 +122,41 @@ def test_a_file_that_changed_meanwhile_is_fetched_from_its_start(offered, fetch,
     assert fetch(Answer(cut_at=3000), Answer(ignore_if_range=ignore_if_range)) == b"x" * size
 
 
-# -- what arrives is not what was published ---------------------------------------------------------------------
+# -- what arrives is not what was published, or does not arrive --------------------------------------------------
+
+SHORT, BUSY = Answer(length=20_000, cut_at=len(BODY)), Answer(503)
 
 
-def test_a_wrong_checksum_is_tried_again_and_then_named(offered, fetch, tmp_path):
-    with pytest.raises(DownloadError) as caught:
-        fetch(sha1=sha1(b"other"))
+@pytest.mark.parametrize(
+    ("answers", "published", "told", "num_asked"),
+    [
+        ([], {"sha1": sha1(b"other")}, f"(?s)(?=.*{NAME})(?=.*{sha1(b'other')}).*{sha1(BODY)}", 2),
+        ([], {"size": 10_241}, r"10240 .* 10241", 1),
+        ([SHORT] * 9, {}, re.escape(NAME), 4),
+        ([Answer(no_length=True)], {}, "checksum", 1),
+        ([Answer(503, {"Retry-After": "86400"})], {}, "86400 s", 1),
+        ([BUSY] * 9, {}, "503", 4),
+        ([Answer(403)], {}, "403", 1),
+    ],
+    ids=["checksum", "size", "shorter than its length", "no length", "wait of a day", "busy", "refused"],
+)
+def test_what_is_not_the_file_is_named_and_never_taken_for_it(
+    offered, fetch, tmp_path, answers, published, told, num_asked
+):
+    with pytest.raises(DownloadError, match=told) as caught:
+        fetch(*answers, **published)
     assert caught.value.exit_code == 14
-    assert all(text in str(caught.value) for text in (NAME, sha1(b"other"), sha1(BODY)))
-    assert len(offered.asked) == 2
-    assert left_in(tmp_path) == set()
+    assert NAME not in left_in(tmp_path)
+    assert len(offered.asked) == num_asked
+
+
+def test_a_file_without_length_or_that_was_wrong_once_arrives(offered, fetch, tmp_path):
+    assert fetch(Answer(no_length=True), size=len(BODY)) == BODY
+    (tmp_path / NAME).unlink()
     offered.asked.clear()
     offered.changes[PATH] = BODY
     offered.files[PATH] = BODY[:-1] + b"!"
     assert fetch(sha1=sha1(BODY)) == BODY
-
-
-def test_another_size_than_published_is_named_before_it_is_fetched(fetch, tmp_path):
-    with pytest.raises(DownloadError, match=r"10240 .* 10241"):
-        fetch(size=10_241)
-    assert left_in(tmp_path) == set()
-
-
-def test_a_body_shorter_than_its_length_or_without_end_is_never_taken_for_the_file(fetch, tmp_path):
-    with pytest.raises(DownloadError):
-        fetch(*[Answer(length=20_000, cut_at=len(BODY))] * 9)
-    with pytest.raises(DownloadError, match="checksum"):
-        fetch(Answer(no_length=True))
-    assert NAME not in left_in(tmp_path)
-    assert fetch(Answer(no_length=True), size=len(BODY)) == BODY
-
-
-# -- servers that are busy, and those that refuse ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -162,20 +166,10 @@ def test_the_wait_that_a_server_asks_for_is_kept(fetch, status):
     assert time.monotonic() - started >= 1
 
 
-def test_a_wait_until_a_date_is_kept_and_one_of_a_day_is_refused(fetch):
-    with pytest.raises(DownloadError, match="86400 s"):
-        fetch(Answer(503, {"Retry-After": "86400"}))
+def test_a_wait_until_a_date_that_is_over_is_none_and_a_server_that_is_not_there_is_named(
+    http, fetch, tmp_path
+):
     assert fetch(Answer(503, {"Retry-After": formatdate(time.time() - 5, usegmt=True)})) == BODY
-
-
-def test_a_server_that_stays_busy_is_given_up_and_refusals_are_not_repeated(offered, http, fetch, tmp_path):
-    with pytest.raises(DownloadError, match="503"):
-        fetch(*[Answer(503)] * 9)
-    assert len(offered.asked) == http.attempts
-    offered.asked.clear()
-    with pytest.raises(DownloadError, match="403"):
-        fetch(Answer(403))
-    assert len(offered.asked) == 1
     with pytest.raises(DownloadError, match=r"a\.xml"):
         download(http, [RemoteFile("http://127.0.0.1:9/a.xml", "a.xml")], tmp_path)
 

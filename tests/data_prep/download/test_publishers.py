@@ -8,7 +8,7 @@ import pytest
 
 from cluster.artefacts.errors import DownloadError
 from data_prep.download.publishers import list_common_crawl, list_gutenberg, list_wikipedia
-from tests.data_prep.download.publisher import Answer
+from tests.data_prep.download.conftest import Answer
 from tests.pipeline.command import cloze
 
 PARTS = {
