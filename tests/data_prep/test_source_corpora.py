@@ -57,12 +57,6 @@ def test_extracted_english_articles_come_from_every_block(corpora):
     assert not any(document.text.startswith(document.title + "\n") for document in documents)
 
 
-def test_extracted_korean_articles_are_read(corpora):
-    documents = read(WikipediaExtractedConfig, f"{corpora}/wikipedia/extracted-ko/wiki_00", lang="ko")
-    assert documents[0].title == "지미 카터"
-    assert not any("&lt;" in document.text for document in documents)
-
-
 def test_real_novels_are_paragraphs_whatever_their_line_breaks(corpora):
     names = ("Dickens_Bleak_1853", "Kipling_Kim_1901", "Anon_Clara_1864", "Woolf_Lighthouse_1927")
     for document in read(BooksTextConfig, *(f"{corpora}/books/en/{name}.txt" for name in names)):
