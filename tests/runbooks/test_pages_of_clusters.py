@@ -24,7 +24,7 @@ from cluster.artefacts.signatures import make_keys
 from data_prep.documents import DocumentStore, read_selected
 from data_prep.selection import Selection
 from pipeline.run.directory import RunDirectory, list_runs
-from tests.data_prep.download.publisher import Answer, serve
+from tests.data_prep.download.conftest import Answer, serve
 from tests.pipeline.process_group import forked_environment
 from tests.runbooks import map
 from tests.runbooks.materials import (

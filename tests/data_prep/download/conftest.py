@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -94,15 +95,24 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing on stderr."""
 
 
-@pytest.fixture
-def publisher() -> Iterator[Publisher]:
+@contextmanager
+def serve() -> Iterator[Publisher]:
+    """A publisher that answers as long as the block runs."""
     own = Publisher()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"publisher": own}))
     own.url = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    yield own
-    server.shutdown()
-    server.server_close()
+    try:
+        yield own
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    with serve() as own:
+        yield own
 
 
 @pytest.fixture
