@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
 from data_prep.text import UnreadableError, clean_text
 
-_MANY_ATTRIBUTES = 2000
-"""The parsers compare each attribute of an element with all before it, so thousands of them take minutes."""
+_BLANK = r"\x00-\x20"
+_ATTRIBUTE = (
+    rf"[{_BLANK}/]*+[^{_BLANK}/=>]++"
+    rf"(?:[{_BLANK}]*+=[{_BLANK}]*+(?:\"[^\"]*+\"|'[^']*+'|(?![\"'])[^{_BLANK}>\"']*+))?+"
+)
+_TAG = re.compile(rf"<[A-Za-z][^{_BLANK}/>]*+((?:{_ATTRIBUTE}){{2000}}+)?+")
+"""A tag, and its attributes if it has thousands: the parsers compare each with all before it, which takes minutes."""
 _SAMPLE_CHARACTERS = 1 << 14
 _NO_TEXT = bytes([*range(9), *range(14, 27), *range(28, 32)])
 """Control characters, which are no text."""
@@ -53,13 +58,8 @@ def read_page(
     if len(data) - len(data.translate(None, _NO_TEXT)) > _MAX_NO_TEXT_SHARE * len(sample):
         return Page("", "")  # a picture, an archive or the like that is called a page
     _require_decoded(sample)
-    if len(html) > _SHORT_PAGE:
-        from data_prep.text.page_scan import has_many_attributes
-
-        if has_many_attributes(
-            np.frombuffer(html.encode("utf-8", "replace"), dtype=np.uint8), _MANY_ATTRIBUTES
-        ):
-            raise UnreadableError("the page has an element with thousands of attributes")
+    if len(html) > _SHORT_PAGE and any(tag[1] for tag in _TAG.finditer(html)):
+        raise UnreadableError("the page has an element with thousands of attributes")
     page = _read_article(html, max_depth) if main_content and prepare is None else None
     page = page or _read_text(html, main_content, max_depth, prepare)
     _require_decoded(page.text)

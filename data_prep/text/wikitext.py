@@ -56,10 +56,6 @@ class Context:
     dropped: Counter[str] = field(default_factory=Counter)
     """Templates inside lines of text that show nothing here, by `template_key`."""
 
-    def shown_by(self, name: str) -> Callable[[Values], str] | None:
-        """The function that renders the template of this name; None for a template that shows no text."""
-        return shown_by(name, self.page)
-
     def count_dropped(self, name: str) -> None:
         """Note that a template was left out of a line of text."""
         self.dropped[template_key(name)[:_LONGEST_NAME]] += 1
@@ -94,7 +90,7 @@ def reduce_markup(wikitext: str, context: Context) -> str:
 
     def template(found: re.Match[str]) -> str:
         name = found.group(1)
-        if context.shown_by(name) is not None:
+        if shown_by(name, context.page) is not None:
             return found.group()
         # A template in a sentence has text before or after it on the same line.
         source, start, end = found.string, found.start(), found.end()
@@ -246,7 +242,7 @@ def _render_tag(node: Any, context: Context) -> str:
 
 def _render_template(node: Any, context: Context) -> str:
     name = _render(node.name, context) if "{" in str(node.name) else str(node.name)
-    show = context.shown_by(name)
+    show = shown_by(name, context.page)
     if show is not None:
         return show(
             Values({str(each.name).strip(): _render(each.value, context).strip() for each in node.params})

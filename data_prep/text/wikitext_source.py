@@ -10,7 +10,6 @@ import html
 import re
 from collections.abc import Callable, Mapping
 from html.entities import html5, name2codepoint
-from typing import NamedTuple
 
 from data_prep.text import names
 
@@ -301,39 +300,31 @@ def _rank(before: str) -> int:
 # -- punctuation that dropped markup leaves hollow -----------------------------------------------------------
 
 
-class Repair(NamedTuple):
-    """One rule."""
-
-    signs: tuple[str, ...]
-    """The text must hold one of these strings; searching them costs a tenth of searching the pattern."""
-    pattern: re.Pattern[str]
-    replacement: str
-
-
-def _repair(signs: tuple[str, ...], pattern: str, replacement: str = "") -> Repair:
-    return Repair(signs, re.compile(pattern), replacement)
-
-
-REPAIRS = {
-    "empty brackets": _repair(("(", "["), r"(?<![\w\]])\([ \t,;:]*\)|\([ \t,;:]+\)|(?<![\w\]])\[[ \t]*\]"),
-    "empty full-width brackets": _repair(("（",), r"（[\s、，；：,;:]*）"),
-    "full-width bracket before punctuation": _repair(("（",), r"（[\s、，；：]+", "（"),
-    "punctuation before full-width bracket": _repair(("）",), r"[\s、，；：]+）", "）"),
-    "repeated full-width commas": _repair(("，，", "、、", "，、", "、，"), r"([、，])[、，]+", r"\1"),
-    "full-width comma before full stop": _repair(("，。", "、。"), r"[、，]+。", "。"),
-    "repeated spaces": _repair(("  ", "\t", "\u00a0"), r"[ \t\u00a0]{2,}", " "),
-    "punctuation before bracket": _repair((" )", ",)", ";)"), r"[ ,;]{1,8}\)", ")"),
-    "bracket before punctuation": _repair(("( ", "(,", "(;"), r"\((?: ?[,;])+ ?", "("),
-    "space before comma": _repair((" ,", " ;"), r"(?<=\S) (?=[,;]\s)"),
-    "repeated commas": _repair((",,", ", ,"), r",(?: ?,)+", ","),
-    "space before full stop": _repair((" .",), rf"(?<=[\w{PLACE}]) \.(?=\s|$)", "."),
-}
-"""The rules by name, in their order."""
+_REPAIRS = [
+    (signs.split("|"), re.compile(pattern), replacement)
+    for signs, pattern, replacement in (
+        # Empty brackets; of full width; punctuation after and before these, and repeated.
+        ("(|[", r"(?<![\w\]])\([ \t,;:]*\)|\([ \t,;:]+\)|(?<![\w\]])\[[ \t]*\]", ""),
+        ("（", r"（[\s、，；：,;:]*）", ""),
+        ("（", r"（[\s、，；：]+", "（"),
+        ("）", r"[\s、，；：]+）", "）"),
+        ("，，|、、|，、|、，", r"([、，])[、，]+", r"\1"),
+        ("，。|、。", r"[、，]+。", "。"),
+        ("  |\t|\u00a0", r"[ \t\u00a0]{2,}", " "),
+        # Punctuation before a closing bracket and after an opening one, spaces before it, and repeated commas.
+        (" )|,)|;)", r"[ ,;]{1,8}\)", ")"),
+        ("( |(,|(;", r"\((?: ?[,;])+ ?", "("),
+        (" ,| ;", r"(?<=\S) (?=[,;]\s)", ""),
+        (",,|, ,", r",(?: ?,)+", ","),
+        (" .", rf"(?<=[\w{PLACE}]) \.(?=\s|$)", "."),
+    )
+]
+"""Rules in their order. The text must hold one of the signs; searching them costs a tenth of searching the pattern."""
 
 
 def repair_punctuation(text: str) -> str:
     """Apply all rules."""
-    for signs, pattern, replacement in REPAIRS.values():
+    for signs, pattern, replacement in _REPAIRS:
         if any(sign in text for sign in signs):
             text = pattern.sub(replacement, text)
     return text

@@ -141,6 +141,7 @@ LARGE = {
     "new names": "".join(f"<div class='{'aB' * 150}{n}'>x</div>" for n in range(5_000)),
     "long names": f"<div class='{'ad ' * 1_000_000}'>{LINE * 9}</div>",
     "points": "<p>loading" + "." * 4_000_000,
+    "names in names": f"<p>{LINE}</p>" + "<a" * 1_000_000,
     "brackets": f"<p>{LINE}</p>" + "<" * 2_000_000,
     "one word": "<p>" + "a" * 4_000_000,
     "controls": "\x00\x01" * 500_000,
