@@ -51,7 +51,7 @@ def test_every_file_of_a_folder_is_a_document_with_its_own_lines(tmp_path):
     (tmp_path / "b" / "poem").write_text("Short lines\nstay lines.\n\n\n\nAlways.\n")
     (tmp_path / "noise").write_bytes(bytes(range(256)))
     found = reading.read(TextFilesConfig(name="s", lang="pl", paths=(str(tmp_path),)))
-    assert (found.ids, found.reasons, len(found.rejects)) == (["s:a.txt", "s:b/poem"], ["no_text"], 1)
+    assert (found.ids, len(found.rejects)) == (["s:a.txt", "s:b/poem"], 1)
     assert found.texts == ["Żółta róża pachnie, a świt jest bliski.", "Short lines\nstay lines.\n\nAlways."]
 
 

@@ -47,6 +47,17 @@ def test_a_file_gives_these_documents_and_rejects(tmp_path, kind, file):
     ] == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "data"), [("json_lines", b'{"a":' * 100_000), ("books_tei", b"<TEI><text>" + b"<div>" * 100_000)]
+)
+def test_nesting_without_end_is_a_reject(tmp_path, kind, data):
+    (tmp_path / "file").write_bytes(data)
+    config = TypeAdapter(AnySource).validate_python(
+        {"kind": kind, "name": "s", "paths": [f"{tmp_path}/file"]}
+    )
+    assert reading.read(config).rejected().byte_offset < len(data)
+
+
 def test_an_endless_line_is_skipped_in_bounded_memory(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_bytes(b'{"text": "a"}\n' + b"x" * 40_000_000 + b'\n{"text": "b"}\n')

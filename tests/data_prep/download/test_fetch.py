@@ -131,7 +131,7 @@ SHORT, BUSY = Answer(length=20_000, cut_at=len(BODY)), Answer(503)
     ("answers", "published", "told", "num_asked"),
     [
         ([], {"sha1": sha1(b"other")}, f"(?s)(?=.*{NAME})(?=.*{sha1(b'other')}).*{sha1(BODY)}", 2),
-        ([], {"size": 10_241}, r"10240 .* 10241", 1),
+        ([], {"size": 10_241}, r"10240 .* 10241", 2),
         ([SHORT] * 9, {}, re.escape(NAME), 4),
         ([Answer(no_length=True)], {}, "checksum", 1),
         ([Answer(503, {"Retry-After": "86400"})], {}, "86400 s", 1),
