@@ -50,11 +50,11 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class CompressedStream:
-    """One of the streams that a compressed file consists of."""
+class Stream:
+    """One of the streams that a compressed file consists of, or one of the files in an archive."""
 
     start: int
-    """Byte in the compressed file."""
+    """Its first byte in the compressed file; in the decompressed archive."""
     chunks: Iterator[bytes | Gap]
     """Its decompressed bytes; a Gap comes last. To be read before the next stream is asked for."""
 
@@ -223,7 +223,7 @@ class Window:
 
 def decompress_streams(
     file: BinaryIO, compression: Compression, start: int = 0, end: int | None = None
-) -> Iterator[CompressedStream]:
+) -> Iterator[Stream]:
     """The streams of a compressed file from the first that begins at or after byte `start` (the file's beginning
     is always taken for one) to the first that begins at or after `end`.
 
@@ -243,7 +243,7 @@ def decompress_streams(
         beginning = window.get(start, _LONGEST_START)
         if end is not None and start >= end and compression.stream_start.match(beginning):
             return
-        stream = CompressedStream(start, _decompress(window, compression))
+        stream = Stream(start, _decompress(window, compression))
         yield stream
         deque(stream.chunks, maxlen=0)
 

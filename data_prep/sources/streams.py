@@ -8,21 +8,13 @@ from __future__ import annotations
 
 import codecs
 import io
-import os
 import tarfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
 
 from cluster.artefacts import places
 from cluster.artefacts.errors import MissingInputError, StorageError
-from data_prep.sources.decompression import (
-    READ_BYTES,
-    CompressedStream,
-    Gap,
-    compression_of,
-    decompress_streams,
-)
+from data_prep.sources.decompression import READ_BYTES, Gap, Stream, compression_of, decompress_streams
 from data_prep.text.encodings import utf16_encoding
 
 # -- formats that no source reads ----------------------------------------------------------------------------
@@ -86,12 +78,7 @@ def storage_of(path: str) -> str:
 
 
 def read_chunks(
-    path: str,
-    *,
-    start: int = 0,
-    end: int | None = None,
-    read_bytes: int = READ_BYTES,
-    allow_foreign: bool = False,
+    path: str, *, start: int = 0, end: int | None = None, allow_foreign: bool = False
 ) -> Iterator[bytes | Gap]:
     """The decompressed bytes of a file in chunks of bounded size, and the gaps between them.
 
@@ -102,7 +89,6 @@ def read_chunks(
     Args:
         start, end: read only these bytes of the stored file (None: to its end); of a compressed file, the streams
             that begin there.
-        read_bytes: size of the chunks of a plain file.
         allow_foreign: also give the bytes of files of other formats.
     """
     with open_file(path) as file:
@@ -120,12 +106,12 @@ def read_chunks(
             yield from () if start else (Gap(0, foreign),)
         else:
             file.seek(start)
-            while chunk := file.read(read_bytes if end is None else max(0, min(read_bytes, end - start))):
+            while chunk := file.read(READ_BYTES if end is None else max(0, min(READ_BYTES, end - start))):
                 start += len(chunk)
                 yield chunk
 
 
-def read_streams(path: str, start: int = 0, end: int | None = None) -> Iterator[CompressedStream]:
+def read_streams(path: str, start: int = 0, end: int | None = None) -> Iterator[Stream]:
     """The compressed streams of a file one by one; see `decompress_streams`. None for a file that is plain."""
     with open_file(path) as file:
         if compression := compression_of(file.read(HEAD_BYTES)):
@@ -164,17 +150,6 @@ _CONTENT_BYTES = 1 << 12
 """Content is read in pieces of this size: where an archive is cut, tarfile gives nothing of the piece that is cut."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedFile:
-    """A regular file in an archive."""
-
-    name: str
-    start: int
-    """First byte of its content in the decompressed archive."""
-    chunks: Iterator[bytes | Gap]
-    """Its content; a Gap comes last where the archive is damaged. To be read before the next file is asked for."""
-
-
 def is_archive(path: str) -> bool:
     """Whether a file is a tar archive, whatever its name and compression."""
     head = b""
@@ -187,17 +162,15 @@ def is_archive(path: str) -> bool:
     return is_tar(head)
 
 
-def read_archive(path: str) -> Iterator[ArchivedFile | Gap]:
-    """The regular files of an archive in their order. Damage ends it with a Gap, whose offset is a byte of the
-    decompressed archive: after it no file can be recognised."""
-    stream = _Stream(read_chunks(path, allow_foreign=True))
+def read_archive(path: str) -> Iterator[Stream | Gap]:
+    """The regular files of an archive in their order, with offsets in the decompressed archive. Damage ends it with a
+    Gap: after it no file can be recognised."""
+    stream = _Archive(read_chunks(path, allow_foreign=True))
     try:
         with tarfile.open(fileobj=stream, mode="r|", bufsize=READ_BYTES) as archive:  # pyright: ignore[reportArgumentType,reportCallIssue]
             for member in archive:
                 if member.isfile() and (content := archive.extractfile(member)) is not None:
-                    # Names that are no UTF-8 have surrogates, which no document may have.
-                    name = os.fsencode(member.name).decode("utf-8", "backslashreplace")
-                    yield ArchivedFile(name, member.offset_data, _read(content, stream))
+                    yield Stream(member.offset_data, _read(content, stream))
                 if stream.damage:
                     return
     except tarfile.TarError as error:
@@ -206,7 +179,7 @@ def read_archive(path: str) -> Iterator[ArchivedFile | Gap]:
         yield Gap(stream.offset, stream.damage.reason)
 
 
-def _read(content: io.BufferedReader, stream: _Stream) -> Iterator[bytes | Gap]:  # pyright: ignore[reportInvalidTypeForm]
+def _read(content: io.BufferedReader, stream: _Archive) -> Iterator[bytes | Gap]:  # pyright: ignore[reportInvalidTypeForm]
     try:
         while chunk := content.read(_CONTENT_BYTES):
             yield chunk
@@ -216,7 +189,7 @@ def _read(content: io.BufferedReader, stream: _Stream) -> Iterator[bytes | Gap]:
         yield stream.damage
 
 
-class _Stream:
+class _Archive:
     """Chunks as the file that tarfile reads; it ends at the first damage."""
 
     def __init__(self, chunks: Iterator[bytes | Gap]) -> None:

@@ -50,7 +50,7 @@ _LANGUAGES = (
     re.compile(rb"<dbname>\s*([a-z]{2,3})(?:_[a-z_]+)?wik"),
     re.compile(rb"<base>\s*https?://([a-z]{2,3})(?:-[a-z-]+)?\.wik"),
 )
-_FIRST_PAGE, _END_OF_DUMP = b"<page>", b"</mediawiki>"
+_OPENING, _CLOSING, _END = b"<page>", b"</page>", b"</mediawiki>"
 _NO_HEADER = b"<mediawiki><siteinfo/>"
 
 
@@ -80,17 +80,17 @@ def read_site(path: str) -> Site:
         if isinstance(chunk, Gap):
             return Site()
         header += chunk
-        if _FIRST_PAGE in header or len(header) > HEADER_BYTES:
+        if _OPENING in header or len(header) > HEADER_BYTES:
             break
-    header, page, _ = header.partition(_FIRST_PAGE)
+    header, page, _ = header.partition(_OPENING)
     start = header.find(b"<mediawiki")
     named = next(filter(None, (pattern.search(header) for pattern in _LANGUAGES)), None)
     lang = primary_language(named.group(1).decode()) if named else "en"
     if start < 0 or b"<siteinfo" not in header:
         return Site(lang=lang, is_export=start >= 0 or bool(page))
-    opening = b" ".join(header[start:].split(_END_OF_DUMP)[0].split())
+    opening = b" ".join(header[start:].split(_END)[0].split())
     try:
-        info = mwxml.Dump.from_file(io.BytesIO(opening + _END_OF_DUMP)).site_info
+        info = mwxml.Dump.from_file(io.BytesIO(opening + _END)).site_info
     except XML_ERRORS as error:
         problem = f"malformed <siteinfo> ({error}); English namespace names are assumed"
         return Site(lang=lang, problem=problem if page else "")
@@ -104,7 +104,6 @@ ARTICLES = 0
 """The namespace of articles."""
 _OTHER_NAMESPACE, _IS_REDIRECT = Skipped("other_namespace"), Skipped("redirect")
 logging.getLogger("mwxml").setLevel(logging.ERROR)  # it reports each element that it skips, page by page
-_OPENING, _CLOSING, _END = b"<page>", b"</page>", b"</mediawiki>"
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt[^/]*$")
 _SECOND_STREAM_BYTES = 4 << 20
 """How far into a file a second bzip2 stream is looked for. A hundred pages, compressed, are about a megabyte."""
@@ -277,7 +276,7 @@ def _parse_page(data: bytes, opening: bytes) -> tuple[mwxml.Page, str, datetime 
     """
     # A header with all namespaces takes twice the time of a short page.
     before = _NO_HEADER if _NAMESPACE.search(data) else opening
-    page = next(mwxml.Dump.from_file(io.BytesIO(before + data + _END_OF_DUMP)).pages)
+    page = next(mwxml.Dump.from_file(io.BytesIO(before + data + _END)).pages)
     if page.id is None:
         raise MalformedXML("it has no <id>")
     revisions = deque(page, maxlen=1)

@@ -270,25 +270,15 @@ def julian_date(values: Values, page: Page) -> str:
     return f"{day} ({later.day}) {new} {year}" if old == new else f"{day} {old} ({later.day} {new}) {year}"
 
 
+_NAMED = (quantity, uncertain_value, unit_of_measure, height, track_gauge, ordinal, currency, rupees, age)
 FORMS: Mapping[str, Show] = {
-    "quantity": quantity,
-    "uncertain_value": uncertain_value,
-    "unit_of_measure": unit_of_measure,
-    "height": height,
-    "track_gauge": track_gauge,
-    "ordinal": ordinal,
-    "currency": currency,
-    "rupees": rupees,
-    "age": age,
+    **{form.__name__: form for form in (*_NAMED, date_in_french, as_of, julian_date)},
     "age_of_day_first": lambda values, page: age(
         Values({"1": values["3"], "2": values["2"], "3": values["1"]}), page
     ),
     "date": lambda values, page: spelled_date(values["1"], values["2"], values["3"], page.lang),
     "day_first": lambda values, page: spelled_date(values["3"], values["2"], values["1"], page.lang),
-    "date_in_french": date_in_french,
-    "as_of": as_of,
     "old_style_date": lambda values, page: f"{values['1']} [O.S. {values['3']}] {values['2']}".strip(),
-    "julian_date": julian_date,
     # Chinese `{{bd|1879年|3月14日|1955年|4月18日}}`.
     "life": lambda values, page: f"（{values['1']}{values['2']}－{values['3']}{values['4']}）",
     "hour": lambda values, page: " ".join(filter(None, (values["1"], "h", values["2"]))),

@@ -171,8 +171,10 @@ first = parameter("1")
 _FORMS_OF: Mapping[str, Callable[[str], Show]] = {
     form.__name__: form for form in (constant, parameter, joined, prefixed, wrapped, years, centuries, law)
 }
+_NAMED = (quotation, japanese, number_with_unit, fraction, as_written, citation_in_text)
 _FORMS: Mapping[str, Show] = {
     **FORMS,
+    **{form.__name__: form for form in _NAMED},
     "first": first,
     "second": parameter("2"),
     "last": lambda values, page: (unnamed(values) or [""])[-1],
@@ -191,12 +193,6 @@ _FORMS: Mapping[str, Show] = {
     ),
     "music": lambda values, page: _MUSIC.get(values["1"], ""),
     "biography": lambda values, page: biography(values),
-    "quotation": quotation,
-    "japanese": japanese,
-    "number_with_unit": number_with_unit,
-    "fraction": fraction,
-    "as_written": as_written,
-    "citation_in_text": citation_in_text,
 }
 
 

@@ -25,13 +25,13 @@ from html.entities import html5
 import numpy as np
 import regex
 
-UNSPACED_SCRIPTS = ("Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar")
-"""Scripts that put no spaces between words."""
 FIRST = np.uint32(1 << 30)
 """Set in the code of a word's first character."""
 
-UNSPACED = "".join(rf"\p{{{name}}}" for name in UNSPACED_SCRIPTS) + "\u3006\u3031-\u3035\u303c\u30fc"
-"""Their characters, with the signs that kana and ideographs share: what a class of `regex` holds."""
+UNSPACED = (
+    r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\u3006\u3031-\u3035\u303c\u30fc"
+)
+"""Scripts that put no spaces between words, and signs that kana and ideographs share, for a class of `regex`."""
 _APOSTROPHES = "\u02bb-\u02bd"
 """Letters to Unicode, which people type as they type others: Ukrainian, Hawaiian."""
 _IGNORED = r"[\p{Default_Ignorable_Code_Point}\p{Cf}\p{Me}[\p{M}--\p{ccc=0}]]"
