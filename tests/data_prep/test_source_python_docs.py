@@ -12,29 +12,7 @@ from data_prep.sources.python_docs import PythonDocsConfig
 from tests.data_prep import reading
 
 LONG = "A sentence that is repeated until the docstring is long enough. " * 4
-MODULE = f'''"""Module. {LONG}"""
-raise RuntimeError("never imported")
-
-class Outer:
-    """Outer — naïve. {LONG}
-
-    Parameters:
-        Indented more.
-    """
-
-    def method(self):
-        """Method. {LONG}"""
-
-    def short(self):
-        """Too short."""
-
-try:
-    def twice():
-        """First. {LONG}"""
-except ImportError:
-    def twice():
-        r\'\'\'Second \\d. {LONG}\'\'\'
-'''
+MODULE = reading.stored("docstrings.py.txt").replace("{LONG}", LONG) + "\n"
 
 
 @pytest.fixture

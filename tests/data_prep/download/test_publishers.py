@@ -8,6 +8,7 @@ import pytest
 
 from cluster.artefacts.errors import DownloadError
 from data_prep.download.publishers import list_common_crawl, list_gutenberg, list_wikipedia
+from tests.data_prep import reading
 from tests.data_prep.download.conftest import Answer
 from tests.pipeline.command import cloze
 
@@ -16,14 +17,6 @@ PARTS = {
     "xxwiki-20260101-pages-articles-multistream2.xml-p10p99.bz2": b"second part",
     "xxwiki-20260101-pages-articles-multistream-index1.txt-p1p9.bz2": b"index",
 }
-CATALOGUE = """Text#,Type,Issued,Title,Language,Authors,Subjects,LoCC,Bookshelves
-84,Text,1993-10-01,"Frankenstein; or, the
-modern Prometheus",en,"Shelley, Mary",Horror,PR,
-11,Text,2008-06-27,Alice,en,"Carroll, Lewis",Fantasy,PR,
-2000,Text,1999-12-01,Don Quijote,es,"Cervantes",Novel,PQ,
-9,Sound,2003-01-01,A reading,en,Nobody,,,
-500,Text,2001-01-01,A dictionary,en; es,Nobody,,PC,
-"""
 
 
 def dump_status(date, status="done"):
@@ -66,7 +59,9 @@ def common_crawl(publisher):
 
 @pytest.fixture
 def gutenberg(publisher):
-    publisher.files["/cache/epub/feeds/pg_catalog.csv.gz"] = gzip.compress(CATALOGUE.encode())
+    publisher.files["/cache/epub/feeds/pg_catalog.csv.gz"] = gzip.compress(
+        (reading.PAGES / "pg_catalog.csv").read_bytes()
+    )
     publisher.files |= {"/cache/epub/11/pg11.txt": b"Alice", "/cache/epub/84/pg84.txt": b"Victor"}
     return publisher
 
