@@ -11,6 +11,7 @@ from data_prep.sources import AnySource
 from data_prep.sources.base import FilePart, LeftOut
 from data_prep.sources.records import JsonLinesConfig
 from tests.data_prep import reading
+from tests.data_prep.test_source_books_epub import epub
 
 FILES: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "source_files.yaml").read_text("utf-8"))
 CASES = [(kind, file | case) for kind, file in FILES.items() for case in file["cases"]]
@@ -18,6 +19,8 @@ CASES = [(kind, file | case) for kind, file in FILES.items() for case in file["c
 
 def data_of(file: dict[str, Any]) -> bytes:
     """The bytes of a file as `source_files.yaml` describes them."""
+    if "pages" in file:
+        return epub(file["pages"], file.get("members"), file.get("stored"))
     items = [
         file["item"].replace("{text}", text).replace("{n}", str(number))
         for number, text in enumerate(file.get("items", ()), 1)

@@ -2,11 +2,8 @@
 
 import bz2
 import gzip
-import io
 import lzma
 import random
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -153,25 +150,15 @@ def test_an_unpaired_surrogate_stays_in_its_place():
     assert b"".join(to_utf8([data])) == b"<a>\xed\xa0\x80b"
 
 
-def archive_of(text: bytes, kind: str) -> bytes:
-    stored = io.BytesIO()
-    if kind == "zip":
-        with zipfile.ZipFile(stored, "w") as packed:
-            packed.writestr("a.txt", text)
-    else:
-        with tarfile.open(fileobj=stored, mode="w") as packed:
-            member = tarfile.TarInfo("a.txt")
-            member.size = len(text)
-            packed.addfile(member, io.BytesIO(text))
-    return stored.getvalue()
+TAR = bytes(257) + b"ustar" + bytes(250)
 
 
 @pytest.mark.parametrize(
     ("data", "advice"),
     [
         (b"7z\xbc\xaf\x27\x1c" + bytes(100), "7z x FILE"),
-        (archive_of(b"text", "zip"), "unzip FILE"),
-        (gzip.compress(archive_of(b"text", "tar")), "tar -xf FILE"),
+        (b"PK\x03\x04" + bytes(100), "unzip FILE"),
+        (gzip.compress(TAR), "tar -xf FILE"),
         (gzip.compress(gzip.compress(b"text")), "decompress it once"),
     ],
     ids=["7z", "zip", "tar", "gzip twice"],
