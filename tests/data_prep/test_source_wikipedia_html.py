@@ -63,32 +63,6 @@ def test_every_article_of_an_archive_knows_its_bytes(tmp_path, pack):
         assert f"s:{json.loads(line)['identifier']}" == document.doc_id
 
 
-def test_lines_that_are_no_articles_are_told_and_cost_only_themselves(tmp_path):
-    bad = [b'{"name": "cut', b"[1]", b'{"article_body": {"html": 5}}', b'{"article_body": {"html": "<p>x"}}']
-    bad += [lines(record(8, "<div>" * 600 + "x"))[:-1], lines(record(7, "y" * 9000))[:-1]]
-    data = b"\n".join([*bad, b"", lines(record(9))])
-    found = read(tmp_path, data, max_line_bytes=8000)
-    assert (found.ids, found.offsets) == (["s:9"], [data.index(line) for line in bad])
-    assert "elements inside each other" in found.rejects[-2].reason
-    assert "longer than the limit" in found.rejects[-1].reason
-
-
-def test_pages_that_are_no_articles_are_skipped_by_their_reason(tmp_path):
-    disambiguation = '<meta property="mw:PageProp/disambiguation"/><p>A may be:</p>'
-    data = lines(
-        record(1, namespace={"identifier": 14}),
-        record(2, disambiguation),
-        record(3, None),
-        record(4, "<table><tr><td>x</td></tr></table>"),
-        record(5, in_language=None, is_part_of={"in_language": {"identifier": "pt-br"}}),
-    )
-    found = read(tmp_path, data)
-    assert found.reasons == ["other_namespace", "disambiguation", "no_text", "no_text"]
-    assert [(each.doc_id, each.lang) for each in found.documents] == [("s:5", "pt")]
-    kept = read(tmp_path, data, disambiguation="keep", lang="fr").documents
-    assert [(each.doc_id, each.lang) for each in kept] == [("s:2", "fr"), ("s:5", "fr")]
-
-
 @pytest.mark.parametrize("cut", [0.3, 0.6, 0.95])
 def test_a_damaged_archive_gives_what_comes_before_the_damage_and_one_reject(tmp_path, cut):
     noise = random.Random(1).randbytes(40_000).hex()
