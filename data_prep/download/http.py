@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -113,8 +112,9 @@ class Http:
         Raises:
             DownloadError: too many attempts to get `what` failed.
         """
-        most = attempts or self.attempts
-        for number in itertools.count(1):
+        number, most = 0, attempts or self.attempts
+        while True:
+            number += 1
             if self.stop.is_set():
                 raise Stopped
             try:
