@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from urllib.parse import unquote
 
-from data_prep.text import table
+from data_prep.text import names, table
 from data_prep.text.wikitext_source import take_extensions
 
 
@@ -39,48 +39,39 @@ Show = Callable[[Values, Page], str]
 """The text of a template from its parameters, on a page."""
 
 
+_TITLES = names("PAGENAME FULLPAGENAME BASEPAGENAME ROOTPAGENAME SUBPAGENAME ARTICLEPAGENAME SUBJECTPAGENAME")
+_TIME = re.compile("(?:CURRENT|LOCAL|REVISION)([A-Z]+[12]?)")
+_TIMES = {
+    "YEAR": "{:%Y}",
+    "MONTH": "{:%m}",
+    "MONTH1": "{0.month}",
+    "DAY": "{0.day}",
+    "DAY2": "{:%d}",
+    "TIME": "{:%H:%M}",
+    "HOUR": "{:%H}",
+}
+_MONTHS: Mapping[str, str] = table("wiki_words")["months"]
+
+
 def magic_word(name: str, page: Page) -> str | None:
     """The text that `{{NAME}}` shows on a page; None where it is no magic word, or nothing is known to show."""
-    show = _WORDS.get(name.replace("LOCAL", "CURRENT").replace("REVISION", "CURRENT"))
-    if show is None or (page.saved is None and name not in _TIMELESS):
+    if name in _TITLES:
+        return page.title
+    if name in ("CONTENTLANGUAGE", "CONTENTLANG"):
+        return page.lang
+    if name == "SITENAME":
+        return "Wikipedia"
+    time = _TIME.fullmatch(name)
+    if time is None or page.saved is None:
         return None
-    return show(page)
+    if time[1] in ("MONTHNAME", "MONTHNAMEGEN"):
+        return month_name(page.saved.month, page.lang)
+    return _TIMES[time[1]].format(page.saved) if time[1] in _TIMES else None
 
 
 def month_name(month: int, lang: str) -> str:
     """The name of a month (1 to 12), in English where no other is known."""
     return _MONTHS.get(lang, _MONTHS["en"]).split()[month - 1]
-
-
-_MONTHS: Mapping[str, str] = table("wiki_words")["months"]
-
-
-def _time(form: str) -> Callable[[Page], str]:
-    return lambda page: "" if page.saved is None else form.format(page.saved)
-
-
-def _month(page: Page) -> str:
-    return "" if page.saved is None else month_name(page.saved.month, page.lang)
-
-
-_TITLES = ("PAGENAME", "FULLPAGENAME", "BASEPAGENAME", "ROOTPAGENAME", "SUBPAGENAME")
-_TITLES += ("ARTICLEPAGENAME", "SUBJECTPAGENAME")
-_TIMELESS = frozenset({*_TITLES, "SITENAME", "CONTENTLANGUAGE", "CONTENTLANG"})
-_WORDS: Mapping[str, Callable[[Page], str]] = {
-    **dict.fromkeys(_TITLES, lambda page: page.title),
-    "SITENAME": lambda page: "Wikipedia",
-    "CONTENTLANGUAGE": lambda page: page.lang,
-    "CONTENTLANG": lambda page: page.lang,
-    "CURRENTYEAR": _time("{:%Y}"),
-    "CURRENTMONTH": _time("{:%m}"),
-    "CURRENTMONTH1": _time("{0.month}"),
-    "CURRENTMONTHNAME": _month,
-    "CURRENTMONTHNAMEGEN": _month,
-    "CURRENTDAY": _time("{0.day}"),
-    "CURRENTDAY2": _time("{:%d}"),
-    "CURRENTTIME": _time("{:%H:%M}"),
-    "CURRENTHOUR": _time("{:%H}"),
-}
 
 
 # -- links ---------------------------------------------------------------------------------------------------
