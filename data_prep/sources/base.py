@@ -6,6 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,16 +44,11 @@ def expand_patterns(patterns: Iterable[str], *, folders: bool = False) -> list[S
         MissingInputError: a pattern matches nothing, or the store that it names cannot be reached.
         ConfigError: two patterns give different files the same name.
     """
-    paths: list[str] = []
-    real: list[str] = []
-    names: list[str] = []
+    found: list[tuple[str, str, str]] = []
     for pattern in patterns:
-        before = len(paths)
-        for path, own, name in expand(pattern, folders=folders):
-            paths.append(path)
-            real.append(own)
-            names.append(name)
-        if len(paths) == before:
+        before = len(found)
+        found += expand(pattern, folders=folders)
+        if len(found) == before:
             place = as_place(pattern)
             is_directory = isinstance(place, Path) and place.expanduser().is_dir()
             raise MissingInputError(
@@ -60,18 +56,17 @@ def expand_patterns(patterns: Iterable[str], *, folders: bool = False) -> list[S
                 next_step="correct the path in the source's `paths`; a directory's files are `DIR/**/*`"
                 + ("; a bracket that belongs to a name is written `[[]`" if "[" in pattern else ""),
             )
-    order = list(range(len(paths)))
-    # Sorting is stable: the last one decides first, and the first pattern that matches a file names it.
-    order.sort(key=real.__getitem__)
-    order = [next(same) for _, same in itertools.groupby(order, key=real.__getitem__)]
-    order.sort(key=names.__getitem__)
-    for first, second in itertools.pairwise(order):
-        if names[first] == names[second]:  # documents and rejects could not be distinguished
+    # Sorting is stable: the first pattern that matches a file names it.
+    found.sort(key=itemgetter(1))
+    found = [next(same) for _, same in itertools.groupby(found, key=itemgetter(1))]
+    found.sort(key=itemgetter(2))
+    for (path, _, name), (other, _, other_name) in itertools.pairwise(found):
+        if name == other_name:  # documents and rejects could not be distinguished
             raise ConfigError(
-                f"{paths[first]} and {paths[second]} are both named {names[first]} below their patterns.",
+                f"{path} and {other} are both named {name} below their patterns.",
                 next_step="name both by one pattern with a wildcard for the directory, such as `DIR/*/FILE`",
             )
-    return [SourceFile(paths[number], names[number]) for number in order]
+    return [SourceFile(path, name) for path, _, name in found]
 
 
 @dataclass(frozen=True, slots=True)
