@@ -12,50 +12,18 @@ import os
 import random
 import resource
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from tests.benchmarks.harness import processor_seconds
 
 NUM_SHARDS = int(os.environ.get("CLOZE_BENCHMARK_SHARDS", 20_000))
 NUM_NODES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ControlPlane:
-    """The driver's cost of one job, in processor seconds."""
-
-    num_nodes: int
-    num_shards: int
-    made_s: float
-    alone_s: float
-    """Shards of unknown size, which have tasks of their own; a tenth of them was made."""
-    bare_s: float
-    """The same number of bare Ray tasks."""
-    confirmed_s: float
-    """The finished artefact verified by the same call."""
-    resumed_s: float
-    """The same call with one shard in a hundred gone."""
-    peak_memory_bytes: int
-
-    def __str__(self) -> str:
-        each = {
-            "made": self.made_s,
-            "made in tasks of their own": self.alone_s,
-            "bare Ray tasks": self.bare_s,
-            "confirmed": self.confirmed_s,
-            "resumed at 99%": self.resumed_s,
-        }
-        told = ", ".join(f"{name} {1000 * seconds / self.num_shards:.2f}" for name, seconds in each.items())
-        return (
-            f"{self.num_shards:,} tiny shards, nodes: {self.num_nodes}, driver's milliseconds of processor per shard:"
-            f" {told}; {self.peak_memory_bytes / 2**20:,.0f} MiB at most"
-        )
-
-
-def run() -> Iterator[ControlPlane]:
+def run() -> Iterator[str]:
     """A job on one node, and a tenth of it on many."""
     from cluster.runtime import ray_runtime
 
@@ -65,23 +33,31 @@ def run() -> Iterator[ControlPlane]:
         yield _measure(NUM_NODES, NUM_SHARDS // 10)
 
 
-def _measure(num_nodes: int, num_shards: int) -> ControlPlane:
+def _measure(num_nodes: int, num_shards: int) -> str:
     from cluster.runtime import tasks_in_flight
 
     with tempfile.TemporaryDirectory() as scratch:
         artefact, bare = Path(scratch) / "artefact", Path(scratch) / "bare"
         bare.mkdir()
         _bare_tasks(bare, 100, tasks_in_flight())
-        made_s = _driver_seconds(lambda: _build(artefact, num_shards))
-        few = num_shards // 10
-        alone_s = num_shards / few * _driver_seconds(lambda: _build(artefact.with_name("alone"), few, 0))
-        confirmed_s = _driver_seconds(lambda: _build(artefact, num_shards))
+        few, seconds = num_shards // 10, {}
+        seconds["made"] = processor_seconds(lambda: _build(artefact, num_shards))
+        # Shards of unknown size have tasks of their own; a tenth of them is made.
+        alone = processor_seconds(lambda: _build(artefact.with_name("alone"), few, 0))
+        seconds["made in tasks of their own"] = num_shards / few * alone
+        seconds["confirmed"] = processor_seconds(lambda: _build(artefact, num_shards))
         for number in random.Random(1).sample(range(num_shards), num_shards // 100):
             (artefact / _name(number)).unlink()
-        resumed_s = _driver_seconds(lambda: _build(artefact, num_shards))
+        seconds["resumed at 99%"] = processor_seconds(lambda: _build(artefact, num_shards))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        bare_s = _driver_seconds(lambda: _bare_tasks(bare, num_shards, tasks_in_flight()))
-    return ControlPlane(num_nodes, num_shards, made_s, alone_s, bare_s, confirmed_s, resumed_s, peak)
+        seconds["bare Ray tasks"] = processor_seconds(
+            lambda: _bare_tasks(bare, num_shards, tasks_in_flight())
+        )
+    told = ", ".join(f"{name} {1000 * each / num_shards:.2f}" for name, each in seconds.items())
+    return (
+        f"{num_shards:,} tiny shards, nodes: {num_nodes}, driver's milliseconds of processor per shard: {told};"
+        f" {peak / 2**20:,.0f} MiB at most"
+    )
 
 
 @contextmanager
@@ -143,9 +119,3 @@ def _bare_tasks(directory: Path, count: int, window: int) -> None:
 
 def _name(number: int) -> str:
     return f"data-{number:06d}.txt"
-
-
-def _driver_seconds(work: Callable[[], object]) -> float:
-    started = time.process_time()
-    work()
-    return time.process_time() - started

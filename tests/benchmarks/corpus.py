@@ -15,27 +15,28 @@ FILES = 8
 
 
 def documents() -> Iterator[str]:
-    """Texts of at least 200 characters, as clean as a source makes them, in an order that does not change."""
-    for config in _sources():
-        for file in config.list_files():
-            for part in config.split_file(file, 1, 1 << 40):
-                for document in config.read(part):
-                    if len(text := clean_text(getattr(document, "text", ""))) >= 200:
-                        yield text
-
-
-def _sources() -> list[SourceConfig]:
+    """Texts of at least 200 characters, in an order that does not change."""
     from data_prep.sources.books import BooksTextConfig
     from data_prep.sources.python_docs import PythonDocsConfig
     from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
 
     root = os.environ.get("CLOZE_DATA")
     if root is None:
-        return [PythonDocsConfig(name="docs", packages=("torch", "scipy", "sklearn", "pandas"))]
-    return [
-        WikipediaExtractedConfig(name="wikipedia", paths=(f"{root}/wikipedia/extracted-en/*",)),
-        BooksTextConfig(name="books", paths=(f"{root}/books/en/*.txt",)),
-    ]
+        yield from read_texts(PythonDocsConfig(name="docs", packages=("torch", "scipy", "sklearn", "pandas")))
+        return
+    yield from read_texts(
+        WikipediaExtractedConfig(name="wikipedia", paths=(f"{root}/wikipedia/extracted-en/*",))
+    )
+    yield from read_texts(BooksTextConfig(name="books", paths=(f"{root}/books/en/*.txt",)))
+
+
+def read_texts(config: SourceConfig) -> Iterator[str]:
+    """Texts of a source of at least 200 characters, as clean as a preparation makes them."""
+    for file in config.list_files():
+        for part in config.split_file(file, 1, 1 << 40):
+            for document in config.read(part):
+                if len(text := clean_text(getattr(document, "text", ""))) >= 200:
+                    yield text
 
 
 def write_json_lines(directory: Path, num_bytes: int) -> int:

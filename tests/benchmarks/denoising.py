@@ -15,15 +15,12 @@ import torch
 from pipeline.objectives.bart_denoising import BartDenoising
 from pipeline.objectives.base import Batch
 from pipeline.objectives.t5_span_corruption import SpanCorruption
-from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
+from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import Packed
-from tests.benchmarks.compare import Comparison, compare
+from tests.benchmarks.batches import BATCH, BOS, EOS, PAD, SENTENCE, packed_rows, vocabulary
+from tests.benchmarks.harness import Comparison, compare
 
-BATCH, LENGTH, VOCAB_SIZE = 256, 512, 50_265
-BOS, PAD, EOS, UNK = range(4)
-SENTENCE = 20
-"""Tokens of a sentence."""
+LENGTH = 512
 
 
 def run() -> list[Comparison]:
@@ -34,51 +31,34 @@ def run() -> list[Comparison]:
 
 def _infilling() -> Comparison:
     config = BartDenoising()
-    vocabulary = _vocabulary(config.extra_tokens(()))
-    packed = _packed(LENGTH)
-    peer = InfillingPeer(vocabulary)
-    rows = torch.from_numpy(packed.input_ids.astype(np.int64))
+    known, packed = vocabulary(config.extra_tokens(())), packed_rows(LENGTH)
+    peer, rows = InfillingPeer(known), torch.from_numpy(packed.input_ids.astype(np.int64))
 
     def ours() -> Batch:
-        return config.corrupt(packed, Noise.of("bench"), vocabulary)
+        return config.corrupt(packed, Noise.of("bench"), known)
 
     for corrupted in (ours().inputs["input_ids"], peer(rows)["input_ids"].numpy()):
-        _check_infilling(corrupted, packed.input_ids, vocabulary)
-    return compare(
-        "BART's infilling and permutation, 256 x 512",
-        "the same per sample in PyTorch",
-        "tokens",
-        BATCH * LENGTH,
-        ours,
-        lambda: peer(rows),
-    )
+        _check_infilling(corrupted, packed.input_ids, known)
+    what, against = "BART's infilling and permutation, 256 x 512", "the same per sample in PyTorch"
+    return compare(what, against, "tokens", BATCH * LENGTH, ours, lambda: peer(rows))
 
 
 def _span_corruption() -> Comparison:
     config = SpanCorruption()
-    vocabulary = _vocabulary(config.extra_tokens(()))
     length = config.reading(LENGTH).length
-    packed = _packed(length)
-    peer = SpanPeer(vocabulary)
-    rows = packed.input_ids.astype(np.int64)
+    known, packed = vocabulary(config.extra_tokens(())), packed_rows(length)
+    peer, rows = SpanPeer(known), packed.input_ids.astype(np.int64)
 
     def ours() -> Batch:
-        return config.corrupt(packed, Noise.of("bench"), vocabulary)
+        return config.corrupt(packed, Noise.of("bench"), known)
 
-    sentinels = [vocabulary[f"<extra_id_{number}>"] for number in range(100)]
     made = ours()
     targets = np.zeros(made.inputs["decoder_input_ids"].size, dtype=np.int64)
     targets[made.inputs["predicted_positions"]] = made.inputs["targets"]
     for written in (targets.reshape(BATCH, -1), peer(rows)["targets"]):
-        _check_spans(written, sentinels)
-    return compare(
-        "T5's span corruption, 256 x 512",
-        "the same per sample in NumPy",
-        "tokens",
-        BATCH * length,
-        ours,
-        lambda: peer(rows),
-    )
+        _check_spans(written, [known[f"<extra_id_{number}>"] for number in range(100)])
+    what, against = "T5's span corruption, 256 x 512", "the same per sample in NumPy"
+    return compare(what, against, "tokens", BATCH * length, ours, lambda: peer(rows))
 
 
 class InfillingPeer:
@@ -199,31 +179,3 @@ def _check_spans(targets: np.ndarray, sentinels: Sequence[int]) -> None:
     assert abs(lengths.sum() / targets.shape[0] / 568 - 0.15) < 0.001
     assert abs(lengths.mean() - 3) < 0.05
     assert abs((lengths == 1).mean() - 27 / 84) < 0.02
-
-
-def _packed(length: int) -> Packed:
-    ids = Noise.of("bench").at(np.arange(BATCH * length, dtype=np.uint64)).integers(VOCAB_SIZE - 4) + 4
-    ids = ids.reshape(BATCH, length).astype(np.uint32)
-    ids[:, 0] = BOS
-    ids[:, -1] = EOS
-    starts = np.arange(1, length - 1, SENTENCE)
-    return Packed(
-        input_ids=ids,
-        cu_seqlens=np.arange(0, BATCH * length + 1, length, dtype=np.int32),
-        sample_ids=np.arange(BATCH, dtype=np.uint64),
-        epochs=np.zeros(BATCH, dtype=np.uint64),
-        sentence_starts=(np.arange(BATCH)[:, None] * length + starts).ravel().astype(np.int32),
-    )
-
-
-def _vocabulary(extra_tokens: Sequence[str]) -> Vocabulary:
-    """A byte-pair vocabulary in which two of three tokens begin a word, about as in English."""
-    from tokenizers import Tokenizer, models
-
-    specials = ["<s>", "<pad>", "</s>", "<unk>"]
-    texts = [f"{'' if number % 3 == 0 else 'Ġ'}t{number}" for number in range(len(specials), VOCAB_SIZE)]
-    ids = {text: number for number, text in enumerate([*specials, *texts])}
-    tokenizer = Tokenizer(models.BPE(ids, [], unk_token="<unk>"))
-    tokenizer.add_special_tokens(specials)
-    roles = {"bos": BOS, "pad": PAD, "eos": EOS, "unk": UNK}
-    return make_vocabulary(tokenizer.to_str(), roles, extra_tokens)

@@ -7,17 +7,15 @@ is a process of its own, in turn. Tokens are those of the texts with their speci
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from tests.benchmarks.compare import Comparison, compare_all, peer_name
+from tests.benchmarks.harness import Comparison, compare_all, in_process, peer_name
 
 BATCH, UPDATES, WARM_UP, ROUNDS = 32, 16, 4, 3
 SHAPE = {"num_layers": 6, "hidden_size": 512, "num_heads": 8, "intermediate_size": 2048, "max_positions": 128}
@@ -33,10 +31,13 @@ def run() -> Iterator[Comparison]:
         what = (
             f"fine-tuning on SST-2, {SHAPE['num_layers']} layers x {SHAPE['hidden_size']}, batches of {BATCH}"
         )
-        ours = {what: _process("ours", directory)}
+        process = partial(in_process, __name__, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
+        ours = {what: process("ours", scratch)}
         theirs = {
-            peer_name("transformers", "Trainer"): _process("default", directory),
-            peer_name("transformers", "Trainer, by length"): _process("by_length", directory),
+            peer_name("transformers", "Trainer"): process("hugging_face", scratch, "random"),
+            peer_name("transformers", "Trainer, by length"): process(
+                "hugging_face", scratch, "group_by_length"
+            ),
         }
         yield from compare_all(ours, theirs, "tokens", tokens, ROUNDS)
 
@@ -67,16 +68,6 @@ def _write_inputs(directory: Path, corpora: Path) -> float:
     return sum(len(found.ids) for found in tokenizer.encode_batch(texts)) / UPDATES
 
 
-def _process(contender: str, directory: Path) -> Callable[[], float]:
-    def measure() -> float:
-        command = [sys.executable, "-m", __name__, contender, str(directory)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-        found = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        return float(found.stdout.splitlines()[-1])
-
-    return measure
-
-
 def _seconds_of_an_update(ends: list[float]) -> float:
     """Mean processor seconds of the updates behind the first ones: lengths differ, so a median would choose."""
     return statistics.fmean(
@@ -84,8 +75,8 @@ def _seconds_of_an_update(ends: list[float]) -> float:
     )
 
 
-def ours(directory: Path) -> float:
-    """Our trainer on one epoch."""
+def ours(scratch: str) -> float:
+    """Seconds of an update of our trainer in one epoch."""
     from accelerate import Accelerator
 
     from pipeline.checkpoint.references import resolve_model
@@ -98,6 +89,7 @@ def ours(directory: Path) -> float:
     from pipeline.tune.trainer import train
     from pipeline.tune.training_state import TrainingState
 
+    directory = Path(scratch)
     config = FinetuneConfig.model_validate(
         {
             "tasks": {"sst2": {"kind": "sst2", "path": directory / "SST-2"}},
@@ -117,15 +109,21 @@ def ours(directory: Path) -> float:
     # Nothing is saved within the hour.
     state = TrainingState(directory / "state.safetensors", "", accelerator, 3600)
 
-    def clock(updates: int, loss: float) -> None:
-        ends.append(time.process_time())
-
-    train(accelerator, model, task, settings, 1, state, main_metric="accuracy", on_update=clock)
+    train(
+        accelerator,
+        model,
+        task,
+        settings,
+        1,
+        state,
+        main_metric="accuracy",
+        on_update=lambda *_: ends.append(time.process_time()),
+    )
     return _seconds_of_an_update(ends)
 
 
-def hugging_face(directory: Path, *, by_length: bool) -> float:
-    """Hugging Face's Trainer on one epoch."""
+def hugging_face(scratch: str, sampling: str) -> float:
+    """Seconds of an update of Hugging Face's Trainer in one epoch."""
     import torch
     from datasets import Dataset
     from transformers import (
@@ -141,6 +139,7 @@ def hugging_face(directory: Path, *, by_length: bool) -> float:
         def on_step_end(self, args, state, control, **kwargs):
             ends.append(time.process_time())
 
+    directory = Path(scratch)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(directory / "model/tokenizer.json"),
         pad_token="[PAD]",
@@ -161,7 +160,7 @@ def hugging_face(directory: Path, *, by_length: bool) -> float:
         save_strategy="no",
         disable_tqdm=True,
         logging_steps=10_000,
-        train_sampling_strategy="group_by_length" if by_length else "random",
+        train_sampling_strategy=sampling,
     )
     ends: list[float] = []
     torch.manual_seed(0)
@@ -174,19 +173,3 @@ def hugging_face(directory: Path, *, by_length: bool) -> float:
     )
     trainer.train()
     return _seconds_of_an_update(ends)
-
-
-def main() -> None:
-    """One contender; its seconds are the last line."""
-    contender, directory = sys.argv[1], Path(sys.argv[2])
-    print(
-        json.dumps(
-            ours(directory)
-            if contender == "ours"
-            else hugging_face(directory, by_length=contender == "by_length")
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -32,55 +31,31 @@ _ID_LETTERS = 8
 _NO_HASH = "0" * 32
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """What one process takes."""
-
-    num_documents: int
-    format: str
-    seconds: dict[str, float]
-    """By step, one after the other."""
-    peak_bytes: dict[str, int]
-    """Peak of the process's own memory until the end of the step, beyond what it took before the first."""
-
-    def __str__(self) -> str:
-        told = ", ".join(
-            f"{step} {seconds:.1f} s ({self.peak_bytes[step] / self.num_documents:.0f} bytes a document)"
-            for step, seconds in self.seconds.items()
-        )
-        return f"store of {self.num_documents:,} documents, {self.format}: {told}"
-
-
-def run() -> Iterator[Steps]:
+def run() -> Iterator[str]:
     """One line for each format."""
     with tempfile.TemporaryDirectory() as scratch:
-        store = Path(scratch) / "tokens"
+        store, small = Path(scratch) / "tokens", Path(scratch) / "small"
         _write_sparse_store(store, NUM_DOCUMENTS)
+        _write_sparse_store(small, 10_000)
         for format in FORMATS:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-                process.submit(_measure, _small_store(Path(scratch)), format).result()
+                # Compiled loops are made, or read from their cache, before anything is measured.
+                process.submit(_measure, small, format).result()
                 yield process.submit(_measure, store, format).result()
 
 
-def _small_store(scratch: Path) -> Path:
-    """A store that has the compiled loops made, or read from their cache, before anything is measured."""
-    path = scratch / "small"
-    if not path.exists():
-        _write_sparse_store(path, 10_000)
-    return path
-
-
-def _measure(path: Path, format: str) -> Steps:
+def _measure(path: Path, format: str) -> str:
+    """Seconds of each step, and the peak of the process's own memory until its end."""
     from data_prep.token_store import TokenStore
     from pipeline.samples.dataset import TokenDataset
     from pipeline.samples.mixture import Sampling, StoreShare
 
-    seconds, peaks = {}, {}
+    found = []
 
     def step(name: str, work: Callable[[], Any]) -> Any:
         started = time.perf_counter()
         result = work()
-        seconds[name], peaks[name] = time.perf_counter() - started, peak()
+        found.append((name, time.perf_counter() - started, peak()))
         return result
 
     def dataset() -> TokenDataset:
@@ -93,7 +68,11 @@ def _measure(path: Path, format: str) -> Steps:
         batch = np.arange(BATCH)
         step("first batch", lambda: samples.batch(batch))
         step("first of the next epoch", lambda: samples.batch(samples.samples_per_epoch[0] + batch))
-    return Steps(store.num_documents, format, seconds, peaks)
+    told = ", ".join(
+        f"{name} {seconds:.1f} s ({peak / store.num_documents:.0f} bytes a document)"
+        for name, seconds, peak in found
+    )
+    return f"store of {store.num_documents:,} documents, {format}: {told}"
 
 
 @contextmanager

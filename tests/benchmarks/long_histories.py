@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
 
 import orjson
 
+from cluster.artefacts.manifest import make_manifest, read_manifest, write_manifest
+from pipeline.checkpoint.checkpoint import checkpoint_name, list_checkpoints
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.log import LogSeals
 
@@ -40,27 +41,7 @@ print([used.ru_utime + used.ru_stime, used.ru_maxrss * 1024])
 """A process starts with the peak memory of the process that started it, so that must be a small one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """One command, on a long history and on a short one."""
-
-    command: str
-    history: str
-    seconds: float
-    """Of a processor."""
-    memory_bytes: int
-    """Peak."""
-    short_seconds: float
-    """On the short history."""
-
-    def __str__(self) -> str:
-        return (
-            f"cloze {self.command}, {self.history}: {self.seconds:.2f} s of a processor and"
-            f" {self.memory_bytes / 2**20:,.0f} MiB; on a short history {self.short_seconds:.2f} s"
-        )
-
-
-def run() -> Iterator[Verb]:
+def run() -> Iterator[str]:
     """All commands on all histories."""
     from tests.conftest import write_store
     from tests.pipeline.ranks import make_run, train
@@ -71,6 +52,14 @@ def run() -> Iterator[Verb]:
         train(run, 1)
         verbs = ("runs", "checkpoints {}", "lineage {}@latest", "resume {} --dry-run", "describe {}")
         short = {verb: _measure(verb, _SHORT, run.path.parent)[0] for verb in verbs}
+
+        def verb_on(verb: str, history: str, run: str, runs: Path) -> str:
+            seconds, memory_bytes = _measure(verb, run, runs)
+            return (
+                f"cloze {verb.format('RUN')}, {history}: {seconds:.2f} s of a processor and {memory_bytes / 2**20:,.0f}"
+                f" MiB; on a short history {short[verb]:.2f} s"
+            )
+
         for history, make in {
             f"{NUM_CHECKPOINTS:,} checkpoints": _many_checkpoints,
             f"a log of {NUM_LOG_LINES:,} lines": _long_log,
@@ -78,17 +67,16 @@ def run() -> Iterator[Verb]:
             runs = directory / "long" / "runs"
             make(run.path, runs / _LONG)
             for verb in verbs:
-                yield Verb(verb.format("RUN"), history, *_measure(verb, _LONG, runs), short[verb])
+                yield verb_on(verb, history, _LONG, runs)
             shutil.rmtree(runs)
         for number in range(NUM_RUNS):
             shutil.copytree(run.path, runs / f"tiny-{number:08x}", copy_function=os.link)
         for verb in verbs[:2]:
-            found = _measure(verb, f"tiny-{NUM_RUNS // 2:08x}", runs)
-            yield Verb(verb.format("RUN"), f"{NUM_RUNS:,} runs", *found, short[verb])
+            yield verb_on(verb, f"{NUM_RUNS:,} runs", f"tiny-{NUM_RUNS // 2:08x}", runs)
 
 
 def _measure(verb: str, run: str, runs_dir: Path) -> tuple[float, int]:
-    """Processor seconds and peak bytes of a command."""
+    """Processor seconds and peak bytes of memory of a command."""
     command = [sys.executable, "-m", "pipeline.cli", *verb.format(run).split(), "--runs-dir", str(runs_dir)]
     done = subprocess.run([sys.executable, "-c", _LAUNCHER, *command], capture_output=True, text=True)
     if done.returncode:
@@ -97,12 +85,15 @@ def _measure(verb: str, run: str, runs_dir: Path) -> tuple[float, int]:
 
 
 def _many_checkpoints(short: Path, long: Path) -> None:
-    """The run's checkpoints again and again under other steps, their files as links."""
+    """The run's last checkpoint again and again under other steps, its files as links."""
     shutil.copytree(short, long)
-    checkpoints = sorted((short / "checkpoints").glob("step-*"))
-    for number in range(NUM_CHECKPOINTS):
-        name = f"step-{100 + number:08d}"
-        shutil.copytree(checkpoints[-1], long / "checkpoints" / name, copy_function=os.link)
+    last = list_checkpoints(short / "checkpoints")[-1]
+    found = read_manifest(last)
+    for step in range(100, 100 + NUM_CHECKPOINTS):
+        copy = long / "checkpoints" / checkpoint_name(step)
+        shutil.copytree(last, copy, copy_function=os.link)
+        own = {"inputs": found.inputs, "files": found.files, "stats": found.stats}
+        write_manifest(copy, make_manifest(found.kind, config={**found.config, "step": step}, **own))
 
 
 def _long_log(short: Path, long: Path) -> None:

@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -19,41 +18,29 @@ from data_prep.config import PreparationConfig
 
 NUM_FILES = int(os.environ.get("CLOZE_BENCHMARK_FILES", 100_000))
 FILES_PER_SHARD = int(os.environ.get("CLOZE_BENCHMARK_FILES_PER_SHARD", 100))
+REPAIRED = "one shard of documents in a hundred made again"
 _FILES_PER_FOLDER = 1000
 _LINE = '{"id": "%09d", "text": "This is document %09d, which says what its number is, and is like no other one."}\n'
 _IN_MEMORY = Path("/dev/shm")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one command takes of its driver."""
-
-    what: str
-    num_files: int
-    num_shards: int
-    effort: Effort
-
-    def __str__(self) -> str:
-        own = self.effort
-        return (
-            f"{self.num_files:,} source files in {self.num_shards:,} shards, {self.what}: {own['seconds']:,.1f} s,"
-            f" {own['processor_seconds']:,.1f} s of the driver's processor,"
-            f" {own['peak_rss_bytes'] / 2**20:,.0f} MiB"
-        )
-
-
-def run() -> Iterator[Step | str]:
+def run() -> Iterator[str]:
     """Planned, prepared, confirmed, repaired, verified, followed back, and the manifest alone."""
     with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as scratch:
         folder = Path(scratch)
         _write_files(folder / "texts")
         out = folder / "out"
         for what, command in _COMMANDS.items():
-            if command is _repair:
-                _lose_shards(out)
+            if what == REPAIRED:
+                for path in sorted((out / "documents").glob("*.parquet"))[::100]:
+                    path.unlink()
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
                 effort = process.submit(_measure, command, folder).result()
-            yield Step(what, NUM_FILES, NUM_FILES // FILES_PER_SHARD, effort)
+            yield (
+                f"{NUM_FILES:,} source files in {NUM_FILES // FILES_PER_SHARD:,} shards, {what}:"
+                f" {effort['seconds']:,.1f} s, {effort['processor_seconds']:,.1f} s of the driver's processor,"
+                f" {effort['peak_rss_bytes'] / 2**20:,.0f} MiB"
+            )
         yield f"manifest of {NUM_FILES:,} source files: {_manifest(out).stat().st_size / 1e6:,.1f} MB"
 
 
@@ -77,14 +64,6 @@ def _prepare(folder: Path) -> None:
 
     with ray_on_demand():
         prepare(_config(folder))
-
-
-def _confirm(folder: Path) -> None:
-    _prepare(folder)
-
-
-def _repair(folder: Path) -> None:
-    _prepare(folder)
 
 
 def _verify(folder: Path) -> None:
@@ -111,8 +90,8 @@ def _read_manifest(folder: Path) -> None:
 _COMMANDS = {
     "planned": _plan,
     "prepared": _prepare,
-    "confirmed": _confirm,
-    "one shard of documents in a hundred made again": _repair,
+    "confirmed": _prepare,
+    REPAIRED: _prepare,
     "verified": _verify,
     "lineage of the tokens": _lineage,
     "manifest of the documents read": _read_manifest,
@@ -141,11 +120,6 @@ def _write_files(folder: Path) -> None:
         if number % _FILES_PER_FOLDER == 0:
             parent.mkdir(parents=True)
         (parent / f"document-{number:09d}.jsonl").write_text(_LINE % (number, number))
-
-
-def _lose_shards(out: Path) -> None:
-    for path in sorted((out / "documents").glob("*.parquet"))[::100]:
-        path.unlink()
 
 
 def _manifest(out: Path) -> Path:

@@ -1,5 +1,5 @@
-"""Masking a 256 x 512 batch: tokens and whole words against the collators that most people use, spans against a loop
-over samples.
+"""Masking a 256 x 512 batch: tokens against the collator that most people use, words and spans against a loop over
+samples.
 
 Before anything is timed, both sides must show the rates, shares and span lengths of the papers.
 """
@@ -7,7 +7,6 @@ Before anything is timed, both sides must show the rates, shares and span length
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -17,19 +16,13 @@ import torch
 from pipeline.objectives.base import Batch, Objective
 from pipeline.objectives.mlm import MaskedLM
 from pipeline.objectives.span import SpanMasking
-from pipeline.objectives.vocabulary import Vocabulary, make_vocabulary
+from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
-from tests.benchmarks.compare import Comparison, compare, peer_name
+from tests.benchmarks.batches import BATCH, SPECIAL, packed_rows, vocabulary
+from tests.benchmarks.harness import Comparison, compare, peer_name, processor_seconds
 
-BATCH, LENGTH, VOCAB_SIZE = 256, 512, 50_265
-SPECIAL = {
-    "bos_token": "<s>",
-    "pad_token": "<pad>",
-    "eos_token": "</s>",
-    "unk_token": "<unk>",
-    "mask_token": "<mask>",
-}
+LENGTH = 512
 RATE = 0.15
 OUR_CALLS = 50
 """Batches that are measured at a time: about as long as a peer takes for one."""
@@ -38,59 +31,42 @@ OUR_CALLS = 50
 def run() -> list[Comparison]:
     """Tokens per second of dynamic masking, 15% with 80/10/10 of tokens, words or spans, one thread."""
     torch.set_num_threads(1)
-    packed, vocabulary = _packed(), _vocabulary()
+    packed, known = packed_rows(LENGTH), vocabulary()
 
     def ours(settings: Objective) -> Callable[[], Batch]:
-        return lambda: settings.corrupt(packed, Noise.of("train", 1), vocabulary)
+        return lambda: settings.corrupt(packed, Noise.of("train", 1), known)
 
-    tokens, words, spans = (
-        ours(MaskedLM()),
-        ours(MaskedLM(units="word")),
-        ours(SpanMasking()),
-    )
-    collator = peer_name("transformers", "DataCollatorForLanguageModeling")
-    collated, collated_words = _collator(packed, vocabulary), _word_collator(packed, vocabulary)
-    word_loop, span_loop = WordLoop(packed, vocabulary), SpanLoop(packed, vocabulary)
+    tokens, words, spans = (ours(each) for each in (MaskedLM(), MaskedLM(units="word"), SpanMasking()))
+    collated = _collator(packed, known)
+    word_loop, span_loop = WordLoop(packed, known), SpanLoop(packed, known)
 
     for hidden in (_hidden(tokens(), packed), _collated(collated(), packed), _hidden(words(), packed)):
         _check_rate(hidden, packed)
-    for hidden in (
-        _hidden(tokens(), packed),
-        _collated(collated(), packed),
-        _hidden(words(), packed),
-        word_loop(),
-    ):
-        _check_shares(hidden, vocabulary)
-    for hidden in (_hidden(words(), packed), _collated(collated_words(), packed), word_loop()):
-        _check_words(hidden, packed, vocabulary)
+        _check_shares(hidden, known)
+    _check_shares(word_loop(), known)
+    for hidden in (_hidden(words(), packed), word_loop()):
+        _check_words(hidden, packed, known)
     for hidden in (_hidden(spans(), packed), span_loop()):
         _check_rate(hidden, packed)
-        _check_words(hidden, packed, vocabulary)
-        _check_spans(hidden, packed, vocabulary)
+        _check_words(hidden, packed, known)
+        _check_spans(hidden, packed, known)
 
     def measured(what: str, peer: str, one: Callable[[], object], other: Callable[[], object]) -> Comparison:
-        name = f"noising, {what}, 256 x 512"
-        return compare(name, peer, "tokens", BATCH * LENGTH, _timed(one, OUR_CALLS), _timed(other, 1))
+        # Processor seconds, because other processes would disturb short calls more than long ones.
+        return compare(
+            f"noising, {what}, 256 x 512",
+            peer,
+            "tokens",
+            BATCH * LENGTH,
+            lambda: processor_seconds(one, OUR_CALLS),
+            lambda: processor_seconds(other),
+        )
 
     return [
-        measured("masked LM", collator, tokens, collated),
-        measured("whole words", f"{collator} by words", words, collated_words),
+        measured("masked LM", peer_name("transformers", "DataCollatorForLanguageModeling"), tokens, collated),
         measured("whole words", "the steps of transformers 4's whole-word collator", words, word_loop),
         measured("SpanBERT's spans", "the paper's steps sample by sample", spans, span_loop),
     ]
-
-
-def _timed(work: Callable[[], object], calls: int) -> Callable[[], float]:
-    """Processor seconds of a call, because all sides have one thread, and other processes would disturb short calls
-    more than long ones. For the same reason short ones are measured in numbers."""
-
-    def run() -> float:
-        started = time.process_time()
-        for _ in range(calls):
-            work()
-        return (time.process_time() - started) / calls
-
-    return run
 
 
 Hidden = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -143,23 +119,6 @@ def _collator(packed: Packed, vocabulary: Vocabulary) -> Callable[[], Mapping[st
 
     collator = DataCollatorForLanguageModeling(_tokenizer(vocabulary))
     examples = [{"input_ids": row} for row in torch.from_numpy(packed.input_ids.astype(np.int64))]
-    return lambda: collator(examples)
-
-
-def _word_collator(packed: Packed, vocabulary: Vocabulary) -> Callable[[], Mapping[str, torch.Tensor]]:
-    """The collator for whole words, which finds them by the offsets of tokens: a gap begins a word."""
-    from transformers import DataCollatorForLanguageModeling
-
-    collator = DataCollatorForLanguageModeling(
-        _tokenizer(vocabulary), whole_word_mask=True, mask_replace_prob=1.0, random_replace_prob=0.0
-    )
-    gaps = vocabulary.starts_word[packed.input_ids].cumsum(1)
-    begins = gaps + np.arange(LENGTH)
-    offsets = torch.from_numpy(np.stack([begins, begins + 1], axis=-1))
-    examples = [
-        {"input_ids": row, "offset_mapping": offset}
-        for row, offset in zip(torch.from_numpy(packed.input_ids.astype(np.int64)), offsets, strict=True)
-    ]
     return lambda: collator(examples)
 
 
@@ -249,31 +208,6 @@ class SpanLoop:
         return flat, read.reshape(-1)[flat], np.array(self._rows).reshape(-1)[flat]
 
 
-def _packed() -> Packed:
-    """Rows of one text each, `<s> ... </s>`."""
-    ids = Noise.of("bench").at(np.arange(BATCH * LENGTH, dtype=np.uint64)).integers(VOCAB_SIZE - 5) + 5
-    ids = ids.reshape(BATCH, LENGTH).astype(np.uint32)
-    ids[:, 0], ids[:, -1] = 0, 2
-    # Texts begin with a word.
-    ids[:, 1] -= ids[:, 1] % 10
-    ids[:, 1] += 10
-    return Packed(
-        input_ids=ids,
-        cu_seqlens=np.arange(0, BATCH * LENGTH + 1, LENGTH, dtype=np.int32),
-        sample_ids=np.arange(BATCH, dtype=np.uint64),
-        epochs=np.zeros(BATCH, dtype=np.uint64),
-    )
-
-
-def _vocabulary() -> Vocabulary:
-    """Byte-pair tokens of which seven in ten begin a word, about as in English text."""
-    words = (f"{'Ġ' if number % 10 < 7 else ''}w{number}" for number in range(5, VOCAB_SIZE + 10))
-    ids = {text: number for number, text in enumerate([*SPECIAL.values(), *words])}
-    parts = {"model": {"type": "BPE", "vocab": ids, "merges": []}, "added_tokens": []}
-    roles = {name.removesuffix("_token"): ids[text] for name, text in SPECIAL.items()}
-    return make_vocabulary(orjson.dumps(parts).decode(), roles)
-
-
 def _tokenizer(vocabulary: Vocabulary):
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
@@ -281,4 +215,5 @@ def _tokenizer(vocabulary: Vocabulary):
     ids = orjson.loads(vocabulary.tokenizer_json)["model"]["vocab"]
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
     tokenizer.add_special_tokens(list(SPECIAL.values()))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)
+    names = {f"{role}_token": text for role, text in SPECIAL.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)

@@ -19,7 +19,6 @@ from data_prep.token_files import TokenArrays
 from pipeline.samples.formats import FORMATS, PAIR_FORMATS
 from pipeline.samples.packed import FormatInput
 from pipeline.samples.shuffle import StoreOrder
-from tests.benchmarks.compare import Share
 from tests.benchmarks.corpus import documents
 
 LENGTH = 512
@@ -27,14 +26,14 @@ BATCH = 32
 _TOKENS = re.compile(r"\w+|[^\w\s]")
 
 
-def run() -> Iterator[Share]:
+def run() -> Iterator[str]:
     """Shares of all positions; special tokens are counted among the real ones."""
     for corpus, texts in {"articles, novels": documents(), "news": _news()}.items():
         arrays = _tokens(texts)
         if not len(arrays.lengths):
             continue
         everything = np.arange(len(arrays.lengths), dtype=np.int32)
-        padded = _padded(arrays.lengths, LENGTH)
+        yield f"packing {corpus}, {_padded(arrays.lengths, LENGTH)}"
         for format, cut in FORMATS.items():
             relation = "nsp" if format in PAIR_FORMATS else None
             order = StoreOrder("benchmark", 1)
@@ -42,22 +41,23 @@ def run() -> Iterator[Share]:
             rows = cut(FormatInput(arrays.lengths, lambda arrays=arrays: arrays, *given))
             slices = rows.epoch(0).look_up(np.arange(rows.num_rows)).slices
             real = (slices.stops - slices.starts).sum() + slices.opened.sum() + slices.closed.sum()
-            yield Share(f"packing {corpus}, {format}", real / (rows.num_rows * LENGTH), padded)
+            share = real / (rows.num_rows * LENGTH)
+            yield f"packing {corpus}, {format}: {share:.2%} real tokens"
 
 
-def _padded(lengths: np.ndarray, length: int) -> dict[str, float]:
+def _padded(lengths: np.ndarray, length: int) -> str:
     """What padding leaves, of documents that are cut to one row, and of documents in as many rows as they need."""
     cut = np.minimum(lengths + 2, length)
     order = np.random.Generator(np.random.Philox(1)).permutation(len(cut))
     batches = np.array_split(cut[order], max(len(cut) // BATCH, 1))
     longest = sum(int(batch.max()) * len(batch) for batch in batches)
     rows = -(-(lengths + 1) // (length - 1))
-    read = cut.sum() / (lengths + 2).sum()
-    return {
-        "padded to the row": (lengths + 1 + rows).sum() / (rows.sum() * length),
-        f"cut to one row (reads {read:.0%} of the text), padded to it": cut.sum() / (len(cut) * length),
-        f"the same padded to the longest of {BATCH}": cut.sum() / longest,
-    }
+    return (
+        f"padded to the row {(lengths + 1 + rows).sum() / (rows.sum() * length):.1%},"
+        f" cut to one row (reads {cut.sum() / (lengths + 2).sum():.0%} of the text), padded to it"
+        f" {cut.sum() / (len(cut) * length):.1%}, the same padded to the longest of {BATCH}"
+        f" {cut.sum() / longest:.1%}"
+    )
 
 
 def _news() -> Iterator[str]:

@@ -14,118 +14,98 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from cluster.artefacts.storage import commit, staging_directory
-from data_prep.layout import TOKEN_FILES
 from data_prep.ragged import Ragged
 from data_prep.token_store import TokenStore
-from data_prep.token_writer import EncodedBatch, token_dtype, write_sidecars, write_token_shard
+from data_prep.token_writer import EncodedBatch
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.mixture import Sampling, StoreShare
 from pipeline.samples.noise import Noise
-from tests.benchmarks.compare import Comparison, compare_all, peer_name
+from tests.benchmarks.harness import Comparison, compare_all, peer_name
+from tests.conftest import commit_tokens
 from tests.pipeline.materials import ANY_TOKENIZER
 
 BATCH, LENGTH, VOCAB_SIZE = 256, 512, 50_257
 NUM_DOCUMENTS, NUM_FILES = 60_000, 4
 BATCHES = 100
 """Batches that one call reads."""
-ROUNDS = 7
 
 
 def run() -> Iterator[Comparison]:
     """Samples per second."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        store = TokenStore.open(write_store(Path(scratch) / "tokens", natural_lengths(NUM_DOCUMENTS)))
+        store = TokenStore.open(_write_store(Path(scratch) / "tokens"))
+        tokens = np.concatenate([store.tokens(document) for document in range(store.num_documents)])
+        blocks = tokens[: len(tokens) // LENGTH * LENGTH].reshape(-1, LENGTH)
         peers = {
-            peer_name("datasets", "torch format"): _datasets(store, Path(scratch)),
+            peer_name("datasets", "torch format"): _datasets(blocks, Path(scratch)),
             peer_name("litdata", "StreamingDataset, TokensLoader, shuffle"): _litdata(store, Path(scratch)),
-            "torch, a loop over samples": _loop(store),
-            peer_name("numpy", "take"): _take(store, Path(scratch)),
+            peer_name("numpy", "take"): _take(blocks, Path(scratch)),
         }
         ours = {
-            f"reading, {BATCH} x {LENGTH}, {format}": _ours(
-                TokenDataset(
-                    [StoreShare(store)],
-                    Sampling(sequence_length=LENGTH, seed=1, held_out=0.0, format=format),
-                )
-            )
-            for format in ("contiguous", "best_fit")
+            f"reading, {BATCH} x {LENGTH}, {each}": _ours(store, each) for each in ("contiguous", "best_fit")
         }
         for read in (*ours.values(), *peers.values()):
             read()
-        yield from compare_all(ours, peers, "samples", BATCHES * BATCH, rounds=ROUNDS)
+        yield from compare_all(ours, peers, "samples", BATCHES * BATCH, rounds=7)
 
 
-def natural_lengths(count: int) -> np.ndarray:
-    """int64 tokens of documents as encyclopaedias have them: nearly log-normal, median 300."""
-    normal = np.random.Generator(np.random.Philox(1)).standard_normal(count)
-    return np.clip(np.exp(5.7 + 0.9 * normal), 8, 20_000).astype(np.int64)
+def _write_store(path: Path) -> Path:
+    """Commit documents of random tokens as a token store.
 
-
-def write_store(path: Path, lengths: np.ndarray) -> Path:
-    """Commit documents of random tokens, in sentences of about 25, as a token store."""
-    staging = staging_directory(path, "benchmark")
-    staging.mkdir(parents=True)
-    files, dtype = TOKEN_FILES.files(NUM_FILES), token_dtype(VOCAB_SIZE)
-    for number, (file, own) in enumerate(zip(files, np.array_split(lengths, NUM_FILES), strict=True)):
-        noise = Noise.of("benchmark", number)
-        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(own)])
+    Their lengths are those of an encyclopaedia, nearly log-normal with median 300; sentences have about 25 tokens.
+    """
+    normal = np.random.Generator(np.random.Philox(1)).standard_normal(NUM_DOCUMENTS)
+    lengths = np.clip(np.exp(5.7 + 0.9 * normal), 8, 20_000).astype(np.int64)
+    shards = []
+    for number, own in enumerate(np.array_split(lengths, NUM_FILES)):
+        noise, offsets = Noise.of("benchmark", number), np.concatenate([[0], np.cumsum(own)])
         positions = np.arange(offsets[-1])
         begins = noise.at("sentence", positions).integers(25) == 0
         begins[offsets[:-1]] = True
         owner = np.searchsorted(offsets, positions[begins], side="right") - 1
         sentences = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(own)))])
+        ids = (5 + noise.at("token", positions).integers(VOCAB_SIZE - 5)).astype(np.uint16)
         batch = EncodedBatch(
             doc_ids=pa.array([f"benchmark:{number}-{document}" for document in range(len(own))]),
             langs=pa.array(["en"] * len(own)),
-            input_ids=Ragged(
-                (5 + noise.at("token", positions).integers(VOCAB_SIZE - 5)).astype(dtype), offsets
-            ),
+            input_ids=Ragged(ids, offsets),
             sentence_starts=Ragged((positions[begins] - offsets[owner]).astype(np.int32), sentences),
         )
-        write_token_shard(staging / file, "benchmark", ["en"], [batch], dtype)
-    write_sidecars(staging, files, dtype, ANY_TOKENIZER)
+        shards.append(("benchmark", batch))
     special = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
-    commit(staging, path, "tokens", config={"vocab_size": VOCAB_SIZE, "special_tokens": special})
-    return path
+    return commit_tokens(path, shards, ANY_TOKENIZER.decode(), VOCAB_SIZE, special)
 
 
-def _ours(dataset: TokenDataset) -> Callable[[], object]:
+def _in_batches(batch_of: Callable[[np.ndarray], torch.Tensor]) -> Callable[[], object]:
+    """A call that reads the next `BATCHES` batches, each of which `batch_of` makes of its positions in the order."""
     place = 0
 
     def read() -> None:
         nonlocal place
         for _ in range(BATCHES):
-            _require_batch(torch.from_numpy(dataset.batch(np.arange(place, place + BATCH)).input_ids))
+            ids = batch_of(np.arange(place, place + BATCH))
+            assert (ids.dtype, tuple(ids.shape)) == (torch.int64, (BATCH, LENGTH))
             place += BATCH
 
     return read
 
 
-def _blocks(store: TokenStore) -> np.ndarray:
-    """[blocks, 512] the tokens of the store end to end."""
-    tokens = np.concatenate([store.tokens(document) for document in range(store.num_documents)])
-    return tokens[: len(tokens) // LENGTH * LENGTH].reshape(-1, LENGTH)
+def _ours(store: TokenStore, format: str) -> Callable[[], object]:
+    sampling = Sampling(sequence_length=LENGTH, seed=1, held_out=0.0, format=format)  # pyright: ignore[reportArgumentType]
+    dataset = TokenDataset([StoreShare(store)], sampling)
+    return _in_batches(lambda positions: torch.from_numpy(dataset.batch(positions).input_ids))
 
 
-def _datasets(store: TokenStore, scratch: Path) -> Callable[[], object]:
+def _datasets(blocks: np.ndarray, scratch: Path) -> Callable[[], object]:
     from datasets import Dataset, load_from_disk
 
-    blocks = _blocks(store)
-    values = pa.array(blocks.reshape(-1))
-    rows = pa.ListArray.from_arrays(pa.array(np.arange(len(blocks) + 1, dtype=np.int32) * LENGTH), values)
+    offsets = pa.array(np.arange(len(blocks) + 1, dtype=np.int32) * LENGTH)
+    rows = pa.ListArray.from_arrays(offsets, pa.array(blocks.reshape(-1)))
     Dataset(pa.table({"input_ids": rows})).save_to_disk(str(scratch / "datasets"))
     data = load_from_disk(str(scratch / "datasets")).with_format("torch", dtype=torch.int64)
-    order, place = np.random.Generator(np.random.Philox(2)).permutation(len(blocks)), 0
-
-    def read() -> None:
-        nonlocal place
-        for _ in range(BATCHES):
-            _require_batch(data[np.take(order, np.arange(place, place + BATCH), mode="wrap")]["input_ids"])
-            place += BATCH
-
-    return read
+    order = np.random.Generator(np.random.Philox(2)).permutation(len(blocks))
+    return _in_batches(lambda positions: data[np.take(order, positions, mode="wrap")]["input_ids"])
 
 
 def _litdata(store: TokenStore, scratch: Path) -> Callable[[], object]:
@@ -141,57 +121,26 @@ def _litdata(store: TokenStore, scratch: Path) -> Callable[[], object]:
     writer.done()
     writer.merge()
     data = StreamingDataset(str(folder), item_loader=TokensLoader(LENGTH), shuffle=True)
-    samples = iter(data)
 
-    def read() -> None:
-        nonlocal samples
-        for _ in range(BATCHES):
-            rows = []
-            while len(rows) < BATCH:
-                try:
-                    rows.append(next(samples))
-                except StopIteration:
-                    samples = iter(data)
-            _require_batch(torch.stack(rows).long())
+    def endless() -> Iterator[torch.Tensor]:
+        while True:
+            yield from data
 
-    return read
+    samples = endless()
+    return _in_batches(lambda positions: torch.stack([next(samples) for _ in positions]).long())
 
 
-def _loop(store: TokenStore) -> Callable[[], object]:
-    """What a script would do with the array of all blocks in memory."""
-    blocks = _blocks(store)
-    order, place = np.random.Generator(np.random.Philox(2)).permutation(len(blocks)), 0
-
-    def read() -> None:
-        nonlocal place
-        for _ in range(BATCHES):
-            chosen = np.take(order, np.arange(place, place + BATCH), mode="wrap")
-            _require_batch(torch.stack([torch.from_numpy(blocks[row].astype(np.int64)) for row in chosen]))
-            place += BATCH
-
-    return read
-
-
-def _take(store: TokenStore, scratch: Path) -> Callable[[], object]:
+def _take(blocks: np.ndarray, scratch: Path) -> Callable[[], object]:
     """The rows as NumPy copies them fastest from a mapped file: first in the type of the file, into a buffer."""
-    np.save(scratch / "blocks.npy", _blocks(store))
+    np.save(scratch / "blocks.npy", blocks)
     # Indexing asks every mapped array for its class.
-    blocks = np.asarray(np.load(scratch / "blocks.npy", mmap_mode="r"))
-    rows = np.empty((BATCH, LENGTH), dtype=blocks.dtype)
-    order, place = np.random.Generator(np.random.Philox(2)).permutation(len(blocks)), 0
+    mapped = np.asarray(np.load(scratch / "blocks.npy", mmap_mode="r"))
+    rows = np.empty((BATCH, LENGTH), dtype=mapped.dtype)
+    order = np.random.Generator(np.random.Philox(2)).permutation(len(mapped))
 
-    def read() -> None:
-        nonlocal place
-        for _ in range(BATCHES):
-            chosen = np.take(order, np.arange(place, place + BATCH), mode="wrap")
-            # Another mode would copy once more, so as not to leave half a result behind.
-            np.take(blocks, chosen, axis=0, out=rows, mode="clip")
-            _require_batch(torch.from_numpy(rows.astype(np.int64)))
-            place += BATCH
+    def batch_of(positions: np.ndarray) -> torch.Tensor:
+        # Another mode would copy once more, so as not to leave half a result behind.
+        np.take(mapped, np.take(order, positions, mode="wrap"), axis=0, out=rows, mode="clip")
+        return torch.from_numpy(rows.astype(np.int64))
 
-    return read
-
-
-def _require_batch(ids: object) -> None:
-    assert isinstance(ids, torch.Tensor)
-    assert (ids.dtype, tuple(ids.shape)) == (torch.int64, (BATCH, LENGTH))
+    return _in_batches(batch_of)

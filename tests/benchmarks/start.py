@@ -21,12 +21,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import psutil
-
-from data_prep.layout import TOKEN_FILES
 
 CASES = ((10_000, "contiguous"), (8_000_000, "contiguous"), (8_000_000, "full_sentences"))
 """Documents, and the format of samples, of resumed runs."""
@@ -44,16 +41,6 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 print("joined", flush=True)
 """
-
-
-class FirstStep(NamedTuple):
-    """What it took to log a step."""
-
-    seconds: float
-    """From the start of the process."""
-    processor_seconds: float
-    """Of the process and all below it that live then."""
-    num_processes: int
 
 
 def run() -> Iterator[str]:
@@ -74,14 +61,14 @@ def run() -> Iterator[str]:
             )
 
 
-def _new_runs(scratch: Path) -> list[FirstStep]:
+def _new_runs(scratch: Path) -> list[tuple[float, float, int]]:
     from tests.pipeline.ranks import make_config
 
     write_short_documents(scratch / "tokens", CASES[0][0])
     runs_dir = make_config(scratch, scratch / "tokens").runs_dir
     command = ["-m", "pipeline.cli", "pretrain", str(scratch / "tiny.yaml"), "steps=1000000"]
 
-    def start() -> FirstStep:
+    def start() -> tuple[float, float, int]:
         before = set(runs_dir.glob("*/log.jsonl"))
         return _until_first_step(
             command,
@@ -122,13 +109,19 @@ def _resumed(path: Path) -> float:
     log = path / "log.jsonl"
     before = log.stat().st_size if log.exists() else 0
     command = ["-m", "pipeline.pretrain", str(path)]
-    return _until_first_step(
+    seconds, *_ = _until_first_step(
         command, _ONE_RANK, lambda: log.read_bytes()[before:] if log.exists() else b""
-    ).seconds
+    )
+    return seconds
 
 
-def _until_first_step(command: list[str], settings: dict[str, str], logged: Callable[[], bytes]) -> FirstStep:
-    """Start a process, wait for a step in what it logs, and stop it."""
+def _until_first_step(
+    command: list[str], settings: dict[str, str], logged: Callable[[], bytes]
+) -> tuple[float, float, int]:
+    """Start a process, wait for a step in what it logs, and stop it.
+
+    Returns seconds, and processor seconds and number of the process and all below it that live then.
+    """
     with tempfile.TemporaryFile() as errors:
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -146,7 +139,7 @@ def _until_first_step(command: list[str], settings: dict[str, str], logged: Call
         times = [one.cpu_times() for one in living]
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_S)
-    return FirstStep(seconds, sum(time.user + time.system for time in times), len(living))
+    return seconds, sum(time.user + time.system for time in times), len(living)
 
 
 def _bare() -> float:
@@ -170,32 +163,22 @@ def write_short_documents(path: Path, num_documents: int) -> None:
     import pyarrow as pa
     from tokenizers import Tokenizer, models
 
-    from cluster.artefacts.storage import commit, staging_directory
     from data_prep.ragged import Ragged
-    from data_prep.token_writer import (
-        EncodedBatch,
-        token_dtype,
-        write_sidecars,
-        write_token_shard,
-    )
+    from data_prep.token_writer import EncodedBatch
+    from tests.conftest import commit_tokens
 
     special = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
     words = [f"<{name}>" for name in special] + [f"w{number}" for number in range(len(special), VOCAB_SIZE)]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, "<unk>"))
-    staging = staging_directory(path, "benchmark")
-    staging.mkdir(parents=True)
-    files, dtype = TOKEN_FILES.files(NUM_FILES), token_dtype(VOCAB_SIZE)
-    generator = np.random.Generator(np.random.Philox(1))
-    for shard, file in enumerate(files):
-        count = num_documents // NUM_FILES
+    generator, count, shards = np.random.Generator(np.random.Philox(1)), num_documents // NUM_FILES, []
+    for shard in range(NUM_FILES):
         offsets = np.concatenate([[0], np.cumsum(generator.integers(5, 25, size=count))])
-        ids = generator.integers(len(special), VOCAB_SIZE, size=offsets[-1]).astype(dtype)
+        ids = generator.integers(len(special), VOCAB_SIZE, size=offsets[-1]).astype(np.uint16)
         batch = EncodedBatch(
             doc_ids=pa.array([f"benchmark:{shard}-{number}" for number in range(count)]),
             langs=pa.array(["en"]).take(pa.array(np.zeros(count, dtype=np.int32))),
             input_ids=Ragged(ids, offsets),
             sentence_starts=Ragged(np.zeros(count, dtype=np.int32), np.arange(count + 1)),
         )
-        write_token_shard(staging / file, "benchmark", ["en"], [batch], dtype)
-    write_sidecars(staging, files, dtype, tokenizer.to_str().encode())
-    commit(staging, path, "tokens", config={"vocab_size": VOCAB_SIZE, "special_tokens": special})
+        shards.append(("benchmark", batch))
+    commit_tokens(path, shards, tokenizer.to_str(), VOCAB_SIZE, special)

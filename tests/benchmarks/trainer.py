@@ -14,17 +14,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.compare import Comparison, compare_all, peer_name
+from tests.benchmarks.harness import Comparison, compare_all, in_process, peer_name
+from tests.conftest import write_store
 
 SAMPLES, LENGTH, VOCAB_SIZE, MASKED_SHARE = 32, 128, 8192, 0.15
 STEPS, WARM_UP = 30, 8
 ROUNDS = 3
+ENVIRONMENT = {"OMP_NUM_THREADS": "2", "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}
 CONFIG = """
 name: benchmark
 runs_dir: {directory}/runs
@@ -47,41 +50,31 @@ guards: {{spike_score: 50.0}}
 def run() -> Iterator[Comparison]:
     """Tokens per second behind the first steps."""
     with tempfile.TemporaryDirectory() as scratch:
-        directory = Path(scratch)
-        _write_store(directory / "tokens")
+        write_store(Path(scratch) / "tokens", num_documents=20_000, vocab_size=VOCAB_SIZE)
+        peer = partial(in_process, __name__, **ENVIRONMENT)
         ours = {
-            f"trainer, masked LM, 4 layers x 256, {SAMPLES} x {LENGTH}, ZeRO {stage}": _ours(directory, stage)
+            f"trainer, masked LM, 4 layers x 256, {SAMPLES} x {LENGTH}, ZeRO {stage}": partial(
+                _ours, Path(scratch), stage
+            )
             for stage in (0, 1)
         }
         theirs = {
-            peer_name("transformers", "Trainer"): _process("hugging_face", directory),
-            peer_name("torch", "bare loop"): _process("bare_loop", directory),
+            peer_name("transformers", "Trainer"): peer("hugging_face", scratch),
+            peer_name("torch", "bare loop"): peer("bare_loop", scratch),
         }
         yield from compare_all(ours, theirs, "tokens", SAMPLES * LENGTH, ROUNDS)
 
 
-def _write_store(path: Path) -> None:
-    from tests.conftest import write_store
+def _ours(directory: Path, stage: int) -> float:
+    """Seconds of a step of a real run with tracking, guards and its log."""
+    from pipeline.pretrain.launch import create_run
+    from pipeline.run.log.lines import read_new
 
-    write_store(path, num_documents=20_000, vocab_size=VOCAB_SIZE)
-
-
-def _ours(directory: Path, stage: int) -> Callable[[], float]:
-    """Seconds of a step: a real run with tracking, guards and its log."""
-
-    def measure() -> float:
-        from pipeline.pretrain.launch import create_run
-        from pipeline.run.log.lines import read_new
-
-        run = create_run(_config(directory, stage))
-        command = [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
-        subprocess.run(command, env=_environment(), check=True, capture_output=True)
-        entries = [entry for entry in read_new(run)[0] if entry["kind"] == "train"]
-        waits = [entry["data"]["data_wait_share"] for entry in entries[WARM_UP:]]
-        print(f"share of waiting for data: median {statistics.median(waits):.4f}", flush=True)
-        return _median_step([entry["time_ms"] / 1000 for entry in entries])
-
-    return measure
+    run = create_run(_config(directory, stage))
+    command = [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
+    subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, capture_output=True)
+    steps = [entry["time_ms"] / 1000 for entry in read_new(run)[0] if entry["kind"] == "train"]
+    return _median_step(steps)
 
 
 def _config(directory: Path, stage: int = 1) -> Any:
@@ -93,41 +86,25 @@ def _config(directory: Path, stage: int = 1) -> Any:
     return load_config(PretrainConfig, path)
 
 
-def _process(contender: str, directory: Path) -> Callable[[], float]:
-    def measure() -> float:
-        code = f"from tests.benchmarks import trainer; trainer.{contender}({str(directory)!r})"
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=_environment(), check=True, capture_output=True, text=True)
-        return float(done.stdout.splitlines()[-1])
-
-    return measure
-
-
-def hugging_face(directory: str) -> None:
-    """Train as Hugging Face's language modelling example does; print the seconds of a step."""
+def hugging_face(directory: str) -> float:
+    """Seconds of a step as Hugging Face's language modelling example trains."""
     import torch
     from datasets import Dataset
     from tokenizers import Tokenizer
     from transformers import (
         DataCollatorForLanguageModeling,
         PreTrainedTokenizerFast,
-        RobertaConfig,
-        RobertaForMaskedLM,
         Trainer,
         TrainerCallback,
         TrainingArguments,
     )
 
     from data_prep.token_store import TokenStore
+    from tests.benchmarks.training_step import roberta
 
     class Times(TrainerCallback):
-        """Notes when every step ends."""
-
-        def __init__(self) -> None:
-            self.ends: list[float] = []
-
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            self.ends.append(time.perf_counter())
+            ends.append(time.perf_counter())
 
     torch.set_num_threads(2)
     store = TokenStore.open(Path(directory) / "tokens", verify=False)
@@ -138,19 +115,9 @@ def hugging_face(directory: str) -> None:
         mask_token="<mask>",
         pad_token="<pad>",
     )
-    shape = RobertaConfig(
-        vocab_size=VOCAB_SIZE,
-        num_hidden_layers=4,
-        hidden_size=256,
-        num_attention_heads=4,
-        intermediate_size=1024,
-        max_position_embeddings=514,
-        type_vocab_size=1,
-        attention_probs_dropout_prob=0.0,
-    )
-    times = Times()
+    ends: list[float] = []
     Trainer(
-        model=RobertaForMaskedLM(shape),
+        model=roberta(),
         args=TrainingArguments(
             output_dir=f"{directory}/hugging-face",
             per_device_train_batch_size=SAMPLES,
@@ -163,13 +130,13 @@ def hugging_face(directory: str) -> None:
         ),
         train_dataset=Dataset.from_dict({"input_ids": blocks}),
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=MASKED_SHARE),
-        callbacks=[times],
+        callbacks=[Times()],
     ).train()
-    print(_median_step(times.ends))
+    return _median_step(ends)
 
 
-def bare_loop(directory: str) -> None:
-    """Train our network on our batches with nothing around it; print the seconds of a step."""
+def bare_loop(directory: str) -> float:
+    """Seconds of a step of our network on our batches with nothing around it."""
     import torch
 
     from models.initialization import init_weights
@@ -193,12 +160,8 @@ def bare_loop(directory: str) -> None:
         optimizer.step()
         optimizer.zero_grad()
         ends.append(time.perf_counter())
-    print(_median_step(ends))
+    return _median_step(ends)
 
 
 def _median_step(ends: list[float]) -> float:
     return statistics.median(np.diff(ends[WARM_UP:]).tolist())
-
-
-def _environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "2", "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}

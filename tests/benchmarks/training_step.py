@@ -6,7 +6,7 @@ has documents of natural lengths, packed here and padded to the longest of the b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,55 +17,34 @@ from torch import nn
 from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.language_models import CausalLanguageModel, MaskedLanguageModel
-from models.losses import summed_cross_entropy
 from pipeline.samples.noise import Noise
-from tests.benchmarks.compare import Comparison, compare, peer_name
+from tests.benchmarks.harness import Comparison, compare, peer_name
 
 BATCH, LENGTH, VOCAB_SIZE, PAD = 32, 128, 8192, 1
 MASKED_SHARE = 0.15
-SHAPE: dict[str, Any] = {"hidden_size": 256, "vocab_size": VOCAB_SIZE}
-ENCODER = TransformerConfig(**SHAPE, num_layers=4, num_heads=4, intermediate_size=1024, attention_dropout=0.0)
-DECODER = TransformerConfig(
-    **SHAPE,
-    network="decoder",
-    num_layers=4,
-    num_heads=4,
-    intermediate_size=1024,
-    attention_dropout=0.0,
-    norm="pre",
-    embedding_norm=False,
-    activation="gelu_tanh",
-)
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 256,
+    "num_layers": 4,
+    "num_heads": 4,
+    "intermediate_size": 1024,
+    "attention_dropout": 0.0,
+}
+DECODER = {"network": "decoder", "norm": "pre", "embedding_norm": False, "activation": "gelu_tanh"}
 
 
-def run() -> list[Comparison]:
+def run() -> Iterator[Comparison]:
     """Tokens per second of a step."""
     torch.set_num_threads(2)
-    dense, natural = [LENGTH] * BATCH, _natural_lengths()
-    return [
-        _compare("masked LM, dense", masked_lm(ENCODER), _theirs_masked(), _masked, dense),
-        _compare("masked LM, natural lengths", masked_lm(ENCODER), _theirs_masked(), _masked, natural),
-        _compare("causal LM, dense", causal_lm(DECODER), _theirs_causal(), _causal, dense),
-        _compare("causal LM, natural lengths", causal_lm(DECODER), _theirs_causal(), _causal, natural),
-        _loss(),
-    ]
+    for name, batch in {"dense": [LENGTH] * BATCH, "natural lengths": _natural_lengths()}.items():
+        masked = MaskedLanguageModel(TransformerConfig(**SHAPE))
+        yield _compare(f"masked LM, {name}", masked, roberta(), _masked, batch)
+        causal = CausalLanguageModel(TransformerConfig(**SHAPE, **DECODER))
+        yield _compare(f"causal LM, {name}", causal, _gpt2(), _causal, batch)
 
 
-def masked_lm(config: TransformerConfig) -> nn.Module:
-    """A fresh masked LM."""
-    model = MaskedLanguageModel(config)
-    init_weights(model, 1)
-    return model
-
-
-def causal_lm(config: TransformerConfig) -> nn.Module:
-    """A fresh causal LM."""
-    model = CausalLanguageModel(config)
-    init_weights(model, 1)
-    return model
-
-
-def _theirs_masked() -> nn.Module:
+def roberta() -> nn.Module:
+    """The network of `transformers` that has the shape of ours."""
     from transformers import RobertaConfig, RobertaForMaskedLM
 
     return RobertaForMaskedLM(
@@ -82,7 +61,7 @@ def _theirs_masked() -> nn.Module:
     )
 
 
-def _theirs_causal() -> nn.Module:
+def _gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(
@@ -97,6 +76,7 @@ def _compare(
     task: Callable[[list[int]], tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]],
     lengths: list[int],
 ) -> Comparison:
+    init_weights(ours, 1)
     packed, padded = task(lengths)
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True) for model in (ours, theirs)]
 
@@ -180,22 +160,3 @@ def _causal(lengths: list[int]) -> tuple[dict[str, torch.Tensor], dict[str, torc
     positions = (~last).nonzero().flatten()
     packed = _packed(documents) | {"predicted_positions": positions, "targets": flat[positions + 1]}
     return packed, _padded(documents, documents)
-
-
-def _loss() -> Comparison:
-    """The vocabulary projection with its loss alone, forward and backward, 4,096 tokens, vocabulary 50,257."""
-    tokens, vocabulary, hidden = 4096, 50_257, 256
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(vocabulary, hidden, generator=generator).mul_(0.02).requires_grad_()
-    states = torch.randn(tokens, hidden, generator=generator).requires_grad_()
-    targets = torch.randint(vocabulary, (tokens,), generator=generator)
-    return compare(
-        "loss of a vocabulary of 50,257, 4,096 tokens",
-        peer_name("torch", "linear + cross_entropy"),
-        "tokens",
-        tokens,
-        lambda: summed_cross_entropy(states, weight, None, targets)[0].backward(),
-        lambda: nn.functional.cross_entropy(
-            nn.functional.linear(states, weight), targets, reduction="sum"
-        ).backward(),
-    )

@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from tests.benchmarks.gpu.check import Check
+from tests.benchmarks import plan_memory
+from tests.benchmarks.gpu.agreement import Check, objectives_agree, optimizers_agree
+from tests.benchmarks.gpu.loss_scaling import losses_are_scaled
+from tests.benchmarks.gpu.resuming import resumed_runs_are_identical
 from tests.benchmarks.gpu.throughput import CASES, largest_kernel_difference, measure
 
 KERNEL_TOLERANCE = 2e-2
@@ -27,67 +30,31 @@ MEMORY_CASES = (
 )
 
 
-def _objectives(device: torch.device) -> Iterable[object]:
-    from tests.benchmarks.gpu.agreement import objectives_agree
-
-    return objectives_agree(device)
-
-
-def _adamw(device: torch.device) -> Iterable[object]:
-    from tests.benchmarks.gpu.agreement import optimizers_agree
-
-    return optimizers_agree(device, ["adamw"])
-
-
-def _optimizers(device: torch.device) -> Iterable[object]:
+def _optimizers(device: torch.device, adamw: bool) -> Iterator[Check]:
     from pipeline.optimizers import OPTIMIZERS
-    from tests.benchmarks.gpu.agreement import optimizers_agree
 
-    return optimizers_agree(device, [kind for kind in OPTIMIZERS if kind != "adamw"])
-
-
-def _kernels(device: torch.device) -> Iterable[object]:
-    yield Check("variable-length kernel beside SDPA", largest_kernel_difference(device), KERNEL_TOLERANCE)
+    return optimizers_agree(device, [kind for kind in OPTIMIZERS if (kind == "adamw") == adamw])
 
 
-def _loss_scaling(device: torch.device) -> Iterable[object]:
-    from tests.benchmarks.gpu.loss_scaling import losses_are_scaled
-
-    return losses_are_scaled()
-
-
-def _resuming(device: torch.device) -> Iterable[object]:
-    from tests.benchmarks.gpu.resuming import resumed_runs_are_identical
-
-    return resumed_runs_are_identical(("fp32", "bf16", "fp16"))
-
-
-def _memory(device: torch.device) -> Iterator[object]:
-    from tests.benchmarks.plan_memory import CASES as PLANNED
-    from tests.benchmarks.plan_memory import TOLERANCE, predict
-    from tests.benchmarks.plan_memory import measure as measure_memory
-
-    for case in PLANNED:
+def _memory() -> Iterator[Check]:
+    for case in plan_memory.CASES:
         if case.name in MEMORY_CASES:
-            predicted, allocated = predict(case), measure_memory(case)
+            predicted, allocated = plan_memory.predict(case), plan_memory.measure(case)
             what = f"memory of {case.name}, {predicted >> 20} MiB predicted, {allocated >> 20} MiB allocated"
-            yield Check(what, abs(predicted / allocated - 1), TOLERANCE)
-
-
-def _speed(device: torch.device) -> Iterator[object]:
-    for case in CASES:
-        yield from measure(case, device)
+            yield Check(what, abs(predicted / allocated - 1), plan_memory.TOLERANCE)
 
 
 PARTS: dict[str, Callable[[torch.device], Iterable[object]]] = {
-    "kernels": _kernels,
-    "objectives": _objectives,
-    "adamw": _adamw,
-    "loss_scaling": _loss_scaling,
-    "resuming": _resuming,
-    "memory": _memory,
-    "speed": _speed,
-    "optimizers": _optimizers,
+    "kernels": lambda device: [
+        Check("variable-length kernel beside SDPA", largest_kernel_difference(device), KERNEL_TOLERANCE)
+    ],
+    "objectives": objectives_agree,
+    "adamw": lambda device: _optimizers(device, adamw=True),
+    "loss_scaling": lambda device: losses_are_scaled(),
+    "resuming": lambda device: resumed_runs_are_identical(("fp32", "bf16", "fp16")),
+    "memory": lambda device: _memory(),
+    "speed": lambda device: (line for case in CASES for line in measure(case, device)),
+    "optimizers": lambda device: _optimizers(device, adamw=False),
 }
 """In the order in which they run; the last one compiles several kernels first."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +13,6 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from tests.benchmarks.gpu.check import Check
 from tests.benchmarks.plan_memory import Case, network_and_batch
 
 LOSS_TOLERANCE, GRADIENT_TOLERANCE, UPDATE_TOLERANCE = 1e-4, 1e-3, 1e-3
@@ -41,6 +41,24 @@ _TEACHER = {
     "intermediate_size": 128,
     "max_position_embeddings": 128,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A difference that was found, beside the largest one allowed."""
+
+    what: str
+    found: float
+    allowed: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether the difference is allowed; one that is no number is not."""
+        return self.found <= self.allowed
+
+    def __str__(self) -> str:
+        verdict = "passed" if self.passed else "FAILED"
+        return f"{verdict}: {self.what}: {self.found:.2g}, allowed {self.allowed:.2g}"
 
 
 def objectives_agree(device: torch.device) -> Iterator[Check]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from tests.benchmarks.gpu.check import Check
+from tests.benchmarks.gpu.agreement import Check
 from tests.benchmarks.plan_memory import Case, network_and_batch
 
 OVERFLOW = 1e12

@@ -15,7 +15,7 @@ import torch
 
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.lines import read_metrics
-from tests.benchmarks.gpu.check import Check
+from tests.benchmarks.gpu.agreement import Check
 from tests.conftest import write_store
 from tests.pipeline.ranks import TRANSFORMER, make_run
 from tests.pipeline.run_state import final_state

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,23 +46,8 @@ class Case:
 CASES = (Case("bert-base", 512, 64), Case("bert-large", 512, 32), Case("gpt3-350m", 2048, 8))
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The outcome for one implementation."""
-
-    what: str
-    tokens_per_s: float
-    mfu: float | None
-    """Share of the device's peak; None where the peak is not known."""
-    peak_memory_gb: float
-
-    def __str__(self) -> str:
-        share = "MFU unknown" if self.mfu is None else f"MFU {self.mfu:.1%}"
-        return f"{self.what}: {self.tokens_per_s:,.0f} tokens/s, {share}, {self.peak_memory_gb:.1f} GB"
-
-
-def measure(case: Case, device: torch.device, *, rounds: int = 20) -> list[Measured]:
-    """Ours, ours compiled, and transformers, in turn."""
+def measure(case: Case, device: torch.device, *, rounds: int = 20) -> Iterator[str]:
+    """Tokens per second, share of the device's peak and memory of ours, ours compiled, and transformers, in turn."""
     ours, compiled = _ours(case, device), _ours(case, device)
     compiled.compile()
     theirs = _theirs(case, device)
@@ -82,12 +67,10 @@ def measure(case: Case, device: torch.device, *, rounds: int = 20) -> list[Measu
                 memory[name] = max(memory[name], peak)
     tokens = case.length * case.samples
     peak_flops = _peak_flops(device)
-    found = []
     for name, spent in seconds.items():
         speed = tokens / statistics.median(spent)
-        mfu = None if peak_flops is None else speed * flops_per_token(case) / peak_flops
-        found.append(Measured(f"{case.preset}, {name}", speed, mfu, memory[name] / 1e9))
-    return found
+        mfu = f"{speed * flops_per_token(case) / peak_flops:.1%}" if peak_flops else "unknown"
+        yield f"{case.preset}, {name}: {speed:,.0f} tokens/s, MFU {mfu}, {memory[name] / 1e9:.1f} GB"
 
 
 def flops_per_token(case: Case) -> float:
