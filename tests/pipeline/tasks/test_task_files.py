@@ -15,21 +15,15 @@ from pipeline.tasks.instructions import InstructionsConfig
 from pipeline.tasks.metrics.entities import entities
 from pipeline.tasks.rows import RowsTaskConfig
 from pipeline.tasks.tagging import ConllNerConfig, ConlluPosConfig
-from tests.pipeline.tasks.excerpts import (
-    ADDRESS,
-    EXCERPTS,
-    MRQA_PASSAGE,
-    MULTIRC,
-    RACE,
-    RECORD,
-    SQUAD,
-    STORY,
-    SWAG,
-    SWAG_HEAD,
-    objects,
-    task_of,
-    write,
-)
+from tests.pipeline.tasks.excerpts import EXCERPTS, objects, task_of, write
+
+RACE = json.loads(EXCERPTS["race"].text("dev/high/1.txt"))
+MULTIRC, RECORD = (json.loads(EXCERPTS[name].text("train.jsonl")) for name in ("multirc", "record"))
+MRQA_PASSAGE = json.loads(EXCERPTS["mrqa"].text("NewsQA.jsonl").splitlines()[1])
+SQUAD = EXCERPTS["squad"].text("train")
+SWAG = EXCERPTS["swag"].text("train.csv").replace("\r\n", "\n")
+SWAG_HEAD = SWAG.splitlines(keepends=True)[0]
+STORY = EXCERPTS["cnn_dailymail"].text("dailymail/stories/ab.story")
 
 
 @pytest.mark.parametrize("name", EXCERPTS)
@@ -67,14 +61,13 @@ def conllu(tag: str) -> str:
     return f"1\ta\t_\t{tag}\t_\t_\t_\t_\t_\t_\n"
 
 
-SST2, STSB = "sentence\tlabel\nfine\t1\n", EXCERPTS["stsb"].files["train.tsv"]
+SST2, STSB = "sentence\tlabel\nfine\t1\n", EXCERPTS["stsb"].text("train.tsv")
 QQP_HEAD = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
 FAR = [{"text": "x", "char_spans": [[28, 90]]}]
 UNLABELLED = {
     **MULTIRC["passage"],
     "questions": [{"question": "W", "answers": [{"text": "A", "idx": 0}], "idx": 0}],
 }
-assert isinstance(STSB, str)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +139,7 @@ def refusal(folder: Path, name: str, file: str, content: str | bytes, place: str
         ("race", "dev/high/1.txt", json.dumps(RACE | {"answers": ["A"]}), "shorter"),
         ("squad", "train", "{", "JSON"),
         ("squad", "train", json.dumps({"data": [{"paragraphs": [{"context": "ab"}]}]}), "KeyError('qas')"),
-        ("squad", "train", json.dumps(SQUAD).replace("question", "asked"), "KeyError('question')"),
+        ("squad", "train", SQUAD.replace("question", "asked"), "KeyError('question')"),
         ("squad", "train", '{"data": []}', "0 examples to train on"),
         ("squad", "train", squad(answers=[{"text": "b", "answer_start": 0}]), "q7: the answer 'b' is not at"),
         ("squad", "train", squad(answers=[]), "q7: there is no answer"),
@@ -188,7 +181,8 @@ def test_missing_file_is_named_with_where_to_get_it(tmp_path, name, settings, sa
 
 def test_stories_that_are_missing_are_counted(tmp_path):
     task = task_of(tmp_path, EXCERPTS["cnn_dailymail"])
-    write(tmp_path, {"all_val.txt": f"{ADDRESS}\n{ADDRESS}?\n"})
+    address = EXCERPTS["cnn_dailymail"].text("all_val.txt")
+    write(tmp_path, {"all_val.txt": f"{address}{address.strip()}?\n"})
     with pytest.raises(MissingInputError, match=r"1 of .*all_val\.txt"):
         task.load()
 

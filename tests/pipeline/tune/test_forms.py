@@ -94,7 +94,7 @@ def test_questions_may_have_different_numbers_of_choices(tokenizer):
 
 
 def test_loss_of_a_regression_is_the_squared_error_and_its_submission_stays_in_range(tmp_path, tokenizer):
-    test = str(EXCERPTS["stsb"].files["train.tsv"]).replace("\tscore", "").replace("\t3.800", "")
+    test = EXCERPTS["stsb"].text("train.tsv").replace("\tscore", "").replace("\t3.800", "")
     config = task_of(tmp_path, EXCERPTS["stsb"], submit=False)
     (tmp_path / "test.tsv").write_text(test)
     task = prepare(config.model_copy(update={"submit": True}), tokenizer)

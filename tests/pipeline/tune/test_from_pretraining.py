@@ -22,23 +22,27 @@ from pipeline.tune.run import finetune
 from pipeline.tune.trials import scores_directory
 from tests.pipeline.ranks import train
 from tests.pipeline.real_text import write_text_store
-from tests.pipeline.tasks.excerpts import SQUAD, STORY_TEXTS, objects
+from tests.pipeline.tasks.excerpts import EXCERPTS, objects
 from tests.pipeline.tune.conftest import write_sst2
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
 def squad(place: Path) -> tuple[str, ...]:
-    (asked,) = SQUAD["data"][0]["paragraphs"]
+    squad = json.loads(EXCERPTS["squad"].text("train"))
+    (asked,) = squad["data"][0]["paragraphs"]
     paragraphs = [asked | {"qas": [asked["qas"][0] | {"id": str(number)}]} for number in range(8)]
     path = place / "squad.json"
-    path.write_text(json.dumps(SQUAD | {"data": [{"title": "T", "paragraphs": paragraphs}]}))
+    path.write_text(json.dumps(squad | {"data": [{"title": "T", "paragraphs": paragraphs}]}))
     return (f"tasks.squad.train={path}", f"tasks.squad.evaluation={path}", "tasks.squad.max_query_length=24")
 
 
 def xsum(place: Path) -> tuple[str, ...]:
-    article, summary = STORY_TEXTS
-    rows = [{"id": number, "document": f"{number}. {article}", "summary": summary} for number in range(12)]
+    (story,) = EXCERPTS["cnn_dailymail"].train
+    rows = [
+        {"id": number, "document": f"{number}. {story.source}", "summary": story.target}
+        for number in range(12)
+    ]
     path = place / "xsum.jsonl"
     path.write_text(objects(*rows))
     return (f"tasks.xsum.evaluation={path}", "tasks.xsum.max_target_length=24", "tasks.xsum.num_beams=2")
