@@ -48,7 +48,7 @@ def start(name: str | None = None) -> None:
     if name:
         os.environ[FORMAT_VARIABLE] = name
     if chosen == "json" and not in_json():
-        sys.stderr = JsonStream(sys.stderr)
+        sys.stderr = _JsonStream(sys.stderr)
         atexit.register(lambda to: to.write(unfinished()), sys.stderr._to)
         bind(node=platform.node())
         _take_records()
@@ -56,7 +56,7 @@ def start(name: str | None = None) -> None:
 
 def in_json() -> bool:
     """Whether messages of this process are JSON."""
-    return isinstance(sys.stderr, JsonStream)
+    return isinstance(sys.stderr, _JsonStream)
 
 
 def environment() -> dict[str, str]:
@@ -71,7 +71,7 @@ def bind(**members: Any) -> None:
 
 def say(message: str, level: str = "info", **members: Any) -> None:
     """Write a message; in text, the message alone."""
-    if isinstance(sys.stderr, JsonStream):
+    if isinstance(sys.stderr, _JsonStream):
         sys.stderr.say(message, level, members)
     else:
         print(visible(message), file=sys.stderr, flush=True)
@@ -84,7 +84,7 @@ def as_written(message: str, level: str) -> str:
 
 def unfinished() -> str:
     """A last line without a line break as it would be written, for the same code; empty without one."""
-    return sys.stderr.take_begun() if isinstance(sys.stderr, JsonStream) else ""
+    return sys.stderr.take_begun() if isinstance(sys.stderr, _JsonStream) else ""
 
 
 def line(message: str, level: str, members: dict[str, Any] | None = None) -> str:
@@ -95,8 +95,12 @@ def line(message: str, level: str, members: dict[str, Any] | None = None) -> str
     return json.dumps(record, ensure_ascii=False, default=str) + "\n"
 
 
-class JsonStream(io.TextIOBase):
+class _JsonStream(io.TextIOBase):
     """A stream whose lines are written to another one as JSON."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+    errors = "backslashreplace"  # type: ignore[assignment]
+    """As Python's own stderr."""
 
     def __init__(self, to: TextIO) -> None:
         self._to = to
@@ -134,16 +138,6 @@ class JsonStream(io.TextIOBase):
     def writable(self) -> bool:
         """True."""
         return True
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """UTF-8, as JSON has it."""
-        return "utf-8"
-
-    @property
-    def errors(self) -> str:  # type: ignore[override]
-        """As Python's own stderr."""
-        return "backslashreplace"
 
 
 def _take_records() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace as replace_fields
 from fnmatch import fnmatch
 from pathlib import Path
@@ -86,43 +86,26 @@ def build_sharded_artefact(
     )
     with storage_errors(workspace):
         if not artefact.is_same:
-            _remove_foreign(workspace, {shard.file for shard in shards})
+            # What this process has neither made nor verified would become a part of the artefact.
+            for name in set(_names(workspace)) - {shard.file for shard in shards}:
+                quarantine(workspace, Damage(name, "not made by this command"))
         extra = finish(workspace, records)
     stats = {"rejects": sum(len(record.rejects) for record in records), **sum_stats(records), **extra}
-    return artefact.conclude(_entries(workspace, records), stats)
+    entries = {record.entry.path: record.entry for record in records}
+    sidecars = [FileEntry.of(workspace / name, name) for name in _names(workspace) if name not in entries]
+    return artefact.conclude([*entries.values(), *sidecars], stats)
 
 
-def _remove_foreign(staging: Path, shards: Collection[str]) -> None:
-    """Leave nothing in a staging directory that this process has not made or verified: it would become a part of the
-    artefact. What a killed run left is made again, anything else goes to quarantine."""
-    for path in list(_files(staging)):
-        if (name := _relative(staging, path)) not in shards and not fnmatch(
-            os.path.basename(path), TEMPORARY
-        ):
-            quarantine(staging, Damage(name, "not made by this command"))
-
-
-def _relative(directory: Path, path: str) -> str:
-    return path.removeprefix(os.path.join(directory, "")).replace(os.sep, "/")
-
-
-def _entries(directory: Path, records: Sequence[ShardRecord]) -> list[FileEntry]:
-    """Entries of the shards, known from their records, and of the sidecar files, hashed now."""
-    known = {record.entry.path: record.entry for record in records}
-    sidecars = []
-    for path in _files(directory):
-        relative = _relative(directory, path)
-        # A task that Ray gave up, or of a driver that died, may still be writing a temporary file.
-        if relative not in known and not fnmatch(os.path.basename(path), TEMPORARY):
-            sidecars.append(FileEntry.of(Path(path), relative))
-    return [*known.values(), *sidecars]
-
-
-def _files(directory: Path) -> Iterator[str]:
-    """Every file of an artefact, without what lies beside its contents."""
+def _names(directory: Path) -> Iterator[str]:
+    """Names of all files of an artefact, without what lies beside its contents. A task that Ray gave up, or of a driver
+    that died, may still be writing a temporary file."""
     beside = {SHARD_RECORDS.directory_name, QUARANTINE_NAME, MANIFEST_NAME, LOG_NAME}
+    top = os.path.join(directory, "")
     for parent, folders, files in os.walk(directory):
         if parent == str(directory):
             folders[:] = set(folders) - beside
             files = set(files) - beside
-        yield from filter(os.path.isfile, (os.path.join(parent, name) for name in sorted(files)))
+        for name in sorted(files):
+            path = os.path.join(parent, name)
+            if not fnmatch(name, TEMPORARY) and os.path.isfile(path):
+                yield path.removeprefix(top).replace(os.sep, "/")

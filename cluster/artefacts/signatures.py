@@ -228,15 +228,11 @@ def _read_trusted() -> dict[str, tuple[str, Ed25519PublicKey]]:
 
 def _loaded(path: Path, load: Callable[[], object], kind: type[Key]) -> Key:
     try:
-        key = load()
+        key, reason = load(), "it is of another kind"
     except (ValueError, TypeError, OSError) as error:
-        raise _no_key(path, str(error)) from None
+        key, reason = None, str(error)
     if not isinstance(key, kind):
-        raise _no_key(path, "it is of another kind")
+        raise ConfigError(
+            f"{path} holds no Ed25519 key: {reason}.", next_step="`cloze keys NAME` writes a pair of keys"
+        )
     return key
-
-
-def _no_key(path: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        f"{path} holds no Ed25519 key: {reason}.", next_step="`cloze keys NAME` writes a pair of keys"
-    )

@@ -79,9 +79,7 @@ def check_machine(places: Places) -> list[Check]:
     """The checks of this machine, and of the tracking store as it is seen from here."""
     disks = {"data disk": places.data_dir, "runs disk": places.runs_dir}
     checks: list[tuple[str, Callable[[], Check]]] = [
-        ("python", check_python),
         ("packages", check_packages),
-        ("cpus", check_cpus),
         ("memory", check_memory),
         ("gpus", check_gpus),
         ("shared memory", check_shared_memory),
@@ -90,7 +88,11 @@ def check_machine(places: Places) -> list[Check]:
         ("durable writes", partial(check_durable_writes, places.runs_dir)),
         ("tracking", partial(check_tracking, places.tracking_uri)),
     ]
-    return [_guarded(name, check) for name, check in checks]
+    # cloze does not start with a Python that is too old.
+    python = f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    facts = [Check("python", "ok", python), Check("cpus", "ok", f"{usable} of {os.cpu_count()}")]
+    return [*facts, *(_guarded(name, check) for name, check in checks)]
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
@@ -99,11 +101,6 @@ def _guarded(name: str, check: Callable[[], Check]) -> Check:
         return check()
     except (OSError, ValueError, psutil.Error, ClozeError) as error:
         return Check(name, "warn", f"could not be checked: {type(error).__name__}: {error}")
-
-
-def check_python() -> Check:
-    """The interpreter's version; cloze does not start with one that is too old."""
-    return Check("python", "ok", f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})")
 
 
 def check_packages(requirements: list[Requirement] | None = None) -> Check:
@@ -143,12 +140,6 @@ def _declared_requirements() -> list[Requirement]:
         except metadata.PackageNotFoundError:
             lines = []
     return [requirement for requirement in map(Requirement, lines) if "extra" not in str(requirement.marker)]
-
-
-def check_cpus() -> Check:
-    """CPUs that this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Check("cpus", "ok", f"{usable} of {os.cpu_count()}")
 
 
 def check_memory() -> Check:

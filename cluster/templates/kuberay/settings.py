@@ -208,6 +208,7 @@ class KubeRay(ClusterTemplate):
             budgets = [("worker", workers - 1)] if workers > 1 else []
         tracking = [("mlflow", ["head", "worker"], 5000), ("postgres", ["mlflow"], 5432)]
         state = [("redis", ["head"], 6379)]
+        server_keys = {self._server: ("password", "database-password", "flask-key")}
         guarded = (tracking if self._has_server else []) + (state if self.fault_tolerant_head else [])
         return super().values() | {
             "ray_version": version("ray"),
@@ -223,7 +224,9 @@ class KubeRay(ClusterTemplate):
             "spot": spot,
             "node_selector": dict(sorted((self.workers.node_selector | spot).items())),
             "runtime_env": orjson.dumps(self._runtime_env(), option=orjson.OPT_SORT_KEYS).decode(),
-            "secrets": self._secrets(),
+            # Secrets that the user makes, with random values under these keys.
+            "secrets": (server_keys if self._has_server else {})
+            | ({f"{self.name}-redis": ("password",)} if self.fault_tolerant_head else {}),
             "server": self._server,
             "ray_labels": names | ({"kueue.x-k8s.io/queue-name": self.queue.name} if self.queue else {}),
             # Services with a NetworkPolicy: the parts that may connect, and the port.
@@ -251,15 +254,6 @@ class KubeRay(ClusterTemplate):
                 "RAY_JOB_STOP_WAIT_TIME_S": str(self.grace_s + LEAVE_S),
             },
         }
-
-    def _secrets(self) -> dict[str, tuple[str, ...]]:
-        """Secrets that the user makes, with random values under these keys."""
-        secrets: dict[str, tuple[str, ...]] = {}
-        if self._has_server:
-            secrets[self._server] = ("password", "database-password", "flask-key")
-        if self.fault_tolerant_head:
-            secrets[f"{self.name}-redis"] = ("password",)
-        return secrets
 
     @property
     def _has_server(self) -> bool:

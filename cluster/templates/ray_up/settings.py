@@ -83,25 +83,19 @@ class RayUp(ClusterTemplate):
     def values(self) -> dict[str, Any]:
         cpu = {} if self.workers.gpus else {"DS_ACCELERATOR": "cpu"}
         fixed = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/etc/cloze/ray_token"}
+        variables = sorted((cpu | fixed | self.env).items())
+        place, options = quote(self.mount), "nfsvers=4.1,hard,timeo=600,retrans=2,noresvport,_netdev"
         return super().values() | {
             "run_options": [
                 # The image's entry point is cloze, and Ray starts a shell.
                 *("--entrypoint=", f"--shm-size={self.shm_gib}g", "--ulimit=nofile=65536:65536"),
                 f"--volume={quote(f'{self.mount}:{self.mount}')}",
-                *(
-                    f"--env={quote(f'{name}={value}')}"
-                    for name, value in sorted((cpu | fixed | self.env).items())
-                ),
+                *(f"--env={quote(f'{name}={value}')}" for name, value in variables),
             ],
-            "mount_commands": self._mount_commands(),
+            "mount_commands": [
+                "command -v mount.nfs4 > /dev/null || (sudo apt-get update && sudo apt-get install --yes nfs-common)",
+                f"sudo mkdir -p {place}",
+                f"mountpoint -q {place} || sudo mount -t nfs4 -o {options} {quote(self.nfs)} {place}",
+            ],
             "runs": quote(f"{self.mount}/runs"),
         }
-
-    def _mount_commands(self) -> list[str]:
-        place = quote(self.mount)
-        options = "nfsvers=4.1,hard,timeo=600,retrans=2,noresvport,_netdev"
-        return [
-            "command -v mount.nfs4 > /dev/null || (sudo apt-get update && sudo apt-get install --yes nfs-common)",
-            f"sudo mkdir -p {place}",
-            f"mountpoint -q {place} || sudo mount -t nfs4 -o {options} {quote(self.nfs)} {place}",
-        ]
