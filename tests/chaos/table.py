@@ -39,14 +39,12 @@ def page(found: Mapping[str, Any], campaigns: Sequence[str]) -> str:
         campaigns: all of them, in their order.
     """
     done = found["campaigns"]
-    missing = ", ".join(name for name in campaigns if name not in done)
-    rows = [row for name in campaigns for row in done.get(name, ())]
+    rows = [row for name in campaigns for row in done[name]]
     training = "".join(_line(row) for row in rows if row["of"] == TRAINING)
     data = "".join(_line(row) for row in rows if row["of"] != TRAINING)
     loads = found["loads"].values()
     top = _TOP.format(**found, least=min(loads), most=max(loads))
-    not_run = f' Without a result yet: {missing} (`make chaos ARGS="--only NAME"`).' if missing else ""
-    return f"{top}{training}{_DATA + data if data else ''}\nSeed {found['seed']}.{not_run}\n"
+    return f"{top}{training}{_DATA + data if data else ''}\nSeed {found['seed']}.\n"
 
 
 def _line(row: Mapping[str, Any]) -> str:
