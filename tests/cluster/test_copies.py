@@ -51,6 +51,13 @@ def in_process(program: str, *arguments: object, wait: bool = True) -> subproces
     return process
 
 
+@pytest.fixture
+def tokens(uri: str, tmp_path: Path) -> Path:
+    """An artefact that was pushed to the place of the test."""
+    push(make(tmp_path / "tokens"), uri)
+    return tmp_path / "tokens"
+
+
 def test_copy_has_the_bytes_of_the_store_and_is_fetched_once(uri: str, tmp_path: Path, proxy: Proxy):
     push(make(tmp_path / "tokens"), f"{uri}/tokens")
     assert is_there(f"{uri}/tokens")
@@ -66,8 +73,7 @@ def test_copy_has_the_bytes_of_the_store_and_is_fetched_once(uri: str, tmp_path:
     assert place_of(tmp_path / "tokens") == str(tmp_path / "tokens")
 
 
-def test_only_the_files_that_are_asked_for_are_fetched(uri: str, tmp_path: Path, proxy: Proxy):
-    push(make(tmp_path / "tokens"), uri)
+def test_only_the_files_that_are_asked_for_are_fetched(uri, tokens, proxy):
     copy = local_copy(uri, only=["inner/b.bin"])
     assert [path.name for path in copy.rglob("*") if path.is_file()] == ["b.bin"]
     with pytest.raises(CorruptArtefactError):
@@ -84,8 +90,7 @@ def test_artefact_that_was_replaced_in_the_store_is_noticed(uri: str, tmp_path: 
     assert [(copy / "a.bin").read_bytes() for copy in copies] == [b"one", b"other"]
 
 
-def test_damaged_copy_is_repaired_and_of_damage_in_the_store_nothing_is_kept(uri: str, tmp_path: Path):
-    push(make(tmp_path / "tokens"), uri)
+def test_damaged_copy_is_repaired_and_of_damage_in_the_store_nothing_is_kept(uri, tokens, tmp_path):
     copy = local_copy(uri)
     (copy / "a.bin").write_bytes(b"x" * 3000)
     (copy / "inner/b.bin").unlink()
@@ -99,12 +104,11 @@ def test_damaged_copy_is_repaired_and_of_damage_in_the_store_nothing_is_kept(uri
     assert [text for text in told if text not in str(caught.value)] == []
     kept = {path.name for path in (tmp_path / "cache").rglob("*")}
     assert not [name for name in kept if name == MANIFEST_NAME or name.endswith((".bin", ".tmp"))]
-    push(tmp_path / "tokens", uri, again=True)
+    push(tokens, uri, again=True)
     open_artefact(local_copy(uri))
 
 
-def test_processes_of_a_machine_share_one_copy(uri: str, tmp_path: Path, proxy: Proxy):
-    push(make(tmp_path / "tokens"), uri)
+def test_processes_of_a_machine_share_one_copy(uri, tokens, proxy):
     proxy.requests.clear()
     running = [in_process("print(local_copy(arguments[0]))", uri, wait=False) for _ in range(4)]
     found = {process.communicate()[0] for process in running}
@@ -113,8 +117,7 @@ def test_processes_of_a_machine_share_one_copy(uri: str, tmp_path: Path, proxy: 
     assert proxy.count("GET", MANIFEST_NAME) == 4
 
 
-def test_fetch_that_was_killed_is_continued(uri: str, tmp_path: Path, proxy: Proxy):
-    push(make(tmp_path / "tokens"), uri)
+def test_fetch_that_was_killed_is_continued(uri, tokens, tmp_path, proxy):
     with killed_at_the_second_file(proxy, "GET") as ready:
         process = in_process("local_copy(arguments[0])", uri, wait=False)
         ready(process, lambda: bool(list((tmp_path / "cache").rglob("a.bin"))))
@@ -150,8 +153,7 @@ def test_copy_that_was_used_longest_ago_makes_room_unless_a_process_uses_it(uri,
     assert kept() == {"2", "3"}
 
 
-def test_artefact_that_is_larger_than_the_cache_is_refused_with_both_sizes(uri, tmp_path, monkeypatch, proxy):
-    push(make(tmp_path / "tokens"), uri)
+def test_artefact_that_is_larger_than_the_cache_is_refused_with_both_sizes(uri, tokens, monkeypatch, proxy):
     monkeypatch.setenv(SIZE_VARIABLE, "4 kB")
     with pytest.raises(StorageError, match=r"4\.9KiB, .*3\.9KiB"):
         local_copy(uri)
@@ -167,8 +169,7 @@ def test_artefact_that_is_larger_than_the_cache_is_refused_with_both_sizes(uri, 
         local_copy(uri)
 
 
-def test_object_that_is_larger_than_its_manifest_says_takes_no_more_room(uri, tmp_path, monkeypatch):
-    push(make(tmp_path / "tokens"), uri)
+def test_object_that_is_larger_than_its_manifest_says_takes_no_more_room(uri, tokens, monkeypatch):
     received: list[int] = []
     read = s3fs.core.S3File.read
 
