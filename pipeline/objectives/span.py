@@ -70,11 +70,13 @@ class SpanMasking(MaskingObjective):
         begins_piece = np.zeros(packed.input_ids.size + 1, dtype=bool)
         begins_piece[packed.cu_seqlens] = True
         hidden = hide_spans(packed.input_ids, begins_piece, states, masking, spans)
-        names = ("input_ids", "predicted_positions", "targets")
+        names: tuple[str, ...] = ("input_ids", "predicted_positions", "targets")
         if self.boundary:
             names = (*names, "left_positions", "right_positions", "span_offsets")
-        inputs = dict(zip(names, hidden, strict=False))
-        counts = dict.fromkeys(("mlm", "sbo") if self.boundary else ("mlm",), len(inputs["targets"]))
+        inputs: dict[str, np.ndarray] = dict(zip(names, hidden, strict=False))
+        counts = {"mlm": len(inputs["targets"])}
+        if self.boundary:
+            counts["sbo"] = counts["mlm"]
         # Marked, not sorted: sorting takes three times as long as all other noise.
         is_read = np.zeros(packed.input_ids.shape, dtype=bool)
         is_read[:, 0] = bool(self.pairs)

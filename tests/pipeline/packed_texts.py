@@ -35,7 +35,7 @@ def vocabulary_for(
     return make_vocabulary(tokenizer.to_str(), ROLES, objective.extra_tokens(languages))
 
 
-def packed_of(ids: Any, boundaries: Sequence[int] | None = None, **fields: np.ndarray) -> Packed:
+def packed_of(ids: Any, boundaries: Any = None, **fields: np.ndarray) -> Packed:
     """Rows of these ids, each one piece unless there are other boundaries: the first samples of the first epoch."""
     ids = np.asarray(ids, dtype=np.int64)
     if boundaries is None:
@@ -93,7 +93,9 @@ def row_alone(packed: Packed, row: int) -> Packed:
     """A micro-batch of one of the samples."""
     start, stop = (place * packed.input_ids.shape[1] for place in (row, row + 1))
     arrays = {name: getattr(packed, name) for name in Packed.__slots__}
-    found = {name: array if array is None else array[row : row + 1] for name, array in arrays.items()}
+    found: dict[str, Any] = {
+        name: array if array is None else array[row : row + 1] for name, array in arrays.items()
+    }
     for name, last in (("cu_seqlens", stop), ("sentence_starts", stop - 1)):
         array = arrays[name]
         found[name] = array[(array >= start) & (array <= last)] - start

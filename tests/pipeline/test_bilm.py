@@ -64,8 +64,8 @@ def test_every_word_is_predicted_once_from_each_side(rows):
     for sentence, start, stop in zip(sentences, boundaries[:-1], boundaries[1:], strict=True):
         own = positions[(positions >= start) & (positions < stop)]
         told = [word if word in KNOWN or word in "a." else "<unk>" for word in sentence]
-        forward = [TOKENIZER.id_to_token(ids[place + 1]) for place in own]
-        backward = [TOKENIZER.id_to_token(ids[place]) for place in own]
+        forward = [TOKENIZER.id_to_token(int(ids[place + 1])) for place in own]
+        backward = [TOKENIZER.id_to_token(int(ids[place])) for place in own]
         assert forward == [*told, "</s>"]
         assert backward == ["<s>", *told]
     assert batch.counts == {"forward": len(positions), "backward": len(positions)}
