@@ -239,7 +239,7 @@ def warn_of_damage(stores: Iterable[TokenStore]) -> None:
 
     for store in stores:
         if damage := describe_damage(store.path, store.manifest):
-            print(f"{store.place} is {damage}\nNext: cloze data verify {store.place}", file=sys.stderr)
+            print_line(f"{store.place} is {damage}\nNext: cloze data verify {store.place}", err=True)
 
 
 def duration(seconds: float, digits: int = 1) -> str:

@@ -14,6 +14,7 @@ from cluster.artefacts.errors import ClozeError, ResumeRefusedError
 from cluster.artefacts.places import absolute
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.signatures import require_key
+from cluster.artefacts.visible import visible
 from cluster.collectives import from_rank_zero
 from cluster.failures import restarts
 from cluster.group import GroupSize, Rank, run_group
@@ -95,7 +96,8 @@ def continue_run(
         start = check_resume(run, settings, allow_changed, at=at)
         step = 0 if start is None else step_of(start)
         if packages := changed_packages(run):
-            print(f"Results may round otherwise from here on: {'; '.join(packages)}.", file=sys.stderr)
+            said = f"Results may round otherwise from here on: {'; '.join(packages)}."
+            print(visible(said), file=sys.stderr)
         print(f"resume {run.path.name} at step {step} of {settings.num_steps}", file=sys.stderr)
         if step < settings.num_steps or not run.events(Event.FINISHED):
             run.reconfigure(settings)

@@ -17,6 +17,7 @@ from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
 from cluster.artefacts.places import as_place
 from cluster.artefacts.seen_files import SeenFiles
 from cluster.artefacts.storage import contents_of
+from cluster.artefacts.visible import visible
 from pipeline.checkpoint import checkpoint as checkpoints
 from pipeline.checkpoint.references import CheckpointReference, resolve_model
 from pipeline.checkpoint.store import CheckpointStore, best_step, newest_good, open_store, store_of
@@ -67,7 +68,7 @@ def check_resume(
     else:
         start, messages = CheckpointReference(store, at).fetch(files), []
     for message in messages:
-        print(f"A damaged checkpoint is passed over: {message}", file=sys.stderr)
+        print(visible(f"A damaged checkpoint is passed over: {message}"), file=sys.stderr)
         if not look_only:
             run.record_event(Event.CHECKPOINT_SET_ASIDE, message=message)
     seen = SeenFiles.read(run.verified)

@@ -1,30 +1,18 @@
-"""A profile says what the parts of a step take: measured on a real network with a real collective."""
+"""A profile says what the parts of a step take: measured on a real network."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from pipeline.pretrain.step_timer import MAX_PROFILED_RANKS, StepTimer
 from pipeline.run.settings import ProfileConfig
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A gloo group of this process alone: its collectives are real, and appear in traces."""
-    place = tmp_path_factory.mktemp("group") / "store"
-    dist.init_process_group("gloo", init_method=f"file://{place}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def train(timer: StepTimer, steps: range) -> None:
@@ -39,8 +27,6 @@ def train(timer: StepTimer, steps: range) -> None:
                 loss = network(batch).square().mean()
             with timer.part("backward"):
                 loss.backward()
-                for parameter in network.parameters():
-                    dist.all_reduce(parameter.grad)
         with timer.part("optimizer"):
             optimizer.step()
             optimizer.zero_grad()
@@ -54,21 +40,16 @@ def calls_in(table: str) -> dict[str, int]:
     return {row[1]: int(row[-1]) for row in rows}
 
 
-def test_table_and_trace_have_every_part_of_the_profiled_steps_operators_and_collectives(
-    group: None, tmp_path: Path
-):
+def test_table_and_trace_have_every_part_of_the_profiled_steps_and_operators(tmp_path: Path):
     train(StepTimer(CPU, ProfileConfig(steps=(3, 5)), tmp_path, 0), range(8))
     table = (tmp_path / "rank-0-steps-3-5.txt").read_text()
     assert calls_in(table) == {"data": 2, "forward": 4, "backward": 4, "optimizer": 2}
     assert "aten::addmm" in table
-    assert "gloo:all_reduce" in table
     events = json.loads((tmp_path / "rank-0-steps-3-5.json").read_text())["traceEvents"]
     assert len([event for event in events if event.get("name") == "cloze.part forward"]) == 4
 
 
-def test_a_profile_is_written_when_the_run_ends_before_it_and_not_behind_its_steps(
-    group: None, tmp_path: Path
-):
+def test_a_profile_is_written_when_the_run_ends_before_it_and_not_behind_its_steps(tmp_path: Path):
     train(StepTimer(CPU, ProfileConfig(steps=(1, 3)), tmp_path, 0), range(3, 5))
     train(StepTimer(CPU, None, tmp_path, 0), range(3))
     train(StepTimer(CPU, ProfileConfig(steps=(1, 3)), tmp_path, MAX_PROFILED_RANKS), range(3))
@@ -77,7 +58,7 @@ def test_a_profile_is_written_when_the_run_ends_before_it_and_not_behind_its_ste
     assert calls_in((tmp_path / "rank-0-steps-1-3.txt").read_text())["data"] == 2
 
 
-def test_what_was_written_is_told_and_a_place_that_takes_nothing_ends_no_run(group: None, tmp_path: Path):
+def test_what_was_written_is_told_and_a_place_that_takes_nothing_ends_no_run(tmp_path: Path):
     told: list[tuple[str, dict[str, Any]]] = []
 
     def record(event: str, **details: Any) -> None:
