@@ -21,8 +21,8 @@ from models.language_models import CausalLanguageModel, MaskedLanguageModel, Seq
 from models.stacks import Encoder
 from models.weights import count_parameters
 from pipeline.config.loading import load_config, load_plain, to_plain
-from pipeline.config.networks import NetworkChoice
 from pipeline.run.config import PretrainConfig
+from pipeline.run.settings import NetworkChoice
 from tests.published_networks import MILLIONS, PRESETS
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -149,10 +149,7 @@ class CheckpointSaver:
 
     def finished(self) -> list[Committed | Failed]:
         """Outcomes of saves since the last call, oldest first; on other ranks than 0 nothing."""
-        outcomes = []
-        while self._outcomes:
-            outcomes.append(self._outcomes.popleft())
-        return outcomes
+        return [self._outcomes.popleft() for _ in range(len(self._outcomes))]
 
     def wait(self) -> None:
         """Return when nothing is being written any more. All ranks must call it at the same step."""
@@ -182,8 +179,8 @@ class CheckpointSaver:
                 self.store.make_room(step)
             except ClozeError as error:
                 save.error = error
-        captured = engine.capture(snapshot.tree)
-        save.files = {f"{DEEPSPEED_DIRECTORY}/{name}": contents for name, contents in captured.files.items()}
+        files, failure = engine.capture(snapshot.tree)
+        save.files = {f"{DEEPSPEED_DIRECTORY}/{name}": contents for name, contents in files.items()}
         try:
             save.weights[MODEL_FILE] = own_slices(engine, "weights", snapshot)
             if self.ema:
@@ -192,7 +189,7 @@ class CheckpointSaver:
         except Exception as error:
             # The other ranks continue with the save, so this one must as well.
             save.error = error
-        save.error = save.error or captured.error
+        save.error = save.error or failure
         return save
 
     def _settle(self, save: RankSave) -> None:

@@ -3,8 +3,8 @@ or DeepSpeed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -66,13 +66,3 @@ class ParameterSlice:
     """Index of the first element in the flattened parameter."""
     values: Tensor
     """[elements] float32, a view of the live tensor: the next update changes it."""
-
-
-@dataclass(slots=True)
-class Captured:
-    """The engine's state for a checkpoint, as this rank writes it."""
-
-    files: dict[str, Any] = field(default_factory=dict)
-    """By file name, the contents to write with `torch.save`."""
-    error: Exception | None = None
-    """Failure of this rank; then `files` is incomplete."""

@@ -85,10 +85,6 @@ class Node:
         return [each for each in self.inputs if isinstance(each, InputEntry)]
 
 
-def _is_file(kind: str) -> bool:
-    return kind.endswith("file")
-
-
 @dataclass(frozen=True, slots=True)
 class _Search:
     """One search for ancestors. Several artefacts may name the same input: its manifest, which may have a million
@@ -184,7 +180,9 @@ def _node(manifest: Manifest, place: Place, search: _Search) -> Node:
     is_checkpoint = manifest.kind == CHECKPOINT_KIND
     is_here = isinstance(place, Path)
     facts = checkpoint_facts(place, manifest, search.runs_dir) if is_checkpoint and is_here else {}
-    inputs = [each if _is_file(each.kind) else _follow(each, place, search) for each in manifest.inputs]
+    inputs = [
+        each if each.kind.endswith("file") else _follow(each, place, search) for each in manifest.inputs
+    ]
     if is_checkpoint:
         # A checkpoint reads tokens; another checkpoint among its inputs taught it.
         inputs = [

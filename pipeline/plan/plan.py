@@ -100,13 +100,9 @@ def make_plan(
     )
     config = config.model_copy(update={"cluster": cluster})
     network = make_network(config, on_cuda=on_cuda, vocab_size=vocab_size, capability=gpu.capability)
-    chosen = chosen_option(config, network, machines)
-    others = options(config, network, machines)
     duration = duration_of(config, network, gpu, machines.world_size, mfu)
-    disk = Sharding(config, network, machines).disk()
-    stores = store_uses(config, duration)
-    best = next((each for each in others if each.fits), None)
-    return Plan(
+    others = options(config, network, machines)
+    plan = Plan(
         name=config.name,
         objective=config.objective.kind,
         network=config.model.network,
@@ -117,14 +113,16 @@ def make_plan(
         machines=machines,
         attention=network.attention.backend,
         attention_reason=network.attention.reason,
-        chosen=chosen,
+        chosen=option_of(config, network, machines),
         options=others,
-        cheapest=None if best is None else best.name,
+        cheapest=next((each.name for each in others if each.fits), None),
         duration=duration,
-        disk=disk,
-        stores=stores,
-        warnings=list(_findings(config, machines, chosen, others, duration, disk, stores)),
+        disk=Sharding(config, network, machines).disk(),
+        stores=store_uses(config, duration),
+        warnings=[],
     )
+    plan.warnings.extend(_findings(config, plan))
+    return plan
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -138,22 +136,19 @@ def to_json(plan: Plan) -> dict[str, Any]:
     return plain
 
 
-def advise(config: PretrainConfig, device_bytes: int | None = None) -> str:
-    """Settings that would fit on the run's workers, in a few lines; never raises.
-
-    Args:
-        device_bytes: memory of one device; None asks this machine.
-    """
+def advise(config: PretrainConfig) -> str:
+    """Settings that would fit on the run's workers on this machine, in a few lines; never raises."""
     try:
-        on_cuda, name, size = torch.cuda.is_available(), "the machine", device_bytes
+        on_cuda = torch.cuda.is_available()
         if on_cuda:
             properties = torch.cuda.get_device_properties(0)
-            known = find_gpu(properties.name)
-            name, size = properties.name if known is None else known.name, size or properties.total_memory
-        size = size or memory().total // config.cluster.workers
+            known, size = find_gpu(properties.name), properties.total_memory
+            name = properties.name if known is None else known.name
+        else:
+            name, size = "the machine", memory().total // config.cluster.workers
         machines = Machines(1, config.cluster.workers, size, on_cuda)
         network = make_network(config, on_cuda=on_cuda)
-        chosen = chosen_option(config, network, machines)
+        chosen = option_of(config, network, machines)
         lines = [
             f"A worker needs about {chosen.memory.total / _GIB:.1f} GiB at its peak ({chosen.memory.moment});"
             f" {name} has {size / _GIB:.1f} GiB for each."
@@ -168,11 +163,6 @@ def advise(config: PretrainConfig, device_bytes: int | None = None) -> str:
     except Exception as error:
         # It comes with another error, which it must not hide.
         return f"No estimate of the memory could be made ({type(error).__name__}: {error})."
-
-
-def chosen_option(config: PretrainConfig, network: Network, machines: Machines) -> Option:
-    """The choice of the configuration itself."""
-    return _option((), config, network, machines)
 
 
 def options(config: PretrainConfig, network: Network, machines: Machines) -> list[Option]:
@@ -193,11 +183,18 @@ def options(config: PretrainConfig, network: Network, machines: Machines) -> lis
         chosen = {name: on_host if is_chosen else None for name, is_chosen in offloads.items()}
         zero = before.model_copy(update={"stage": stage} | chosen)
         way = config.model_copy(update={"zero": zero})
-        found.append(_option((f"zero.stage={stage}", *typed), way, network, machines))
+        found.append(option_of(way, network, machines, (f"zero.stage={stage}", *typed)))
     return found
 
 
-def _option(settings: tuple[str, ...], way: PretrainConfig, network: Network, machines: Machines) -> Option:
+def option_of(
+    way: PretrainConfig, network: Network, machines: Machines, settings: tuple[str, ...] = ()
+) -> Option:
+    """The way to spread the state that a configuration chooses, and how far it fits.
+
+    Args:
+        settings: the overrides to type for it.
+    """
     sharding, zero = Sharding(way, network, machines), way.zero
     memory = sharding.device()
     places = {"optimizer": zero.offload_optimizer, "weights": zero.offload_parameters}
@@ -268,16 +265,9 @@ def memory_findings(
         yield "torch.compile is not modelled: the figures here are an upper bound, it mostly needs less"
 
 
-def _findings(
-    config: PretrainConfig,
-    machines: Machines,
-    chosen: Option,
-    others: Sequence[Option],
-    duration: Duration,
-    disk: Disk,
-    stores: Sequence[StoreUse],
-) -> Iterator[str]:
+def _findings(config: PretrainConfig, plan: Plan) -> Iterator[str]:
     """All sentences, the most serious first: about batch, memory, disk, data and budget."""
+    machines, disk, duration = plan.machines, plan.disk, plan.duration
     batch = config.batch
     step = batch.micro_batch_size * machines.world_size
     warmup = {f"batch.warmup.{number}.samples": one.samples for number, one in enumerate(batch.warmup)}
@@ -287,13 +277,13 @@ def _findings(
                 f"batch.micro_batch_size {batch.micro_batch_size} x {machines.world_size} workers = {step}"
             )
             yield f"{key} {size} {must_be_multiple(size, step, factors)}"
-    yield from memory_findings(config, machines, chosen, others)
+    yield from memory_findings(config, machines, plan.chosen, plan.options)
     if disk.total is not None and disk.free is not None and disk.total > disk.free:
         yield (
             f"checkpoints will take {disk.total / _GIB:.1f} GiB, and {disk.free / _GIB:.1f} GiB are free: lower"
             " checkpoint.keep_last, raise checkpoint.keep_every_steps, or set checkpoint.directory"
         )
-    for store in stores:
+    for store in plan.stores:
         epochs = store.epochs or 0.0
         if store.tokens is None:
             yield f"{store.path} is not there yet: epochs are not known"

@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 from cluster.artefacts.errors import ConfigError, ConfigProblem
 from models.config import TransformerConfig
 from pipeline.config.loading import Config
-from pipeline.config.networks import NetworkChoice
 from pipeline.config.problems import SettingsMisfit, nearest
 from pipeline.objectives import OBJECTIVES, ObjectiveChoice
 from pipeline.optimizers import OptimizerChoice
@@ -26,6 +25,7 @@ from pipeline.run.settings import (
     EmaConfig,
     EvaluationConfig,
     GuardsConfig,
+    NetworkChoice,
     Phase,
     ProfileConfig,
     ScheduleConfig,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from cluster.artefacts.errors import ConfigProblem
 from cluster.artefacts.places import PlaceSetting
 from data_prep.short_forms import also_written
+from models.config import ElmoConfig, TransformerConfig
 from pipeline.config.loading import Config
 from pipeline.config.problems import SettingsMisfit
 from pipeline.samples.formats import Format
@@ -340,3 +341,17 @@ class ZeroConfig(Config):
     reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the gradients that workers exchange. They add up in fp32 on each worker in any case;
     bf16 or fp16, for a run of that precision, halves the traffic and rounds what is sent."""
+
+
+def _network(value: Any) -> Any:
+    return value.get("network", "encoder") if isinstance(value, dict) else getattr(value, "network", None)
+
+
+NetworkChoice = Annotated[
+    Annotated[TransformerConfig, Tag("encoder")]
+    | Annotated[TransformerConfig, Tag("decoder")]
+    | Annotated[TransformerConfig, Tag("encoder_decoder")]
+    | Annotated[ElmoConfig, Tag("elmo")],
+    Discriminator(_network),
+]
+"""The shape of any network, whose `network` decides which settings there are; `encoder` unless said."""

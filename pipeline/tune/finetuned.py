@@ -16,8 +16,8 @@ from cluster.artefacts.reading import inside
 from cluster.artefacts.storage import contents_of
 from cluster.copies import local_copy, manifest_at, place_of
 from models.config import NetworkConfig
-from pipeline.config.networks import NetworkChoice
 from pipeline.export.exporting import is_artefact
+from pipeline.run.settings import NetworkChoice
 from pipeline.tasks import TASKS
 from pipeline.tasks.task import TaskConfig
 from pipeline.tune.scores import KIND, TOKENIZER_FILE, ScoresDirectory, Trial

@@ -17,7 +17,7 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import distributions
 from itertools import islice
 from pathlib import Path
@@ -36,7 +36,7 @@ from pipeline.run.events import Event
 from pipeline.run.history import environment
 from pipeline.run.log.lines import lines_backwards
 from pipeline.run.submission import CONFIG_KEY, VERB_KEY
-from pipeline.watch.run_status import LogTail, RunReader, submission_of
+from pipeline.watch.run_status import RunReader, submission_of
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails
@@ -48,34 +48,23 @@ _OTHERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a program ended."""
-
-    exit_code: int
-    error: str
-    """Name of the error's class; empty for none."""
-    meaning: str
-    runbook: str
-    """Page below the project; empty for none."""
-
-
-def ending_of(exit_code: int) -> Ending:
-    """The meaning of an exit code."""
-    if error := exit_codes().get(exit_code):
-        meaning = re.sub(r"\s+", " ", (error.__doc__ or "").partition("\n\n")[0]).strip()
-        return Ending(
-            exit_code, error.__name__, meaning, f"runbooks/{error.runbook}" if error.runbook else ""
-        )
-    if exit_code in _OTHERS:
-        return Ending(exit_code, "", _OTHERS[exit_code], "")
+def ending_of(exit_code: int) -> dict[str, Any]:
+    """The meaning of an exit code; `error`, the name of its class, and `runbook`, its page, are empty for none."""
+    error, page = "", ""
     # Shells add 128 to the number of the signal that ended a program.
     number = -exit_code if exit_code < 0 else exit_code - 128
-    with suppress(ValueError):
-        name = signal.Signals(number).name
+    if kind := exit_codes().get(exit_code):
+        error, page = kind.__name__, kind.runbook
+        meaning = re.sub(r"\s+", " ", (kind.__doc__ or "").partition("\n\n")[0]).strip()
+    elif exit_code in _OTHERS:
+        meaning = _OTHERS[exit_code]
+    elif number in set(signal.Signals):
+        meaning = f"killed by {signal.Signals(number).name}"
         page = "out-of-memory.md" if number == signal.SIGKILL else "resume-after-a-failure.md"
-        return Ending(exit_code, "", f"killed by {name}", f"runbooks/{page}")
-    return Ending(exit_code, "", "no documented exit code: a bug of cloze, or of another program", "")
+    else:
+        meaning = "no documented exit code: a bug of cloze, or of another program"
+    runbook = f"runbooks/{page}" if page else ""
+    return {"exit_code": exit_code, "error": error, "meaning": meaning, "runbook": runbook}
 
 
 def describe(name: str, runs_dir: Path, job: JobDetails | None) -> dict[str, Any]:
@@ -112,14 +101,15 @@ def describe(name: str, runs_dir: Path, job: JobDetails | None) -> dict[str, Any
     elif failures:
         codes = {error.__name__: code for code, error in exit_codes().items()}
         error = str(failures[-1].get("error", ""))
-        ending = ending_of(codes[error]) if error in codes else Ending(1, error, "", "")
+        unknown = {"exit_code": 1, "error": error, "meaning": "", "runbook": ""}
+        ending = ending_of(codes[error]) if error in codes else unknown
     metadata = {} if job is None else job.metadata or {}
     drivers = [str(event.get("host")) for event in events if event["event"] == Event.LAUNCHED][-1:]
     workers = [] if status is None else [str(worker.get("host")) for worker in status.workers]
     return {
         "job": None if job is None else job_facts(job),
         "run": None if status is None else asdict(status),
-        "ending": None if ending is None else asdict(ending),
+        "ending": ending,
         "config_hash": metadata.get(CONFIG_KEY) or ("" if status is None else status.config_hash),
         "nodes": list(dict.fromkeys([*drivers, *workers])),
         "error": str(failures[-1].get("message", "")) if failures else "",
@@ -217,7 +207,7 @@ def parts_of_run(run: RunDirectory, job: Any) -> list[Part]:
     return [
         ("description.json", lambda: _json(describe(str(run.path), run.path.parent, job))),
         ("status.json", lambda: _json(asdict(RunReader(run).read()) | {"in_use": is_in_use(run.path)})),
-        ("last-metrics.json", lambda: _json(dict(LogTail(run).read()))),
+        ("last-metrics.json", lambda: _json(dict(RunReader(run).newest()))),
         ("run/log-tail.jsonl", lambda: _tail_of(run.log)),
         ("run/files.txt", lambda: "".join(_listing(run.path))),
         *copies,

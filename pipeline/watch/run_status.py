@@ -34,26 +34,6 @@ _LONGEST_LINE_BYTES = 1 << 20
 _KIND = re.compile(rb'"kind": ?"([^"]*)"')
 
 
-class LogTail:
-    """The newest entries of one log. The first look reads its end, each later one what was added."""
-
-    def __init__(self, run: RunDirectory) -> None:
-        self._run = run
-        self._offset = 0
-        """Bytes that were looked at; 0 before the first look."""
-        self._newest: dict[str, Mapping[str, Any]] = {}
-
-    def read(self) -> Mapping[str, Mapping[str, Any]]:
-        """The newest entry of each kind of WATCHED that the log has, as `decode` gives it."""
-        if not 0 < self._offset <= log_size(self._run):
-            # The first look, or a log that was replaced. What is added meanwhile is read twice.
-            self._offset = _bytes_of_whole_lines(self._run.log)
-            self._newest = _search(self._run.log)
-        entries, self._offset = read_new(self._run, self._offset)
-        self._newest |= {entry["kind"]: entry for entry in entries if entry["kind"] in WATCHED}
-        return self._newest
-
-
 def _search(log: Path) -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     searched = 0
@@ -145,7 +125,9 @@ class RunReader:
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
-        self._tail = LogTail(run)
+        self._offset = 0
+        """Bytes of the log that were looked at; 0 before the first look."""
+        self._newest: dict[str, Mapping[str, Any]] = {}
         self._settings: tuple[Any, StoredSettings, str] | None = None
         self._last: tuple[Any, RunStatus] | None = None
 
@@ -159,6 +141,17 @@ class RunReader:
         """When something was last written to the run's log or history; 0 if never."""
         return max((_stat(path)[0] for path in (self._run.log, self._run.history)), default=0) / 1e9
 
+    def newest(self) -> Mapping[str, Mapping[str, Any]]:
+        """The newest entry of each kind of WATCHED that the log has, as `decode` gives it. The first look reads the
+        log's end, each later one what was added."""
+        if not 0 < self._offset <= log_size(self._run):
+            # The first look, or a log that was replaced. What is added meanwhile is read twice.
+            self._offset = _bytes_of_whole_lines(self._run.log)
+            self._newest = _search(self._run.log)
+        entries, self._offset = read_new(self._run, self._offset)
+        self._newest |= {entry["kind"]: entry for entry in entries if entry["kind"] in WATCHED}
+        return self._newest
+
     def read(self) -> RunStatus:
         """The status now."""
         run = self._run
@@ -169,7 +162,11 @@ class RunReader:
             found = self._read()
         except _DAMAGE as error:
             problem = error.problem if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}"
-            found = RunStatus(run.path.name, str(run.path), UNREADABLE, problem, step=self._logged_step())
+            step = 0
+            # The last step in the log, whatever else of the run is damaged.
+            with suppress(*_DAMAGE):
+                step = self.newest()[LogKind.STEP]["step"]
+            found = RunStatus(run.path.name, str(run.path), UNREADABLE, problem, step=step)
         self._last = key, found
         return found
 
@@ -178,7 +175,7 @@ class RunReader:
         settings, config_hash = self._stored_settings()
         state, events = state_of(run), run.events()
         attempts = list_attempts(events)
-        newest = self._tail.read()
+        newest = self.newest()
         step = newest[LogKind.STEP]["step"] if LogKind.STEP in newest else 0
         checkpoint = newest.get(LogKind.CHECKPOINT)
         nodes: dict[str, dict[str, float]] = {}
@@ -213,12 +210,6 @@ class RunReader:
             events=dict(Counter(str(event["event"]) for event in events)),
             unsent_bytes=self._unsent_bytes() if info.tracking_uri else 0,
         )
-
-    def _logged_step(self) -> int:
-        """The last step in the log, whatever else of the run is damaged."""
-        with suppress(*_DAMAGE):
-            return self._tail.read()[LogKind.STEP]["step"]
-        return 0
 
     def _stored_settings(self) -> tuple[StoredSettings, str]:
         key = _stat(self._run.config_file)

@@ -83,12 +83,12 @@ class Network(nn.Module):
         return nn.functional.cross_entropy(self.output(hidden).float(), targets, reduction="sum"), None
 
 
-def make_engine(directory: Path, rank: Rank, case: str, seed: int = 1) -> Engine:
+def make_engine(directory: Path, rank: Rank, case: str) -> Engine:
     """The engine of a case, with an average of the weights."""
     own = directory / f"config-{rank.rank}"
     own.mkdir(exist_ok=True)
     config = make_config(own, directory / "none", *CASES[case], "ema={decay: 0.8}")
-    torch.manual_seed(seed)
+    torch.manual_seed(1)
     return Engine(Network(), EngineSettings.of(config), rank)
 
 
@@ -146,10 +146,10 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 
 def save(engine: Engine, directory: Path) -> None:
     """Write the engine's files of a checkpoint."""
-    captured = engine.capture(Snapshot().tree)
-    assert captured.error is None
+    files, error = engine.capture(Snapshot().tree)
+    assert error is None
     directory.mkdir(exist_ok=True)
-    for name, contents in captured.files.items():
+    for name, contents in files.items():
         torch.save(contents, directory / name)
     dist.barrier()
 
@@ -270,31 +270,10 @@ def pairs(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     return {"wrong": wrong}
 
 
-def train(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
-    """300 updates of 4 micro-batches on rows whose classes are mostly told by their words; the mean loss of the last
-    50, for each of some seeds."""
-    ends = []
-    for seed in range(4):
-        engine, losses = make_engine(directory, rank, case, seed), []
-        generator = torch.Generator().manual_seed(0)
-        for _ in range(300):
-            for micro_batch in range(4):
-                ids = torch.randint(11, (6,), generator=generator)
-                noise = torch.randint(3, (6,), generator=generator)
-                targets = torch.where(torch.rand(6, generator=generator) < 0.8, ids % 3, noise)
-                loss, _ = engine(ids=ids, targets=targets)
-                engine.backward(loss / 24, last=micro_batch == 3)
-                losses.append(float(loss.detach()) / 6)
-            engine.update(3e-3)
-        ends.append(sum(losses[-200:]) / 200)
-    return {"ends": ends}
-
-
 PARTS: dict[str, Callable[[Path, Rank, str], dict[str, Any]]] = {
     "explore": explore,
     "reshard": reshard,
     "return": return_to_two,
-    "train": train,
     "pairs": pairs,
 }
 

@@ -16,7 +16,7 @@ from pipeline.engine.deepspeed.configuration import initialize, require_hardware
 from pipeline.engine.deepspeed.live_state import capture, fill, gather, restore
 from pipeline.engine.deepspeed.masters import clear_padding, has_whole_gradients, own_masters
 from pipeline.engine.deepspeed.saved_state import SavedState
-from pipeline.engine.interface import Captured, EngineSettings, ParameterSlice, Update, WholeState
+from pipeline.engine.interface import EngineSettings, ParameterSlice, Update, WholeState
 
 
 class Engine:
@@ -56,7 +56,7 @@ class Engine:
             self.deepspeed.enable_backward_allreduce = False
         self._averages = settings.ema_decay is not None
         if settings.ema_decay is not None:
-            Averaging(self._optimizer, settings.ema_decay)
+            keep_average(self._optimizer, settings.ema_decay)
 
     def __call__(self, **tensors: Tensor) -> Any:
         """Run the forward pass; returns what the network returns."""
@@ -160,13 +160,15 @@ class Engine:
             for name, parameter in module.named_parameters()
         }
 
-    def capture(self, copy: Callable[[Any], Any]) -> Captured:
+    def capture(self, copy: Callable[[Any], Any]) -> tuple[dict[str, Any], Exception | None]:
         """Collect the state that `restore` needs, as copies. All ranks must call it, between two updates.
-
-        Never raises, because the other ranks may already wait in a collective: see `Captured.error`.
 
         Args:
             copy: returns a copy of a tree of tensors and plain values.
+
+        Returns:
+            The contents to write with `torch.save` by file name, as this rank writes them; and what failed, with which
+            they are incomplete. It is not raised, because the other ranks may already wait in a collective.
         """
         return capture(self.deepspeed, copy)
 
@@ -236,34 +238,31 @@ AVERAGE = "ema"
 """Key of the moving average in the optimizer's state."""
 
 
-class Averaging:
+def keep_average(optimizer: torch.optim.Optimizer, decay: float) -> None:
     """Make an optimizer keep a moving average of its master weights in its state, under the key `AVERAGE`.
 
     The averages are float32 and change with every applied update only. They lie where the master weights lie: sharded
     by every ZeRO stage, saved and loaded with the moments. An average starts as the weights before the first update.
     """
-
-    def __init__(self, optimizer: torch.optim.Optimizer, decay: float) -> None:
-        self._move = get_ema_multi_avg_fn(decay)
-        self._initial: dict[Tensor, Tensor] = {}
-        optimizer.register_step_pre_hook(self._keep_initial)
-        optimizer.register_step_post_hook(self._average)
+    move = get_ema_multi_avg_fn(decay)
+    initial: dict[Tensor, Tensor] = {}
 
     @torch.no_grad()
-    def _keep_initial(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+    def keep_initial(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         # Optimizers create their state if it is empty, so the average can only be added after their update.
-        for master in _updated(optimizer):
-            if AVERAGE not in optimizer.state[master]:
-                self._initial[master] = master.detach().clone()
+        new = [master for master in _updated(optimizer) if AVERAGE not in optimizer.state[master]]
+        initial.update({master: master.detach().clone() for master in new})
 
     @torch.no_grad()
-    def _average(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+    def average(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        for master, weights in initial.items():
+            optimizer.state[master][AVERAGE] = weights
+        initial.clear()
         masters = _updated(optimizer)
-        for master in masters:
-            if AVERAGE not in optimizer.state[master]:
-                optimizer.state[master][AVERAGE] = self._initial.pop(master)
-        averages = [optimizer.state[master][AVERAGE] for master in masters]
-        self._move(averages, [master.detach() for master in masters], 0)
+        move([optimizer.state[one][AVERAGE] for one in masters], [one.detach() for one in masters], 0)
+
+    optimizer.register_step_pre_hook(keep_initial)
+    optimizer.register_step_post_hook(average)
 
 
 def _updated(optimizer: torch.optim.Optimizer) -> list[Tensor]:

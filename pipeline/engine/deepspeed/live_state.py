@@ -28,7 +28,7 @@ from pipeline.engine.deepspeed.masters import (
     shared_numbers,
 )
 from pipeline.engine.deepspeed.saved_state import SavedMaster, SavedState
-from pipeline.engine.interface import WEIGHTS, Captured, WholeState
+from pipeline.engine.interface import WEIGHTS, WholeState
 
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 """Counters that a DeepSpeedEngine writes into its checkpoints."""
@@ -46,7 +46,8 @@ class _CapturingEngine(CheckpointEngine):
         """
         super().__init__()
         self._copy, self._skipped = copy, skipped
-        self.captured = Captured()
+        self.files: dict[str, Any] = {}
+        self.error: Exception | None = None
 
     def create(self, info: CheckpointCommitInfo) -> None:
         """Nothing needs preparing."""
@@ -64,9 +65,9 @@ class _CapturingEngine(CheckpointEngine):
                 }
                 state_dict = state_dict | {"module": module}
             name = Path(path).relative_to(Path(_NOWHERE, _TAG)).as_posix()
-            self.captured.files[name] = self._copy(state_dict)
+            self.files[name] = self._copy(state_dict)
         except Exception as error:
-            self.captured.error = error
+            self.error = error
 
     def load(self, path: str, map_location: Any = None) -> Any:
         """Only saves are captured."""
@@ -77,7 +78,7 @@ class _CapturingEngine(CheckpointEngine):
         return True
 
 
-def capture(engine: Any, copy: Callable[[Any], Any]) -> Captured:
+def capture(engine: Any, copy: Callable[[Any], Any]) -> tuple[dict[str, Any], Exception | None]:
     """As `Engine.capture`, of a DeepSpeedEngine."""
     optimizer, stage = engine.optimizer, engine.zero_optimization_stage()
     # A restore reads these weights from the optimizer's float32 masters, and every other reader from the weights' own
@@ -96,7 +97,7 @@ def capture(engine: Any, copy: Callable[[Any], Any]) -> Captured:
     finally:
         engine.checkpoint_engine = own
         del engine._copy_recovery_script
-    return capturing.captured
+    return capturing.files, capturing.error
 
 
 @dataclass(frozen=True, slots=True)
