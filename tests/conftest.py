@@ -86,7 +86,7 @@ SYSTEM = (
     "pipeline/tune/test_finetuned.py::*goes_on*",
     "pipeline/tune/test_finetuned.py::*published*",
     "pipeline/test_stores_elsewhere.py::*resumes_with*",
-    "pipeline/test_plan_memory.py::*allocate*",
+    "pipeline/test_plan.py::*allocate*",
     "data_prep/test_forecast.py::*",
     "data_prep/test_preparation.py::*give_their_text*",
 )
@@ -109,7 +109,7 @@ CANARIES = (
     "pipeline/tune/test_resumed_training.py::*comes_back_as_it_was*",
     "pipeline/tune/test_resumed_training.py::*costs_only_its_updates*",
     "pipeline/tune/test_resumed_training.py::*stopped_by_sigterm*",
-    "pipeline/test_plan_memory.py::*allocate[[]MLM, stage 2*",
+    "pipeline/test_plan.py::*allocate[[]MLM, stage 2*",
     "data_prep/test_preparation_restart.py::*killed_preparation*",
     "data_prep/test_preparation_restart.py::*lost_node*",
     "cluster/test_jobs.py::*environment_and_metadata*",

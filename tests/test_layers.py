@@ -265,7 +265,7 @@ def test_verbs_that_only_look_import_neither_torch_nor_ray_nor_mlflow(tmp_path: 
     from pipeline.run.directory import RunDirectory
     from tests.pipeline.small_checkpoints import state_at, write_files
     from tests.pipeline.tune.written_scores import score_of, write_artefact
-    from tests.pipeline.watch.materials import watched_run
+    from tests.pipeline.watch.conftest import watched_run
 
     one, other = (watched_run(tmp_path, store, name).path for name in ("one", "other"))
     write_files(store_of(RunDirectory(one)), state_at(4))

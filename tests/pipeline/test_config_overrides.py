@@ -1,18 +1,26 @@
-"""`a.b=c` on the command line: elements of lists by index, and everything that cannot be merged named by its key."""
+"""`a.b=c` on the command line: elements of lists by index, and everything that cannot be merged named by its key. A URI
+is supported or refused by name; it never becomes a directory called `s3:`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
-from cluster.artefacts.errors import ConfigError, CorruptArtefactError
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError
+from cluster.artefacts.places import Uri, is_below
 from data_prep.config import PreparationConfig
+from pipeline.commands.verbs import app
 from pipeline.config.loading import load_config, to_yaml
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory, RunInfo
 from pipeline.tune.config import FinetuneConfig
+from tests.pipeline.command import invoke
 
+URI = "s3://bucket/place"
 RUN = """
 name: run
 data: {stores: [{path: a, weight: 2}, {path: b}]}
@@ -46,10 +54,8 @@ def test_an_element_that_becomes_another_kind_keeps_no_settings_of_the_former(tm
     (tmp_path / "data.yaml").write_text(PREPARATION)
     overrides = ["sources.1={kind: json_lines, name: c, paths: [c.jsonl]}"]
     config = load_config(PreparationConfig, tmp_path / "data.yaml", overrides)
-    assert [(source.kind, source.name) for source in config.sources] == [
-        ("json_lines", "a"),
-        ("json_lines", "c"),
-    ]
+    kinds = [(source.kind, source.name) for source in config.sources]
+    assert kinds == [("json_lines", "a"), ("json_lines", "c")]
 
 
 @pytest.mark.parametrize(("former", "latter"), [("rte", "wnli"), ("boolq", "cb")])
@@ -128,3 +134,77 @@ def test_resolved_settings_are_written_and_read_as_they_are(tmp_path: Path, name
     assert RunDirectory(tmp_path / "run").config() == config
     (tmp_path / "again.yaml").write_text(to_yaml(config))
     assert load_config(PretrainConfig, tmp_path / "again.yaml") == config
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "keys"),
+    [
+        (PreparationConfig, "tiny", ("out", "takedown", "decontaminate.data")),
+        (PretrainConfig, "gpt-tiny", ("runs_dir",)),
+        (FinetuneConfig, "rows", ("out", "runs_dir", "tasks.reviews.train")),
+    ],
+)
+def test_settings_that_must_be_paths_refuse_uris_by_name(kind: Any, name: str, keys: tuple[str, ...]):
+    with pytest.raises(ConfigError) as caught:
+        load_config(kind, Path(name), [f"{key}={URI}" for key in keys])
+    problems = caught.value.problems
+    assert {(problem.key, problem.value) for problem in problems} == {(key, URI) for key in keys}
+    assert [one.key for one in problems if "`publish`" in one.message] == [
+        key for key in keys if key == "out"
+    ]
+
+
+def test_settings_that_take_a_uri_keep_it():
+    assert load_config(PreparationConfig, Path("tiny"), [f"publish={URI}/"]).publish == URI
+    stores = [f"data.stores=[{{path: {URI}/tokens}}]"]
+    assert load_config(PretrainConfig, Path("gpt-tiny"), stores).data.stores[0].path == f"{URI}/tokens"
+    with pytest.raises(ConfigError, match="s3://bucket/corpus"):
+        load_config(FinetuneConfig, Path("rows"), ["publish=some/directory"])
+
+
+def commands(command: Any) -> Iterator[Any]:
+    for one in getattr(command, "commands", {}).values():
+        yield from commands(one)
+    if not hasattr(command, "commands"):
+        yield command
+
+
+def test_every_verb_refuses_uris_for_paths():
+    found = list(commands(typer.main.get_command(app)))
+    assert len(found) > 40
+    assert [one.name for one in found if not hasattr(one.callback, "__wrapped__")] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["data", "rejects", URI], "store"),
+        (["sign", "tokens", URI], "places"),
+        (["runs", "--runs-dir", URI], "runs-dir"),
+        (["finetune", "submission", "scores", "--out", f"{URI}/x.zip"], "out"),
+        (["push", URI, URI], "directory"),
+        (["pull", URI, URI], "directory"),
+    ],
+)
+def test_argument_that_must_be_a_path_refuses_a_uri_by_name(
+    arguments: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    error = invoke(*arguments).exception
+    assert isinstance(error, ConfigError)
+    assert error.problem.startswith("s3://bucket/place")
+    assert f"`{name}`" in error.problem
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_outside_a_bucket_is_below_what_lies_in_it():
+    assert Uri("s3://bucket/a/b").parent == "s3://bucket/a"
+    assert Uri("s3://bucket/a").parent == Uri("s3://bucket").parent == "s3://bucket"
+    assert is_below(Uri("s3://bucket/x"), [Uri("s3://bucket").parent])
+    assert not is_below(Uri("s3://other/x"), [Uri("s3://bucket").parent])
+
+
+def test_push_of_a_run_or_to_a_directory_is_refused(tmp_path: Path):
+    (tmp_path / "run.json").write_text("{}")
+    for place, error in ((URI, MissingInputError), ("some/directory", ConfigError)):
+        assert isinstance(invoke("push", tmp_path, place).exception, error)

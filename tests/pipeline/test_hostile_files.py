@@ -59,28 +59,23 @@ def state_file(checkpoint: Path, name: str) -> Path:
     return file
 
 
-def changed(name: str, change: Callable[[dict[str, Any], Path], object]) -> Attack:
-    """Changes the contents of a file of DeepSpeed's state."""
+def changed(name: str, change: Callable[[dict[str, Any], Path], object], **options: Any) -> Attack:
+    """Writes other contents to a file of DeepSpeed's state, given those that it has."""
 
     def attack(checkpoint: Path, marker: Path) -> None:
         file = state_file(checkpoint, name)
-        contents = torch.load(file, weights_only=False)
-        change(contents, marker)
-        torch.save(contents, file)
+        torch.save(change(torch.load(file, weights_only=False), marker), file, **options)
 
     return attack
 
 
 def of_optimizer(name: str, value: Callable[[Path], Any]) -> Attack:
     """Writes another value to the optimizer's state."""
-    return changed(
-        "optim", lambda contents, marker: contents["optimizer_state_dict"].update({name: value(marker)})
-    )
 
+    def change(contents: dict[str, Any], marker: Path) -> dict[str, Any]:
+        return contents | {"optimizer_state_dict": contents["optimizer_state_dict"] | {name: value(marker)}}
 
-def saved(name: str, contents: Callable[[Path], Any], **options: Any) -> Attack:
-    """Writes other contents to a file of DeepSpeed's state, as torch saves them."""
-    return lambda checkpoint, marker: torch.save(contents(marker), state_file(checkpoint, name), **options)
+    return changed("optim", change)
 
 
 def compressed(checkpoint: Path, marker: Path) -> None:
@@ -96,15 +91,15 @@ def compressed(checkpoint: Path, marker: Path) -> None:
 
 STATE_ATTACKS: dict[str, Attack] = {
     "planted in the optimizer": changed(
-        "optim", lambda contents, marker: contents.update(more=touching(marker))
+        "optim", lambda contents, marker: contents | {"more": touching(marker)}
     ),
     "planted as the loss scaler": of_optimizer(
         "loss_scaler", lambda marker: Called(eval, f"__import__('pathlib').Path('{marker}').touch()")
     ),
     # Some versions of Python write members of enumerations as calls of getattr; this attribute is no member.
     "reached by getattr": of_optimizer("zero_stage", lambda marker: Called(getattr, LossScaler, "__init__")),
-    "old format": saved(
-        "model", lambda marker: {"module": touching(marker)}, _use_new_zipfile_serialization=False
+    "old format": changed(
+        "model", lambda _, marker: {"module": touching(marker)}, _use_new_zipfile_serialization=False
     ),
     "bare pickle": lambda checkpoint, marker: state_file(checkpoint, "model").write_bytes(
         pickle.dumps(touching(marker))
@@ -113,10 +108,10 @@ STATE_ATTACKS: dict[str, Attack] = {
         str(state_file(checkpoint, "model"))
     ),
     "compressed": compressed,
-    "other structure": saved("optim", lambda marker: {"optimizer_state_dict": {"loss_scaler": 3}}),
-    "no dictionary": saved("model", lambda marker: [1, 2, 3]),
-    "too short": of_optimizer("single_partition_of_fp32_groups", lambda marker: [torch.zeros(1)] * 2),
-    "many ranks": changed("model", lambda contents, marker: contents.update(dp_world_size=10**15)),
+    "other structure": changed("optim", lambda *_: {"optimizer_state_dict": {"loss_scaler": 3}}),
+    "no dictionary": changed("model", lambda *_: [1, 2, 3]),
+    "too short": of_optimizer("single_partition_of_fp32_groups", lambda _: [torch.zeros(1)] * 2),
+    "many ranks": changed("model", lambda contents, _: contents | {"dp_world_size": 10**15}),
 }
 """On what only a resumption reads."""
 
@@ -164,13 +159,9 @@ FILE_ATTACKS: dict[str, Attack] = {
 
 def reseal(directory: Path) -> None:
     """Make the manifest say what the files are now."""
-    old = read_manifest(directory)
-    write_manifest(
-        directory,
-        make_manifest(
-            old.kind, config=old.config, inputs=old.inputs, files=hash_tree(directory), stats=old.stats
-        ),
-    )
+    old, files = read_manifest(directory), hash_tree(directory)
+    made = make_manifest(old.kind, config=old.config, inputs=old.inputs, files=files, stats=old.stats)
+    write_manifest(directory, made)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,18 @@ from tests.pipeline.ranks import make_run
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 
+def entry_of(kind: str, directory: Path) -> InputEntry:
+    """The entry that users of an artefact record."""
+    return InputEntry(kind, str(directory), read_manifest(directory).fingerprint)
+
+
 def make(directory: Path, kind: str, *inputs: InputEntry) -> InputEntry:
     """Commit an artefact of one file and return the entry that its users record."""
     staging = directory.with_name(f"{directory.name}.staging")
     staging.mkdir(parents=True)
     (staging / "data").write_text(kind)
-    manifest = commit(staging, directory, kind, config={}, inputs=inputs)
-    return InputEntry(kind=kind, uri=str(directory), fingerprint=manifest.fingerprint)
+    commit(staging, directory, kind, config={}, inputs=inputs)
+    return entry_of(kind, directory)
 
 
 @pytest.fixture
@@ -42,47 +46,42 @@ def road(tmp_path: Path) -> Path:
     """Source file -> documents -> tokens -> checkpoint -> scores; returns the directory of all."""
     source = tmp_path / "dump.xml"
     source.write_text("<page/>")
-    file = InputEntry(kind="source-file", uri=str(source), fingerprint=hash_file(source)[0])
+    file = InputEntry("source-file", str(source), hash_file(source)[0])
     documents = make(tmp_path / "data" / "documents", "documents", file)
     tokens = make(tmp_path / "data" / "tokens", "tokens", documents)
     run = make_run(tmp_path, tmp_path / "data" / "tokens", "run").path
     checkpoints = CheckpointStore(run / "checkpoints")
     write_files(checkpoints, state_at(10), inputs=[tokens])
-    fingerprint = checkpoints.manifest(10).fingerprint
-    make(
-        tmp_path / "scores" / "run@10",
-        "scores",
-        # As fine-tuning records them: the checkpoint by reference, the tokens by their preparation.
-        InputEntry(kind="checkpoint", uri="run@10", fingerprint=fingerprint),
-        replace(tokens, uri=str(tmp_path / "data")),
-    )
+    # As fine-tuning records them: the checkpoint by reference, the tokens by their preparation.
+    checkpoint = replace(entry_of("checkpoint", checkpoints.local(10)), uri="run@10")
+    preparation = replace(tokens, uri=str(tmp_path / "data"))
+    make(tmp_path / "scores" / "run@10", "scores", checkpoint, preparation)
     return tmp_path
 
 
-def nodes(node: Node) -> Iterator[Node]:
-    yield node
-    for child in node.children():
-        yield from nodes(child)
+def nodes(node: Node) -> list[Node]:
+    return [node, *(each for child in node.children() for each in nodes(child))]
+
+
+def kinds(node: Node) -> list[str]:
+    return [each.kind for each in nodes(node)]
+
+
+def problems(node: Node) -> list[str]:
+    return [each.problem for each in nodes(node) if each.problem]
 
 
 def test_a_score_leads_to_the_bytes_of_its_source_files(road: Path):
     tree = trace(str(road / "scores" / "run@10"), road / "runs")
-    main_line = ["scores", "checkpoint", "tokens", "documents", "source-file"]
-    assert [node.kind for node in nodes(tree)][:5] == main_line
-    assert not [node.problem for node in nodes(tree) if node.problem]
-    assert list(nodes(tree))[4].fingerprint == hash_file(road / "dump.xml")[0]
+    assert kinds(tree)[:5] == ["scores", "checkpoint", "tokens", "documents", "source-file"]
+    assert problems(tree) == []
+    assert nodes(tree)[4].fingerprint == hash_file(road / "dump.xml")[0]
 
 
 def test_documents_that_several_were_made_from_are_read_once_and_their_files_counted_named_and_listed(
     road: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def printed(*options: str) -> str:
-        return cloze("lineage", tokens, *options)
-
-    files = [
-        InputEntry(kind="source-file", uri=f"part-{number}.xml", fingerprint=f"{number:032x}")
-        for number in range(5)
-    ]
+    files = [InputEntry("source-file", f"part-{number}.xml", f"{number:032x}") for number in range(5)]
     tokens = road / "many" / "tokens"
     documents = make(road / "many" / "documents", "documents", *files)
     make(tokens, "tokens", documents, make(road / "many" / "dedup", "dedup", documents))
@@ -90,22 +89,23 @@ def test_documents_that_several_were_made_from_are_read_once_and_their_files_cou
     manifest_at = lineage.manifest_at
     monkeypatch.setattr(lineage, "manifest_at", lambda place: read.append(place) or manifest_at(place))
     tree = trace(str(tokens), road / "runs")
-    assert [node.kind for node in nodes(tree)].count("documents") == 2
+    assert kinds(tree).count("documents") == 2
     assert read.count(road / "many" / "documents") == 1
-    assert printed("--json") == json_text(tree.as_dict()) + "\n"
-    summary = printed()
-    assert summary.count("5 source files (--files lists them with their hashes)") == 1
-    assert summary.count("as above") == 1
-    assert "part-2.xml" in summary
-    assert "part-3.xml" not in summary
-    listed = printed("--files")
-    assert [listed.count(f"{number:032x}  source-file part-{number}.xml\n") for number in range(5)] == [1] * 5
+    assert cloze("lineage", tokens, "--json") == json_text(tree.as_dict()) + "\n"
+    summary, listed = cloze("lineage", tokens), cloze("lineage", tokens, "--files")
+    assert [summary.count(text) for text in ("5 source files", "as above", "part-2.xml", "part-3.xml")] == [
+        1,
+        1,
+        1,
+        0,
+    ]
+    assert [listed.count(f"{one.fingerprint}  source-file {one.uri}\n") for one in files] == [1] * 5
 
 
 def test_an_artefact_that_was_made_anew_is_not_taken_for_the_one_that_was_used(road: Path):
     (road / "data" / "tokens").rename(road / "data" / "old")
     anew = make(road / "data" / "tokens", "tokens")
-    (problem,) = [node.problem for node in nodes(trace("run@10", road / "runs")) if node.problem]
+    (problem,) = problems(trace("run@10", road / "runs"))
     assert anew.fingerprint in problem
 
 
@@ -114,8 +114,7 @@ def test_data_and_runs_that_moved_together_are_found_again(
 ):
     moved = tmp_path_factory.mktemp("moved") / "data"
     (road / "data").rename(moved)
-    tree = trace(str(moved / "tokens"), road / "runs")
-    assert [node.kind for node in nodes(tree)] == ["tokens", "documents", "source-file"]
+    assert kinds(trace(str(moved / "tokens"), road / "runs")) == ["tokens", "documents", "source-file"]
 
 
 def save_as_trainer(run: RunDirectory, step: int, tokens: InputEntry, **changes: Any) -> None:
@@ -143,16 +142,15 @@ def run(tmp_path: Path, store: Path) -> RunDirectory:
         "batch.phases=[{steps: 5, sequence_length: 16, weights: [1]}]",
     )
     made = make_run(tmp_path, store, "changed", "ema={decay: 0.99}", *stretches)
-    workers = [{"rank": 0, "host": "alpha", "pid": 1}, {"rank": 1, "host": "beta", "pid": 2}]
+    workers = [{"rank": rank, "host": host, "pid": 1} for rank, host in enumerate(("alpha", "beta"))]
     made.record_event("started", step=0, world_size=2, workers=workers, environment={"python": "3.11.9"})
     SkipLedger(made).add(SkippedStep(at_update=3, data_step=3, loss=9.0, score=11.0))
     made.record_event("spike", step=4, at_update=3, data_step=3, back_to=0)
-    made.record_event("changed", step=4, differences={"optimizer.lr": "was 0.001, is 0.002"})
+    change = {"step": 4, "differences": {"optimizer.lr": "was 0.001, is 0.002"}}
+    made.record_event("changed", **change)
     made.record_event("started", step=4, world_size=1)
     made.record_event("started", step=8, world_size=1)
-    entry = InputEntry(kind="tokens", uri=str(store), fingerprint=read_manifest(store).fingerprint)
-    change = {"step": 4, "differences": {"optimizer.lr": "was 0.001, is 0.002"}}
-    save_as_trainer(made, 8, entry, skipped_data=[3], allowed_changes=[change])
+    save_as_trainer(made, 8, entry_of("tokens", store), skipped_data=[3], allowed_changes=[change])
     log = RunLog(made)
     log.write("train", 9, {"loss": 3.0})
     log.close()
@@ -176,18 +174,14 @@ def test_checkpoint_says_how_training_went_until_it(run: RunDirectory):
     assert facts["saved_by"]["commit"] == created.commit
     assert facts["saved_by"]["host"] == created.host
     # The third attempt began with this very checkpoint.
-    assert [(own["from_step"], own["workers"]) for own in facts["attempts"]] == [(1, 2), (5, 1)]
-    assert facts["attempts"][0]["hosts"] == ["alpha", "beta"]
-    assert facts["attempts"][0]["environment"] == {"python": "3.11.9"}
+    first, second = facts["attempts"]
+    assert [(own["from_step"], own["workers"]) for own in (first, second)] == [(1, 2), (5, 1)]
+    assert (first["hosts"], first["environment"]) == (["alpha", "beta"], {"python": "3.11.9"})
     assert [own["event"] for own in facts["events"]] == ["spike", "changed"]
-    assert [child.kind for child in node.inputs] == ["tokens"]
-    assert not node.inputs[0].problem
-    arguments = ["lineage", "changed@8", "--runs-dir", str(run.path.parent)]
-    printed = cloze(*arguments)
-    for text in ("left out: 3", "decay 0.99", "hosts alpha, beta", "event spike", "was 0.001, is 0.002"):
-        assert text in printed
-    found = cloze(*arguments, "--json")
-    assert found == json_text(node.as_dict()) + "\n"
+    assert (kinds(node), problems(node)) == (["checkpoint", "tokens"], [])
+    printed = cloze("lineage", "changed@8", "--runs-dir", run.path.parent)
+    shown = ("left out: 3", "decay 0.99", "hosts alpha, beta", "event spike", "was 0.001, is 0.002")
+    assert [text for text in shown if text not in printed] == []
 
 
 def test_checkpoint_that_was_copied_away_keeps_its_own_facts(run: RunDirectory, tmp_path: Path):
@@ -203,24 +197,22 @@ def test_checkpoint_that_was_copied_away_keeps_its_own_facts(run: RunDirectory, 
 def test_run_leads_to_its_newest_checkpoint_and_says_where_it_stands(run: RunDirectory):
     for reference in ("changed", str(run.path)):
         node = trace(reference, run.path.parent)
-        assert [each.kind for each in nodes(node)] == ["run", "checkpoint", "tokens"]
-        assert node.facts["step"] == 9
-        assert len(node.facts["attempts"]) == 3
+        assert kinds(node) == ["run", "checkpoint", "tokens"]
+        assert (node.facts["step"], len(node.facts["attempts"])) == (9, 3)
         assert node.facts["left_out"][0]["loss"] == 9.0
 
 
 def test_run_without_a_checkpoint_leads_to_its_stores(tmp_path: Path, store: Path):
     made = make_run(tmp_path, store, "fresh")
     node = trace("fresh", made.path.parent)
-    assert [each.kind for each in nodes(node)] == ["run", "tokens"]
+    assert kinds(node) == ["run", "tokens"]
     assert node.inputs[0].fingerprint == read_manifest(store).fingerprint
     assert node.facts["state"] == "created"
 
 
 def test_teacher_is_named_as_one(run: RunDirectory):
     teacher = run.checkpoints / "step-00000008"
-    entry = InputEntry(kind="checkpoint", uri=str(teacher), fingerprint=read_manifest(teacher).fingerprint)
-    save_as_trainer(run, 12, entry)
+    save_as_trainer(run, 12, entry_of("checkpoint", teacher))
     (node,) = trace("changed@12", run.path.parent).inputs
     assert node.note.startswith("teacher, step 8")
     assert [child.kind for child in node.inputs] == ["tokens"]
@@ -234,7 +226,7 @@ def test_an_address_in_a_manifest_is_opened_only_below_a_place_that_the_user_nam
     push(tmp_path / "documents", f"{store}/made/documents")
     strange = [f"http://h{tmp_path}/x", "hf://datasets/a/b", f"{store}/made/../x", "s3://"]
     inputs = [replace(documents, uri=f"{store}/made/documents")]
-    inputs += [InputEntry(kind="checkpoint", uri=uri, fingerprint=uri) for uri in strange]
+    inputs += [InputEntry("checkpoint", uri, uri) for uri in strange]
     make(tmp_path / "tokens", "tokens", *inputs)
     (tmp_path / "documents").rename(tmp_path / "moved")
     push(tmp_path / "tokens", f"{store}/made/tokens")

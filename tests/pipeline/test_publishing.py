@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +48,14 @@ def run(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> RunDire
 
 
 def log_steps(run: RunDirectory, first: int, last: int) -> None:
-    log = RunLog(run, since=first - 1)
-    for step in range(first, last):
-        log.write("train", step, {"loss": 1 / step})
-        if step % 4 == 0:
-            write_files(store_of(run), state_at(step, 1 / step, run_name="own", run_id=run.info.run_id))
-            place = {"directory": store_of(run).place(step), "fingerprint": "f", "metrics": {}, "best": True}
-            log.write("checkpoint", step, place)
-    log.close()
+    kept = store_of(run)
+    with closing(RunLog(run, since=first - 1)) as log:
+        for step in range(first, last):
+            log.write("train", step, {"loss": 1 / step})
+            if step % 4 == 0:
+                write_files(kept, state_at(step, 1 / step, run_name="own", run_id=run.info.run_id))
+                place = {"directory": kept.place(step), "fingerprint": "f", "metrics": {}, "best": True}
+                log.write("checkpoint", step, place)
     assert replay(run)
 
 
@@ -95,27 +97,26 @@ def test_a_published_export_is_loaded_by_mlflow_alone(
     save_flavour(exported, tmp_path / "flavour")
     runs_dir = run.path.parent
     publish("own@8", "tagger", None, runs_dir)
-    version = publish("own@8", "tagger", "champion", runs_dir, flavour=tmp_path / "flavour").version
-    assert publish("own@8", "tagger", "champion", runs_dir, flavour=tmp_path / "flavour").version == version
+    first, again = (
+        publish("own@8", "tagger", "champion", runs_dir, flavour=tmp_path / "flavour") for _ in range(2)
+    )
+    assert first == again
     assert find_checkpoint("models:/tagger@champion", runs_dir).step == 8
     monkeypatch.setenv("MLFLOW_REGISTRY_URI", tracking_uri(runs_dir))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(runs_dir))
     (filled, *_) = mlflow.transformers.load_model("models:/tagger@champion")("one <mask>")
     assert mlflow.pyfunc.load_model("models:/tagger@champion").predict("one <mask>") == [filled["token_str"]]
-    found = connect(tracking_uri(runs_dir)).get_model_version("tagger", str(version))
+    found = connect(tracking_uri(runs_dir)).get_model_version("tagger", str(first.version))
     assert "own@8" in (found.description or "")
 
 
 def test_a_store_that_lost_everything_gets_metrics_checkpoints_and_published_models_again(run: RunDirectory):
     runs_dir, before, old = run.path.parent, history(run), run.info
-    publish("own@8", "tagger", "champion", runs_dir)
-    publish("own@12", "tagger", "champion", runs_dir)
-    publish("own@8", "tagger", "champion", runs_dir)
+    for reference in ("own@8", "own@12", "own@8"):
+        publish(reference, "tagger", "champion", runs_dir)
     shutil.copy(runs_dir.parent / "empty.db", runs_dir / "mlflow.db")
     assert track_anew(run, move=False) == tracking_uri(runs_dir)
-    assert run.info.run_id != old.run_id
-    assert run.info.name == old.name
-    assert history(run) == before
+    assert (run.info.run_id != old.run_id, run.info.name, history(run)) == (True, old.name, before)
     client = connect(run.info.tracking_uri)
     assert client.get_model_version_by_alias("own", "best").tags["cloze.step"] == "12"
     assert find_checkpoint("models:/tagger@champion", runs_dir).step == 8
@@ -154,15 +155,15 @@ def test_a_run_that_was_deleted_in_mlflow_is_begun_anew_and_a_deleted_experiment
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    first = start_run("e", "n", config={}, tags={}, runs_dir=tmp_path)
-    again = start_run("e", "n", config={}, tags={}, runs_dir=tmp_path, resume=first.run_id)
-    assert again.run_id == first.run_id
+    start = partial(start_run, "e", "n", config={}, tags={}, runs_dir=tmp_path)
+    first = start()
+    assert start(resume=first.run_id).run_id == first.run_id
     client = connect(first.uri)
     client.delete_run(first.run_id)
-    other = start_run("e", "n", config={}, tags={}, runs_dir=tmp_path, resume=first.run_id)
+    other = start(resume=first.run_id)
     assert other.run_id != first.run_id
     assert (knows_run(first.uri, first.run_id), knows_run(first.uri, other.run_id)) == (False, True)
     client.delete_experiment(first.experiment_id)
     with pytest.raises(ConfigError) as refusal:
-        start_run("e", "n", config={}, tags={}, runs_dir=tmp_path)
+        start()
     assert f"mlflow experiments restore -x {first.experiment_id}" in refusal.value.next_step

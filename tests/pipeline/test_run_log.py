@@ -7,14 +7,15 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mlflow.exceptions import MlflowException
 
 from cluster.artefacts.errors import StorageError
 from cluster.group import Rank
@@ -28,7 +29,7 @@ from pipeline.run.history import environment, last_logged, logged, logged_checkp
 from pipeline.run.inputs import open_inputs
 from pipeline.run.lifecycle import record_failure, replay
 from pipeline.run.log import lines as log_lines
-from pipeline.run.log.lines import entries_backwards, log_size, read_metrics, read_new
+from pipeline.run.log.lines import entries_backwards, entries_from, log_size, read_metrics, read_new
 from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
 from pipeline.run.state import Heartbeat
@@ -60,27 +61,24 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path)
 
 
-def write_losses(run: RunDirectory, metric: str, steps: range) -> None:
-    """Log a metric whose value is the step, and close the log."""
-    log = RunLog(run)
-    for step in steps:
-        log.write("train", step, {metric: float(step)})
-    log.close()
+def write(run: RunDirectory, name: str, steps: Iterable[int], since: int = 0, factor: float = 1.0) -> None:
+    """Log a metric whose value is a multiple of the step, and close the log."""
+    with closing(RunLog(run, since=since)) as log:
+        for step in steps:
+            assert log.write("train", step, {name: factor * step})
 
 
 def test_experiments_open_on_their_runs_also_those_made_by_hand(tmp_path: Path):
     client = connect(tracking_uri(tmp_path))
     client.create_experiment("old", tags={"own": "1"})
     client.create_experiment("chosen", tags={"mlflow.experimentKind": "genai_development"})
-    found = {}
+    found: dict[str, Any] = {}
     for name in ("old", "chosen", "new"):
         start_run(name, "run", config={}, tags={}, runs_dir=tmp_path)
-        experiment = client.get_experiment_by_name(name)
-        assert experiment is not None
-        found[name] = experiment.tags["mlflow.experimentKind"]
-        assert name != "old" or experiment.tags["own"] == "1"
+        found[name] = client.get_experiment_by_name(name)
     usual = "custom_model_development"
-    assert found == {"old": usual, "chosen": "genai_development", "new": usual}
+    kinds = [experiment.tags["mlflow.experimentKind"] for experiment in found.values()]
+    assert (kinds, found["old"].tags["own"]) == ([usual, "genai_development", usual], "1")
 
 
 def test_steps_behind_a_rollback_are_logged_anew_and_their_first_metrics_count_no_more(
@@ -104,10 +102,7 @@ def test_steps_behind_a_rollback_are_logged_anew_and_their_first_metrics_count_n
     assert last_logged(run) == (4, {"back": 4.0})
     assert logged(run, 8) is None
     assert logged_checkpoints(run) == (4, {4})
-    log = RunLog(run, since=4)
-    for step in (5, 6):
-        assert log.write("train", step, {"back": 10.0 * step})
-    log.close()
+    write(run, "back", (5, 6), since=4, factor=10.0)
     assert [metrics["back"] for metrics in read_metrics(run)] == [1.0, 2.0, 3.0, 4.0, 50.0, 60.0]
     assert logged(run, 5) == {"back": 50.0}
     send(run, tracked, "back")
@@ -162,9 +157,8 @@ def test_a_new_run_has_its_configuration_as_parameters(tracked: TrackedRun):
 def test_numbers_that_are_not_finite_are_logged_and_sent_as_what_they_are(
     run: RunDirectory, tracked: TrackedRun
 ):
-    log = RunLog(run)
-    log.write("train", 1, {"nan": math.nan, "grown": math.inf, "sunk": -math.inf, "finite": 2.0})
-    log.close()
+    with closing(RunLog(run)) as log:
+        log.write("train", 1, {"nan": math.nan, "grown": math.inf, "sunk": -math.inf, "finite": 2.0})
     (metrics,) = read_metrics(run)
     assert math.isnan(metrics.pop("nan"))
     assert metrics == {"step": 1, "grown": math.inf, "sunk": -math.inf, "finite": 2.0}
@@ -175,26 +169,11 @@ def test_numbers_that_are_not_finite_are_logged_and_sent_as_what_they_are(
     assert [history(tracked, name)[0][1] > 1e308 for name in ("grown", "sunk")] == [True, False]
 
 
-def test_an_event_is_in_the_log_once_however_often_the_run_repeats_its_step(run: RunDirectory):
-    log = RunLog(run)
-    log.write("train", 2, {"loss": 1.0})
-    assert log.event("spike", 3, {"data_step": 2, "loss": 9.0})
-    assert not log.event("spike", 3, {"data_step": 2, "loss": 9.0})
-    assert log.event("spike", 3, {"data_step": 3, "loss": 8.0}), "another batch at the same step spikes too"
-    log.close()
-    resumed = RunLog(run, since=2)
-    assert not resumed.event("spike", 3, {"data_step": 2, "loss": 9.0})
-    assert resumed.write("train", 3, {"loss": 1.0})
-    resumed.close()
-    assert [entry["kind"] for entry in read_new(run)[0]] == ["train", "spike", "spike", "train"]
-
-
 def test_events_become_metrics_at_their_step_and_a_tag(run: RunDirectory, tracked: TrackedRun):
-    log = RunLog(run)
-    log.event("straggler", 5, {"ratio": 1.7, "host": "node-3"})
-    log.event("straggler", 9, {"ratio": 1.9, "host": "node+4"})
-    log.write("system", 9, {"node+4/cpu_utilization_percentage": 50.0})
-    log.close()
+    with closing(RunLog(run)) as log:
+        log.event("straggler", 5, {"ratio": 1.7, "host": "node-3"})
+        log.event("straggler", 9, {"ratio": 1.9, "host": "node+4"})
+        log.write("system", 9, {"node+4/cpu_utilization_percentage": 50.0})
     for _ in range(2):
         send(run, tracked, "events")
         run.log_sent.unlink()
@@ -203,24 +182,32 @@ def test_events_become_metrics_at_their_step_and_a_tag(run: RunDirectory, tracke
     assert '"host":"node+4"' in connect(tracked.uri).get_run(tracked.run_id).data.tags["cloze.last_straggler"]
 
 
-def test_what_a_resumption_repeats_is_known_from_the_log(run: RunDirectory):
-    log = RunLog(run)
-    for step in range(1, 11):
-        log.write("train", step, {"elapsed_s": step * 0.1})
-        if step in (4, 8):
-            log.write("checkpoint", step, {"directory": "d"})
-    log.close()
-    resumed = RunLog(run, since=8)
-    assert (resumed.last_step("train"), resumed.last_step("checkpoint")) == (10, 8)
-    resumed.write("train", 11, {"elapsed_s": 7.0})
-    resumed.write("checkpoint", 11, {"directory": "d"})
-    # The run may go back to an older checkpoint.
-    recorded = {step: resumed.recorded(step) for step in (5, 9, 11, 12)}
-    assert recorded == {step: {"elapsed_s": step * 0.1} for step in (5, 9)} | {
-        11: {"elapsed_s": 7.0},
-        12: None,
-    }
-    resumed.close()
+def test_what_a_resumption_repeats_is_not_logged_again_and_what_was_torn_is(run: RunDirectory):
+    with closing(RunLog(run)) as log:
+        for step in range(1, 11):
+            log.write("train", step, {"elapsed_s": step * 0.1})
+            if step in (4, 8):
+                log.write("checkpoint", step, {"directory": "d"})
+        assert log.event("spike", 10, {"data_step": 2, "loss": 9.0})
+        assert not log.event("spike", 10, {"data_step": 2, "loss": 9.0})
+        assert log.event("spike", 10, {"data_step": 3, "loss": 8.0}), (
+            "another batch at the same step spikes too"
+        )
+    with run.log.open("ab") as stream:
+        stream.write(b'{"kind":"train","step":11,"da')
+    with closing(RunLog(run, since=8)) as resumed:
+        assert (resumed.last_step("train"), resumed.last_step("checkpoint")) == (10, 8)
+        assert not resumed.write("train", 10, {"elapsed_s": 99.0})
+        assert not resumed.event("spike", 10, {"data_step": 2, "loss": 9.0})
+        assert resumed.write("held_out", 9, {"loss": 5.0})
+        assert resumed.write("train", 11, {"elapsed_s": 7.0})
+        resumed.write("checkpoint", 11, {"directory": "d"})
+        # The run may go back to an older checkpoint.
+        recorded = {step: resumed.recorded(step) for step in (5, 9, 11, 12)}
+    repeated = {step: {"elapsed_s": step * 0.1} for step in (5, 9)}
+    assert recorded == repeated | {11: {"elapsed_s": 7.0}, 12: None}
+    kinds = [entry["kind"] for entry in read_new(run)[0]]
+    assert kinds[12:] == ["spike", "spike", "held_out", "train", "checkpoint"]
 
 
 def test_neither_opening_nor_sending_a_long_log_reads_it_all(run: RunDirectory, tracked: TrackedRun):
@@ -232,11 +219,9 @@ def test_neither_opening_nor_sending_a_long_log_reads_it_all(run: RunDirectory, 
         stream.write(b"\n" + log_lines.encode("train", 1_000_000, 0, {"long": 1.0}) + b'{"kind":"train","st')
     run.log_sent.write_text(str(hole + 1))
     run.log_seals.write_text(json.dumps({"start": 0, "end": hole + 1, "xxh3_128": ""}))
-    log = RunLog(run, since=1_000_000)
-    assert not log.write("train", 1_000_000, {"long": 2.0})
-    assert log.write("train", 1_000_001, {"long": 3.0})
-    assert log.recorded(1_000_001) == {"long": 3.0}
-    log.close()
+    with closing(RunLog(run, since=1_000_000)) as log:
+        assert not log.write("train", 1_000_000, {"long": 2.0})
+        assert log.write("train", 1_000_001, {"long": 3.0})
     assert [entry["step"] for entry in read_new(run, hole + 1)[0]] == [1_000_000, 1_000_001]
     send(run, tracked, "long")
     assert history(tracked, "long") == [(1_000_000, 1.0), (1_000_001, 3.0)]
@@ -265,7 +250,7 @@ def test_the_last_status_is_set_after_everything_else_arrived(
     # As in the process that sends.
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     tracked = start_run("test", "status", config={}, tags={}, runs_dir=tmp_path / "runs")
-    write_losses(run, "loss", range(1, 2))
+    write(run, "loss", range(1, 2))
     want_status(run, "KILLED")
     with pytest.raises(Exception, match="9"):
         send_log(tied(run, "http://127.0.0.1:9", tracked.run_id, "status"))
@@ -280,7 +265,7 @@ def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
 ):
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
     sender = send_to_mlflow(tied(run, "http://127.0.0.1:9", "0" * 32, "none"))
-    write_losses(run, "loss", range(1, 2))
+    write(run, "loss", range(1, 2))
     assert sender.pid is None
     assert "no-python" in sender.close()
 
@@ -299,17 +284,16 @@ sys.stdin.read()
 def test_a_sender_that_was_replaced_does_not_say_that_the_run_was_killed(run: RunDirectory, tmp_path: Path):
     tracked = start_run("test", "replaced", config={}, tags={}, runs_dir=tmp_path / "runs")
     tied(run, tracked.uri, tracked.run_id, "replaced")
-    killed = subprocess.Popen(
+    killed: Any = subprocess.Popen(
         [sys.executable, "-c", REPLACED, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert killed.stdout is not None
     replaced = psutil.Process(int(killed.stdout.readline()))
     newest = send_to_mlflow(run)
     killed.kill()
     killed.communicate()
     replaced.wait(60)
     assert newest.close() == ""
-    assert not run.log.with_name("log.status").exists()
+    assert not run.log_status.exists()
     assert connect(tracked.uri).get_run(tracked.run_id).info.status == "RUNNING"
 
 
@@ -341,12 +325,11 @@ def test_a_full_disk_is_a_typed_error_that_leaves_a_whole_log_to_go_on_from(run:
     with largest_file(1000), pytest.raises(StorageError, match=r"log\.jsonl") as caught:
         any(not log.write("train", step, {"loss": 1.0}) for step in range(1, 1001))
     assert "cloze resume" in caught.value.next_step
-    steps = [entry["step"] for entry in read_new(run)[0]]
-    assert log_size(run) == run.log.stat().st_size
+    steps = len(read_metrics(run))
     assert run.log.read_bytes().endswith(b"\n")
-    assert log.write("train", steps[-1] + 1, {"loss": 2.0}), "there is room again"
+    assert log.write("train", steps + 1, {"loss": 2.0}), "there is room again"
     log.close()
-    assert [entry["step"] for entry in read_new(run)[0]] == list(range(1, steps[-1] + 2))
+    assert [entry["step"] for entry in read_metrics(run)] == list(range(1, steps + 2))
 
 
 def test_a_history_that_cannot_be_written_is_a_typed_error_and_hides_no_other(
@@ -356,7 +339,7 @@ def test_a_history_that_cannot_be_written_is_a_typed_error_and_hides_no_other(
     run = RunDirectory(tmp_path / "full")
     info = RunInfo(name="full", run_id="0" * 32, tracking_uri="http://127.0.0.1:9")
     run.create(info, make_config(tmp_path, store))
-    write_losses(run, "loss", range(1, 2))
+    write(run, "loss", range(1, 2))
     with largest_file(10):
         with pytest.raises(StorageError) as caught:
             run.reconfigure(run.config(("steps=13",)))
@@ -368,70 +351,40 @@ def test_a_history_that_cannot_be_written_is_a_typed_error_and_hides_no_other(
     assert run.config().steps == 12
 
 
-def test_a_tracking_store_on_a_full_disk_raises_and_prints_no_traceback(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
-    database = tmp_path / "mlflow.db"
-    client = connect(f"sqlite:///{database}")
-    run = client.create_run(client.create_experiment("full")).info.run_id
-    with largest_file(database.stat().st_size // 8), pytest.raises(MlflowException, match="disk I/O error"):
-        client.log_metric(run, "loss", 1.0, step=0)
-    assert "Traceback" not in capfd.readouterr().err
-
-
-def test_steps_that_are_logged_already_are_not_written_again_and_a_torn_one_is(run: RunDirectory):
-    write_losses(run, "loss", range(1, 4))
-    with run.log.open("ab") as stream:
-        stream.write(b'{"kind":"train","step":4,"da')
-    assert len(read_new(run)[0]) == 3
-    resumed = RunLog(run)
-    assert not resumed.write("train", 2, {"loss": 99.0})
-    assert resumed.write("held_out", 2, {"loss": 5.0})
-    assert resumed.write("train", 4, {"loss": 4.0})
-    resumed.close()
-    assert [metrics["loss"] for metrics in read_metrics(run)] == [1.0, 2.0, 3.0, 4.0]
-
-
 def test_a_tracking_store_that_is_down_costs_nothing_and_gets_everything_once_later(
     run: RunDirectory, tracked: TrackedRun
 ):
     sender = send_to_mlflow(tied(run, "http://127.0.0.1:9", tracked.run_id, "down"))
-    write_losses(run, "down", range(1, 4))
+    write(run, "down", range(1, 4))
     assert "did not take everything" in sender.close()
     assert not run.log_sent.exists()
-    for _ in range(2):
+    # Later as after a kill between sending and remembering that it was sent.
+    for remembered in (b"0", b"", b"\xff"):
+        run.log_sent.write_bytes(remembered)
         send(run, tracked, "down")
         assert history(tracked, "down") == [(1, 1.0), (2, 2.0), (3, 3.0)]
-        # As after a kill between sending and remembering that it was sent.
-        run.log_sent.unlink()
-    run.log_sent.write_bytes(b"\xff")
-    send(run, tracked, "down")
-    assert history(tracked, "down") == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 def test_checkpoints_become_versions_with_their_evaluation_and_forgotten_ones_disappear(
     run: RunDirectory, tmp_path: Path, tracked: TrackedRun
 ):
-    log = RunLog(run)
+    log, client = RunLog(run), connect(tracked.uri)
     log.write("held_out", 10, {"loss": 1.5})
-    for step, best in ((10, True), (20, False)):
+    for step, best, loss in ((10, True, 1.5), (20, False, 2.0)):
         data = {"directory": str(tmp_path), "fingerprint": "f", "best": best}
-        data["metrics"] = {"held_out_loss": 1.5 if best else 2.0}
-        log.write("checkpoint", step, {**data, "evaluated_ms": log.evaluated_ms(step)})
+        measured = {"metrics": {"held_out_loss": loss}, "evaluated_ms": log.evaluated_ms(step)}
+        log.write("checkpoint", step, data | measured)
     send(run, tracked, "versions")
-    client = connect(tracked.uri)
     best = client.get_model_version_by_alias("versions", "best")
     assert best.tags["cloze.step"] == "10"
     model = client.get_logged_model(best.tags["cloze.model_id"])
     assert model.source_run_id == tracked.run_id
     metrics = [(metric.key, metric.step, metric.value) for metric in model.metrics or []]
     assert metrics == [("held_out_loss", 10, 1.5)]
-    (evaluation,) = read_new(run)[0][:1]
+    # The run's own point, at the time of the evaluation, and no second one.
     points = client.get_metric_history(tracked.run_id, "held_out_loss")
-    assert [(point.value, point.timestamp) for point in points if point.step == 10].count(
-        (1.5, evaluation["time_ms"])
-    ) == 1
-
+    evaluation = next(entries_from(run))[0]
+    assert [(one.value, one.timestamp) for one in points if one.step == 10] == [(1.5, evaluation["time_ms"])]
     log.write("forget", 20, {"steps": [10]})
     log.close()
     send(run, tracked, "versions")
@@ -441,6 +394,6 @@ def test_checkpoints_become_versions_with_their_evaluation_and_forgotten_ones_di
 
 def test_two_that_send_the_same_log_while_the_run_goes_on_take_turns(run: RunDirectory, tracked: TrackedRun):
     senders = [send_to_mlflow(tied(run, tracked.uri, tracked.run_id, "two")) for _ in range(2)]
-    write_losses(run, "two", range(1, 1501))
+    write(run, "two", range(1, 1501))
     assert [sender.close() for sender in senders] == ["", ""]
     assert history(tracked, "two") == [(step, float(step)) for step in range(1, 1501)]

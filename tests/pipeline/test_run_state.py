@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from cluster.group import GroupFailure
 from pipeline.pretrain.launch import create_run
 from pipeline.pretrain.lost_workers import Attempts
 from pipeline.run.directory import RunDirectory, find_run_of_job
+from pipeline.run.events import Event
 from pipeline.run.history import StoredSettings
 from pipeline.run.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile
 from pipeline.run.log.lines import encode
@@ -45,20 +47,31 @@ def run(tmp_path: Path, store: Path) -> RunDirectory:
     return make_run(tmp_path, store, "some")
 
 
+def sibling(run: RunDirectory, name: str, **changes: Any) -> RunDirectory:
+    """Another run of the same configuration."""
+    other = RunDirectory(run.path.with_name(name))
+    other.create(run.info.model_copy(update={"name": name, **changes}), run.config())
+    return other
+
+
+def beaten(run: RunDirectory, end: str, rank: int = 0) -> None:
+    """The heartbeat of a process that is gone: `killed` in the middle of a step, or `closed` in good order."""
+    done = subprocess.run([sys.executable, "-c", BEAT, str(run.path), str(rank), end], check=False)
+    assert done.returncode == (end == "killed")
+
+
 def test_last_word_of_the_history_counts(run: RunDirectory):
     assert state_of(run).name == "created"
-    run.record_event("started", step=0, world_size=1)
-    run.record_event("preempted", step=4, reason="SIGTERM")
-    assert state_of(run).detail == "at step 4: SIGTERM"
-    run.record_event("failed", error="PreemptedError", message="stopped at step 4, as asked\nmore")
-    assert state_of(run).name == "preempted"
-    run.record_event("started", step=4, world_size=1)
-    run.record_event("failed", error="NonFiniteError", message="no finite number\nmore")
-    found = state_of(run)
-    assert (found.name, found.detail) == ("failed", "NonFiniteError: no finite number")
-    run.record_event("started", step=4, world_size=1)
-    run.record_event("finished", step=12)
-    assert state_of(run).name == "finished"
+    for event, details, found in (
+        (Event.PREEMPTED, {"step": 4, "reason": "SIGTERM"}, ("preempted", "at step 4: SIGTERM")),
+        (Event.FAILED, {"error": "PreemptedError", "message": "a\nb"}, ("preempted", "PreemptedError: a")),
+        (Event.FAILED, {"error": "NonFiniteError", "message": "a\nb"}, ("failed", "NonFiniteError: a")),
+        (Event.FINISHED, {"step": 12}, ("finished", "")),
+    ):
+        run.record_event(Event.STARTED, step=0, world_size=1)
+        assert state_of(run).name == "running"
+        run.record_event(event, **details)
+        assert (state_of(run).name, state_of(run).detail) == found
 
 
 def test_run_whose_worker_beats_is_running_until_a_beat_is_late(run: RunDirectory):
@@ -94,23 +107,13 @@ def test_worker_that_died_is_named_with_its_place_and_why(run: RunDirectory):
         "ActorDiedError: worker unexpectedly exits, pid=1": "killed",
         "RuntimeError: shapes differ\nValueError: 3 is odd": "raised ValueError: 3 is odd",
     }
-    pids = []
-    for text in told:
+    for text, why in told.items():
         beaten(run, "killed", rank=1)
-        pids += [beat.pid for beat in read_heartbeats(run)]
+        (beat,) = read_heartbeats(run)
         Attempts(run, run.config()).record(GroupFailure({1: RuntimeError(text)}))
-    events = [event["workers"][0] for event in run.events()]
-    assert [one["pid"] for one in events] == pids
-    assert all((one["rank"], one["host"], one["step"]) == (1, platform.node(), 7) for one in events)
-    for one, why in zip(events, told.values(), strict=True):
-        assert why in one["why"]
-
-
-def beaten(run: RunDirectory, end: str, rank: int = 0) -> None:
-    """The heartbeat of a process that is gone: `killed` in the middle of a step, or `closed` in good order."""
-    command = [sys.executable, "-c", BEAT, str(run.path), str(rank), end]
-    done = subprocess.run(command, check=False)
-    assert done.returncode == (end == "killed")
+        (lost,) = run.events()[-1]["workers"]
+        assert (lost["pid"], lost["rank"], lost["host"], lost["step"]) == (beat.pid, 1, platform.node(), 7)
+        assert why in lost["why"]
 
 
 def test_list_names_states_and_last_losses_and_outlives_a_run_that_cannot_be_read(run: RunDirectory):
@@ -120,9 +123,7 @@ def test_list_names_states_and_last_losses_and_outlives_a_run_that_cannot_be_rea
     for step in (1, 2):
         log.write("train", step, {"loss": 5.0 - step})
     log.close()
-    other = RunDirectory(run.path.with_name("other"))
-    other.create(run.info, run.config())
-    (other.path / "config.yaml").write_text("name: other\nnews: 1\n")
+    sibling(run, "other").config_file.write_text("name: other\nnews: 1\n")
     unreadable, failed = json.loads(cloze("runs", "--runs-dir", run.path.parent, "--json"))
     assert (unreadable["run"], unreadable["state"]) == ("other", "unreadable")
     found = {name: failed[name] for name in ("run", "state", "step", "steps", "loss", "metric", "held_out")}
@@ -131,9 +132,8 @@ def test_list_names_states_and_last_losses_and_outlives_a_run_that_cannot_be_rea
 
 
 def test_list_leaves_a_long_log_that_is_not_sent_to_replay(run: RunDirectory):
-    tracked, database = RunDirectory(run.path.with_name("tracked")), run.path.parent / "mlflow.db"
-    info = run.info.model_copy(update={"name": "tracked", "tracking_uri": f"sqlite:///{database}"})
-    tracked.create(info, run.config())
+    database = run.path.parent / "mlflow.db"
+    tracked = sibling(run, "tracked", tracking_uri=f"sqlite:///{database}")
     tracked.record_event("failed", error="NonFiniteError", message="no finite number")
     line = encode("train", 1, 0, {"loss": 1.0, **{f"metric {n}": float(n) for n in range(40)}})
     tracked.log.write_bytes(line * (SENT_ON_THE_WAY_BYTES // len(line) + 1))
@@ -144,9 +144,7 @@ def test_list_leaves_a_long_log_that_is_not_sent_to_replay(run: RunDirectory):
 def test_looking_at_a_run_sends_nothing_to_an_address_that_only_the_run_names(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ):
-    stranger = RunDirectory(run.path.with_name("stranger"))
-    info = run.info.model_copy(update={"name": "stranger", "tracking_uri": "http://stranger"})
-    stranger.create(info, run.config())
+    stranger = sibling(run, "stranger", tracking_uri="http://stranger")
     stranger.log.write_bytes(encode("train", 1, 0, {"loss": 1.0}))
     sent: list[str] = []
     monkeypatch.setattr("pipeline.run.lifecycle.send_log", lambda run: sent.append(run.info.tracking_uri))
@@ -158,17 +156,13 @@ def test_looking_at_a_run_sends_nothing_to_an_address_that_only_the_run_names(
 
 
 def test_a_job_that_is_tried_again_finds_the_run_that_it_began(run: RunDirectory, tmp_path: Path):
-    runs_dir = tmp_path / "jobs"
     for name, job in (("demo-1", None), ("demo-2", "job-1"), ("other-3", "job-2"), ("demo-4-5", "job-2")):
-        info = run.info.model_copy(update={"name": name, "submission_id": job})
-        RunDirectory(runs_dir / name).create(info, run.config())
-    (runs_dir / "demo-1" / "run.json").write_text("torn")
-    found = find_run_of_job("job-1", "demo", runs_dir)
-    assert found is not None
-    assert found.path.name == "demo-2"
+        sibling(run, name, submission_id=job)
+    (run.path.with_name("demo-1") / "run.json").write_text("torn")
+    jobs = {name: find_run_of_job(name, "demo", run.path.parent) for name in ("job-1", "job-2", "job-3")}
     # A job may train several networks: each is a run with a name of its own.
-    for job, place in (("job-2", runs_dir), ("job-3", runs_dir), ("job-1", tmp_path / "nowhere")):
-        assert find_run_of_job(job, "demo", place) is None
+    assert jobs == {"job-1": RunDirectory(run.path.with_name("demo-2")), "job-2": None, "job-3": None}
+    assert find_run_of_job("job-1", "demo", tmp_path / "nowhere") is None
 
 
 def test_stored_settings_say_what_the_configuration_says(tmp_path: Path, store: Path):
@@ -207,8 +201,7 @@ def test_run_whose_driver_was_killed_before_training_is_lost_everywhere(
         "print(create_run(load_config(PretrainConfig, Path(sys.argv[1]), ())).path, flush=True); input()"
     )
     command = [sys.executable, "-c", launch, str(tmp_path / "tiny.yaml")]
-    driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert driver.stdout is not None
+    driver: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     run = RunDirectory(Path(driver.stdout.readline().strip()))
     client = connect(run.info.tracking_uri)
     assert reconcile(run)

@@ -1,13 +1,14 @@
-"""Saving goes on behind training: what is written is what was there, and a save that fails harms nothing."""
+"""Saving goes on behind training: what is written is what was there; failed saves and deletions harm nothing."""
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors import safe_open
+from safetensors.numpy import load_file
 
 from cluster.artefacts.errors import StorageError
 from cluster.group import Rank
@@ -26,22 +27,18 @@ from pipeline.checkpoint.checkpoint import (
     DEEPSPEED_DIRECTORY,
     EMA_FILE,
     MODEL_FILE,
+    checkpoint_name,
     read_trainer_state,
 )
 from pipeline.checkpoint.rank_save import (
-    PARTS_DIRECTORY,
     IncompleteWeightsError,
-    RankSave,
-    Snapshot,
-    assemble,
-    files_of_all,
     from_array,
     read_slices,
     write_slices,
     write_weights,
 )
-from pipeline.checkpoint.saver import CheckpointSaver, Committed, Failed
-from pipeline.checkpoint.store import CheckpointStore, newest_good, store_of
+from pipeline.checkpoint.saver import Committed, Failed
+from pipeline.checkpoint.store import CheckpointStore, apply_retention, newest_good, open_store, store_of
 from pipeline.engine.deepspeed.engine import Engine
 from tests.pipeline.full_disk import largest_file
 from tests.pipeline.process_group import PATIENCE_S, Group, run_group
@@ -53,9 +50,7 @@ from tests.pipeline.saver_ranks import (
     make_saver,
     update,
 )
-from tests.pipeline.small_checkpoints import state_at
-
-ALONE = Rank(0, 1, 0, 1)
+from tests.pipeline.small_checkpoints import state_at, write_files
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +59,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     directory = tmp_path_factory.mktemp("engine")
     os.environ["LOCAL_RANK"] = "0"
     dist.init_process_group("gloo", init_method=f"file://{directory}/rendezvous", rank=0, world_size=1)
-    made = make_engine(directory, ALONE, "2", "fp32")
+    made = make_engine(directory, Rank(0, 1, 0, 1), "2", "fp32")
     update(made, 0)
     yield made
     dist.destroy_process_group()
@@ -76,41 +71,48 @@ def store(tmp_path: Path) -> CheckpointStore:
     return CheckpointStore(tmp_path / "checkpoints")
 
 
-def save(saver: CheckpointSaver, engine: Engine, step: int, loss: float | None = None) -> Any:
-    """Save, wait, and return what became of it."""
-    saver.save(engine, state_at(step, loss))
-    saver.wait()
-    (outcome,) = saver.finished()
-    return outcome
+def saves(
+    engine: Engine, store: CheckpointStore, keep: int = 2, **options: Any
+) -> Callable[..., Committed | Failed]:
+    """A function that saves a step, waits for it, and returns what became of it."""
+    saver = make_saver(store, Rank(0, 1, 0, 1), keep, **options)
+
+    def save(step: int, loss: float | None = None) -> Committed | Failed:
+        saver.save(engine, state_at(step, loss))
+        saver.wait()
+        (outcome,) = saver.finished()
+        return outcome
+
+    return save
 
 
 def test_every_zero_stage_is_saved_as_it_was_while_two_ranks_go_on_training(tmp_path: Path):
     run_group("tests.pipeline.saver_ranks", [tmp_path, tmp_path / "store"], 2)
     first, second = (orjson.loads((tmp_path / f"rank-{rank}.json").read_bytes()) for rank in range(2))
     for case in CASES:
-        assert first[case]["outcomes"] == ["Committed"], case
-        assert second[case]["outcomes"] == [], case
-        assert first[case]["moved"], case
+        assert (first[case]["outcomes"], second[case]["outcomes"]) == (["Committed"], []), case
         # The same files with the same contents as DeepSpeed writes itself, save for weights that its masters hold, too,
         # and nothing of what ranks told each other.
-        deepspeed = [f"{DEEPSPEED_DIRECTORY}/{name}" for name in first[case]["files"]]
         others = [EMA_FILE, "manifest.json", "model.json", MODEL_FILE, "tokenizer.json", "trainer.json"]
-        assert first[case]["all_files"] == [*deepspeed, *others], case
+        assert first[case]["all_files"] == [*first[case]["files"], *others], case
+        assert first[case]["moved"], case
         for found in (first[case], second[case]):
-            assert found["equal"], case
-            assert found["shares"], case
-            assert found["restored"], case
+            claims = ("equal", "small", "shares", "restored")
+            assert [claim for claim in claims if not found[claim]] == [], case
     # A rank that cannot even write down that it failed does not stop the others, nor the next save.
-    assert first["full"]["outcomes"] == [["Committed", 1], ["Failed", 2], ["Committed", 3]]
-    assert "[1]" in first["full"]["problems"][0]
-    assert first["full"]["steps"] == [1, 3]
+    outcomes = [(1, "Committed"), (2, "Failed"), (3, "Committed"), (4, "Failed"), (5, "Committed")]
+    assert first["full"]["outcomes"] == [[outcome, step] for step, outcome in outcomes]
+    silent, told = first["full"]["problems"]
+    assert "[1]" in silent
+    assert "File too large" in told
+    assert first["full"]["steps"] == [3, 5]
     assert not list((tmp_path / "store" / "full").glob(".*"))
 
 
 def test_a_save_without_a_thread_writes_the_same(engine: Engine, tmp_path: Path):
     stores = [CheckpointStore(tmp_path / name) for name in ("one", "two")]
     for asynchronous, store in zip((True, False), stores, strict=True):
-        assert isinstance(save(make_saver(store, ALONE, asynchronous=asynchronous), engine, 1), Committed)
+        assert isinstance(saves(engine, store, asynchronous=asynchronous)(1), Committed)
     files = sorted((stores[0].local(1) / DEEPSPEED_DIRECTORY).iterdir())
     assert len(files) == 2
     for file in files:
@@ -120,67 +122,29 @@ def test_a_save_without_a_thread_writes_the_same(engine: Engine, tmp_path: Path)
         assert (stores[0].local(1) / name).read_bytes() == (stores[1].local(1) / name).read_bytes()
 
 
-def test_copies_share_memory_where_originals_do_and_change_no_more():
-    flat, step = torch.arange(10.0), SimpleNamespace(scale=2.0)
-    state = {
-        "whole": flat,
-        "view": flat[2:6],
-        "again": [flat.view(2, 5).t()],
-        "scaler": step,
-        "flag": torch.ones((), dtype=torch.bool),
-        "parameter": torch.nn.Parameter(torch.zeros(3)),
-        "empty": torch.empty(0),
-    }
-    snapshot = Snapshot()
-    copy = snapshot.tree(state)
-    step.scale = 4.0
-    flat += 100
-    assert copy["whole"].tolist() == list(range(10))
-    assert copy["view"].untyped_storage().data_ptr() == copy["whole"].untyped_storage().data_ptr()
-    assert copy["again"][0].tolist() == [[0, 5], [1, 6], [2, 7], [3, 8], [4, 9]]
-    assert copy["again"][0].stride() == (1, 5)
-    assert copy["again"][0].untyped_storage().data_ptr() == copy["whole"].untyped_storage().data_ptr()
-    assert copy["parameter"].requires_grad
-    assert (copy["scaler"].scale, copy["flag"].item(), copy["empty"].numel()) == (2.0, True, 0)
-    place = copy["whole"].data_ptr()
-    snapshot.reset()
-    assert snapshot.tensor(flat).data_ptr() == place, "memory is used again"
-
-
 @given(st.data())
 def test_weights_are_put_together_from_any_shares(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ):
     directory = tmp_path_factory.mktemp("weights")
-    shapes = data.draw(
-        st.dictionaries(
-            st.text("ab.:é", min_size=1, max_size=5),
-            st.lists(st.integers(0, 5), max_size=3),
-            min_size=1,
-            max_size=4,
-        )
-    )
-    generator = np.random.default_rng(0)
-    whole = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    ranks = data.draw(st.integers(1, 3))
-    shares: list[list[Any]] = [[] for _ in range(ranks)]
+    dimensions = st.lists(st.integers(0, 5), max_size=3)
+    shapes = data.draw(st.dictionaries(st.text("ab.:é", min_size=1), dimensions, min_size=1, max_size=4))
+    whole = {
+        name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in shapes.items()
+    }
+    own, other = [], []
     for name, values in whole.items():
         cuts = sorted(data.draw(st.lists(st.integers(0, values.size), max_size=4)))
-        for start, end in zip([0, *cuts], [*cuts, values.size], strict=True):
-            if end > start:
-                one = from_array(name, start, values.ravel()[start:end])
-                shares[data.draw(st.integers(0, ranks - 1))].append(one)
-    slices = list(shares[0])
-    for number, share in enumerate(shares[1:]):
-        with (directory / str(number)).open("wb") as stream:
-            write_slices(stream, share)
-        slices += read_slices((directory / str(number)).open("rb"))
-    with (directory / "model").open("wb") as stream:
-        write_weights(stream, shapes, slices)
-    with safe_open(directory / "model", framework="np") as found:
-        assert set(found.keys()) == set(whole)
-        for name, values in whole.items():
-            np.testing.assert_array_equal(found.get_tensor(name), values)
+        for start, end in itertools.pairwise([0, *cuts, values.size]):
+            one = from_array(name, start, values.ravel()[start:end])
+            data.draw(st.sampled_from([own, other])).append(one)
+    with (directory / "other").open("wb") as stream:
+        write_slices(stream, other)
+    with (directory / "other").open("rb") as slices, (directory / "model").open("wb") as stream:
+        write_weights(stream, shapes, [*own, *read_slices(slices)])
+    found = load_file(directory / "model")
+    assert found.keys() == whole.keys()
+    assert all(np.array_equal(found[name], values) for name, values in whole.items())
 
 
 @pytest.mark.parametrize("spans", [[(0, 4)], [(0, 4), (3, 6)], [(0, 4), (5, 6)], [(0, 6), (0, 6)]])
@@ -209,62 +173,41 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path):
         assert seen == store.steps()[-1]
 
 
-def test_the_cause_counts_of_a_rank_that_fails_while_its_marker_is_looked_for(tmp_path: Path):
-    save = RankSave(SimpleNamespace(step=1), SimpleNamespace(poll_s=0.0), 0.0)  # type: ignore[arg-type]
-
-    def marks():
-        if save.settled.is_set():
-            return {"rank-00001.failed": b'["the disk is full", "make room"]'}
-        save.any_failed = True
-        save.settled.set()
-        return {}
-
-    save.staging.marks = marks  # type: ignore[misc]
-    with pytest.raises(StorageError) as caught:
-        files_of_all(save, 2, "runs/one")
-    assert caught.value.problem == "the disk is full"
-
-
 def test_a_save_that_fails_is_reported_and_costs_that_save_alone(
     engine: Engine, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ):
-    saver = make_saver(store, ALONE)
-    assert isinstance(save(saver, engine, 1), Committed)
+    def refused(step: int, save: Callable[..., Any]) -> StorageError:
+        outcome = save(step)
+        assert isinstance(outcome, Failed)
+        assert outcome.step == step
+        return outcome.error
+
+    save = saves(engine, store)
+    assert isinstance(save(1), Committed)
     with largest_file(20_000):
-        full = save(saver, engine, 2)
-    assert isinstance(full, Failed)
-    assert (full.step, full.error.exit_code) == (2, 33)
-    assert "ulimit" in full.error.next_step
+        assert "ulimit" in refused(2, save).next_step
     # What it wrote is gone again, and nothing half-written is there to be read.
     assert [path.name for path in store.directory.iterdir()] == ["step-00000001"]
     with monkeypatch.context() as patched:
         patched.setattr(torch, "empty", Mock(side_effect=MemoryError("cannot allocate 1 TiB")))
-        outcome = save(make_saver(store, ALONE), engine, 2)
-    assert isinstance(outcome, Failed)
-    assert "MemoryError" in outcome.error.problem
-    shutil.move(store.directory, store.directory.with_name("moved"))
+        assert "MemoryError" in refused(2, saves(engine, store)).problem
+    moved = shutil.move(store.directory, store.directory.with_name("moved"))
     store.directory.write_text("a file stands here")
-    outcome = save(saver, engine, 2)
-    assert isinstance(outcome, Failed)
-    assert str(store.directory) in outcome.error.problem
+    assert str(store.directory) in refused(2, save).problem
     store.directory.unlink()
-    shutil.move(store.directory.with_name("moved"), store.directory)
-    assert isinstance(save(saver, engine, 3), Committed)
+    shutil.move(moved, store.directory)
+    assert isinstance(save(3), Committed)
     assert store.steps() == [1, 3]
 
 
 def test_what_a_killed_save_left_goes_at_the_next_start_and_retention_follows_each_save(
     engine: Engine, store: CheckpointStore
 ):
-    old = store.staging(1, "0ld-0001")
-    with old.create("deepspeed/half.pt") as stream:
+    with store.staging(1, "0ld-0001").create("deepspeed/half.pt") as stream:
         stream.write(b"half")
-    old.mark("rank-00000.done", b"[]")
-    assert store.staging(1, "new-0001").marks() == {}
-    assert store.steps() == []
-    saver = make_saver(store, ALONE)
+    save = saves(engine, store)
     assert list(store.directory.iterdir()) == []
-    outcomes = [save(saver, engine, step, loss) for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0), (4, 0.5))]
+    outcomes: list[Any] = [save(step, loss) for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0), (4, 0.5))]
     assert [outcome.kept for outcome in outcomes] == [(1,), (1, 2), (1, 2, 3), (3, 4)]
     assert [outcome.best for outcome in outcomes] == [True, False, False, True]
     assert store.steps() == [3, 4]
@@ -277,12 +220,94 @@ def test_the_configuration_says_where_checkpoints_are(tmp_path: Path):
     assert store_of(run) == CheckpointStore(tmp_path / "elsewhere" / "here")
 
 
-def test_a_share_that_cannot_be_opened_leaves_none_of_the_others_open(tmp_path: Path):
-    staging = CheckpointStore(tmp_path).staging(10, "key")
-    with staging.create(f"{PARTS_DIRECTORY}/{MODEL_FILE}.00001"):
-        pass
-    before = sorted(os.listdir("/proc/self/fd"))
-    saved: Any = SimpleNamespace(staging=staging, weights={MODEL_FILE: []}, shapes={})
-    with pytest.raises(FileNotFoundError, match=r"\.00002"):
-        assemble(saved, MODEL_FILE, 3)
-    assert sorted(os.listdir("/proc/self/fd")) == before
+def test_a_directory_that_is_still_in_use_elsewhere_is_deleted_later(
+    engine: Engine, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+):
+    save: Any = saves(engine, store, 1)
+    save(10)
+    remove = os.rmdir
+
+    def rmdir(path: Any, **options: Any) -> None:
+        # As NFS answers while another machine has a file of the directory open.
+        if "deepspeed" in str(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        remove(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", rmdir)
+        assert all("not empty" in save(step).warning for step in (20, 30, 40, 50))
+    assert store.steps() == [50]
+    assert save(60).warning == ""
+    assert [path.name for path in store.directory.iterdir()] == [checkpoint_name(60)]
+
+
+def test_a_link_is_deleted_as_a_link_and_what_was_moved_away_is_no_failure(
+    engine: Engine, store: CheckpointStore, tmp_path: Path
+):
+    save: Any = saves(engine, store, 1)
+    # The next step, and the same step again, where a link stands.
+    for step, after in ((10, 20), (20, 20)):
+        save(step)
+        elsewhere = shutil.move(store.local(step), tmp_path / f"moved-{step}")
+        store.local(step).symlink_to(elsewhere)
+        assert store.steps() == [step]
+        assert (save(after).warning, store.steps()) == ("", [after])
+        assert not store.local(after).is_symlink()
+        assert (elsewhere / "manifest.json").is_file()
+    # Gone between listing and deleting, or for good.
+    store.delete(999)
+    shutil.rmtree(store.local(20))
+    assert save(30).warning == ""
+    assert [path.name for path in store.directory.iterdir()] == [checkpoint_name(30)]
+
+
+def test_a_remote_store_that_refuses_to_delete_keeps_what_was_just_published(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store: Any = open_store(f"memory://{tmp_path.name}", "run")
+    save: Any = saves(engine, store, 1)
+    kind = type(store.remote.filesystem)
+    remove, pipe = kind.rm_file, kind.pipe_file
+
+    def rm_file(self: Any, path: str) -> None:
+        if "step-00000010/" in path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        remove(self, path)
+
+    def pipe_file(self: Any, path: str, value: bytes, **options: Any) -> None:
+        pipe(self, path, value, **options)
+        if path.endswith("manifest.json"):
+            raise TimeoutError("the answer did not arrive")
+
+    with monkeypatch.context() as patched:
+        # An answer that is lost after the manifest arrived is no failure.
+        patched.setattr(kind, "pipe_file", pipe_file)
+        assert isinstance(save(10), Committed)
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "rm_file", rm_file)
+        assert "step-00000010" in save(20).warning
+    assert store.steps() == [10, 20]
+    assert store.damage(20, store.manifest(20), deep=True) == []
+    assert (save(30).warning, store.steps()) == ("", [30])
+    left = store.remote.filesystem.find(store.remote.root)
+    assert {path.split("/")[3] for path in left} == {checkpoint_name(30)}
+
+
+def test_one_that_cannot_be_deleted_does_not_keep_the_others(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+):
+    for step in (10, 20, 30):
+        write_files(store, state_at(step))
+    replace = os.replace
+
+    def refuse(source: Any, target: Any) -> None:
+        if str(source).endswith("step-00000010"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(source))
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", refuse)
+        with pytest.raises(StorageError, match="1 of 2"):
+            apply_retention(store, 1)
+    assert store.steps() == [10, 30]
+    assert apply_retention(store, 1) == [10]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,6 @@ from pipeline.inspect.step import RebuiltStep, inspect_step, rebuild_data_step, 
 from pipeline.objectives import OBJECTIVES
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
-from pipeline.run.history import list_attempts
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from pipeline.samples.noise import Noise
 from tests.conftest import write_store
@@ -37,13 +37,12 @@ BATCH = (
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run of two attempts, and what its ranks fed to their networks."""
+    """A run of two attempts: on two workers to RESUMED_AT, then on one with another rate of masking."""
 
     run: RunDirectory
     first: Path
-    """Of the attempt on two workers, from the beginning to RESUMED_AT."""
+    """What the ranks of the first attempt fed to their networks."""
     second: Path
-    """Of the attempt on one, with another rate of masking."""
 
 
 @pytest.fixture(scope="module")
@@ -89,41 +88,24 @@ def test_the_updates_that_read_each_document_are_found_without_making_them_again
         if data_step is not None:
             SkipLedger(run).add(SkippedStep(at_update=data_step, data_step=data_step, loss=9.0, score=None))
         rebuilt = [rebuild_step(run, step) for step in range(1, STEPS + 1)]
-        read: dict[tuple[str, int], list[int]] = {}
+        read: dict[tuple[str, int], list[int]] = defaultdict(list)
         for step in rebuilt:
             for use in inspect_step(step)["documents"]:
-                read.setdefault((use["store"], use["number"]), []).append(step.step)
+                read[use["store"], use["number"]].append(step.step)
         stores = rebuilt[-1].inputs.stores
         wanted = {store.fingerprint: np.arange(store.num_documents) for store in stores}
         places = {store.fingerprint: str(store.path) for store in stores}
         found = exposure_of(run, wanted, tmp_path)
-        assert {(places[one["store"]], one["number"]) for one in found["documents"]} == read.keys()
-        for one in found["documents"]:
-            steps = read[places[one["store"]], one["number"]]
-            assert [one["first_step"], one["last_step"]] == [steps[0], steps[-1]]
-            assert one["num_updates"] == len(steps)
-        assert found["checkpoints"] == [8, 10]
-        assert found["clean_checkpoint"] is None
+        updates = {
+            (places[one["store"]], one["number"]): (one["first_step"], one["last_step"], one["num_updates"])
+            for one in found["documents"]
+        }
+        assert updates == {key: (steps[0], steps[-1], len(steps)) for key, steps in read.items()}
+        assert (found["checkpoints"], found["clean_checkpoint"]) == ([8, 10], None)
     late = max(read, key=lambda key: read[key][0])
     (fingerprint,) = (one for one, place in places.items() if place == late[0])
     found = exposure_of(run, {fingerprint: np.array([late[1]])}, tmp_path)
     assert found["documents"][0]["first_step"] == read[late][0] > 1
-
-
-def test_attempts_of_a_history_have_the_configuration_that_was_replaced_after_them_and_torn_lines_count_for_none():
-    events = [
-        {"event": "started", "step": 0, "world_size": 2},
-        {"event": "started", "step": 4, "world_size": 2},
-        {"event": "reconfigured", "before": "config.yaml.1"},
-        {"event": "started", "step": "of another program"},
-        {"event": "reconfigured"},
-        {"event": "reconfigured", "before": "config.yaml.2"},
-        {"event": "started", "step": 4, "world_size": 1},
-        {"event": "reconfigured", "before": "config.yaml.3"},
-        {"event": "started", "step": 6, "world_size": 1},
-    ]
-    files = [attempt.config_file for attempt in list_attempts(events)]
-    assert files == ["config.yaml.1", "config.yaml.1", "config.yaml.3", "config.yaml"]
 
 
 def test_run_that_went_back_read_what_is_made_again_and_what_was_left_out(tmp_path: Path, store: Path):
@@ -201,10 +183,8 @@ def test_texts_are_those_of_the_documents_that_are_listed(recorded: Recorded):
 def test_command_says_the_same_to_people_and_programs(recorded: Recorded):
     arguments = ["data", "inspect", "--run", str(recorded.run.path), "--step", "6"]
     found = json.loads(cloze(*arguments, "--texts", "--json"))
-    assert found["step"] == 6
-    assert found["data_step"] == 5
+    assert (found["step"], found["data_step"], len(found["samples"])) == (6, 5, 16)
     assert found["phase"] == {"number": 1, "first_step": 6, "sequence_length": 32, "weights": None}
-    assert len(found["samples"]) == 16
     assert found["metrics"]["loss"] > 0
     printed = cloze(*arguments)
     assert found["documents"][0]["doc_id"] in printed
@@ -213,15 +193,12 @@ def test_command_says_the_same_to_people_and_programs(recorded: Recorded):
     assert all(piece["target"] in texts for one in found["samples"] for piece in one["pieces"])
 
 
-def test_what_does_not_exist_is_refused(recorded: Recorded):
+def test_what_does_not_exist_or_changed_since_is_refused(recorded: Recorded, tmp_path: Path):
     for step, said in ((0, "from 1"), (11, "10 steps")):
         with pytest.raises(ReferenceNotFoundError, match=said):
             rebuild_step(recorded.run, step)
     with pytest.raises(ReferenceNotFoundError, match="micro-batch 4"):
         inspect_step(rebuild_step(recorded.run, 4), 4)
-
-
-def test_stores_that_hold_something_else_now_are_refused(recorded: Recorded, tmp_path: Path):
     other = write_store(tmp_path / "tokens", num_documents=40, seed=5)
     kept = recorded.run.config().data.stores[1].path
     with pytest.raises(MismatchError, match=str(other)):
@@ -233,10 +210,8 @@ def test_every_micro_batch_is_made_again_bit_for_bit_with_the_settings_in_force(
     assert [step.num_micro_batches for step in steps] == [2, 2, *[4] * (STEPS - 2)]
     before, after = steps[:RESUMED_AT], steps[RESUMED_AT:]
     lengths = set()
-    for step, micro_batch, path in (
-        *passes(recorded.first, WORKERS, before),
-        *passes(recorded.second, 1, after),
-    ):
+    made_again = (*passes(recorded.first, WORKERS, before), *passes(recorded.second, 1, after))
+    for step, micro_batch, path in made_again:
         made = step.batch(micro_batch).inputs
         assert_same(made, dict(np.load(path)))
         lengths.add((step.phase, made["input_ids"].shape[1]))

@@ -14,18 +14,18 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import psutil
 import pytest
-from mlflow import MlflowClient
 
 from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
 from pipeline.run.directory import RunDirectory, RunInfo
 from pipeline.run.log.lines import LogKind, read_metrics, read_new
 from pipeline.run.log.log import RunLog
 from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
-from pipeline.run.model_versions import find_version, logged_models, register_checkpoint
+from pipeline.run.model_versions import find_version, logged_models
 from pipeline.run.tracking import TrackedRun, connect, start_run
 from tests.pipeline.mlflow_server import Server, wait_until
 from tests.pipeline.one_rank import endings
@@ -67,14 +67,12 @@ class Training:
             self.step += 1
             self.log.write("train", self.step, {"loss": 1 / self.step, "lr": 1e-3 * self.step})
             if self.step == middle:
-                self._checkpoint()
+                place = {"directory": str(self.directory / f"step-{self.step}"), "fingerprint": "f"}
+                self.log.write(
+                    "checkpoint", self.step, place | {"best": True, "metrics": {"held_out_loss": 2.0}}
+                )
             time.sleep(STEP_S)
         self.log.event("spike", self.step, {"loss": 9.0, "reason": "far from the median"})
-
-    def _checkpoint(self) -> None:
-        directory = str(self.directory / f"step-{self.step}")
-        data = {"directory": directory, "fingerprint": "f", "best": True, "metrics": {"held_out_loss": 2.0}}
-        self.log.write("checkpoint", self.step, data)
 
 
 def test_a_run_goes_on_through_every_outage_and_everything_arrives_once(
@@ -119,32 +117,6 @@ def test_a_run_goes_on_through_every_outage_and_everything_arrives_once(
     assert client.get_run(tracked.run_id).info.status == "FINISHED"
 
 
-class GivenUpOnce(MlflowClient):
-    """Gives up a registration that the server carries out all the same, and repeats it."""
-
-    def create_model_version(self, *arguments: Any, **settings: Any) -> Any:
-        super().create_model_version(*arguments, **settings)
-        return super().create_model_version(*arguments, **settings)
-
-
-def test_a_registration_that_is_carried_out_twice_leaves_one_version(tracked: TrackedRun, tmp_path: Path):
-    client = GivenUpOnce(tracked.uri)
-    model_id = register_checkpoint(
-        client,
-        run_id=tracked.run_id,
-        name="twice",
-        step=7,
-        directory=str(tmp_path),
-        metrics={},
-        best=True,
-        tags={},
-        time_ms=0,
-    )
-    (version,) = client.search_model_versions("name = 'twice'")
-    assert version.tags["cloze.model_id"] == model_id
-    assert client.get_model_version_by_alias("twice", "best").version == version.version
-
-
 class BlackHole:
     """Accepts connections and never answers; knows which processes have connected."""
 
@@ -182,21 +154,12 @@ def test_processes_that_begin_an_embedded_store_together_all_get_their_run(tmp_p
         "print(start_run('e', 'n', config={}, tags={}, runs_dir=Path(sys.argv[1])).run_id)"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", begin, str(tmp_path / "runs")],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(3)
+    command = [sys.executable, "-c", begin, str(tmp_path / "runs")]
+    processes: list[Any] = [
+        subprocess.Popen(command, env=environment, stdin=PIPE, stdout=PIPE, text=True) for _ in range(3)
     ]
+    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 3
     for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
     found = {process.communicate(timeout=PATIENCE_S)[0] for process in processes}
@@ -236,26 +199,20 @@ def test_a_checkpoint_whose_registration_broke_off_has_one_model_and_one_version
 ):
     client = connect(tracked.uri)
     experiment = client.get_run(tracked.run_id).info.experiment_id
-    orphans = [
-        client.create_logged_model(
-            experiment_id=experiment,
-            name="step-00000007",
-            source_run_id=tracked.run_id,
-            tags={"cloze.step": "7"},
-        )
-        for _ in range(2)
-    ]
-    log = RunLog(RunDirectory(tmp_path))
+    of_run: Any = {"source_run_id": tracked.run_id, "tags": {"cloze.step": "7"}}
+    orphans = [client.create_logged_model(experiment, "step-00000007", **of_run) for _ in range(2)]
+    run = tied(RunDirectory(tmp_path), tracked.uri, tracked.run_id, "orphans")
+    log = RunLog(run)
     data = {"directory": str(tmp_path), "fingerprint": "f", "best": False, "metrics": {"held_out_loss": 1.0}}
     log.write("checkpoint", 7, data)
-    send_log(tied(RunDirectory(tmp_path), tracked.uri, tracked.run_id, "orphans"))
+    send_log(run)
     (model,) = logged_models(client, tracked.run_id, 7)
     assert model.model_id in {orphan.model_id for orphan in orphans}
     assert find_version(client, "orphans", 7).tags["cloze.model_id"] == model.model_id
 
     log.write("forget", 8, {"steps": [7]})
     log.close()
-    send_log(tied(RunDirectory(tmp_path), tracked.uri, tracked.run_id, "orphans"))
+    send_log(run)
     assert find_version(client, "orphans", 7) is None
     assert logged_models(client, tracked.run_id, 7) == []
 
@@ -281,7 +238,7 @@ def test_a_killed_run_leaves_a_sender_that_sends_the_rest_says_so_and_ends(
     server: Server, tracked: TrackedRun, tmp_path: Path
 ):
     command = [sys.executable, "-c", KILLED, str(tmp_path), tracked.uri, tracked.run_id]
-    killed = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    killed = subprocess.run(command, stdout=PIPE, check=False)
     assert killed.returncode == -signal.SIGKILL
     sender = int(killed.stdout)
     wait_until(
@@ -289,10 +246,7 @@ def test_a_killed_run_leaves_a_sender_that_sends_the_rest_says_so_and_ends(
     )
     assert server.metric_rows(tracked.run_id)["killed"] == [(step, step) for step in range(1, 101)]
     client = connect(tracked.uri)
-    info = client.get_run(tracked.run_id).info
-    assert info.status == "KILLED"
-    assert info.end_time is not None
-
+    assert client.get_run(tracked.run_id).info.status == "KILLED"
     resumed = send_to_mlflow(tied(RunDirectory(tmp_path), tracked.uri, tracked.run_id, "killed"))
     wait_until(lambda: client.get_run(tracked.run_id).info.status == "RUNNING")
     assert resumed.close() == ""
@@ -300,8 +254,8 @@ def test_a_killed_run_leaves_a_sender_that_sends_the_rest_says_so_and_ends(
 
 
 def test_a_run_that_failed_is_not_said_to_be_killed(tracked: TrackedRun, tmp_path: Path):
-    client = connect(tracked.uri)
+    client, run = connect(tracked.uri), tied(RunDirectory(tmp_path), tracked.uri, tracked.run_id, "failed")
     client.set_terminated(tracked.run_id, "FAILED")
-    want_status(RunDirectory(tmp_path), "KILLED")
-    send_log(tied(RunDirectory(tmp_path), tracked.uri, tracked.run_id, "failed"))
+    want_status(run, "KILLED")
+    send_log(run)
     assert client.get_run(tracked.run_id).info.status == "FAILED"
