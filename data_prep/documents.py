@@ -131,11 +131,6 @@ def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, values)
 
 
-def read_values(path: Path, column: str) -> list[str]:
-    """The different values of a column, sorted."""
-    return sorted(set(pq.read_table(str(path), columns=[column])[column].unique().to_pylist()))
-
-
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     """The column as one array."""
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

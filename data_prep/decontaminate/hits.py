@@ -194,22 +194,20 @@ class Tally:
     def summary(self) -> dict[str, dict[str, Any]]:
         """Counts by task: `examples`, among them `examples_searched` (with a text of enough words) and
         `examples_found`, their `share_found`, and `documents` with an overlap."""
-        every: dict[str, set[str]] = {}
-        searched: dict[str, set[str]] = {}
+        examples: dict[str, dict[str, bool]] = {}
         for row in self.texts.to_pylist():
-            every.setdefault(row["task"], set()).add(row["example"])
-            searched.setdefault(row["task"], set())
-            if row["searched"]:
-                searched[row["task"]].add(row["example"])
+            own = examples.setdefault(row["task"], {})
+            own[row["example"]] = own.get(row["example"], False) or row["searched"]
+        found = {task: len(self.found.get(task, ())) for task in examples}
         return {
             task: {
-                "examples": len(examples),
-                "examples_searched": len(searched[task]),
-                "examples_found": len(self.found.get(task, ())),
-                "share_found": round(len(self.found.get(task, ())) / len(examples), 6),
+                "examples": len(searched),
+                "examples_searched": sum(searched.values()),
+                "examples_found": found[task],
+                "share_found": round(found[task] / len(searched), 6),
                 "documents": self.documents.get(task, 0),
             }
-            for task, examples in every.items()
+            for task, searched in examples.items()
         }
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.shard_records import ShardRecord
 from cluster.shards import ShardResult, WriteShard
-from data_prep.documents import one_chunk, read_selected, read_values, text_bytes_by
+from data_prep.documents import one_chunk, read_selected, text_bytes_by
 from data_prep.layout import TOKEN_FILES, TOKENIZER, TOKENIZER_FILE, TOKENS
 from data_prep.selection import load_selection
 from data_prep.sentences import cut_sentences
@@ -69,7 +70,7 @@ def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer
     )
 
 
-_COUNTS = ("kept_bytes", "sentences", "unknown_tokens", "lines_tried", "exact_lines")
+_COUNTS: tuple[str, ...] = ("kept_bytes", "sentences", "unknown_tokens", "lines_tried", "exact_lines")
 
 
 class _DisagreementError(Exception):
@@ -95,7 +96,8 @@ def tokenize_documents(
     file = tokenizer.stat()
     reference, fast = _encoders(tokenizer, (file.st_ino, file.st_size, file.st_mtime_ns))
     unknown = find_special_tokens(reference.tokenizer).get("unk", -1)
-    kept, langs = load_selection(selection), read_values(documents, "lang")
+    kept = load_selection(selection)
+    langs = pq.read_table(str(documents), columns=["lang"])["lang"].unique().to_pylist()
 
     def encoded(encoder: Encoder, counts: Counter[str]) -> Iterator[EncodedBatch]:
         for table in read_selected(documents, ("doc_id", "lang", "text"), kept):

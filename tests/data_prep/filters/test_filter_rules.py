@@ -146,7 +146,7 @@ LONG_NOTICE = (
     " for eleven years without asking any of them, and fined it more than it had earned by that."
 )
 BAR = "If x > 3 then the | operator of the language is applied to both values, and its result is printed > once."
-OFF = {"commands": [], "notices": [], "copyright": False, "min_separators": 0}
+BOILERPLATE_OFF = {"commands": [], "notices": [], "copyright": False, "min_separators": 0}
 MENU = "Log in\nuses cookies\n© 2020\nA | B | C"
 LINES = [
     *(("c4", {}, f"{line}\n{GOOD}", GOOD) for line in REMOVED),
@@ -160,7 +160,7 @@ LINES = [
         ("boilerplate_lines", {}, f"{line}\n{PROSE}", f"{line}\n{PROSE}")
         for line in (PROSE, "", LONG_COMMAND, LONG_NOTICE, "Copyright law protects the author.", BAR)
     ),
-    ("boilerplate_lines", OFF, MENU, MENU),
+    ("boilerplate_lines", BOILERPLATE_OFF, MENU, MENU),
     (
         *("boilerplate_lines", {"commands": ["Weiterlesen"], "notices": ["verwendet Cookies"]}),
         *(f"Weiterlesen …\nDiese Seite verwendet Cookies.\nLog in\n{PROSE}", f"Log in\n{PROSE}"),
@@ -340,7 +340,7 @@ def test_characters_in_repeated_ngrams_are_those_that_brute_force_finds(words):
 
 
 ENCODINGS = ["latin-1", "cp1252", "cp1251", "cp1250", "cp437", "macroman"]
-OFF = {"repair": False, "controls": False, "invisible": False, "spaces": False, "normal_form": "none"}
+UNICODE_OFF = {"repair": False, "controls": False, "invisible": False, "spaces": False, "normal_form": "none"}
 CLEAN = (
     "Das Ä, das Ö und das Ü; naïve façade, Łódź, São Paulo – “quotes”…",
     "Привет, мир. Γειά σου Κόσμε. 日本語の文章。한국어 문장.",
@@ -383,7 +383,7 @@ def test_mojibake_is_undone_in_the_lines_that_have_it(bench, encoding):
         ("sch\xc3\x00\xb6n", {}, "schön"),  # mojibake around a control character needs a second pass
         ("Cafe\u0301 ﬁn", {}, "Café ﬁn"),
         ("Cafe\u0301 ﬁn", {"normal_form": "NFKC"}, "Café fin"),
-        (MESSY, OFF, MESSY),
+        (MESSY, UNICODE_OFF, MESSY),
         *((text, {}, text) for text in CLEAN),
     ],
 )
@@ -398,4 +398,4 @@ def test_every_line_that_the_detector_finds_is_repaired_as_by_ftfy(text, encodin
         repaired = each
         while is_bad(repaired) and (fixed := fix_encoding(repaired)) != repaired:
             repaired = fixed
-        assert Bench("unicode", **OFF | {"repair": True}).text(each) == repaired
+        assert Bench("unicode", **UNICODE_OFF | {"repair": True}).text(each) == repaired
