@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
+import numpy as np
 import pytest
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from pipeline.tasks import TASKS
 from pipeline.tasks.classification import Sst5Config
+from pipeline.tasks.forms import UNLABELLED
+from pipeline.tasks.glue import MrpcConfig, RteConfig
 from pipeline.tasks.instructions import InstructionsConfig
 from pipeline.tasks.metrics.entities import entities
 from pipeline.tasks.rows import RowsTaskConfig
@@ -64,7 +68,7 @@ def conllu(tag: str) -> str:
 SST2, STSB = "sentence\tlabel\nfine\t1\n", EXCERPTS["stsb"].text("train.tsv")
 QQP_HEAD = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
 FAR = [{"text": "x", "char_spans": [[28, 90]]}]
-UNLABELLED = {
+WITHOUT_LABELS = {
     **MULTIRC["passage"],
     "questions": [{"question": "W", "answers": [{"text": "A", "idx": 0}], "idx": 0}],
 }
@@ -99,7 +103,7 @@ UNLABELLED = {
             1, "'why', not one of cause, effect"),
         ("copa", "train.jsonl", objects({"premise": "p", "choice1": "a", "choice2": "b", "question": "cause"}),
             1, "no labels"),
-        ("multirc", "val.jsonl", objects({"idx": 0, "passage": UNLABELLED}), 1, "no labels"),
+        ("multirc", "val.jsonl", objects({"idx": 0, "passage": WITHOUT_LABELS}), 1, "no labels"),
         ("multirc", "val.jsonl", objects({"idx": 0}), 1, "KeyError('passage')"),
         ("record", "train.jsonl", objects({**RECORD, "qas": [{**RECORD["qas"][0], "answers": []}]}), 1, "no answer"),
         ("record", "val.jsonl", objects({**RECORD, "qas": [{"query": "@placeholder", "idx": 0}]}), 1, "'answers'"),
@@ -217,6 +221,98 @@ def test_changed_bytes_change_the_input_fingerprint(tmp_path, kind: str, file: s
     after = task.load().inputs
     assert before[0].fingerprint == after[0].fingerprint
     assert before[1].fingerprint != after[1].fingerprint
+
+
+def test_mnli_is_submitted_with_the_diagnostic_set(tmp_path):
+    (tmp_path / "ax.tsv").write_text("index\tsentence1\tsentence2\n0\tThe cat sat.\tThe cat did not sit.\n")
+    config = task_of(tmp_path, EXCERPTS["mnli"], diagnostic="ax.tsv", submit=True)
+    data = config.load()
+    assert len(data.evaluation) == 4
+    assert [(each.id, each.group) for each in data.test] == [
+        ("0", "matched"),
+        ("1", "matched"),
+        ("0", "mismatched"),
+        ("0", "diagnostic"),
+    ]
+    assert config.submission(data.test, np.eye(3)[[0, 1, 2, 2]]) == {
+        "MNLI-m.tsv": b"index\tprediction\n0\tentailment\n1\tneutral\n",
+        "MNLI-mm.tsv": b"index\tprediction\n0\tcontradiction\n",
+        "AX.tsv": b"index\tprediction\n0\tcontradiction\n",
+    }
+
+
+def test_diagnostic_set_with_labels_is_scored_by_matthews(tmp_path):
+    head = "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\tPremise\tHypothesis\tLabel\n"
+    rows = "\t\tNegation\t\tArtificial\tThe cat sat.\tThe cat did not sit.\tcontradiction\n" * 2
+    rows += "\t\tNegation\t\tArtificial\tA cat sat.\tA cat sat.\tentailment\n"
+    (tmp_path / "ax.tsv").write_text(head + rows)
+    config = task_of(tmp_path, EXCERPTS["mnli"], diagnostic="ax.tsv")
+    data = config.load()
+    assert len(data.evaluation) == 7
+    measured = config.measure(data.evaluation, np.eye(3)[[2, 1, 2, 1, 2, 2, 0]])
+    assert measured == {"accuracy_matched": 1, "accuracy_mismatched": 1, "diagnostic_matthews": 1}
+    assert data.inputs[-1].uri == str(tmp_path / "ax.tsv")
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "rows", "first"),
+    [
+        ("cola", "CoLA.tsv", "index\tsentence\n7\tBill left.\n", "0"),
+        ("sst2", "SST-2.tsv", "index\tsentence\n7\tuneasy .\n", "0"),
+        ("mrpc", "MRPC.tsv", "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n7\t1\t2\tA\tB\n", "0"),
+        ("rte", "RTE.tsv", "index\tsentence1\tsentence2\n7\tA\tB\n", "entailment"),
+        ("wnli", "WNLI.tsv", "index\tsentence1\tsentence2\n7\tA\tB\n", "0"),
+        ("qnli", "QNLI.tsv", "index\tquestion\tsentence\n7\tA\tB\n", "entailment"),
+        ("qqp", "QQP.tsv", "id\tquestion1\tquestion2\n7\tA\tB\n", "0"),
+    ],
+)
+def test_predictions_of_the_test_set_are_submitted_under_its_numbers(tmp_path, kind, file, rows, first):
+    write(tmp_path, {"test.tsv": rows})
+    config = TASKS[kind](path=tmp_path, submit=True)
+    paths, examples = config.split("test")
+    assert [path.name for path in paths] == ["test.tsv"]
+    assert [each.label for each in examples] == [UNLABELLED]
+    expected = f"index\tprediction\n7\t{first}\n".encode()
+    assert config.submission(examples, np.array([[1.0, 0.0]])) == {file: expected}
+
+
+def test_data_sets_of_the_hub_give_what_the_official_files_give(tmp_path):
+    rows = {"sentence1": ["A."], "sentence2": ["B."], "label": [1], "idx": [0]}
+    features = datasets.Features(
+        sentence1=datasets.Value("string"),
+        sentence2=datasets.Value("string"),
+        label=datasets.ClassLabel(names=["entailment", "not_entailment"]),
+        idx=datasets.Value("int32"),
+    )
+    splits = {"train": rows, "validation": rows, "test": rows | {"label": [-1], "idx": [5]}}
+    saved = {name: datasets.Dataset.from_dict(split, features) for name, split in splits.items()}
+    datasets.DatasetDict(saved).save_to_disk(str(tmp_path / "saved"))
+    files = tmp_path / "files/data"
+    files.mkdir(parents=True)
+    saved["train"].to_parquet(str(files / "train-00000-of-00001.parquet"))
+    for name in ("validation", "test"):
+        saved[name].to_json(str(files / f"{name}.jsonl"))
+    for folder in ("saved", "files"):
+        data = RteConfig(path=tmp_path / folder, submit=True).load()
+        found = [(each.text_a, each.text_b, each.label) for each in (*data.train, *data.evaluation)]
+        assert found == [("A.", "B.", 1)] * 2
+        assert [(each.id, each.label) for each in data.test] == [("5", UNLABELLED)]
+        assert len(data.inputs) == 3
+    unlabelled = json.dumps({"sentence1": "A.", "sentence2": "B.", "label": -1}) + "\n"
+    (files / "validation.jsonl").write_text(unlabelled)
+    with pytest.raises(ConfigError, match=r"validation\.jsonl, line 1"):
+        RteConfig(path=tmp_path / "files").load()
+    (files / "validation.jsonl").unlink()
+    with pytest.raises(MissingInputError, match="`validation`"):
+        RteConfig(path=tmp_path / "files").load()
+
+
+def test_paraphrases_of_the_hub_have_the_columns_of_all_pairs(tmp_path):
+    line = json.dumps({"sentence1": "A.", "sentence2": "B.", "label": 0, "idx": 0}) + "\n"
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text(line)
+    data = MrpcConfig(path=tmp_path).load()
+    assert [(e.text_a, e.text_b, e.label) for e in data.train] == [("A.", "B.", 0)]
 
 
 @pytest.mark.corpora
