@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -215,50 +215,48 @@ def _means(
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
-    """Examples that a probe classifies: each word of some sentences, or each pair of sentences."""
-
-    passages: tuple[Passage, ...]
-    """Two side by side for each pair."""
-    labels: np.ndarray
-    """int64 [items]."""
-    words: tuple[str, ...]
-    """Per item its word, which decides the label of the control task."""
-    are_pairs: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Features:
-    """Items as a probe sees them."""
+    """What a probe classifies, as it sees them: the words of some sentences, or pairs of sentences. Words outside the
+    part of a sentence that the network reads are left out."""
 
     vectors: np.ndarray
     """float32 [layers, items, width]."""
     labels: np.ndarray
     """int64 [items]."""
     words: tuple[str, ...]
+    """Per item its word, which decides the label of the control task."""
+
+    @classmethod
+    def read(cls, vectors: np.ndarray, labels: Sequence[int], words: Sequence[str]) -> Features:
+        """The items whose vectors are numbers."""
+        kept = np.flatnonzero(np.isfinite(vectors).all((0, 2)))
+        chosen = np.array(labels, dtype=np.int64)[kept]
+        return cls(vectors[:, kept], chosen, tuple(words[number] for number in kept))
 
 
-def tagged_words(sentences: Sequence[TaggedSentence], labels: Sequence[str]) -> Items:
-    """Every word with its tag."""
-    numbers = {label: number for number, label in enumerate(labels)}
-    return Items(
-        passages=tuple(Passage.of_words(sentence.words) for sentence in sentences),
-        labels=np.array([numbers[tag] for each in sentences for tag in each.tags], dtype=np.int64),
-        words=tuple(word for sentence in sentences for word in sentence.words),
-        are_pairs=False,
-    )
+def tagged_words(
+    network: FeatureNetwork, sentences: Sequence[TaggedSentence], labels: Sequence[str], layers: Sequence[int]
+) -> Features:
+    """The hidden state of every word, with its tag."""
+    vectors = word_vectors(network, [Passage.of_words(sentence.words) for sentence in sentences], layers)
+    tags = [labels.index(tag) for sentence in sentences for tag in sentence.tags]
+    return Features.read(vectors, tags, [word for sentence in sentences for word in sentence.words])
 
 
-def word_pairs(examples: Sequence[Example], labels: Sequence[str]) -> Items:
-    """A word in two sentences, of WiC. Where the word itself does not occur, its form with the longest common beginning
-    does."""
+def word_pairs(
+    network: FeatureNetwork, examples: Sequence[Example], labels: Sequence[str], layers: Sequence[int]
+) -> Features:
+    """A word in two sentences, of WiC: |u - v| and u * v of its hidden states side by side (Conneau et al. 2017,
+    section 3.1). Where the word itself does not occur, its form with the longest common beginning does."""
     passages, words = [], []
     for example in examples:
         word, _, first = example.text_a.partition(": ")
         words.append(word)
         passages += [Passage(text, (find_form(text, word),)) for text in (first, example.text_b or "")]
-    labels_of = np.array([int(example.label) for example in examples], dtype=np.int64)
-    return Items(tuple(passages), labels_of, tuple(words), True)
+    vectors = word_vectors(network, passages, layers)
+    first, second = vectors[:, 0::2], vectors[:, 1::2]
+    vectors = np.concatenate([np.abs(first - second), first * second], -1)
+    return Features.read(vectors, [int(example.label) for example in examples], words)
 
 
 def find_form(text: str, word: str) -> Span:
@@ -274,22 +272,11 @@ def find_form(text: str, word: str) -> Span:
     return spans[alike.index(best)] if best else (0, len(text))
 
 
-ITEMS: dict[str, Callable[[Sequence[Any], Sequence[str]], Items]] = {
+FEATURES: Mapping[str, Callable[[FeatureNetwork, Sequence[Any], Sequence[str], Sequence[int]], Features]] = {
     "tags": tagged_words,
     "classification": word_pairs,
 }
-"""By form of task: (examples, labels) to items."""
-
-
-def make_features(network: FeatureNetwork, items: Items, layers: Sequence[int]) -> Features:
-    """Hidden states of words; of a pair |u - v| and u * v side by side (Conneau et al. 2017, section 3.1). Words
-    outside the part of a sentence that the network reads are left out."""
-    vectors = word_vectors(network, items.passages, layers)
-    if items.are_pairs:
-        first, second = vectors[:, 0::2], vectors[:, 1::2]
-        vectors = np.concatenate([np.abs(first - second), first * second], -1)
-    kept = np.flatnonzero(np.isfinite(vectors).all((0, 2)))
-    return Features(vectors[:, kept], items.labels[kept], tuple(items.words[number] for number in kept))
+"""By form of task, the features of its examples: (network, examples, labels, layers)."""
 
 
 def control_labels(words: Sequence[str], frequencies: np.ndarray, seed: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, wri
 from cluster.artefacts.storage import commit, contents_of, is_committed, open_artefact, staged
 from cluster.artefacts.visible import render
 from pipeline.ask.config import ProbeConfig, ProbeKind
-from pipeline.ask.probing.features import ITEMS, FeatureNetwork, Features, control_labels, make_features
+from pipeline.ask.probing.features import FEATURES, FeatureNetwork, Features, control_labels
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.tune.report.curves import Curve, plot
 from pipeline.tune.trials import sample_examples
@@ -160,7 +160,7 @@ def probe(config: ProbeConfig, network: FeatureNetwork, *, replace: bool = False
         (data.evaluation, config.max_evaluation_examples),
     ):
         sample = [examples[number] for number in sample_examples(len(examples), limit)]
-        sides.append(make_features(network, ITEMS[task.form](sample, data.labels), layers))
+        sides.append(FEATURES[task.form](network, sample, data.labels, layers))
     result = fit_probes(config, task.kind, layers, sides[0], sides[1], len(data.labels))
     with staged(directory, key) as staging:
         write_durably(staging / RESULT_FILE, orjson.dumps(result.model_dump(), option=orjson.OPT_INDENT_2))

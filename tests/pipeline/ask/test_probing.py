@@ -20,7 +20,6 @@ from pipeline.ask.probing.features import (
     Passage,
     control_labels,
     find_form,
-    make_features,
     tagged_words,
     word_pairs,
     word_vectors,
@@ -186,7 +185,7 @@ def test_pairs_of_words_are_compared_where_they_occur(reader):
     example = Example("dev-1", "play: they play in the park", "she plays a play", 1)
     network = reader("bert")
     same = Example("dev-2", "play: they play", "they play", 0)
-    features = make_features(network, word_pairs([example, same], ("different", "same")), [0, 2])
+    features = word_pairs(network, [example, same], ("different", "same"), [0, 2])
     assert features.vectors.shape == (2, 2, 32)
     assert (features.words, features.labels.tolist()) == (("play", "play"), [1, 0])
     np.testing.assert_allclose(features.vectors[:, 1, :16], 0, atol=1e-5)
@@ -196,7 +195,7 @@ def test_words_that_the_network_does_not_read_are_left_out(reader):
     network = reader("bert")
     long = TaggedSentence("dev-1", ("film",) * 100, ("NOUN",) * 100)
     strange = TaggedSentence("dev-2", ("\u200b", "film"), ("NOUN", "NOUN"))
-    features = make_features(network, tagged_words([long, strange], ("NOUN",)), [1])
+    features = tagged_words(network, [long, strange], ("NOUN",), [1])
     assert features.vectors.shape[1] == 62 + 1
 
 
