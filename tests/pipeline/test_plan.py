@@ -176,7 +176,6 @@ def test_the_verb_answers_people_and_programs() -> None:
     assert found["chosen"]["memory"]["total"] >= found["chosen"]["memory"]["allocated"] > 0
     assert {"hours", "device_hours", "steps", "tokens", "flops", "speed"} <= found["duration"].keys()
     assert {"checkpoint", "kept", "total", "free"} <= found["disk"].keys()
-    assert isinstance(found["warnings"], list)
     assert [option["zero"]["stage"] for option in found["options"]][:4] == [1, 0, 2, 3]
 
 

@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from packaging.requirements import Requirement
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from torch import nn
 
@@ -305,42 +303,29 @@ def hugging_face(tmp_path: Path) -> Path:
     return tmp_path / "hf"
 
 
-def make_nan(directory: Path) -> None:
-    tensors = load_file(directory / "model.safetensors")
-    next(iter(tensors.values())).view(-1)[0] = torch.nan
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-
-
-def cut(name: str) -> Callable[[Path], object]:
-    return lambda directory: (directory / name).write_bytes((directory / name).read_bytes()[:300])
-
-
-def removed(name: str) -> Callable[[Path], object]:
-    return lambda directory: (directory / name).unlink()
-
-
-def with_tokenizer(text: str) -> Callable[[Path], object]:
-    return lambda directory: (directory / "tokenizer.json").write_text(text)
-
-
-NO_PADDING = '{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}'
-DAMAGES: dict[str, tuple[Callable[[Path], object], type[ClozeError], str]] = {
-    "NaN": (make_nan, MismatchError, "NaN"),
-    "half the weights": (cut("model.safetensors"), MismatchError, "model.safetensors"),
-    "half the configuration": (cut("config.json"), MismatchError, "config.json"),
-    "half the tokenizer": (cut("tokenizer.json"), MismatchError, "tokenizer.json"),
-    "no tokenizer": (removed("tokenizer.json"), ReferenceNotFoundError, "tokenizer.json"),
-    "no weights": (removed("model.safetensors"), MismatchError, "model.safetensors"),
-    "no configuration": (removed("config.json"), ReferenceNotFoundError, "nor config.json"),
-    "no model in the tokenizer": (with_tokenizer("{}"), MismatchError, "tokenizer"),
-    "nothing to pad with": (with_tokenizer(NO_PADDING), MismatchError, "pad"),
+NO_PADDING = b'{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}'
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None, type[ClozeError], str]] = {
+    "NaN": (WEIGHTS, lambda data: data[:-4] + np.float32(np.nan).tobytes(), MismatchError, "NaN"),
+    "half the weights": (WEIGHTS, lambda data: data[:300], MismatchError, WEIGHTS),
+    "half the configuration": (CONFIG, lambda data: data[:300], MismatchError, CONFIG),
+    "half the tokenizer": (TOKENIZER, lambda data: data[:300], MismatchError, TOKENIZER),
+    "no tokenizer": (TOKENIZER, None, ReferenceNotFoundError, TOKENIZER),
+    "no weights": (WEIGHTS, None, MismatchError, WEIGHTS),
+    "no configuration": (CONFIG, None, ReferenceNotFoundError, "nor config.json"),
+    "no model in the tokenizer": (TOKENIZER, lambda _: b"{}", MismatchError, "tokenizer"),
+    "nothing to pad with": (TOKENIZER, lambda _: NO_PADDING, MismatchError, "pad"),
 }
+"""By name: the file, what becomes of its contents (None: it is removed), and the refusal."""
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_directory_is_refused_and_nothing_is_left(damage: str, hugging_face: Path, tmp_path: Path):
-    do, error, said = DAMAGES[damage]
-    do(hugging_face)
+    name, change, error, said = DAMAGES[damage]
+    data = (hugging_face / name).read_bytes()
+    (hugging_face / name).unlink()
+    if change is not None:
+        (hugging_face / name).write_bytes(change(data))
     before = sorted(tmp_path.iterdir())
     with pytest.raises(error, match=said):
         export(str(hugging_face), tmp_path / "out", runs_dir=tmp_path)
