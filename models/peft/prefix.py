@@ -109,14 +109,15 @@ def add_prefix(model: nn.Module, settings: PrefixSettings) -> None:
     for stack in [module for module in model.modules() if isinstance(module, Transformer)]:
         layers = [layer for layer, _ in layers_of(stack)]
         reads_memory = any(layer.cross_attention is not None for layer in layers)
+        prefix = memory_prefix = None
         if settings.bottleneck is not None:
             shape = stack.config, settings.length, settings.bottleneck
-            stack.prefix = PrefixSource(*shape)
-            stack.memory_prefix = PrefixSource(*shape) if reads_memory else None
+            stack.prefix = prefix = PrefixSource(*shape)
+            stack.memory_prefix = memory_prefix = PrefixSource(*shape) if reads_memory else None
         for layer in layers:
-            layer.attention.prefix = Prefix(stack.config, settings, stack.prefix)
+            layer.attention.prefix = Prefix(stack.config, settings, prefix)
             if layer.cross_attention is not None:
-                layer.cross_attention.prefix = Prefix(stack.config, settings, stack.memory_prefix)
+                layer.cross_attention.prefix = Prefix(stack.config, settings, memory_prefix)
     for decoder in _decoders_alone(model):
         decoder.first_position = settings.length
 

@@ -156,9 +156,11 @@ class PackedConversations(EncodedRows):
         # Per row the indices of its conversations.
         rows = Ragged(np.arange(len(ids)), np.arange(len(ids) + 1))
         if packed:
-            packing = best_fit_decreasing(np.bincount(ids.lengths, minlength=length + 1).astype(np.int64))
+            offsets, ranks = best_fit_decreasing(
+                np.bincount(ids.lengths, minlength=length + 1).astype(np.int64)
+            )
             widest_first = np.argsort(-ids.lengths, kind="stable")
-            rows = Ragged(widest_first[packing.ranks], packing.offsets)
+            rows = Ragged(widest_first[ranks], offsets)
 
         def by_row(values: Ragged) -> Ragged:
             sizes = np.concatenate([[0], np.cumsum(values.lengths[rows.values])])
