@@ -159,10 +159,10 @@ VOCAB_SIZE, MAX_POSITIONS = SIZES["vocab_size"], SIZES["max_positions"]
 COMMON = TransformerConfig(**SIZES)
 
 
-def prompts(rows: int = 3, length: int = 5, seed: int = 0) -> torch.Tensor:
+def prompts(rows: int = 3, length: int = 5, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> torch.Tensor:
     """[rows, length] ids of text."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(START + 1, VOCAB_SIZE, (rows, length), generator=generator)
+    return torch.randint(START + 1, vocab_size, (rows, length), generator=generator)
 
 
 def move(model: nn.Module, seed: int) -> None:
@@ -180,10 +180,10 @@ def move(model: nn.Module, seed: int) -> None:
 
 
 @cache
-def pair(peer: str, seed: int) -> tuple[Any, Any]:
+def pair(peer: str, seed: int, vocab_size: int = VOCAB_SIZE) -> tuple[Any, Any]:
     """A network of ours that writes, and the one of transformers with the same weights."""
     family, differences = PEERS[peer]
-    config = small(family, **SIZES | differences)
+    config = small(family, **SIZES | differences | {"vocab_size": vocab_size})
     head = LANGUAGE_MODEL_HEADS[config.network]
     written = export_model(build_on_meta(config, head).state_dict(), config, head=head, family=family).config
     architecture = getattr(transformers, written["architectures"][0])
