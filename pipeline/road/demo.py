@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -169,23 +170,20 @@ def write_rows(store: TokenStore, held_out: float, out: Path) -> None:
     for task, rows_of in TASKS.items():
         counts = SIZES[task]
         sides = split(documents, counts[1] / sum(counts))
-        try:
-            made = [rows_of(*side) for side in zip(sides, counts, strict=True)]
-        except _TooFew as error:
-            raise ConfigError(
-                f"The held-out documents of {store.place} (held_out {held_out}) are too few for `{task}`: {error}.",
-                next_step="pre-train with a larger data.held_out, or prepare more text",
-            ) from None
+        made = [list(islice(rows_of(side), count)) for side, count in zip(sides, counts, strict=True)]
+        for rows, count in zip(made, counts, strict=True):
+            if len(rows) < count:
+                raise ConfigError(
+                    f"The held-out documents of {store.place} (held_out {held_out}) are too few for `{task}`:"
+                    f" {count} rows are needed on one side, found {len(rows)}.",
+                    next_step="pre-train with a larger data.held_out, or prepare more text",
+                )
         for name, rows in zip(("train", "evaluation"), made, strict=True):
             file = out / task / f"{name}.jsonl"
             with storage_errors(file):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 lines = (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
                 write_durably(file, b"".join(lines))
-
-
-class _TooFew(Exception):
-    """The documents give fewer rows than a task needs; the message has both numbers."""
 
 
 def split(documents: Iterable[Document], evaluation_share: float) -> tuple[list[Sentence], list[Sentence]]:
@@ -214,12 +212,11 @@ def split_sentences(text: str) -> Iterator[str]:
             yield from _SENTENCE_END.split(" ".join(words))
 
 
-def code_rows(sentences: Sequence[Sentence], count: int) -> list[Row]:
+def code_rows(sentences: Iterable[Sentence]) -> Iterator[Row]:
     """Words with their tags, code or prose; every sentence has some code."""
-    found = [(one.id, tagged) for one in sentences if (tagged := tag_words(one.text))]
-    if len(found) < count:
-        raise _TooFew(f"{count} sentences with code are needed on one side, found {len(found)}")
-    return [{"id": name, "tokens": words, "tags": tags} for name, (words, tags) in found[:count]]
+    for one in sentences:
+        if tagged := tag_words(one.text):
+            yield {"id": one.id, "tokens": tagged[0], "tags": tagged[1]}
 
 
 def tag_words(text: str) -> tuple[list[str], list[str]] | None:
@@ -238,20 +235,14 @@ def tag_words(text: str) -> tuple[list[str], list[str]] | None:
     return (words, tags) if CODE in tags else None
 
 
-def word_order_rows(sentences: Sequence[Sentence], count: int) -> list[Row]:
+def word_order_rows(sentences: Iterable[Sentence]) -> Iterator[Row]:
     """Sentences in pairs: disordered, and the same one in order."""
-    found: list[Row] = []
     for one in sentences:
         # Without the capital at the start and the punctuation at the end, which would give the order away.
         words = f"{one.text[0].lower()}{one.text[1:]}".rstrip(_PUNCTUATION).split()
-        disordered = exchange_halves(words, Noise.of("word-order", one.id))
-        if disordered is None:
-            continue
-        for label, order in (("disordered", disordered), ("in_order", words)):
-            found.append({"id": f"{one.id}-{label}", "text": " ".join(order), "label": label})
-        if len(found) >= count:
-            return found[:count]
-    raise _TooFew(f"{count} examples are needed on one side, found {len(found)}")
+        if disordered := exchange_halves(words, Noise.of("word-order", one.id)):
+            for label, order in (("disordered", disordered), ("in_order", words)):
+                yield {"id": f"{one.id}-{label}", "text": " ".join(order), "label": label}
 
 
 def exchange_halves(words: Sequence[str], noise: Noise) -> list[str] | None:
@@ -273,7 +264,7 @@ def exchange_halves(words: Sequence[str], noise: Noise) -> list[str] | None:
     return None if moved == list(words) else moved
 
 
-TASKS: Mapping[str, Callable[[Sequence[Sentence], int], list[Row]]] = {
+TASKS: Mapping[str, Callable[[Iterable[Sentence]], Iterator[Row]]] = {
     "code": code_rows,
     "word_order": word_order_rows,
 }
