@@ -3,12 +3,10 @@ run: no secret, no weight, no text. Messages as JSON name run, rank and step."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import signal
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -99,15 +97,16 @@ def test_cluster_that_does_not_answer_keeps_no_run_from_being_described(monkeypa
 def test_driver_reports_each_new_event_once_with_its_rank_and_node(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ):
-    written, before = io.StringIO(), len(run.events())
-    monkeypatch.setattr(sys, "stderr", logs.JsonStream(written))
+    said: list[Any] = []
+    monkeypatch.setattr(logs, "say", lambda message, level, **members: said.append((message, level, members)))
+    before = len(run.events())
     run.record_event(Event.STALLED, rank=3, host="gpu-7", step=5, message="no heartbeat for 900 s")
     run.record_event(Event.RESTARTS_RENEWED, step=9)
     assert log_events(run, log_events(run, before)) == before + 2
-    stalled, renewed = map(json.loads, written.getvalue().splitlines())
-    assert (stalled["level"], stalled["rank"], stalled["node"], stalled["step"]) == ("warning", 3, "gpu-7", 5)
-    assert stalled["message"] == "stalled: no heartbeat for 900 s"
-    assert (renewed["level"], renewed["event"]) == ("info", "restarts-renewed")
+    (stalled, level, members), (_, renewed_level, renewed) = said
+    assert (stalled, level) == ("stalled: no heartbeat for 900 s", "warning")
+    assert (members["rank"], members["node"], members["step"]) == (3, "gpu-7", 5)
+    assert (renewed_level, renewed["event"]) == ("info", "restarts-renewed")
 
 
 def test_rank_that_fails_says_so_as_json_with_run_rank_and_step(
