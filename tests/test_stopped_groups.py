@@ -13,7 +13,7 @@ from pipeline.tune.run import finetune
 from pipeline.tune.scores import IN_PROGRESS
 from tests.data_prep.conftest import small_config, write_corpus
 from tests.pipeline.tune.conftest import write_sst2, write_tokenizer
-from tests.pipeline.tune.test_side_by_side import make_config
+from tests.pipeline.tune.test_processes import make_config
 from tests.test_signals import end_of, start_verb
 
 
