@@ -184,13 +184,23 @@ def test_a_diverged_training_has_a_page(tmp_path: Path):
     assert "<polyline" in page_of(directory)
 
 
-def test_every_choice_of_a_search_is_on_the_page(tmp_path: Path):
+def test_every_choice_of_a_search_is_on_the_page_and_so_are_baselines(tmp_path: Path):
+    lead = {"lead-1": {"accuracy": 0.3}}
     trainings = [
-        (score_of("t", {"accuracy": accuracy}, 10, choice={"lr": lr}), label_lines(PAIRS, NAMES))
+        (
+            score_of("t", {"accuracy": accuracy}, 10, choice={"lr": lr}, baselines=lead),
+            label_lines(PAIRS, NAMES),
+        )
         for lr, accuracy in ((1e-5, 0.7), (3e-5, 0.65))
     ]
     page = page_of(write_artefact(tmp_path / "scores", trainings, labels={"t": NAMES}))
-    expected = ["of 2 choices of settings", 'settings">lr 1e-05</td>', 'settings">lr 3e-05</td>']
+    expected = [
+        "of 2 choices of settings",
+        "lead-1",
+        "30.0",
+        'settings">lr 1e-05</td>',
+        'settings">lr 3e-05</td>',
+    ]
     assert [text for text in expected if text not in page] == []
 
 
