@@ -127,6 +127,8 @@ def test_words_that_are_cut_count_as_outside_of_entities(tokenizer):
     assert task.train.predictions.tolist() == [6, 2]
     batch = task.batch(task.train, np.array([1, 0]))
     assert batch.targets["positions"].tolist() == [[1, 2, *[ABSENT] * 7], [1, 2, 3, 4, 5, 6, *[ABSENT] * 3]]
+    # Only words with a token are learnt.
+    assert batch.targets["labels"].tolist() == [[0, 1, *[-100] * 7], [1] * 6 + [-100] * 3]
     outputs = np.full((2, 9), ABSENT)
     outputs[0, :6], outputs[1, :2] = 1, [0, 2]
     assert task.tags(outputs) == [["B-PER"] * 6 + ["O"] * 3, ["O", "I-PER"]]
