@@ -272,6 +272,15 @@ def test_a_span_is_replaced_as_a_whole_80_percent_by_masks_10_at_random_10_not_a
     assert shares == pytest.approx([0.8, 0.1, 0.1], abs=4 * (0.16 / len(kinds)) ** 0.5)
 
 
+def test_every_word_of_a_text_is_in_a_span_about_equally_often():
+    batch = SpanMasking(max_words=3).corrupt(one_text_per_row(4000, 42), NOISE, VOCABULARY)
+    counts = np.bincount(batch.inputs["predicted_positions"] % 42, minlength=42)[1:-1]
+    # A span does not reach beyond the text, so the ends are hidden less often (as in the paper's procedure).
+    inner = counts[3:-3]
+    assert inner.std() / inner.mean() < 0.06
+    assert counts.min() > 0.4 * inner.mean()
+
+
 def test_without_the_boundary_objective_there_is_one_term():
     batch = SpanMasking(boundary=False).corrupt(one_text_per_row(2, 64), NOISE, VOCABULARY)
     assert set(batch.inputs) == {"input_ids", "predicted_positions", "targets", "read_positions"}
@@ -304,3 +313,4 @@ def test_generators_have_the_published_shares(name, share, expected):
         config.num_layers // 2,
         config.embedding_width,
     )
+    assert [term.weight for term in ReplacedTokenDetection().terms().values()] == [1.0, 50.0]

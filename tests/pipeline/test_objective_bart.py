@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import groupby, pairwise
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from pipeline.samples.packed import Packed
 from tests.pipeline.packed_texts import (
     BOS,
     EOS,
+    FIRST_TEXT,
     PAD,
     UNK,
     Pair,
@@ -116,6 +118,16 @@ def test_infilling_covers_30_percent_by_spans_of_poisson_lengths_with_a_mask_eac
     assert sum(length for _, length in found) / masks == pytest.approx(3, abs=0.1)
 
 
+def test_infilled_spans_lie_anywhere():
+    packed = one_text_per_row(4000, 52)
+    shown = [token for pair in corrupted(packed, INFILLING) for token in pair.source[1:-1] if token != MASK]
+    hidden = 1 - np.bincount(shown, minlength=FIRST_TEXT + 50)[FIRST_TEXT:] / 4000
+    assert np.abs(hidden[5:-5] - 0.3).max() < 0.05
+    # The first token is hidden only by a span that begins there, the last only by one that ends there.
+    assert np.abs(hidden[:5] - hidden[:-6:-1]).max() < 0.04
+    assert 0.1 < hidden[0] < 0.15
+
+
 def test_infilling_never_splits_a_word():
     vocabulary = vocabulary_for(INFILLING, word_length=3)
     for packed in (one_text_per_row(32, 200), many_texts_per_row(5, 16, 128)):
@@ -187,10 +199,13 @@ def test_whatever_the_noise_the_decoder_writes_the_original(
         for special in (BOS, EOS):
             assert kept[special] == pair.targets.count(special)
         if config in (INFILLING, OVERLAPPING, MASKING):
-            rest = iter(pair.targets)
-            assert all(token in rest for token in pair.source if token != MASK), (
-                "what is shown keeps its order"
-            )
+            # Every run of masks stands for the tokens between its neighbours, and nothing else is gone.
+            shown = [list(run) for is_mask, run in groupby(pair.source, MASK.__eq__) if not is_mask]
+            at = [(pair.targets.index(run[0]), len(run)) for run in shown]
+            assert [pair.targets[start : start + length] for start, length in at] == shown
+            assert all(start + length <= after for (start, length), (after, _) in pairwise(at))
+            assert at[0][0] == 0
+            assert sum(at[-1]) == len(pair.targets) or pair.source[-1] == MASK
 
 
 def test_special_tokens_between_documents_that_share_a_piece_stay():

@@ -209,6 +209,7 @@ def ul2(**fields: Any) -> MixtureOfDenoisers:
     ("objective", "packed", "outcomes", "number"),
     [
         (SETTINGS["bart, masking"], one_text_per_row(4000, 22), gone_from, 20),
+        (SETTINGS["bart, deletion"], one_text_per_row(4000, 22), gone_from, 20),
         (SETTINGS["bart, permutation"], one_text_per_row(6000, 14, num_sentences=4), order_of, 24),
         (SETTINGS["bart, rotation"], one_text_per_row(6000, 14), lambda pair: [pair.source[1]], 12),
         # Of 9 tokens 4 are hidden in 2 spans: 3 ways to cut the hidden, 4 ways to cut the shown.
@@ -217,7 +218,7 @@ def ul2(**fields: Any) -> MixtureOfDenoisers:
         # Only the S denoiser is bound to the end of the text.
         (ul2(kind="X", rate=0.15, mean_span_length=64), one_text_per_row(6000, 42), first_hidden, 35),
     ],
-    ids=["masked", "order of sentences", "rotation", "mask of T5", "suffix", "single long span"],
+    ids=["masked", "deleted", "order of sentences", "rotation", "mask of T5", "suffix", "single long span"],
 )
 def test_all_outcomes_of_a_draw_are_equally_likely(
     objective: Objective, packed: Packed, outcomes: Callable[[Pair], list[Any]], number: int

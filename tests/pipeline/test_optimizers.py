@@ -193,6 +193,18 @@ def test_muon_is_torchs_for_hidden_matrices_and_torchs_adamw_for_all_others(
         torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
+def test_orthogonalised_matrices_keep_their_singular_vectors_with_values_near_one_in_float32(
+    shape: tuple[int, int],
+) -> None:
+    left, _, right = torch.linalg.svd(torch.randn(shape), full_matrices=False)
+    # Five iterations do not reach 1 from singular values that are far below the largest.
+    matrix = left @ torch.diag(torch.linspace(0.2, 1.0, min(shape))) @ right
+    found = left.T @ muon.orthogonalised(matrix) @ right.T
+    assert torch.all((found.diagonal() > 0.5) & (found.diagonal() < 1.5))
+    torch.testing.assert_close(found, torch.diag(found.diagonal()), rtol=0, atol=1e-4)
+
+
 def _networks() -> tuple[nn.Module, nn.Module]:
     """Two equal networks."""
     ours, theirs = MaskedLanguageModel(SHAPE), MaskedLanguageModel(SHAPE)
