@@ -2,6 +2,7 @@
 and what is refused."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -107,12 +108,12 @@ def test_search_writes_what_transformers_writes(peer, data):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("peer", ["bart", "t5"])
 def test_beam_search_pads_with_zero_where_transformers_repeats_the_end(peer):
-    """And nothing else differs where the padding token is 0, as T5's is."""
-    batch, differ = (prompts(6), torch.ones(6, 5, dtype=torch.int64)), False
-    for eos in range(4, 16):
-        search = {"num_beams": 3, "max_new_tokens": 12, "no_repeat_ngram_size": 2}
-        search |= {"eos_token_id": eos, "pad_token_id": 0}
-        generated, sequences, scores = ours_and_theirs(peer, 0, batch, search)
+    """And nothing else differs where the padding token is 0, as T5's is, whenever the search of a text ends."""
+    batch, differ = (prompts(6, vocab_size=FEW), torch.ones(6, 5, dtype=torch.int64)), False
+    for eos, early_stopping in product(range(4, FEW), [True, False, "never"]):
+        search = {"num_beams": 3, "max_new_tokens": 12, "no_repeat_ngram_size": 2, "length_penalty": 2.0}
+        search |= {"eos_token_id": eos, "pad_token_id": 0, "early_stopping": early_stopping}
+        generated, sequences, scores = ours_and_theirs(peer, 0, batch, search, FEW)
         behind = torch.arange(sequences.shape[1]) >= generated.lengths[:, None]
         assert generated.sequences.tolist() == sequences.masked_fill(behind, 0).tolist()
         torch.testing.assert_close(generated.scores, scores, atol=1e-4, rtol=0)
