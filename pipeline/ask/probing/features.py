@@ -231,7 +231,7 @@ class Features:
         """The items whose vectors are numbers."""
         kept = np.flatnonzero(np.isfinite(vectors).all((0, 2)))
         chosen = np.array(labels, dtype=np.int64)[kept]
-        return cls(vectors[:, kept], chosen, tuple(words[number] for number in kept))
+        return cls(vectors[:, kept], chosen, tuple(words[number] for number in kept.tolist()))
 
 
 def tagged_words(
