@@ -31,6 +31,16 @@ def config_of(*overrides: str) -> PretrainConfig:
     return Case("", ("batch.samples=64", "zero.reduce_bucket_elements=100000", *overrides)).config()
 
 
+def teaching(directory: Path) -> list[str]:
+    """Overrides that name a small teacher; a student of another shape does not start from it."""
+    sizes: Any = {"vocab_size": 1000, "num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 16}
+    teacher = transformers.BertConfig(**sizes, num_attention_heads=2)
+    transformers.BertForMaskedLM(teacher).save_pretrained(directory)
+    (directory / "tokenizer.json").write_text("{}")
+    own = {"teacher": directory, "start_from_teacher": "false", "weights.cosine": 0}
+    return ["model.vocab_size=1000", *(f"objective.{name}={value}" for name, value in own.items())]
+
+
 def planned(*overrides: str, gpu: str = "h100", gpus: int = 8, **more: Any) -> Plan:
     return make_plan(config_of(*overrides), require_gpu(gpu), 1, gpus, **more)
 
@@ -187,14 +197,7 @@ def test_every_published_configuration_can_be_planned_without_gpu_and_data(
 ) -> None:
     config = load_config(PretrainConfig, path, ())
     if config.objective.kind == "distill":
-        # A small teacher; a student of another shape does not start from it.
-        sizes: Any = {"vocab_size": 1000, "num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 16}
-        teacher = transformers.BertConfig(**sizes, num_attention_heads=2)
-        transformers.BertForMaskedLM(teacher).save_pretrained(tmp_path)
-        (tmp_path / "tokenizer.json").write_text("{}")
-        own = {"teacher": tmp_path, "start_from_teacher": "false", "weights.cosine": 0}
-        overrides = [f"objective.{name}={value}" for name, value in own.items()]
-        config = load_config(PretrainConfig, path, ["model.vocab_size=1000", *overrides])
+        config = load_config(PretrainConfig, path, teaching(tmp_path))
     network = make_network(config, on_cuda=True)
     length = min(config.batch.sequence_length, 512)
     assert network.flops_per_sample(length) > 0

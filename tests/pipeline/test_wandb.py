@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,18 @@ init, Settings = Run, dict
 '''
 
 
+def stand_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a client that writes down its calls in the place of the real one, here and in programs started from here."""
+    file = directory / "client" / "wandb.py"
+    file.parent.mkdir()
+    file.write_text(STAND_IN)
+    monkeypatch.syspath_prepend(file.parent)
+    spec: Any = spec_from_file_location("wandb", file)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, "wandb", module)
+
+
 def calls(directory: Path, name: str) -> list[Any]:
     """The arguments of every call of this name."""
     found = map(json.loads, (directory / "calls").read_text().splitlines())
@@ -63,9 +75,7 @@ def calls(directory: Path, name: str) -> list[Any]:
 def test_attempts_at_a_run_are_one_run_there_with_every_entry_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (tmp_path / "client").mkdir()
-    (tmp_path / "client" / "wandb.py").write_text(STAND_IN)
-    monkeypatch.syspath_prepend(tmp_path / "client")
+    stand_in(tmp_path, monkeypatch)
     run = make_run(tmp_path, tmp_path, "tiny", OFFLINE)
     first = RunLog(run)
     first.senders.append(send_to_wandb(run))

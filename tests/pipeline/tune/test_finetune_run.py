@@ -17,7 +17,7 @@ from pipeline.tune.preview import preview
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import read_scores
 from tests.pipeline.command import invoke
-from tests.pipeline.test_wandb import IS_INSTALLED, attempts, needs_client, rows, started
+from tests.pipeline.test_wandb import IS_INSTALLED, calls, stand_in
 from tests.pipeline.tune.conftest import SIZES, TRAINING, scratch_in, write_tokenizer
 
 
@@ -121,22 +121,23 @@ def test_diverging_training_is_reported_and_its_run_marked_failed(tune, recorder
     assert recorder.runs[0].status == "FAILED"
 
 
-@needs_client
 def test_each_training_is_a_run_in_wandb_with_the_id_that_it_has_in_mlflow(
-    make_config, checkpoint, monkeypatch
+    make_config, checkpoint, tmp_path, monkeypatch
 ):
+    stand_in(tmp_path, monkeypatch)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     config = make_config(wandb={"offline": True}, log_every_updates=8)
     scores = finetune(config, dataclasses.replace(checkpoint, model_id=None))
-    copies = sorted(attempts(config.runs_dir), key=lambda attempt: started(attempt).display_name)
-    assert [started(copy).display_name for copy in copies] == [
-        f"small/tiny@5/reviews-pretrained-{seed}" for seed in (1, 2)
-    ]
-    for copy, score in zip(copies, scores, strict=True):
-        logged = rows(copy)
-        assert [row["step"] for row in logged if "reviews/loss" in row] == [8, 16, 24]
-        assert logged[-1] == {"step": 24, "reviews/accuracy": score.metrics["accuracy"]}
-        assert next(r.exit.exit_code for r in copy if r.WhichOneof("record_type") == "exit") == 0
+    begun = [(options["name"], options["id"]) for (options,) in calls(config.runs_dir, "init")]
+    names = [f"small/tiny@5/reviews-pretrained-{seed}" for seed in (1, 2)]
+    tracked = read_manifest(config.out / "small" / "tiny@5").stats["tracked_runs"].values()
+    assert begun == list(zip(names, tracked, strict=True))
+    logged = [row for row, _ in calls(config.runs_dir, "log")]
+    half = len(logged) // 2
+    for rows, score in zip((logged[:half], logged[half:]), scores, strict=True):
+        assert [row["step"] for row in rows if "reviews/loss" in row] == [8, 16, 24]
+        assert rows[-1] == {"step": 24, "reviews/accuracy": score.metrics["accuracy"]}
+    assert calls(config.runs_dir, "finish") == [[0], [0]]
 
 
 @pytest.mark.skipif(IS_INSTALLED, reason="the client is installed")
