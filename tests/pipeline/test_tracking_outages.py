@@ -19,13 +19,14 @@ from typing import Any
 
 import psutil
 import pytest
+from mlflow import MlflowClient
 
 from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
 from pipeline.run.directory import RunDirectory, RunInfo
 from pipeline.run.log.lines import LogKind, read_metrics, read_new
 from pipeline.run.log.log import RunLog
 from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
-from pipeline.run.model_versions import find_version, logged_models
+from pipeline.run.model_versions import find_version, logged_models, register_checkpoint
 from pipeline.run.tracking import TrackedRun, connect, start_run
 from tests.pipeline.mlflow_server import Server, wait_until
 from tests.pipeline.one_rank import endings
@@ -145,6 +146,23 @@ class BlackHole:
     def close(self) -> None:
         for one in (self.listener, *self._kept):
             one.close()
+
+
+class GivenUpOnce(MlflowClient):
+    """Gives up a registration that the server carries out all the same, and repeats it."""
+
+    def create_model_version(self, *arguments: Any, **settings: Any) -> Any:
+        super().create_model_version(*arguments, **settings)
+        return super().create_model_version(*arguments, **settings)
+
+
+def test_a_registration_that_is_carried_out_twice_leaves_one_version(tracked: TrackedRun, tmp_path: Path):
+    client, known = GivenUpOnce(tracked.uri), {"run_id": tracked.run_id, "directory": str(tmp_path)}
+    own: Any = {"name": "twice", "step": 7, "metrics": {}, "best": True, "tags": {}, "time_ms": 0}
+    model_id = register_checkpoint(client, **known, **own)
+    (version,) = client.search_model_versions("name = 'twice'")
+    assert version.tags["cloze.model_id"] == model_id
+    assert client.get_model_version_by_alias("twice", "best").version == version.version
 
 
 def test_processes_that_begin_an_embedded_store_together_all_get_their_run(tmp_path: Path):
