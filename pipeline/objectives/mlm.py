@@ -179,7 +179,7 @@ def mask_rows(
     """Hide single tokens, or words or n-grams.
 
     Args:
-        input_ids: [batch, length] uint32.
+        input_ids: [batch, length] int64.
         states: [batch] uint64 noise of each row.
         spans: lengths of words or n-grams; None for single tokens. numba compiles each way by itself.
 

@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError
-from cluster.artefacts.places import Uri, is_below
+from cluster.artefacts.places import Uri, as_place, folded_uri, is_below
 from data_prep.config import PreparationConfig
 from pipeline.commands.verbs import app
 from pipeline.config.loading import load_config, to_yaml
@@ -195,6 +195,15 @@ def test_argument_that_must_be_a_path_refuses_a_uri_by_name(
     assert error.problem.startswith("s3://bucket/place")
     assert f"`{name}`" in error.problem
     assert list(tmp_path.iterdir()) == []
+
+
+def test_places_are_told_apart_and_joined():
+    assert as_place("file:///data/tiny") == Path("/data/tiny")
+    for place in (as_place("s3://b/a/"), as_place("b/a")):
+        assert str(place / "c").endswith("b/a/c")
+        assert ((place / "c").parent, place.name, type(place / "c")) == (place, "a", type(place))
+    places = ("s3://bucket/a", "/data/s3:/a", "C:/a")
+    assert [folded_uri(Path(place)) for place in places] == ["s3://bucket/a", "", ""]
 
 
 def test_nothing_outside_a_bucket_is_below_what_lies_in_it():

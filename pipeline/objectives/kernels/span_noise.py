@@ -84,7 +84,7 @@ def span_corruption_pairs(
     """The fields of `TextPairs`: every piece with two tokens of text or more, its spans taken out.
 
     Args:
-        input_ids: [batch, length] uint32.
+        input_ids: [batch, length] int64.
         cu_seqlens: [pieces + 1] int32.
         states: [batch] uint64 noise of each row. A piece's noise also depends on its column.
         choices: [batch] int64 denoiser of each row.

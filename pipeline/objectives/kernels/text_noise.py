@@ -46,7 +46,7 @@ def add_text_noise(text: np.ndarray, sentences: np.ndarray, noise: TextNoise, st
     """The corrupted text: sentences permuted, spans infilled, tokens masked, tokens deleted, then rotated.
 
     Args:
-        text: [length] uint32.
+        text: [length] int64.
         sentences: [sentences] int64 ascending positions in `text` where sentences start.
     """
     if noise.permuted_share > 0 and len(sentences) > 1:
@@ -275,7 +275,7 @@ def denoising_pairs(
     """The fields of `TextPairs`: every piece that is not padding, corrupted and as it was.
 
     Args:
-        input_ids: [batch, length] uint32.
+        input_ids: [batch, length] int64.
         cu_seqlens: [pieces + 1] int32.
         sentence_starts: [sentences] int32.
         states: [batch] uint64 noise of each row. A piece's noise also depends on its column.
