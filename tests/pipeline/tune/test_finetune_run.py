@@ -202,6 +202,16 @@ LABELS = ("rows_classification", "pairs.csv", "text=premise,text_b=hypothesis,la
 RESPONSES = ("instructions", "own.jsonl", "prompt=ask,response=answer", "decoder")
 
 
+def test_own_rows_are_trained_on_without_a_file_of_settings_and_get_a_page(folder):
+    done = invoke(*described(*LABELS), "training.epochs=1", "--html", "page.html", "--json")
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    (score,) = answer["scores"]
+    assert answer["directory"] == "finetuned/rows_classification/random"
+    assert score["num_train_examples"] + score["num_evaluation_examples"] == 41
+    assert "<html" in (folder / "page.html").read_text()
+
+
 @pytest.mark.parametrize(("task", "examples"), [(LABELS, 41), (RESPONSES, 20)], ids=["labels", "responses"])
 def test_dry_run_of_own_rows_starts_nothing(folder, task, examples):
     before = set(folder.rglob("*"))
