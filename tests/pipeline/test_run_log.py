@@ -16,6 +16,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlflow.exceptions import MlflowException
 
 from cluster.artefacts.errors import StorageError
 from cluster.group import Rank
@@ -180,6 +181,17 @@ def test_events_become_metrics_at_their_step_and_a_tag(run: RunDirectory, tracke
     assert history(tracked, "straggler/ratio") == [(5, 1.7), (9, 1.9)]
     assert history(tracked, "system/node_4/cpu_utilization_percentage") == [(9, 50.0)]
     assert '"host":"node+4"' in connect(tracked.uri).get_run(tracked.run_id).data.tags["cloze.last_straggler"]
+
+
+def test_a_tracking_store_on_a_full_disk_raises_and_prints_no_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    database = tmp_path / "mlflow.db"
+    client = connect(f"sqlite:///{database}")
+    run = client.create_run(client.create_experiment("full")).info.run_id
+    with largest_file(database.stat().st_size // 8), pytest.raises(MlflowException, match="disk I/O error"):
+        client.log_metric(run, "loss", 1.0, step=0)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_what_a_resumption_repeats_is_not_logged_again_and_what_was_torn_is(run: RunDirectory):

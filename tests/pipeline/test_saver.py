@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -32,6 +33,8 @@ from pipeline.checkpoint.checkpoint import (
 )
 from pipeline.checkpoint.rank_save import (
     IncompleteWeightsError,
+    RankSave,
+    files_of_all,
     from_array,
     read_slices,
     write_slices,
@@ -171,6 +174,21 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path):
         assert newest is not None
         seen = read_trainer_state(newest).step
         assert seen == store.steps()[-1]
+
+
+def test_the_cause_counts_of_a_rank_that_fails_while_its_marker_is_looked_for():
+    save = RankSave(SimpleNamespace(step=1), SimpleNamespace(poll_s=0.0), 0.0)  # type: ignore[arg-type]
+
+    def marks():
+        if save.settled.is_set():
+            return {"rank-00001.failed": b'["the disk is full", "make room"]'}
+        save.any_failed = True
+        save.settled.set()
+        return {}
+
+    save.staging.marks = marks  # type: ignore[misc]
+    with pytest.raises(StorageError, match="the disk is full"):
+        files_of_all(save, 2, "runs/one")
 
 
 def test_a_save_that_fails_is_reported_and_costs_that_save_alone(
