@@ -75,9 +75,10 @@ class LoraLinear(nn.Linear):
 
 
 def check_lora(model: nn.Module, settings: LoraSettings) -> None:
-    """
+    """Check that the layers have the projections in `targets`.
+
     Raises:
-        ValueError: a layer has no projection of a name in `targets`.
+        ValueError: a layer lacks one.
     """
     for layer, config in layers_of(model):
         known = {name for rows in _projections(layer, config).values() for name in rows}

@@ -92,9 +92,10 @@ class Prefix(nn.Module):
 
 
 def check_prefix(model: nn.Module, settings: PrefixSettings) -> None:
-    """
+    """Check that decoders have positions left for a text.
+
     Raises:
-        ValueError: a decoder has no positions left for a text.
+        ValueError: the prefix takes all of them.
     """
     for decoder in _decoders_alone(model):
         if settings.length >= decoder.config.max_positions:

@@ -22,6 +22,11 @@ def test_draws_are_uniform_and_those_of_neighbouring_keys_uncorrelated():
         assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.02
 
 
+@given(st.integers(0, 500), st.integers(0, 2**63 - 1))
+def test_a_permutation_holds_every_index_once(size: int, seed: int):
+    assert sorted(Noise.of(seed).permutation(size).tolist()) == list(range(size))
+
+
 WORDS = st.integers(0, 2**64 - 1)
 
 
