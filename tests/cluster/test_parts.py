@@ -185,6 +185,13 @@ def test_half_a_line_of_a_killed_process_is_skipped(tmp_path):
     assert summarize_log(tmp_path / "absent") == {}
 
 
+def test_the_peak_of_memory_is_known_where_the_kernel_does_not_tell_that_of_a_block(monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda path: "Name:\tpython\n")
+    with measure_effort() as measured:
+        pass
+    assert measured()["peak_rss_bytes"] > 0
+
+
 def test_the_peak_of_memory_is_that_of_the_block_alone():
     with measure_effort() as measured, mmap.mmap(-1, 160_000_000) as memory:  # which no allocator keeps
         for _ in range(160):
