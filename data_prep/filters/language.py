@@ -73,7 +73,7 @@ class LanguageConfig(FilterConfig):
     allowed without `zh`, Nynorsk (21%, 14%, 0%) without `no`, Marathi (16%, 8%, 0%), Zulu (15%, 5%, 0%), Crimean Tatar
     (11%, 4%, 0%), Xhosa and Occitan (9%, 4%, 0%), Bosnian, Croatian and Serbian (1% to 8%, to 3%, 0%). Passing for
     another language: 2.1% at 60 characters, 0.5% at 2000, most of them in languages or spellings that the model does
-    not know, such as Gascon or Uighur in Latin letters. `python -m tests.benchmarks language` measures it again.
+    not know, such as Gascon or Uighur in Latin letters.
     """
 
     kind: Literal["language"] = "language"

@@ -57,6 +57,9 @@ def test_the_same_texts_give_the_same_bytes_a_full_vocabulary_and_its_special_to
     tokenizer = Tokenizer.from_str(trained)
     assert vocabulary_size(tokenizer) == config.vocab_size
     assert find_special_tokens(tokenizer) == specials
+    ids = tokenizer.encode("some text").ids
+    # As in T5, nothing stands before the text of SentencePiece.
+    assert (ids[0] == specials["bos"], ids[-1]) == (not isinstance(config, SentencePiece), specials["eos"])
 
 
 @given(text=st.text(max_size=50))
