@@ -148,6 +148,20 @@ def test_status_has_the_newest_figures_counts_what_happened_and_follows_the_run(
     assert status.metrics["loss"] != status.metrics["loss"]
 
 
+def test_torn_lines_wait_for_their_end_and_a_replaced_log_is_read_anew(run: RunDirectory):
+    reader = RunReader(run)
+    assert reader.newest()[LogKind.STEP]["step"] == 7
+    with run.log.open("ab") as stream:
+        stream.write(b'{"kind":"train","step":8,"time_ms":1,"data":{}}\n{"kind":"held_out","st')
+    for each in (reader, RunReader(run)):
+        assert [each.newest()[kind]["step"] for kind in (LogKind.STEP, LogKind.HELD_OUT)] == [8, 4]
+    with run.log.open("ab") as stream:
+        stream.write(b'ep":8,"time_ms":1,"data":{}}\n')
+    assert reader.newest()[LogKind.HELD_OUT]["step"] == 8
+    run.log.write_bytes(b'{"kind":"train","step":1,"time_ms":1,"data":{}}\n')
+    assert {kind: entry["step"] for kind, entry in reader.newest().items()} == {"train": 1}
+
+
 def test_looking_at_a_lock_keeps_no_process_from_taking_it(tmp_path: Path):
     look = (
         "import sys; from pathlib import Path; from cluster.artefacts.owner import is_in_use\n"
