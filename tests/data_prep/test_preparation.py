@@ -194,6 +194,25 @@ def test_tokens_are_those_of_hf_tokenizers_on_whole_documents_and_give_their_tex
         assert "".join(decoded.split()) == spelled(tokenizer, document.text)
 
 
+def test_repeated_ids_and_templates_left_out_are_counted_and_ids_in_tokens_differ(tmp_path, configure):
+    text = "A {{mystery|x}} sentence of the page, with words enough to be kept for what it says. " * 4
+    pages = "".join(
+        f"<page><title>T</title><ns>0</ns><id>{number}</id><revision><id>9</id><text>{text}{at}</text></revision></page>"
+        for at, number in enumerate((7, 8, 7))
+    )
+    (tmp_path / "it.xml").write_text(f'<mediawiki xml:lang="it">{pages}</mediawiki>')
+    source = {"kind": "wikipedia_dump", "name": "wiki", "paths": [str(tmp_path / "it.xml")]}
+    made = prepare(configure(tmp_path / "out", sources=[source], tokenizer={"vocab_size": 512}))
+    store = TokenStore.open(made.token_store)
+    last = store.document(2)
+    name = f"wiki:7 @ it.xml:{last.meta['byte_start']}"
+    assert store.doc_ids().to_pylist() == ["wiki:7", "wiki:8", name]
+    assert last.doc_id == store.document_and_removed(2)[1].doc_id == name
+    facts = describe_store(store)
+    assert (facts["sources"]["wiki"]["repeated_ids"], list(facts["languages"])) == (1, ["it"])
+    assert facts["left_out"] == {"wiki": {"templates": {"mystery": 12}}}
+
+
 def test_dry_run_counts_files_and_shards_and_writes_nothing(tmp_path, configure, finished):
     plan = plan_preparation(configure(tmp_path / "out", shard_bytes=20_000))
     assert not (tmp_path / "out").exists()

@@ -310,6 +310,8 @@ def test_paragraphs_of_equal_documents_are_not_missed_in_the_first_of_them(tmp_p
     manifest = dedup(tmp_path / "out", [[text, text, other]], settings_)
     assert kept_texts(tmp_path / "out", 1) == [[text, "Something else that is not anywhere."]]
     assert (manifest.stats["duplicates"], manifest.stats["removed_paragraphs"]) == (1, 1)
+    # A paragraph goes with its line break.
+    assert manifest.stats["removed_paragraph_bytes"] == text.index("And")
 
 
 WORK = """

@@ -147,6 +147,14 @@ def test_bands_find_what_is_asked_for_and_of_all_that_do_the_least_below(thresho
     assert false_positives[chosen] <= min(false_positives.values()) + 1e-4
 
 
+def test_verification_is_described_by_what_it_finds():
+    loose, verified = NearDedup(verify=False).describe(), NearDedup().describe()
+    assert (loose["bands"], loose["rows"], loose["verified"]) == (21, 9, False)
+    assert loose["found"]["0.6"] < 0.2 < 0.95 <= loose["found"]["0.8"] == verified["found"]["0.8"]
+    assert (verified["found"]["0.75"], verified["false_positives"]) == (0.0, 0.0)
+    assert 0.3 < loose["false_positives"] < 0.5
+
+
 @pytest.mark.parametrize(
     ("short", "whole"),
     [
