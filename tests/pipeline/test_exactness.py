@@ -64,9 +64,8 @@ def wait_for_step(run: RunDirectory, step: int, group: Group | None = None) -> N
         time.sleep(0.01)
 
 
-def kill_after_step(run: RunDirectory, workers: int, step: int, after_s: float = 0.0) -> None:
-    """Start the run, and SIGKILL all its ranks and what they started, `after_s` after `step` is in the log."""
-    group = start_ranks(run, workers)
+def kill_after_step(group: Group, run: RunDirectory, step: int, after_s: float = 0.0) -> None:
+    """SIGKILL all ranks and what they started, `after_s` after `step` is in the log."""
     wait_for_step(run, step, group)
     time.sleep(after_s)
     for pid in group.pids:
@@ -126,12 +125,12 @@ def test_a_run_of_24_steps_is_resumed_bit_for_bit_and_on_one_worker_and_back_but
 ):
     whole, killed = (make_run(tmp_path, store, name, *SHORT) for name in ("whole", "killed"))
     train(whole, 2)
-    kill_after_step(killed, 2, 13)
+    kill_after_step(start_ranks(killed, 2), killed, 13)
     alone = RunDirectory(shutil.copytree(killed.path, killed.path.with_name("alone")))
     train(killed, 2)
     assert losses(killed) == losses(whole)
     assert_equal_states(whole, killed)
-    kill_after_step(alone, 1, 19)
+    kill_after_step(start_ranks(alone, 1), alone, 19)
     train(alone, 2)
     assert [start["world_size"] for start in alone.events(Event.STARTED)] == [2, 1, 2]
     assert losses(alone) == pytest.approx(losses(whole), rel=WORLD_SIZE_TOLERANCE)
@@ -144,7 +143,7 @@ def test_resumed_run_is_bit_identical_to_uninterrupted_run(
     # In the first phase; while the checkpoint behind its end is written; between two; always somewhere in a step.
     generator = random.Random(7)
     for step in (25, 40, 47):
-        kill_after_step(run, 2, step, after_s=generator.uniform(0, 0.05))
+        kill_after_step(start_ranks(run, 2), run, step, after_s=generator.uniform(0, 0.05))
     train(run, 2)
 
     assert len(run.events(Event.STARTED)) == 4
@@ -181,7 +180,7 @@ def test_any_number_of_workers_computes_the_same_run(
 def test_sharded_parameters_in_bf16_are_resumed_bit_for_bit(tmp_path: Path, store: Path):
     whole, killed = (make_run(tmp_path, store, name, *SHARDED) for name in ("whole", "killed"))
     train(whole, 2)
-    kill_after_step(killed, 2, 23)
+    kill_after_step(start_ranks(killed, 2), killed, 23)
     train(killed, 2)
     assert losses(killed) == losses(whole)
     assert_equal_states(whole, killed)
