@@ -33,6 +33,8 @@ Item = TypeVar("Item")
 
 STATUS_INTERVAL_S = 1.0
 """The status of running work is asked for after so many seconds without a result."""
+CANCEL_S = 5.0
+"""Seconds that tasks get to end after they were cancelled."""
 _LOCAL_OBJECT_STORE_BYTES = 512 * 1024**2
 """Shards are passed in files, not through the object store, so a local one stays small."""
 _ATTEMPTS = 3
@@ -235,8 +237,11 @@ def in_flight(
             raise preempted
     finally:
         # Tasks end with a program that a signal ends; Ray may abort it where one is cancelled as it ends by itself.
-        for reference in () if signals.received() else running:
-            ray.cancel(reference)
+        if running and not signals.received():
+            for reference in running:
+                ray.cancel(reference)
+            # Otherwise they might still write where the same work is tried again.
+            ray.wait(list(running), num_returns=len(running), timeout=CANCEL_S)
 
 
 def run_tasks(
