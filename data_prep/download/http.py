@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from threading import Event
 from typing import TypeVar
 
 import requests
+import tenacity
 import urllib3
 
 from cluster.artefacts.errors import DownloadError
@@ -112,26 +112,43 @@ class Http:
         Raises:
             DownloadError: too many attempts to get `what` failed.
         """
-        number, most = 0, attempts or self.attempts
-        while True:
-            number += 1
+
+        def unless_stopped() -> Result:
             if self.stop.is_set():
                 raise Stopped
-            try:
-                return attempt()
-            except TryAgainError as error:
-                if number == most:
-                    raise DownloadError(
-                        f"{what} could not be downloaded: {error}.",
-                        kept="what has arrived; it is not asked for again",
-                        next_step="run the same command again when the server answers",
-                    ) from error
-                # Not all that were turned away come back at the same moment.
-                own_s = self.first_wait_s * (2 ** (number - 1) + random.random())
-                wait_s = max(min(own_s, self.longest_wait_s), error.wait_s or 0.0)
-                message = f"{what}: {error}; attempt {number + 1} of {most} in {wait_s:.0f} s"
-                print(message, file=sys.stderr, flush=True)
-                self.stop.wait(wait_s)
+            return attempt()
+
+        most = attempts or self.attempts
+
+        def log_retry(state: tenacity.RetryCallState) -> None:
+            reason = state.outcome.exception() if state.outcome else ""
+            message = f"{what}: {reason}; attempt {state.attempt_number + 1} of {most} in {state.upcoming_sleep:.0f} s"
+            print(message, file=sys.stderr, flush=True)
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(TryAgainError),
+            wait=self._wait_s,
+            stop=tenacity.stop_after_attempt(most),
+            before_sleep=log_retry,
+            sleep=tenacity.sleep_using_event(self.stop),
+            reraise=True,
+        )
+        try:
+            return retrying(unless_stopped)
+        except TryAgainError as error:
+            raise DownloadError(
+                f"{what} could not be downloaded: {error}.",
+                kept="what has arrived; it is not asked for again",
+                next_step="run the same command again when the server answers",
+            ) from error
+
+    def _wait_s(self, state: tenacity.RetryCallState) -> float:
+        own = tenacity.wait_exponential_jitter(
+            initial=self.first_wait_s, max=self.longest_wait_s, jitter=self.first_wait_s
+        )(state)
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.wait_s if isinstance(error, TryAgainError) else None
+        return own if asked is None else max(asked, own)
 
 
 @contextmanager
