@@ -215,7 +215,7 @@ class PartedArtefact(Generic[Record]):
 
     @property
     def workspace(self) -> Path:
-        """The directory in which parts are made: that of a damaged artefact, or the staging directory of a new one."""
+        """Directory in which parts are made: a damaged artefact itself, or the staging directory of a new one."""
         return self.directory if self.is_same else staging_directory(self.directory, self.key)
 
     def inspect(self, *, replace: bool) -> Manifest | None:

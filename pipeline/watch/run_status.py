@@ -145,7 +145,7 @@ class RunReader:
         """The newest entry of each kind of WATCHED that the log has, as `decode` gives it. The first look reads the
         log's end, each later one what was added."""
         if not 0 < self._offset <= log_size(self._run):
-            # The first look, or a log that was replaced. What is added meanwhile is read twice.
+            # The first look, or a log that was replaced. Lines that are appended meanwhile are read twice.
             self._offset = _bytes_of_whole_lines(self._run.log)
             self._newest = _search(self._run.log)
         entries, self._offset = read_new(self._run, self._offset)

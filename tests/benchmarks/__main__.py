@@ -54,7 +54,7 @@ BENCHMARKS = (*PUBLISHED, *OTHERS)
 
 
 def main() -> None:
-    """Run what was asked for, or what is published."""
+    """Run the chosen benchmarks, or all that `docs/speeds.md` reports."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--out", type=Path, default=Path("bench"), help="directory of results.json")

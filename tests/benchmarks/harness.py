@@ -19,7 +19,7 @@ _VARYING = re.compile(r" \(.*?\)| \d+(?:\.\d+)+[^ ,]*")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The speed of one way beside that of a peer."""
+    """The speeds of one way and of a peer, measured in turn."""
 
     what: str
     peer: str

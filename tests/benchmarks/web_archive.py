@@ -115,7 +115,7 @@ def _resiliparse(archive: Path) -> list[str]:
 
 
 def _datatrove(archive: Path) -> list[object]:
-    """With datatrove's settings of trafilatura, but for `deduplicate`, which would drop what is repeated here."""
+    """With datatrove's settings of trafilatura, but without `deduplicate`, which would drop repeated pages."""
     from datatrove.pipeline.extractors import Trafilatura  # pyright: ignore[reportMissingImports]
     from datatrove.pipeline.readers import WarcReader  # pyright: ignore[reportMissingImports]
 

@@ -16,7 +16,7 @@ from pipeline.engine.device import trains_on_cuda
 from pipeline.engine.interface import SUB_GROUP_ELEMENTS, EngineSettings
 
 SUPPORTED = SpecifierSet(">=0.19.8,<0.20")
-"""As in `pyproject.toml`: private names are used, which other versions may not have."""
+"""As in `pyproject.toml`. A test looks up every private name that is used in the installed version."""
 _NEVER = 10**9
 """Steps between DeepSpeed's own progress lines."""
 

@@ -25,7 +25,7 @@ class Answer:
     ignore_range: bool = False
     ignore_if_range: bool = False
     length: int | None = None
-    """A Content-Length that is not that of the body."""
+    """A Content-Length that differs from the length of the body."""
     no_length: bool = False
 
 
