@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,9 +13,6 @@ from pipeline.commands import output
 if TYPE_CHECKING:
     from pipeline.checkpoint.store import CheckpointStore
 
-Axis = Literal["step", "tokens"]
-
-
 runs_app = typer.Typer(invoke_without_command=True)
 
 
@@ -24,7 +20,7 @@ runs_app = typer.Typer(invoke_without_command=True)
 def runs(
     context: typer.Context, runs_dir: output.RunsDir = Path("runs"), as_json: output.Json = False
 ) -> None:
-    """List the pre-training runs with their progress; or compare two of them."""
+    """List the pre-training runs with their progress, and where MLflow shows and compares them."""
     if context.invoked_subcommand is not None:
         context.obj = runs_dir
         return
@@ -33,6 +29,7 @@ def runs(
     from cluster.artefacts.errors import CorruptArtefactError, StorageError
     from pipeline.run.directory import list_runs
     from pipeline.run.lifecycle import awaits_replay, reconcile
+    from pipeline.run.tracking import runs_page
     from pipeline.watch.run_status import RunReader
 
     found = list_runs(runs_dir)
@@ -64,11 +61,17 @@ def runs(
     for row in rows:
         if row["state"] not in ("created", "finished") and row["detail"]:
             output.print_line(f"{row['run']}: {row['state']}, {row['detail']}")
+    experiments: dict[str, set[str]] = {}
     for run in found:
         with suppress(CorruptArtefactError, StorageError):
+            info = run.info
+            if info.experiment_id:
+                experiments.setdefault(info.tracking_uri, set()).add(info.experiment_id)
             if behind := awaits_replay(run):
                 missing = f"{behind / 1e6:,.0f} MB of its log are not in MLflow yet"
                 typer.echo(f"{run.path.name}: {missing}: cloze runs replay {run.path.name}")
+    for uri, ids in experiments.items():
+        typer.echo(f"Curves, and runs side by side: {runs_page(uri, sorted(ids))}")
     if not rows:
         typer.echo("None yet. Start one: cloze pretrain roberta-small-cpu (cloze configs list names others)")
     if (scores := _scores_beside(runs_dir)) is not None:
@@ -83,39 +86,6 @@ def _scores_beside(runs_dir: Path) -> Path | None:
         if next(place.glob(f"*/*/{MANIFEST_NAME}"), None) is not None:
             return place
     return None
-
-
-@runs_app.command()
-def compare(
-    context: typer.Context,
-    left: output.Run,
-    right: output.Run,
-    by: Annotated[
-        Axis,
-        typer.Option(help="Compare losses at equal steps or equal tokens: a step may read more in one run."),
-    ] = "step",
-    runs_dir: output.RunsDirOfGroup = None,
-    as_json: output.Json = False,
-) -> None:
-    """Compare two runs, in whatever state they are: settings, data, speeds, losses where both have been."""
-    from pipeline.inspect.comparison import compare as compare_runs
-    from pipeline.inspect.comparison import curves_in_mlflow
-    from pipeline.run.directory import find_run
-
-    place = runs_dir or context.obj
-    one, other = find_run(left, place), find_run(right, place)
-    found = compare_runs(one, other, by)
-    if as_json:
-        output.print_json(found)
-        return
-    names = [facts["name"] for facts in found["runs"]]
-    for title, rows in _sections(found).items():
-        if rows:
-            cells = [[str(label), *map(_cell, pair)] for label, *pair in rows]
-            output.print_table(title, ("", *names), cells)
-        else:
-            typer.echo(f"{title}: none\n")
-    typer.echo(f"curves: {curves_in_mlflow(one.info, other.info)}")
 
 
 @runs_app.command()
@@ -137,38 +107,6 @@ def replay(
     for found in [find_run(run, runs_dir or context.obj) for run in runs]:
         uri = track_anew(found, move=move)
         typer.echo(f"{found.path.name}: MLflow run {found.info.run_id} in {uri}")
-
-
-def _sections(found: Mapping[str, Any]) -> dict[str, list[list[Any]]]:
-    """The tables of a comparison by title: rows of a label and a value for each run."""
-    from pipeline.inspect.comparison import LAST
-
-    facts, common = found["runs"], found["common"]
-    held_out = f"held-out {' | '.join(dict.fromkeys(own['metric'] for own in facts))}"
-    mean = f"loss, mean of the last {LAST} steps"
-    labels = {
-        "steps": "of steps",
-        "mean_loss": mean,
-        "held_out": held_out,
-        "best_held_out": f"best {held_out}",
-    }
-    return {
-        "settings that differ": [[key, *pair] for key, pair in found["settings"].items()],
-        "data that differs": [[key, *pair] for key, pair in found["data"].items()],
-        "where they stand": [
-            [labels.get(key, key.replace("_", " ")), *(own[key] for own in facts)]
-            for key in facts[0]
-            if key not in ("name", "metric") and any(own[key] not in ("", None, []) for own in facts)
-        ],
-        f"at the last {common['axis']} of both, {common['place']:,.0f}": [
-            [mean, *common["mean_loss"]],
-            [held_out, *common["held_out"]],
-        ],
-    }
-
-
-def _cell(value: Any) -> str:
-    return output.shown(value) if not isinstance(value, float) or abs(value) >= 10 else f"{value:.5g}"
 
 
 def checkpoints(

@@ -1,1 +1,1 @@
-"""Looking into runs: samples, steps, lineage, comparisons."""
+"""Looking into runs: samples, steps, lineage, exposure."""

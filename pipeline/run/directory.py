@@ -25,7 +25,7 @@ runs/NAME-1a2b3c4d/
     .lock, .lease   held by the process that trains or changes the run (`cluster.artefacts.owner`)
 
 Nothing here but `RunDirectory.config` imports the configuration's classes: a run of another version of cloze, whose
-configuration does not validate any more, is still listed, shown, compared and traced by its `settings`.
+configuration does not validate any more, is still listed, shown and traced by its `settings`.
 """
 
 from __future__ import annotations

@@ -211,17 +211,15 @@ def log_changed_settings(client: MlflowClient, run_id: str, config: Mapping[str,
     client.log_dict(run_id, dict(config), SETTINGS_FILE)
 
 
-def runs_page(uri: str, experiment_ids: Sequence[str], run_ids: Sequence[str] = ()) -> str:
-    """The address of the curves of runs, or of all runs of experiments, in MLflow's pages, and for a store
-    without a server the command that serves it."""
-    query = {"workflowType": "machine_learning"}  # MLflow opens pages of runs under its GenAI view otherwise.
-    if run_ids:
-        listed = ", ".join(f"'{run_id}'" for run_id in run_ids)
-        query |= {"compareRunsMode": "CHART", "searchFilter": f"attributes.run_id IN ({listed})"}
+def runs_page(uri: str, experiment_ids: Sequence[str]) -> str:
+    """The address of the curves of experiments in MLflow's pages, and for a store without a server the command that
+    serves it."""
+    # MLflow opens pages of runs under its GenAI view otherwise.
+    query = {"workflowType": "machine_learning", "compareRunsMode": "CHART"}
     path = f"experiments/{experiment_ids[0]}/runs"
     if len(experiment_ids) > 1:
         path = "compare-experiments/s"
-        query["experiments"] = orjson.dumps(sorted(experiment_ids)).decode()
+        query["experiments"] = orjson.dumps([*experiment_ids]).decode()
     view = f"#/{path}?{urlencode(query, quote_via=quote)}"
     if uri.startswith(("http://", "https://")):
         return f"Open {uri.rstrip('/')}/{view}"

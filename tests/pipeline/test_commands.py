@@ -1,18 +1,21 @@
-"""`cloze cluster render`, `doctor` and `tokenizer encode|compare` on the command line."""
+"""`cloze cluster render`, `doctor`, `runs` and `tokenizer encode|compare` on the command line."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError, MissingInputError, StorageError
+from cluster.artefacts.manifest import write_sealed
 from data_prep.tokenizers import ByteLevelBPE
 from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS
 from pipeline.commands.output import show
 from pipeline.run.lifecycle import record_failure
+from pipeline.run.tracking import connect, runs_page, start_run
 from tests.pipeline.command import cloze, invoke
 from tests.pipeline.ranks import make_run
 
@@ -123,3 +126,39 @@ def test_what_a_run_says_of_its_end_does_not_act_on_the_terminal(verb: tuple[str
     printed = cloze(*verb, "--runs-dir", run.path.parent)
     assert "a\u241b[2Jb" in printed
     assert "\x1b" not in printed
+
+
+def test_list_of_runs_names_the_page_of_their_experiments_in_mlflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    tracked = [start_run(name, "run", config={}, tags={}, runs_dir=tmp_path) for name in ("one", "other")]
+    for number, own in enumerate(tracked):
+        identity = {"run_id": own.run_id, "tracking_uri": own.uri, "experiment_id": own.experiment_id}
+        run = make_run(tmp_path, tmp_path / "tokens", f"run{number}")
+        write_sealed(run.info_file, run.info.model_dump(mode="json") | identity)
+    printed = "".join(cloze("runs", "--runs-dir", run.path.parent).split())
+    assert f"`mlflowui--backend-store-uri{tracked[0].uri}`" in printed
+    path, _, query = urlsplit(printed.rpartition("thenopen")[2]).fragment.partition("?")
+    assert path == "/compare-experiments/s"
+    asked = json.loads(dict(parse_qsl(query))["experiments"])
+    assert len(connect(tracked[0].uri).search_runs(asked)) == 2
+
+
+def test_page_of_one_experiment_on_a_server_is_opened_there():
+    assert runs_page("http://tracking:5000/", ["3"]).startswith(
+        "Open http://tracking:5000/#/experiments/3/runs?"
+    )
+
+
+def test_list_of_runs_names_its_directory_and_the_list_of_fine_tunings_where_there_are_any(
+    tmp_path: Path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    empty = cloze("runs")
+    assert "runs in runs" in empty
+    assert "finetune list" not in empty
+    made = tmp_path / "scores" / "glue" / "run@100"
+    made.mkdir(parents=True)
+    (made / "manifest.json").write_text("{}")
+    assert "Fine-tunings: cloze finetune list scores" in cloze("runs")

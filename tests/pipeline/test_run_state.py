@@ -19,7 +19,7 @@ from pipeline.pretrain.launch import create_run
 from pipeline.pretrain.lost_workers import Attempts
 from pipeline.run.directory import RunDirectory, find_run_of_job
 from pipeline.run.events import Event
-from pipeline.run.history import StoredSettings
+from pipeline.run.history import StoredSettings, list_attempts, tokens_by_step
 from pipeline.run.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile
 from pipeline.run.log.lines import encode
 from pipeline.run.log.log import RunLog
@@ -75,7 +75,7 @@ def test_last_word_of_the_history_counts(run: RunDirectory):
 
 
 def test_run_whose_worker_beats_is_running_until_a_beat_is_late(run: RunDirectory):
-    run.record_event("started", step=0, world_size=1)
+    run.record_event(Event.STARTED, step=0, world_size=1)
     with closing(Heartbeat(run, 0, 900.0)) as heartbeat:
         for step in (3, 4):
             heartbeat.beat(step, "data")
@@ -178,7 +178,7 @@ def test_stored_settings_say_what_the_configuration_says(tmp_path: Path, store: 
 def test_run_whose_workers_are_gone_without_a_word_is_lost_unless_its_last_checkpoint_is_there(
     run: RunDirectory,
 ):
-    run.record_event("started", step=0, world_size=1)
+    run.record_event(Event.STARTED, step=0, world_size=1)
     for end in ("killed", "closed"):
         beaten(run, end)
         assert state_of(run).name == "lost"
@@ -214,3 +214,19 @@ def test_run_whose_driver_was_killed_before_training_is_lost_everywhere(
         assert f"its driver (process {driver.pid} on" in row["detail"]
         assert client.get_run(run.info.run_id).info.status == "FAILED"
     assert [event["event"] for event in run.events()] == ["launched", "lost"]
+
+
+def test_tokens_follow_warm_up_phases_and_what_was_changed_on_the_way(tmp_path: Path, store: Path):
+    stages = ("batch.warmup=[{steps: 4, samples: 4}]", "batch.phases=[{steps: 6, sequence_length: 16}]")
+    run = make_run(tmp_path, store, "changed", "steps=30", *stages)
+    expected = [run.config().tokens_before(step) for step in range(1, 11)]
+    expected += [expected[-1] + 8 * 32 * step for step in range(1, 21)]
+    run.record_event(Event.STARTED, step=0, world_size=1)
+    run.record_event(Event.STARTED, step=20, world_size=1)
+    run.reconfigure(make_config(tmp_path, store, "steps=30", *stages, "batch.samples=8"))
+    run.record_event(Event.STARTED, step=10, world_size=1)
+    assert [*map(tokens_by_step(run), range(1, 31))] == expected
+    # Without its first line.
+    run.history.write_bytes(run.history.read_bytes()[9:])
+    assert len(list_attempts(run.events())) == 2
+    assert [*map(tokens_by_step(run), range(1, 31))] == expected

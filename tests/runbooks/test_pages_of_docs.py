@@ -15,7 +15,6 @@ from tests.runbooks.materials import (
     Corpus,
     Prepares,
     Situation,
-    copy_run,
     follow,
     named,
     write_rows,
@@ -43,10 +42,9 @@ def data(corpus: Corpus, tmp_path: Path, object_store: dict[str, str], situation
 def training(
     run: RunDirectory, run_config: Path, prepared: Path, tmp_path: Path, situation: Prepares
 ) -> Situation:
-    """A run whose workers were killed, and a copy of it under another name."""
+    """A run whose workers were killed."""
     name = run.path.name
-    other = copy_run(run, run.path.parent, f"other-{name}")
-    settings = named(run, CONFIG=run_config, TOKENS=prepared / "tokens", OTHER=other.path.name)
+    settings = named(run, CONFIG=run_config, TOKENS=prepared / "tokens")
     shown = ("what would be trained", "verified", f"{name}@20", "exported", "ways to spread the state")
     return situation(settings, *shown)
 
