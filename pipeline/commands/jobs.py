@@ -322,10 +322,10 @@ def support_bundle(
         parts_of_run,
         write_bundle,
     )
-    from pipeline.watch.run_status import RunReader
+    from pipeline.watch.run_status import read_status
 
     run = find_remains(name, runs_dir)
-    submission_id = RunReader(run).read().submission_id
+    submission_id = read_status(run).submission_id
     job = _find_job(submission_id, address) if submission_id else None
     file = out or Path(f"support-{run.path.resolve().name}.tar.gz")
     output.require_place(file)

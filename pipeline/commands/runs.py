@@ -30,7 +30,7 @@ def runs(
     from pipeline.run.directory import list_runs
     from pipeline.run.lifecycle import awaits_replay, reconcile
     from pipeline.run.tracking import runs_page
-    from pipeline.watch.run_status import RunReader
+    from pipeline.watch.run_status import read_status
 
     found = list_runs(runs_dir)
     silent: set[str] = set()
@@ -53,7 +53,7 @@ def runs(
             "held_out": one.held_out.get(one.metric),
             "mlflow_run": one.run_id or None,
         }
-        for one in (RunReader(run).read() for run in found)
+        for one in map(read_status, found)
     ]
     columns = ("run", "state", "step", "steps", "loss", "metric", "held_out", "mlflow_run")
     if not output.show(rows, f"runs in {runs_dir}", as_json=as_json, columns=columns):

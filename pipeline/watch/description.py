@@ -36,7 +36,7 @@ from pipeline.run.events import Event
 from pipeline.run.history import environment
 from pipeline.run.log.lines import lines_backwards
 from pipeline.run.submission import CONFIG_KEY, VERB_KEY
-from pipeline.watch.run_status import RunReader, submission_of
+from pipeline.watch.run_status import changed_s, newest_entries, read_status
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails
@@ -87,7 +87,7 @@ def describe(name: str, runs_dir: Path, job: JobDetails | None) -> dict[str, Any
     if run is None:
         status, events, command = None, [], f"cloze logs {name}"
     else:
-        status, events = RunReader(run).read(), run.events()
+        status, events = read_status(run), run.events()
         continued = dict.fromkeys(("failed", "preempted", "lost"), f"cloze resume {run.typed}")
         commands = continued | {"finished": f"cloze checkpoints {run.typed}"}
         command = commands.get(status.state, f"cloze top --runs-dir {run.path.parent}")
@@ -127,11 +127,10 @@ def run_of(name: str, runs_dir: Path, is_job: bool) -> RunDirectory | None:
     for run in list_runs(runs_dir):
         with suppress(ClozeError, OSError):
             launches = run.events(Event.LAUNCHED)
-            jobs = {run.info.submission_id, *(event.get("submission_id") for event in launches)}
-            if name in jobs | {submission_of(run.info, launches)}:
+            if name in (run.info.submission_id, *(event.get("submission_id") for event in launches)):
                 drives.append(run)
     if drives:
-        return max(drives, key=lambda run: RunReader(run).changed_s)
+        return max(drives, key=changed_s)
     try:
         return find_run(name, runs_dir)
     except ReferenceNotFoundError:
@@ -206,8 +205,8 @@ def parts_of_run(run: RunDirectory, job: Any) -> list[Part]:
     copies = [(f"run/{path.relative_to(run.path)}", _copy_of(path)) for path in files if _is_plain(path)]
     return [
         ("description.json", lambda: _json(describe(str(run.path), run.path.parent, job))),
-        ("status.json", lambda: _json(asdict(RunReader(run).read()) | {"in_use": is_in_use(run.path)})),
-        ("last-metrics.json", lambda: _json(dict(RunReader(run).newest()))),
+        ("status.json", lambda: _json(asdict(read_status(run)) | {"in_use": is_in_use(run.path)})),
+        ("last-metrics.json", lambda: _json(newest_entries(run))),
         ("run/log-tail.jsonl", lambda: _tail_of(run.log)),
         ("run/files.txt", lambda: "".join(_listing(run.path))),
         *copies,
@@ -240,7 +239,7 @@ def part_of_plan(run: RunDirectory) -> Part:
         from pipeline.engine.gpus import CPU, find_gpu
         from pipeline.plan.plan import make_plan, to_json
 
-        workers = RunReader(run).read().workers
+        workers = read_status(run).workers
         card = next((find_gpu(str(one["gpu"])) for one in workers if "gpu" in one), None) or CPU
         hosts = [worker.get("host") for worker in workers]
         nodes = max(1, len(set(hosts)))

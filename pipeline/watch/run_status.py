@@ -1,4 +1,4 @@
-"""The one reader of a run's state: figures that operators watch, from its directory alone, read again and again.
+"""The one reader of a run's state: figures that operators watch, from its directory alone.
 
 Its machines may be anywhere. A run whose files are damaged is `unreadable`, and hides no other.
 """
@@ -18,46 +18,20 @@ from typing import Any
 from cluster.artefacts.errors import ClozeError
 from cluster.artefacts.manifest import hash_json
 from cluster.node_load import GpuLoad, NodeLoad
-from pipeline.run.directory import RunDirectory, RunInfo, list_runs
+from pipeline.run.directory import RunDirectory, list_runs
 from pipeline.run.events import Event
 from pipeline.run.history import Attempt, StoredSettings, list_attempts, tokens_by_step
-from pipeline.run.log.lines import LogKind, decode, lines_backwards, log_size, read_new
-from pipeline.run.state import ENDED, RunState, read_heartbeats, state_of
+from pipeline.run.log.lines import LogKind, decode, lines_backwards
+from pipeline.run.log.mlflow_sink import unsent_bytes
+from pipeline.run.state import ENDED, read_heartbeats, state_of
 from pipeline.terms import TOTAL
 
 WATCHED = frozenset(
     {LogKind.STEP, LogKind.HELD_OUT, LogKind.SYSTEM, LogKind.RANKS, LogKind.SAVING, LogKind.CHECKPOINT}
 )
-_SEARCHED_BYTES = 64 << 20
-"""How far back the first look goes for kinds that are rare, or that the log may not have at all."""
-_LONGEST_LINE_BYTES = 1 << 20
+_SEARCHED_BYTES = 16 << 20
+"""How far back a look goes for kinds that are rare, or that the log may not have at all; some 50,000 steps."""
 _KIND = re.compile(rb'"kind": ?"([^"]*)"')
-
-
-def _search(log: Path) -> dict[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = {}
-    searched = 0
-    for line in lines_backwards(log):
-        searched += len(line) + 1
-        kind = _KIND.search(line)
-        name = kind[1].decode(errors="replace") if kind else ""
-        # Decoding each line of a long log takes many times as long as searching its bytes.
-        if name in WATCHED and name not in found and (entry := decode(line)) is not None:
-            found[name] = entry
-        if len(found) == len(WATCHED) or searched > _SEARCHED_BYTES:
-            break
-    return found
-
-
-def _bytes_of_whole_lines(log: Path) -> int:
-    if not log.exists():
-        return 0
-    with log.open("rb") as stream:
-        end = stream.seek(0, 2)
-        start = stream.seek(max(0, end - _LONGEST_LINE_BYTES))
-        return start + stream.read().rfind(b"\n") + 1
-
-
 UNREADABLE = "unreadable"
 RUNNING = frozenset({"starting", "running", "stalled"})
 """States of a run that a driver, or its workers, see to."""
@@ -120,126 +94,90 @@ class RunStatus:
         return next((value for value in found if value is not None), None)
 
 
-class RunReader:
-    """Reads the status of one run again and again, and only what has changed of it."""
-
-    def __init__(self, run: RunDirectory) -> None:
-        self._run = run
-        self._offset = 0
-        """Bytes of the log that were looked at; 0 before the first look."""
-        self._newest: dict[str, Mapping[str, Any]] = {}
-        self._settings: tuple[Any, StoredSettings, str] | None = None
-        self._last: tuple[Any, RunStatus] | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the run."""
-        return self._run.path.name
-
-    @property
-    def changed_s(self) -> float:
-        """When something was last written to the run's log or history; 0 if never."""
-        return max((_stat(path)[0] for path in (self._run.log, self._run.history)), default=0) / 1e9
-
-    def newest(self) -> Mapping[str, Mapping[str, Any]]:
-        """The newest entry of each kind of WATCHED that the log has, as `decode` gives it. The first look reads the
-        log's end, each later one what was added."""
-        if not 0 < self._offset <= log_size(self._run):
-            # The first look, or a log that was replaced. Lines that are appended meanwhile are read twice.
-            self._offset = _bytes_of_whole_lines(self._run.log)
-            self._newest = _search(self._run.log)
-        entries, self._offset = read_new(self._run, self._offset)
-        self._newest |= {entry["kind"]: entry for entry in entries if entry["kind"] in WATCHED}
-        return self._newest
-
-    def read(self) -> RunStatus:
-        """The status now."""
-        run = self._run
-        key = [_stat(path) for path in (run.log, run.history, run.config_file, run.info_file, run.log_sent)]
-        if self._last is not None and self._last[0] == key and self._last[1].state in _OVER:
-            return self._last[1]
-        try:
-            found = self._read()
-        except _DAMAGE as error:
-            problem = error.problem if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}"
-            step = 0
-            # The last step in the log, whatever else of the run is damaged.
-            with suppress(*_DAMAGE):
-                step = self.newest()[LogKind.STEP]["step"]
-            found = RunStatus(run.path.name, str(run.path), UNREADABLE, problem, step=step)
-        self._last = key, found
-        return found
-
-    def _read(self) -> RunStatus:
-        run, info = self._run, self._run.info
-        settings, config_hash = self._stored_settings()
-        state, events = state_of(run), run.events()
-        attempts = list_attempts(events)
-        newest = self.newest()
-        step = newest[LogKind.STEP]["step"] if LogKind.STEP in newest else 0
-        checkpoint = newest.get(LogKind.CHECKPOINT)
-        nodes: dict[str, dict[str, float]] = {}
-        for name, value in _numbers(newest.get(LogKind.SYSTEM)).items():
-            # Such as `HOST/cpu_utilization_percentage`.
-            host, _, figure = name.rpartition("/")
-            nodes.setdefault(host, {})[figure] = value
-        return RunStatus(
-            name=run.path.name,
-            place=str(run.path),
-            state=state.name,
-            detail=state.detail,
-            run_id=info.run_id,
-            submission_id=submission_of(info, events),
-            config_hash=config_hash,
-            step=step,
-            num_steps=settings.num_steps,
-            tokens=tokens_by_step(run, settings)(step),
-            metrics=_numbers(newest.get(LogKind.STEP)),
-            held_out=_numbers(newest.get(LogKind.HELD_OUT)),
-            metric=settings.metric,
-            ranks=_numbers(newest.get(LogKind.RANKS)),
-            saving=_numbers(newest.get(LogKind.SAVING)),
-            nodes=nodes,
-            logged_s=_time_of(newest.get(LogKind.STEP)),
-            checkpoint_step=None if checkpoint is None else checkpoint["step"],
-            checkpoint_s=_time_of(checkpoint),
-            attempt_s=attempts[-1].time if attempts else "",
-            workers=tuple(attempts[-1].event.get("workers") or ()) if attempts else (),
-            heartbeat_s=self._oldest_heartbeat(state, attempts),
-            restarts=max(0, len(attempts) - 1),
-            events=dict(Counter(str(event["event"]) for event in events)),
-            unsent_bytes=self._unsent_bytes() if info.tracking_uri else 0,
-        )
-
-    def _stored_settings(self) -> tuple[StoredSettings, str]:
-        key = _stat(self._run.config_file)
-        if self._settings is None or self._settings[0] != key:
-            settings = StoredSettings.of(self._run)
-            self._settings = key, settings, hash_json(settings.plain)
-        return self._settings[1:]
-
-    def _oldest_heartbeat(self, state: RunState, attempts: list[Attempt]) -> float | None:
-        if state.name not in RUNNING or not attempts:
-            return None
-        # By the clock of the storage, as every watcher of the run sees it.
-        times = [
-            _stat(self._run.heartbeat(beat.rank))[0] / 1e9
-            for beat in read_heartbeats(self._run)
-            if beat.rank < attempts[-1].world_size and beat.part != ENDED
-        ]
-        return min(times, default=None)
-
-    def _unsent_bytes(self) -> int:
-        sent = 0
-        with suppress(OSError, ValueError):
-            sent = int(self._run.log_sent.read_text())
-        return max(0, log_size(self._run) - sent)
+def changed_s(run: RunDirectory) -> float:
+    """When something was last written to the run's log or history; 0 if never."""
+    return max(_stat(path)[0] for path in (run.log, run.history)) / 1e9
 
 
-def submission_of(info: RunInfo, events: list[dict[str, Any]]) -> str:
-    """The Ray job that drives a run, or drove it last; empty for none."""
-    launches = [event for event in events if event["event"] == Event.LAUNCHED]
-    return (launches[-1]["submission_id"] if launches else info.submission_id) or ""
+def newest_entries(run: RunDirectory) -> dict[str, Mapping[str, Any]]:
+    """The newest entry of each kind of WATCHED in the last _SEARCHED_BYTES of the log, as `decode` gives it."""
+    found: dict[str, Mapping[str, Any]] = {}
+    searched = 0
+    for line in lines_backwards(run.log):
+        searched += len(line) + 1
+        kind = _KIND.search(line)
+        name = kind[1].decode(errors="replace") if kind else ""
+        # Decoding each line of a long log takes many times as long as searching its bytes.
+        if name in WATCHED and name not in found and (entry := decode(line)) is not None:
+            found[name] = entry
+        if len(found) == len(WATCHED) or searched > _SEARCHED_BYTES:
+            break
+    return found
+
+
+def read_status(run: RunDirectory) -> RunStatus:
+    """The status of a run now."""
+    try:
+        return _read_status(run)
+    except _DAMAGE as error:
+        problem = error.problem if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}"
+        step = 0
+        # The last step in the log, whatever else of the run is damaged.
+        with suppress(*_DAMAGE):
+            step = newest_entries(run)[LogKind.STEP]["step"]
+        return RunStatus(run.path.name, str(run.path), UNREADABLE, problem, step=step)
+
+
+def _read_status(run: RunDirectory) -> RunStatus:
+    info, settings = run.info, StoredSettings.of(run)
+    state, events = state_of(run), run.events()
+    attempts = list_attempts(events)
+    launches = (event["submission_id"] for event in reversed(events) if event["event"] == Event.LAUNCHED)
+    newest = newest_entries(run)
+    step = newest[LogKind.STEP]["step"] if LogKind.STEP in newest else 0
+    checkpoint = newest.get(LogKind.CHECKPOINT)
+    nodes: dict[str, dict[str, float]] = {}
+    for name, value in _numbers(newest.get(LogKind.SYSTEM)).items():
+        # Such as `HOST/cpu_utilization_percentage`.
+        host, _, figure = name.rpartition("/")
+        nodes.setdefault(host, {})[figure] = value
+    return RunStatus(
+        name=run.path.name,
+        place=str(run.path),
+        state=state.name,
+        detail=state.detail,
+        run_id=info.run_id,
+        submission_id=next(launches, info.submission_id) or "",
+        config_hash=hash_json(settings.plain),
+        step=step,
+        num_steps=settings.num_steps,
+        tokens=tokens_by_step(run, settings)(step),
+        metrics=_numbers(newest.get(LogKind.STEP)),
+        held_out=_numbers(newest.get(LogKind.HELD_OUT)),
+        metric=settings.metric,
+        ranks=_numbers(newest.get(LogKind.RANKS)),
+        saving=_numbers(newest.get(LogKind.SAVING)),
+        nodes=nodes,
+        logged_s=_time_of(newest.get(LogKind.STEP)),
+        checkpoint_step=None if checkpoint is None else checkpoint["step"],
+        checkpoint_s=_time_of(checkpoint),
+        attempt_s=attempts[-1].time if attempts else "",
+        workers=tuple(attempts[-1].event.get("workers") or ()) if attempts else (),
+        heartbeat_s=_oldest_heartbeat(run, attempts) if state.name in RUNNING else None,
+        restarts=max(0, len(attempts) - 1),
+        events=dict(Counter(str(event["event"]) for event in events)),
+        unsent_bytes=max(0, unsent_bytes(run)) if info.tracking_uri else 0,
+    )
+
+
+def _oldest_heartbeat(run: RunDirectory, attempts: list[Attempt]) -> float | None:
+    # By the clock of the storage, as every watcher of the run sees it.
+    times = [
+        _stat(run.heartbeat(beat.rank))[0] / 1e9
+        for beat in read_heartbeats(run)
+        if attempts and beat.rank < attempts[-1].world_size and beat.part != ENDED
+    ]
+    return min(times, default=None)
 
 
 def _stat(path: Path) -> tuple[int, int]:
@@ -299,7 +237,7 @@ def load_of(name: str, figures: Mapping[str, float]) -> NodeLoad:
 
 
 class RunsReader:
-    """Reads the runs of some directories."""
+    """Reads the runs of some directories again and again; those that are over, only when a file of theirs changed."""
 
     def __init__(self, directories: Sequence[Path], *, days: float, most: int) -> None:
         """
@@ -308,21 +246,28 @@ class RunsReader:
             most: runs that are read; those with the newest activity.
         """
         self._directories, self._seconds, self._most = directories, days * 86400, most
-        self._readers: dict[Path, RunReader] = {}
+        self._over: dict[Path, tuple[Any, RunStatus]] = {}
 
     def read(self) -> tuple[list[RunStatus], int]:
         """The runs now, those that are seen to and the newest activity first; and how many are left out, because they
         were without activity for long, or are too many."""
         found = {run.path: run for directory in self._directories for run in list_runs(directory)}
-        self._readers = {path: self._readers.get(path) or RunReader(run) for path, run in found.items()}
         since = time.time() - self._seconds
-        newest = sorted(self._readers.values(), key=lambda reader: reader.changed_s, reverse=True)
-        active: dict[str, RunReader] = {}
-        for reader in newest:
-            if reader.changed_s >= since:
+        active: dict[str, RunDirectory] = {}
+        for run in sorted(found.values(), key=changed_s, reverse=True):
+            if changed_s(run) >= since:
                 # A name means one run; the newer one of two copies.
-                active.setdefault(reader.name, reader)
-        shown = [reader.read() for reader in list(active.values())[: self._most]]
+                active.setdefault(run.path.name, run)
+        shown = [self._status(run) for run in list(active.values())[: self._most]]
         # Stable: the newest activity stays first among runs that are seen to, and among the others.
         shown.sort(key=lambda status: status.state not in RUNNING)
         return shown, len(found) - len(shown)
+
+    def _status(self, run: RunDirectory) -> RunStatus:
+        key = [_stat(path) for path in (run.log, run.history, run.config_file, run.info_file, run.log_sent)]
+        if run.path in self._over and self._over[run.path][0] == key:
+            return self._over[run.path][1]
+        status = read_status(run)
+        if status.state in _OVER:
+            self._over[run.path] = key, status
+        return status

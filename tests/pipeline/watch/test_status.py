@@ -23,7 +23,7 @@ from pipeline.run.log.lines import LogKind
 from pipeline.run.log.log import RunLog
 from pipeline.run.state import Heartbeat
 from pipeline.watch.overview import read_data
-from pipeline.watch.run_status import RunReader, RunsReader
+from pipeline.watch.run_status import RunsReader, newest_entries, read_status
 from tests.pipeline.command import cloze
 from tests.pipeline.watch.conftest import HOST, contents, start
 
@@ -124,10 +124,9 @@ def test_top_redraws_a_terminal_until_ctrl_c(run: RunDirectory):
 
 
 def test_status_has_the_newest_figures_counts_what_happened_and_follows_the_run(run: RunDirectory):
-    reader = RunReader(run)
     with closing(Heartbeat(run, 0, 900.0)) as heartbeat:
         heartbeat.beat(7, "forward")
-        status = reader.read()
+        status = read_status(run)
         assert status.state == "running"
         assert status.heartbeat_s == pytest.approx(run.heartbeat(0).stat().st_mtime, rel=0, abs=1e-3)
     assert (status.step, status.num_steps, status.tokens) == (7, 12, 7 * 16 * 32)
@@ -137,29 +136,28 @@ def test_status_has_the_newest_figures_counts_what_happened_and_follows_the_run(
     assert status.memory_bytes == 1e9
     assert 0 < (status.checkpoint_s or 0) <= (status.logged_s or 0)
     run.record_event(Event.FAILED, error="NonFiniteError", message="losses are NaN")
-    assert (reader.read().state, reader.read().detail) == ("failed", "NonFiniteError: losses are NaN")
+    assert (read_status(run).state, read_status(run).detail) == ("failed", "NonFiniteError: losses are NaN")
     start(run, 4)
     log = RunLog(run, since=4)
     log.write(LogKind.STEP, 8, {"loss": float("nan"), "tokens_per_s": 1.0})
     log.close()
-    status = reader.read()
+    status = read_status(run)
     assert status.state != "failed"
     assert (status.step, status.restarts) == (8, 2)
     assert status.metrics["loss"] != status.metrics["loss"]
 
 
 def test_torn_lines_wait_for_their_end_and_a_replaced_log_is_read_anew(run: RunDirectory):
-    reader = RunReader(run)
-    assert reader.newest()[LogKind.STEP]["step"] == 7
+    assert newest_entries(run)[LogKind.STEP]["step"] == 7
     with run.log.open("ab") as stream:
         stream.write(b'{"kind":"train","step":8,"time_ms":1,"data":{}}\n{"kind":"held_out","st')
-    for each in (reader, RunReader(run)):
-        assert [each.newest()[kind]["step"] for kind in (LogKind.STEP, LogKind.HELD_OUT)] == [8, 4]
+    newest = newest_entries(run)
+    assert [newest[kind]["step"] for kind in (LogKind.STEP, LogKind.HELD_OUT)] == [8, 4]
     with run.log.open("ab") as stream:
         stream.write(b'ep":8,"time_ms":1,"data":{}}\n')
-    assert reader.newest()[LogKind.HELD_OUT]["step"] == 8
+    assert newest_entries(run)[LogKind.HELD_OUT]["step"] == 8
     run.log.write_bytes(b'{"kind":"train","step":1,"time_ms":1,"data":{}}\n')
-    assert {kind: entry["step"] for kind, entry in reader.newest().items()} == {"train": 1}
+    assert {kind: entry["step"] for kind, entry in newest_entries(run).items()} == {"train": 1}
 
 
 def test_looking_at_a_lock_keeps_no_process_from_taking_it(tmp_path: Path):
