@@ -22,7 +22,7 @@ from models.stacks import Encoder
 from models.weights import count_parameters
 from pipeline.config.loading import load_config, load_plain, to_plain
 from pipeline.run.config import PretrainConfig
-from pipeline.run.settings import NetworkChoice
+from pipeline.run.shared_settings import NetworkChoice
 from tests.published_networks import MILLIONS, PRESETS
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -37,7 +37,7 @@ from cluster.artefacts.manifest import (
 from cluster.artefacts.reading import read_bytes
 from cluster.artefacts.storage import Damage, contents_of, is_committed
 from models.config import NetworkConfig
-from pipeline.run.settings import NetworkChoice
+from pipeline.run.shared_settings import NetworkChoice
 from pipeline.terms import TOTAL, is_better
 
 KIND = "checkpoint"

@@ -11,7 +11,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from pipeline.optimizers import Optimizer
     from pipeline.run.config import PretrainConfig
-    from pipeline.run.settings import ZeroConfig
+    from pipeline.run.shared_settings import ZeroConfig
 
 SUB_GROUP_ELEMENTS = 100_000_000
 """ZeRO-3 updates this many elements of a rank's share at a time, plus the parameter that exceeds them."""

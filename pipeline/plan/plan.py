@@ -16,7 +16,8 @@ from pipeline.plan.duration import Duration, StoreUse, duration_of, store_uses
 from pipeline.plan.memory import DeviceMemory, Disk, HostMemory, Machines, Sharding
 from pipeline.plan.network import Network, make_network
 from pipeline.run.config import PretrainConfig
-from pipeline.run.settings import OffloadConfig, ZeroConfig, must_be_multiple
+from pipeline.run.settings import must_be_multiple
+from pipeline.run.shared_settings import OffloadConfig, ZeroConfig
 from pipeline.samples.batch_plan import UNBOUNDED_STEPS
 
 _GIB = 1 << 30

@@ -25,14 +25,12 @@ from pipeline.run.settings import (
     EmaConfig,
     EvaluationConfig,
     GuardsConfig,
-    NetworkChoice,
     Phase,
     ProfileConfig,
     ScheduleConfig,
-    WandbConfig,
-    ZeroConfig,
     must_be_multiple,
 )
+from pipeline.run.shared_settings import NetworkChoice, WandbConfig, ZeroConfig
 from pipeline.samples.batch_plan import UNBOUNDED_STEPS, BatchPlan, TokenPlan
 from pipeline.samples.formats import Format
 from pipeline.samples.packed import Reading

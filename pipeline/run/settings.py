@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from cluster.artefacts.errors import ConfigProblem
 from cluster.artefacts.places import PlaceSetting
 from data_prep.short_forms import also_written
-from models.config import ElmoConfig, TransformerConfig
 from pipeline.config.loading import Config
 from pipeline.config.problems import SettingsMisfit
 from pipeline.samples.formats import Format
 
 _DURATION = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-class WandbConfig(Config):
-    """A copy of metrics and settings in Weights & Biases, whose client is installed apart: `pip install wandb`."""
-
-    project: str = Field(default="cloze", pattern=r"^[^/\\#?%:\s]{1,128}$")
-    """Project that runs appear in; up to 128 characters without blanks and / \\ # ? % :."""
-    entity: str | None = None
-    """User or team that the project belongs to; null takes the client's default."""
-    offline: bool = False
-    """Whether everything stays on disk until `wandb sync` sends it."""
 
 
 class StoreConfig(Config):
@@ -318,40 +306,3 @@ class ClusterConfig(Config):
     max_errors: int = Field(default=1, ge=0)
     """Restarts after a worker raised an exception of the program, which most likely comes again; every new checkpoint
     renews them."""
-
-
-class OffloadConfig(Config):
-    """Offload of what the GPU has no room for (ZeRO-Offload, Ren et al. 2021)."""
-
-    device: Literal["cpu"] = "cpu"
-    """Host memory. A resumption may change it: checkpoints are the same."""
-
-
-class ZeroConfig(Config):
-    """DeepSpeed ZeRO (Rajbhandari et al. 2020)."""
-
-    stage: Literal[0, 1, 2, 3] = 2
-    """State that is sharded over workers: 1 optimizer state, 2 gradients too, 3 parameters too."""
-    offload_optimizer: OffloadConfig | None = None
-    """Device that holds and updates the optimizer state; stages 1 to 3."""
-    offload_parameters: OffloadConfig | None = None
-    """Device that holds parameters between their uses; stage 3."""
-    reduce_bucket_elements: int = Field(default=500_000_000, gt=0)
-    """Gradient elements that are reduced at a time: larger ones are faster and take more memory."""
-    reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Number format of the gradients that workers exchange. They add up in fp32 on each worker in any case;
-    bf16 or fp16, for a run of that precision, halves the traffic and rounds what is sent."""
-
-
-def _network(value: Any) -> Any:
-    return value.get("network", "encoder") if isinstance(value, dict) else getattr(value, "network", None)
-
-
-NetworkChoice = Annotated[
-    Annotated[TransformerConfig, Tag("encoder")]
-    | Annotated[TransformerConfig, Tag("decoder")]
-    | Annotated[TransformerConfig, Tag("encoder_decoder")]
-    | Annotated[ElmoConfig, Tag("elmo")],
-    Discriminator(_network),
-]
-"""The shape of any network, whose `network` decides which settings there are; `encoder` unless said."""

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from cluster.artefacts.places import PlaceSetting, UriSetting
 from pipeline.config.loading import Config
-from pipeline.run.settings import NetworkChoice, WandbConfig, ZeroConfig
+from pipeline.run.shared_settings import NetworkChoice, WandbConfig, ZeroConfig
 from pipeline.tasks import TaskChoice
 from pipeline.tasks.settings import Precision, Search, TrainingConfig
 

@@ -17,7 +17,7 @@ from cluster.artefacts.storage import contents_of
 from cluster.copies import local_copy, manifest_at, place_of
 from models.config import NetworkConfig
 from pipeline.export.exporting import is_artefact
-from pipeline.run.settings import NetworkChoice
+from pipeline.run.shared_settings import NetworkChoice
 from pipeline.tasks import TASKS
 from pipeline.tasks.task import TaskConfig
 from pipeline.tune.scores import KIND, TOKENIZER_FILE, ScoresDirectory, Trial

@@ -26,7 +26,7 @@ from cluster.collectives import GROUP_TIMEOUT_S
 from cluster.group import Rank
 from models.weights import with_prefix
 from pipeline.engine.interface import WEIGHTS, EngineSettings
-from pipeline.run.settings import ZeroConfig
+from pipeline.run.shared_settings import ZeroConfig
 from pipeline.tasks.settings import Precision, TrainingConfig, optimizer_with_rates
 from pipeline.tune.config import FinetuneConfig
 

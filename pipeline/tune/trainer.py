@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from cluster.artefacts.errors import ClozeError, ConfigError
-from pipeline.run.settings import ZeroConfig
+from pipeline.run.shared_settings import ZeroConfig
 from pipeline.samples.noise import Noise
 from pipeline.tasks.settings import TrainingConfig
 from pipeline.tune.encoding import EncodedRows

@@ -21,7 +21,7 @@ from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind
 from pipeline.run.log.log import RunLog
 from pipeline.run.log.wandb_sink import WandbCopy, require_client, send_to_wandb
-from pipeline.run.settings import WandbConfig
+from pipeline.run.shared_settings import WandbConfig
 from tests.pipeline.ranks import make_config, make_run
 
 _found = find_spec("wandb")

@@ -23,7 +23,7 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.history import without_secrets
 from pipeline.run.log.lines import LogKind, entries_from, numbers_of
 from pipeline.run.log.sender import Ending, Sender, read_offset, serve
-from pipeline.run.settings import WandbConfig
+from pipeline.run.shared_settings import WandbConfig
 from pipeline.run.state import made_last_step
 
 VARIABLES = ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_ENTITY", "WANDB_MODE")
