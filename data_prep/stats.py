@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from cluster.artefacts.places import as_place
 from cluster.artefacts.shard_records import summarize_log
-from cluster.artefacts.visible import render
+from cluster.artefacts.visible import render, svg
 from cluster.copies import beside, manifest_at
 from data_prep.dedup.config import meeting_probability
 from data_prep.hashing import hash_strings
@@ -195,7 +194,7 @@ def length_histogram(lengths: Mapping[str, np.ndarray]) -> str:
         if len(lengths) > 1:
             axes.legend(fontsize="small")
 
-    return _svg(draw)
+    return svg(draw)
 
 
 def found_by_similarity(near: Mapping[str, Any]) -> str:
@@ -212,19 +211,4 @@ def found_by_similarity(near: Mapping[str, Any]) -> str:
         axes.set(xlabel="Jaccard similarity of a pair", ylabel="probability that it is found")
         axes.legend(fontsize="small")
 
-    return _svg(draw)
-
-
-def _svg(draw: Callable[[Axes], None]) -> str:
-    """Draw into a new figure, without a window system and without anything that changes from run to run."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    with rc_context({"svg.hashsalt": "cloze", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(7.5, 3.2), layout="constrained")
-        FigureCanvasSVG(figure)
-        draw(figure.add_subplot())
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
-    return "".join(text.getvalue().partition("<svg")[1:])
+    return svg(draw)

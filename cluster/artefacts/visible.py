@@ -1,11 +1,15 @@
-"""Texts of strangers, such as titles and names of files, for a terminal or a page."""
+"""Texts of strangers, such as titles and names of files, for a terminal or a page; and what pages consist of."""
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _CONTROLS = {*range(32), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
 _DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
@@ -41,3 +45,20 @@ def render(
     )
     environment.filters |= filters
     return environment.from_string(template).render(values)
+
+
+def svg(draw: Callable[[Axes], object], *, width: float = 7.5, height: float = 3.2) -> str:
+    """An SVG element for a page: a drawing of these inches, without a window system and without anything that changes
+    from run to run. Its colours are those of paper; pages invert it on dark screens."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.hashsalt": "cloze", "svg.fonttype": "none", "text.parse_math": False}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        draw(figure.add_subplot())
+        text = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(text, format="svg", metadata=nothing, transparent=True)
+    return "".join(text.getvalue().partition("<svg")[1:])

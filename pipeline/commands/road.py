@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -132,13 +131,12 @@ def ladder(
     directory = commit_result(found, result)
     spent = spent_on(found)
     if as_json:
-        made = result.model_dump(mode="json")
-        output.print_json({"directory": str(directory), **made, "spent": asdict(spent)})
+        output.print_json({"directory": str(directory), **result, "spent": spent})
     else:
         floors = floor_rows(result)
         output.show(floors, "tasks, in percent", as_json=False, columns=[*floors[0]])
-        for comparison in result.comparisons:
-            title = f"{comparison.title}. {comparison.source}: {comparison.finding}; so {comparison.order}"
+        for comparison in result["comparisons"]:
+            title = "{title}. {source}: {finding}; so {order}".format_map(comparison)
             rows = comparison_rows(comparison)
             output.show(rows, title, as_json=False, columns=[*rows[0]])
         typer.echo(f"{time_sentence(spent)}\nresult: {directory}\nNext: cloze lineage {directory}")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -20,7 +20,7 @@ from cluster import signals
 from cluster.artefacts.errors import ClozeError, PreemptedError
 from cluster.artefacts.manifest import InputEntry, read_manifest, write_durably
 from cluster.artefacts.storage import commit, staged
-from cluster.artefacts.visible import render
+from cluster.artefacts.visible import render, svg
 from cluster.runtime import ray_runtime
 from data_prep.config import PreparationConfig
 from data_prep.job import Prepared, prepare
@@ -35,12 +35,14 @@ from pipeline.run.history import StoredSettings, tokens_by_step
 from pipeline.run.log.lines import LogKind, read_metrics
 from pipeline.tasks.evaluation_sets import evaluation_texts
 from pipeline.tune.config import FinetuneConfig
-from pipeline.tune.report.curves import Curve, plot
 from pipeline.tune.report.page import percent, render_page
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import Score, file_entries
 from pipeline.tune.summary import protocol, summarise
 from pipeline.tune.trials import scores_directory
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Stage = tuple[str, Callable[[], None]]
 """Title of a stage, and what does it or finds it done."""
@@ -269,7 +271,11 @@ def _page(
     road: RoadConfig, found: Finished, results: dict[str, Any], pages: Sequence[tuple[str, str]]
 ) -> str:
     held_out = results["held_out"]
-    curve = Curve(held_out["metric"], 0, held_out["steps"], held_out["values"], marked=True)
+
+    def draw(axes: Axes) -> None:
+        axes.plot(held_out["steps"], held_out["values"], marker="o")
+        axes.set_xlabel("update")
+
     return render(
         TEMPLATE.read_text(encoding="utf-8"),
         {"percent": percent},
@@ -277,7 +283,7 @@ def _page(
         facts=facts(found, results),
         rows=summarise(found.all_scores),
         protocol=protocol(found.all_scores),
-        curve=plot([curve], title=held_out["metric"], y_format=lambda y: f"{y:g}"),
+        curve=svg(draw, width=4.8, height=2.8) if held_out["values"] else "",
         metric=held_out["metric"],
         pages=pages,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -18,12 +18,14 @@ from sklearn.neural_network import MLPClassifier
 from cluster.artefacts.errors import ConfigError, StorageError
 from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, write_durably
 from cluster.artefacts.storage import commit, contents_of, is_committed, open_artefact, staged
-from cluster.artefacts.visible import render
+from cluster.artefacts.visible import render, svg
 from pipeline.ask.config import ProbeConfig, ProbeKind
 from pipeline.ask.probing.features import FEATURES, FeatureNetwork, Features, control_labels
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
-from pipeline.tune.report.curves import Curve, plot
 from pipeline.tune.trials import sample_examples
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 KIND = "probes"
 RESULT_FILE = "probes.json"
@@ -48,15 +50,12 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
   overflow-wrap: anywhere }
 table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .2rem 1rem .2rem 0; text-align: right;
 border-bottom: 1px solid #8886 }
-svg { width: 100%; max-width: 40rem } svg text { font-size: 11px; fill: currentColor } svg .grid { stroke: #8884 }
-svg polyline { fill: none; stroke: currentColor; stroke-width: 1.5 } circle { fill: currentColor }
-.c0 { color: #3b76c4 } .c1 { color: #8a3d8f } .c2 { color: #c4603b } .c3 { color: #3c7a33 }
+svg { width: 100%; max-width: 45rem; height: auto }
+@media screen and (prefers-color-scheme: dark) { svg { filter: invert(1) hue-rotate(180deg) } }
 </style></head><body>
 <h1>{{ title }}</h1>
 <p>{{ facts }}</p>
 {{ drawing | safe }}
-<p>{% for curve in curves %}<span class="c{{ curve.colour }}">— {{ curve.name }}</span> &emsp;
-{% endfor %}</p>
 <table><tr>{% for column in columns %}<th>{{ column }}</th>{% endfor %}</tr>
 {% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</table>
@@ -214,21 +213,23 @@ def read_result(directory: Path) -> ProbeResult:
 
 def page(reference: str, result: ProbeResult) -> str:
     """HTML of one page without scripts, images or links to other files."""
-    curves = []
-    for number, probe in enumerate(dict.fromkeys(score.probe for score in result.scores)):
-        own = [score for score in result.scores if score.probe == probe]
-        layers = [score.layer for score in own]
-        curves.append(Curve(probe, 2 * number, layers, [score.accuracy for score in own], marked=True))
-        controls = [score.control for score in own if score.control is not None]
-        if controls:
-            curves.append(Curve(f"{probe}, control task", 2 * number + 1, layers, controls, marked=True))
-    drawing = plot(curves, title="accuracy by layer", y_format=lambda y: f"{100 * y:g} %", x_name="layer")
+
+    def draw(axes: Axes) -> None:
+        for probe in dict.fromkeys(score.probe for score in result.scores):
+            own = [score for score in result.scores if score.probe == probe]
+            layers = [score.layer for score in own]
+            axes.plot(layers, [100 * score.accuracy for score in own], marker="o", label=probe)
+            controls = [100 * score.control for score in own if score.control is not None]
+            if controls:
+                axes.plot(layers, controls, marker="o", linestyle=":", label=f"{probe}, control task")
+        axes.set(xlabel="layer", ylabel="accuracy, percent")
+        axes.legend(fontsize="small")
+
     return render(
         _PAGE,
         title=f"{result.task}, probed in {reference}",
         facts=facts(result),
-        drawing=drawing,
-        curves=curves,
+        drawing=svg(draw),
         columns=COLUMNS,
         rows=rows(result),
     )

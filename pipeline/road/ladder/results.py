@@ -19,12 +19,11 @@ from typing import Any, Literal
 
 import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict
 
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, write_durably
 from cluster.artefacts.storage import commit, is_committed, open_artefact, staged
-from pipeline.road.ladder.config import CeilingConfig, Ladder
+from pipeline.road.ladder.config import Ladder
 from pipeline.road.ladder.stages import Stage, finetuning, place_of, pretraining, seconds_of, stages_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.history import StoredSettings
@@ -39,13 +38,8 @@ Verdict = Literal["same order", "opposite", "within the spread"]
 _SAME = 1e-6
 
 
-class Frozen(BaseModel):
-    """A part of a ladder's result."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ArmScore(Frozen):
+@dataclass(frozen=True, slots=True)
+class ArmScore:
     """An arm on a task."""
 
     arm: str
@@ -56,7 +50,8 @@ class ArmScore(Frozen):
     """Sample standard deviation over seeds (n - 1)."""
 
 
-class Pair(Frozen):
+@dataclass(frozen=True, slots=True)
+class Pair:
     """Two arms on a task, the lower one of the paper first."""
 
     lower: str
@@ -187,143 +182,87 @@ KIND = "ladder"
 RESULT_FILE = "ladder.json"
 
 
-class Pretrained(Frozen):
-    """The pre-training of an arm."""
-
-    arm: str
-    objective: str
-    """Empty without pre-training."""
-    tokens: int
-    """Tokens of text that it read, per seed."""
-    flops: float
-    """Model FLOPs, per seed."""
-    held_out: tuple[float, float] | None = None
-    """The loss on held-out samples before the first update and after the last one (or the metric that the run decides
-    by), mean over the seeds: a pre-training that learned nothing shows here before it shows in scores. None without a
-    run."""
-
-
-class TaskResult(Frozen):
-    """A comparison on one task."""
-
-    task: str
-    scores: tuple[ArmScore, ...]
-    """In the paper's order, the lowest first."""
-    pairs: tuple[Pair, ...]
-    """Neighbours in that order."""
-
-
-class ComparisonResult(Frozen):
-    """A comparison on all of its tasks."""
-
-    name: str
-    title: str
-    source: str
-    finding: str
-    order: str
-    """Order of the arms in the paper, such as `none < masked`."""
-    note: str
-    tasks: tuple[TaskResult, ...]
-
-
-class TaskFacts(Frozen):
-    """Figures that surround the scores of a task."""
-
-    task: str
-    metric: str
-    num_train_examples: int
-    num_evaluation_examples: int
-    floors: dict[str, float]
-    """Scores without a network, by name."""
-    ceiling: CeilingConfig | None
-
-
-class LadderResult(Frozen):
-    """Everything that a ladder has found."""
-
-    name: str
-    seeds: tuple[int, ...]
-    arms: tuple[Pretrained, ...]
-    tasks: tuple[TaskFacts, ...]
-    comparisons: tuple[ComparisonResult, ...]
-    scores: dict[str, str]
-    """The scores artefact of each fine-tuning, `ARM/SEED`: its directory below the ladder's `out`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Seconds by the clock of the trainings of a finished ladder."""
-
-    total_s: float
-    """Sum over all trainings; some ran side by side."""
-    by_arm: Mapping[str, float]
-    """Seconds of the pre-training of an arm, mean over seeds; 0 without one."""
-
-
-def collect(ladder: Ladder) -> LadderResult:
+def collect(ladder: Ladder) -> dict[str, Any]:
     """The result of a finished ladder.
+
+    Returns:
+        `name` and `seeds`; of every one of `arms` what `_pretrained` gives; of every one of `tasks` its main `metric`,
+        the numbers of examples, `floors`, scores without a network by name, and the `ceiling`, if it has one; of every
+        one of `comparisons` what its paper says, and by task the `scores` of its arms in the paper's order, the lowest
+        first, and the `pairs` of neighbours; and `scores`, by `ARM/SEED` the directory of the artefact below the
+        ladder's `out`.
 
     Raises:
         CorruptArtefactError: scores are damaged.
         ValueError: predictions have another score than was saved.
     """
+    config = ladder.config
     opened = {
         (arm, seed): ScoresDirectory.open(_place(ladder, finetuning(ladder, arm, seed)))
         for arm in ladder.arms
-        for seed in ladder.config.seeds
+        for seed in config.seeds
     }
     found: dict[tuple[str, str], dict[int, tuple[float, Sums]]] = {}
     for (arm, seed), scores in opened.items():
         for task in ladder.arms[arm].finetune.tasks:
             found.setdefault((arm, task), {})[seed] = sums_of_task(scores, task)
-    return LadderResult(
-        name=ladder.config.name,
-        seeds=ladder.config.seeds,
-        arms=tuple(_pretrained(ladder, arm) for arm in ladder.arms),
-        tasks=tuple(_facts(ladder, task, list(opened.values())) for task in ladder.config.tasks),
-        comparisons=tuple(_comparison(ladder, name, found) for name in ladder.config.comparisons),
-        scores={
-            f"{arm}/{seed}": str(scores.path.relative_to(ladder.config.out))
+    return {
+        "name": config.name,
+        "seeds": config.seeds,
+        "arms": [_pretrained(ladder, arm) for arm in ladder.arms],
+        "tasks": [_facts(ladder, task, list(opened.values())) for task in config.tasks],
+        "comparisons": [
+            {
+                "name": name,
+                **one.model_dump(include={"title", "source", "finding"}),
+                "order": " < ".join(one.arms),
+                "note": one.note,
+                "tasks": [_compared(one.arms, task, found) for task in one.tasks],
+            }
+            for name, one in config.comparisons.items()
+        ],
+        "scores": {
+            f"{arm}/{seed}": str(scores.path.relative_to(config.out))
             for (arm, seed), scores in opened.items()
         },
-    )
+    }
 
 
-def commit_result(ladder: Ladder, result: LadderResult) -> Path:
+def commit_result(ladder: Ladder, result: Mapping[str, Any]) -> Path:
     """Commit the result of a finished ladder; one that is there already is confirmed, or replaced by a newer one."""
     inputs = []
-    for place in result.scores.values():
+    for place in result["scores"].values():
         directory = ladder.config.out / place
         fingerprint = read_manifest(directory).fingerprint
         inputs.append(InputEntry(kind=SCORES_KIND, uri=str(directory), fingerprint=fingerprint))
     settings = ladder.config.model_dump(mode="json", exclude={"out", "runs_dir", "at_once"})
-    content = orjson.dumps(
-        result.model_dump(mode="json"), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
-    )
+    content = orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
     key = hash_json([KIND, settings, [entry.fingerprint for entry in inputs], content.decode()])
     directory = ladder.directory
     if is_committed(directory) and read_manifest(directory).stats.get("key") == key:
         open_artefact(directory, kind=KIND, repair="delete it, and type the same command again")
         return directory
     spent = spent_on(ladder)
-    stats = {"key": key, "seconds": spent.total_s, "seconds_by_arm": dict(spent.by_arm)}
+    stats = {"key": key, "seconds": spent["total_s"], "seconds_by_arm": spent["by_arm"]}
     with staged(directory, key) as staging:
         write_durably(staging / RESULT_FILE, content)
         commit(staging, directory, KIND, config=settings, inputs=inputs, stats=stats)
     return directory
 
 
-def spent_on(ladder: Ladder) -> Spent:
-    """The time of the trainings of a finished ladder."""
+def spent_on(ladder: Ladder) -> dict[str, Any]:
+    """Seconds by the clock of the trainings of a finished ladder: `total_s` of all of them, some of which ran side by
+    side, and `by_arm` of the pre-training of an arm, mean over seeds; 0 without one."""
     seconds = {name: seconds_of(ladder, stage) or 0.0 for name, stage in stages_of(ladder).items()}
-    seeds = ladder.config.seeds
     by_arm = {
         arm.name: 0.0
         if arm.is_random
-        else statistics.fmean(seconds[pretraining(ladder, arm.name, seed).name] for seed in seeds)
+        else statistics.fmean(
+            seconds[pretraining(ladder, arm.name, seed).name] for seed in ladder.config.seeds
+        )
         for arm in ladder.arms.values()
     }
-    return Spent(round(sum(seconds.values()), 1), by_arm)
+    return {"total_s": round(sum(seconds.values()), 1), "by_arm": by_arm}
 
 
 def _place(ladder: Ladder, stage: Stage) -> Path:
@@ -332,52 +271,46 @@ def _place(ladder: Ladder, stage: Stage) -> Path:
     return place
 
 
-def _pretrained(ladder: Ladder, arm: str) -> Pretrained:
-    chosen = ladder.arms[arm]
-    if chosen.is_random:
-        return Pretrained(arm=arm, objective="", tokens=0, flops=0.0)
-    ends = []
-    for seed in ladder.config.seeds:
+def _pretrained(ladder: Ladder, arm: str) -> dict[str, Any]:
+    """The pre-training of an arm, per seed: its objective, empty without one, tokens of text and model FLOPs; and
+    `held_out`, the loss on held-out samples before the first update and after the last one (or the metric that the run
+    decides by), mean over the seeds: a pre-training that learned nothing shows here before it shows in scores. None
+    without a run."""
+    chosen, ends = ladder.arms[arm], []
+    for seed in () if chosen.is_random else ladder.config.seeds:
         run = RunDirectory(_place(ladder, pretraining(ladder, arm, seed)))
         # The metric that decides between a run's checkpoints, at every evaluation.
         values = [one.get(StoredSettings.of(run).metric) for one in read_metrics(run, LogKind.HELD_OUT)]
         finite = [one for one in values if isinstance(one, int | float) and math.isfinite(one)]
         ends += [(finite[0], finite[-1])] if finite else []
     tokens, flops = ladder.size_of(arm)
-    held_out = (
-        (statistics.fmean(one for one, _ in ends), statistics.fmean(one for _, one in ends)) if ends else None
-    )
-    return Pretrained(
-        arm=arm, objective=chosen.pretrain.objective.kind, tokens=tokens, flops=flops, held_out=held_out
-    )
+    return {
+        "arm": arm,
+        "objective": "" if chosen.is_random else chosen.pretrain.objective.kind,
+        "tokens": tokens,
+        "flops": flops,
+        "held_out": [statistics.fmean(side) for side in zip(*ends, strict=True)] if ends else None,
+    }
 
 
-def _facts(ladder: Ladder, task: str, opened: Sequence[ScoresDirectory]) -> TaskFacts:
+def _facts(ladder: Ladder, task: str, opened: Sequence[ScoresDirectory]) -> dict[str, Any]:
     config = ladder.arms[ladder.config.arms_of(task)[0]].finetune
-    settings = config.tasks[task]
     score = next(each for scores in opened for each in scores.scores if each.task == task)
-    return TaskFacts(
-        task=task,
-        metric=settings.metrics[0],
-        num_train_examples=score.num_train_examples,
-        num_evaluation_examples=score.num_evaluation_examples,
-        floors=floors_of(config, task),
-        ceiling=ladder.config.ceilings.get(task),
-    )
+    ceiling = ladder.config.ceilings.get(task)
+    return {
+        "task": task,
+        "metric": config.tasks[task].metrics[0],
+        "num_train_examples": score.num_train_examples,
+        "num_evaluation_examples": score.num_evaluation_examples,
+        "floors": floors_of(config, task),
+        "ceiling": None if ceiling is None else ceiling.model_dump(),
+    }
 
 
-def _comparison(
-    ladder: Ladder, name: str, found: Mapping[tuple[str, str], Mapping[int, tuple[float, Sums]]]
-) -> ComparisonResult:
-    config = ladder.config.comparisons[name]
-    tasks = []
-    for task in config.tasks:
-        scores = [
-            arm_score(arm, {seed: score for seed, (score, _) in found[arm, task].items()})
-            for arm in config.arms
-        ]
-        sums = {arm: [own for _, own in found[arm, task].values()] for arm in config.arms}
-        pairs = tuple(compare(lower, higher, sums) for lower, higher in itertools.pairwise(scores))
-        tasks.append(TaskResult(task=task, scores=tuple(scores), pairs=pairs))
-    same = config.model_dump(include={"title", "source", "finding", "note"})
-    return ComparisonResult(name=name, order=" < ".join(config.arms), tasks=tuple(tasks), **same)
+def _compared(
+    arms: Sequence[str], task: str, found: Mapping[tuple[str, str], Mapping[int, tuple[float, Sums]]]
+) -> dict[str, Any]:
+    scores = [arm_score(arm, {seed: score for seed, (score, _) in found[arm, task].items()}) for arm in arms]
+    sums = {arm: [own for _, own in found[arm, task].values()] for arm in arms}
+    pairs = [compare(lower, higher, sums) for lower, higher in itertools.pairwise(scores)]
+    return {"task": task, "scores": scores, "pairs": pairs}

@@ -2,6 +2,5 @@
 
 predictions  the lines of predictions of every form: right or wrong, how sure, their texts; the worst errors
 bootstrap    confidence intervals over evaluation examples
-curves       losses and metrics of trainings as SVG
 page         all of it as one HTML file, also for the trials' MLflow runs
 """

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.visible import render, visible
+from cluster.artefacts.visible import render, svg, visible
 from cluster.copies import place_of
 from pipeline.inspect.lineage import trace
 from pipeline.run.tracking import connect, tracking_message, tracking_uri
 from pipeline.tune.report.bootstrap import CONFIDENCE, NUM_RESAMPLES, confidence_interval
-from pipeline.tune.report.curves import Curve, plot, thinned
 from pipeline.tune.report.predictions import form_of, worst_of
 from pipeline.tune.scores import Line, Score, ScoresDirectory
 from pipeline.tune.summary import SummaryRow, protocol, shown, summarise
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 NUM_ERRORS = 8
@@ -27,6 +32,10 @@ FOLDED_AT = 240
 """Characters of a text that are shown before a reader unfolds it."""
 MOST_LABELS = 20
 """With more labels, the most frequent confusions are listed instead of a matrix."""
+MOST_POINTS = 200
+"""A longer curve is drawn as means of neighbouring points."""
+COLOURS = ("#0b63a5", "#b4540a", "#3c7a33", "#8a3d8f")
+"""Of curves, by the weights that trainings started from."""
 MOST_FILES = 100
 """Files that are listed of one artefact."""
 PAGE_FILE = "scores.html"
@@ -94,6 +103,7 @@ def render_page(directory: Path, runs_dir: Path, num_errors: int = NUM_ERRORS) -
         costs=costs,
         total_seconds=sum(cost["seconds"] or 0 for cost in costs),
         lineage=trace(place_of(directory), runs_dir),
+        colours=COLOURS,
         most_files=MOST_FILES,
         folded_at=FOLDED_AT,
     )
@@ -225,23 +235,40 @@ def _task(opened: ScoresDirectory, name: str, results: Sequence[Result], num_err
 
 def _plots(opened: ScoresDirectory, results: Sequence[Result]) -> list[tuple[str, str]]:
     """Titles and drawings: the loss of every update, and the main metric of every scored epoch."""
-    losses, metrics = [], []
-    for colour, result in enumerate(results):
-        for score in result.row.of(opened.scores):
-            trial = score.trial
-            updates, values = thinned(opened.losses(trial))
-            losses.append(Curve(trial.name, colour, updates, values))
-            scored = [epoch for epoch in score.epochs if score.main_metric in epoch.metrics]
-            points = [epoch.metrics[score.main_metric] for epoch in scored]
-            metrics.append(Curve(trial.name, colour, [epoch.update for epoch in scored], points, marked=True))
-    metric = results[0].row.main_metric
-    # A network that is scored once has no curve; its score is in the table.
-    metrics = [curve for curve in metrics if len(curve.x) > 1]
-    drawings = [
-        ("loss, nats per prediction", plot(losses, title="loss by update", y_format=lambda y: f"{y:g}")),
-        (f"{metric}, percent", plot(metrics, title=f"{metric} by update", y_format=lambda y: f"{100 * y:g}")),
+    trainings = [
+        (COLOURS[number % len(COLOURS)], score, opened.losses(score.trial))
+        for number, result in enumerate(results)
+        for score in result.row.of(opened.scores)
     ]
-    return [(title, drawing) for title, drawing in drawings if drawing]
+    metric = results[0].row.main_metric
+
+    def draw_losses(axes: Axes) -> None:
+        for colour, _, losses in trainings:
+            axes.plot(*thinned(losses), color=colour)
+        axes.set_xlabel("update")
+
+    def draw_metric(axes: Axes) -> None:
+        for colour, score, _ in trainings:
+            scored = [epoch for epoch in score.epochs if metric in epoch.metrics]
+            values = [100 * epoch.metrics[metric] for epoch in scored]
+            axes.plot([epoch.update for epoch in scored], values, color=colour, marker="o")
+        axes.set_xlabel("update")
+
+    drawings = []
+    if any(losses for _, _, losses in trainings):
+        drawings.append(("loss, nats per prediction", draw_losses))
+    # A network that is scored once has no curve; its score is in the table.
+    if any(sum(metric in epoch.metrics for epoch in score.epochs) > 1 for _, score, _ in trainings):
+        drawings.append((f"{metric}, percent", draw_metric))
+    return [(title, svg(draw, width=4.8, height=2.8)) for title, draw in drawings]
+
+
+def thinned(values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Numbers of updates, from 1, and values; of more than MOST_POINTS values, means of equally many neighbours."""
+    width = math.ceil(len(values) / MOST_POINTS) or 1
+    starts = range(0, len(values), width)
+    means = [float(np.mean(values[first : first + width])) for first in starts]
+    return [first + (min(width, len(values) - first) + 1) / 2 for first in starts], means
 
 
 _FILE = Path(__file__).with_name("published.yaml")

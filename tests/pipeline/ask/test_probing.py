@@ -208,8 +208,9 @@ def test_probe_prints_a_table_json_and_a_page(
     assert "selectivity" in invoke(*arguments, "--html", "page.html").stdout
     text = Path("page.html").read_text()
     assert text.startswith("<!doctype html>")
-    assert text.count("<polyline") == 2
-    assert not re.search(r"https?://|<script|<img", text)
+    assert text.count("<svg") == 1
+    assert "linear, control task" in text
+    assert not re.search(r"href=[\"'](?!#)|<script|<img", text)
     found = json.loads(invoke(*arguments, "--json").stdout)
     assert len(found["scores"]) == 3
     assert json.loads(invoke("lineage", found["directory"], "--json").stdout)["kind"] == "probes"
