@@ -267,11 +267,11 @@ def test_verbs_that_only_look_import_neither_torch_nor_ray_nor_mlflow(tmp_path: 
     from tests.pipeline.tune.written_scores import score_of, write_artefact
     from tests.pipeline.watch.conftest import watched_run
 
-    one, other = (watched_run(tmp_path, store, name).path for name in ("one", "other"))
+    one = watched_run(tmp_path, store, "one").path
     write_files(store_of(RunDirectory(one)), state_at(4))
     scores = write_artefact(tmp_path / "moods" / "one@4", [(score_of("moods", {"accuracy": 0.5}, 2), ())])
     verbs = [
-        *(["runs", "--runs-dir", tmp_path / "runs"], ["runs", "compare", one, other], ["checkpoints", one]),
+        *(["runs", "--runs-dir", tmp_path / "runs"], ["checkpoints", one]),
         *(
             ["lineage", one],
             ["lineage", scores],
