@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,37 +21,34 @@ from data_prep.tokenizers.pretrained import PretrainedTokenizer, find_tokenizer
 MIN_PART_BYTES = 1 << 20
 """Smaller files are not split, however small shards are: a task costs more than reading this."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_WHOLE = -1
-"""The end of a part that ends where its file does."""
 
 
-class Inputs:
-    """Every source file, in storage order."""
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A source file as it was found."""
 
-    def __init__(self, sources: Sequence[SourceConfig]) -> None:
-        self.sources = tuple(sources)
-        self.source_numbers = array("I")
-        """[files] places in `sources`."""
-        self.files: list[SourceFile] = []
-        self.sizes = array("q")
-        """[files] bytes."""
-        self.versions: list[str] = []
-        """Each changes when the file does: its size and time of modification, or what the remote store offers."""
+    source: SourceConfig
+    file: SourceFile
+    size_bytes: int
+    """Of the file as it is stored."""
+    version: str
+    """Changes when the file does: its size and time of modification, or what the remote store offers."""
 
-    def add(self, source: int, file: SourceFile, size_bytes: int, version: str) -> None:
-        """Add a file of a source at the end."""
-        self.source_numbers.append(source)
-        self.files.append(file)
-        self.sizes.append(size_bytes)
-        self.versions.append(version)
 
-    def __len__(self) -> int:
-        return len(self.sizes)
+@dataclass(slots=True)
+class ShardInput:
+    """The input of one document shard."""
+
+    source: SourceConfig
+    parts: list[FilePart]
+    """Files of the source, or parts of big ones."""
+    size_bytes: int
+    """Of the parts as they are stored."""
 
 
 def list_inputs(
     config: PreparationConfig, listed: Mapping[int, Sequence[SourceFile]] | None = None
-) -> Inputs:
+) -> list[Input]:
     """Every source file in storage order: sources as configured, files by name.
 
     Args:
@@ -61,12 +58,13 @@ def list_inputs(
         MissingInputError: a path or pattern matches nothing.
         ConfigError: a file's name is not UTF-8, which manifests and documents are.
     """
-    inputs = Inputs(config.sources)
-    for number, source in enumerate(config.sources):
-        for file in listed[number] if listed else source.list_files():
-            inputs.add(number, file, *stored_size_and_version(file.path))
+    inputs = [
+        Input(source, file, *stored_size_and_version(file.path))
+        for number, source in enumerate(config.sources)
+        for file in (listed[number] if listed else source.list_files())
+    ]
     # Python has a byte that is not UTF-8 as a surrogate (PEP 383).
-    if odd := [file.path for file in inputs.files if _SURROGATE.search(file.path)]:
+    if odd := [own.file.path for own in inputs if _SURROGATE.search(own.file.path)]:
         shown = ", ".join(str(os.fsencode(path))[1:] for path in odd[:3])
         raise ConfigError(
             f"The names of {len(odd)} source files are not UTF-8: {shown}.",
@@ -90,7 +88,7 @@ def stored_size_and_version(path: str) -> tuple[int, str]:
         ) from error
 
 
-def check_inputs(config: PreparationConfig, evaluation_texts: EvaluationTexts | None) -> Inputs:
+def check_inputs(config: PreparationConfig, evaluation_texts: EvaluationTexts | None) -> list[Input]:
     """The source files, once nothing is found that would stop the preparation later. Reads no text and needs no Ray.
 
     Raises:
@@ -189,79 +187,22 @@ def read_ids(path: Path) -> tuple[str, ...]:
     )
 
 
-class Groups:
-    """The source parts of every document shard: files, or parts of big ones, of one source."""
-
-    def __init__(self, inputs: Inputs) -> None:
-        self.inputs = inputs
-        self.sizes = array("q")
-        """[shards] bytes of source files, as they are stored."""
-        self._files = array("q")
-        """[parts] indices of their files."""
-        self._starts, self._ends = array("q"), array("q")
-        self._bounds = array("q", [0])
-        """[shards + 1] the parts of shard `i` are those from `_bounds[i]` to `_bounds[i + 1]`."""
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def add(self, shard_bytes: int, file: int, start: int, end: int | None) -> None:
-        """Add a part, to the last shard where it fits."""
-        inputs = self.inputs
-        size = (inputs.sizes[file] if end is None else end) - start
-        fits = (
-            len(self)
-            and inputs.source_numbers[self._files[-1]] == inputs.source_numbers[file]
-            and self.sizes[-1] + size <= shard_bytes
-        )
-        if not fits:
-            self.sizes.append(0)
-            self._bounds.append(len(self._files))
-        self.sizes[-1] += size
-        self._bounds[-1] += 1
-        self._files.append(file)
-        self._starts.append(start)
-        self._ends.append(_WHOLE if end is None else end)
-
-    def source_number(self, shard: int) -> int:
-        """The place of a shard's source among the sources."""
-        return self.inputs.source_numbers[self._files[self._bounds[shard]]]
-
-    def parts(self, shard: int) -> tuple[FilePart, ...]:
-        """Inputs of a shard."""
-        return tuple(
-            FilePart(self.inputs.files[file], start, end) for file, start, end in self._columns(shard)
-        )
-
-    def contents(self, shard: int, digests: Sequence[str]) -> list[list[Any]]:
-        """Name, digest, start and end of every part of a shard.
-
-        Args:
-            digests: of all files.
-        """
-        return [
-            [self.inputs.files[file].name, digests[file], start, end]
-            for file, start, end in self._columns(shard)
-        ]
-
-    def _columns(self, shard: int) -> Iterator[tuple[int, int, int | None]]:
-        own = slice(self._bounds[shard], self._bounds[shard + 1])
-        for file, start, end in zip(self._files[own], self._starts[own], self._ends[own], strict=True):
-            yield file, start, None if end == _WHOLE else end
-
-
-def group_inputs(inputs: Inputs, shard_bytes: int) -> Groups:
-    """Cut the list of files into shards of at most `shard_bytes`, each of one source.
+def group_inputs(inputs: Iterable[Input], shard_bytes: int) -> list[ShardInput]:
+    """Cut the list of files into document shards of at most `shard_bytes`, each of one source.
 
     A bigger file is split where its source can split it, and is a shard by itself where it cannot.
     """
-    groups = Groups(inputs)
+    shards: list[ShardInput] = []
     part_bytes = max(shard_bytes, MIN_PART_BYTES)
-    for number, size in enumerate(inputs.sizes):
-        if size <= part_bytes:
-            groups.add(shard_bytes, number, 0, None)
-            continue
-        source = inputs.sources[inputs.source_numbers[number]]
-        for part in source.split_file(inputs.files[number], size, part_bytes):
-            groups.add(shard_bytes, number, part.start, part.end)
-    return groups
+    for own in inputs:
+        parts = [FilePart(own.file)]
+        if own.size_bytes > part_bytes:
+            parts = own.source.split_file(own.file, own.size_bytes, part_bytes)
+        for part in parts:
+            size = (own.size_bytes if part.end is None else part.end) - part.start
+            last = shards[-1] if shards else None
+            if last is None or last.source is not own.source or last.size_bytes + size > shard_bytes:
+                shards.append(last := ShardInput(own.source, [], 0))
+            last.parts.append(part)
+            last.size_bytes += size
+    return shards

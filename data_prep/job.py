@@ -13,7 +13,7 @@ damaged is made, and nothing else is touched. The result depends on source files
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from cluster.publication import push
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.input_hashes import hash_inputs
-from data_prep.inputs import Inputs, check_inputs, group_inputs, read_ids
+from data_prep.inputs import Input, check_inputs, group_inputs, read_ids
 from data_prep.layout import STAGES, TOKENS
 from data_prep.stages.collect import collect
 from data_prep.stages.decontaminate import decontaminate
@@ -67,7 +67,7 @@ def prepare(
     *,
     replace: bool = False,
     evaluation_texts: EvaluationTexts | None = None,
-    inputs: Inputs | None = None,
+    inputs: Sequence[Input] | None = None,
 ) -> Prepared:
     """Make, continue, repair or confirm the artefacts of `config`. Needs a Ray cluster, unless all is finished.
 
@@ -86,15 +86,14 @@ def prepare(
     """
     if config.publish is not None and not replace:
         _require_pulled(config.out, config.publish)
-    with _workspace(config, replace, evaluation_texts, inputs) as job:
-        documents, dedup, selection = _select(job, evaluation_texts)
-        tokenizer = make_tokenizer(job, documents, selection)
+    with _selected(config, replace, evaluation_texts, inputs) as (job, dedup, selection):
+        tokenizer = make_tokenizer(job, selection)
         if config.takedown is not None:
-            selection = take_down(job, documents, selection, read_ids(config.takedown))
-        tokens = tokenize(job, documents, selection, tokenizer)
+            selection = take_down(job, selection, read_ids(config.takedown))
+        tokens = tokenize(job, selection, tokenizer)
         if config.publish is not None:
             publish(config.out, config.publish, replace=replace)
-    return Prepared(config.out, documents, dedup, selection, tokenizer, tokens)
+    return Prepared(config.out, job.documents, dedup, selection, tokenizer, tokens)
 
 
 def publish(out: Path, uri: str, *, replace: bool = False) -> None:
@@ -129,33 +128,31 @@ def prepare_tokenizer(
     *,
     replace: bool = False,
     evaluation_texts: EvaluationTexts | None = None,
-    inputs: Inputs | None = None,
+    inputs: Sequence[Input] | None = None,
 ) -> Manifest:
     """Like `prepare`, but ends with the tokenizer; a later `prepare` continues from there."""
-    with _workspace(config, replace, evaluation_texts, inputs) as job:
-        documents, _, selection = _select(job, evaluation_texts)
-        return make_tokenizer(job, documents, selection)
-
-
-def _select(job: Workspace, evaluation_texts: EvaluationTexts | None) -> tuple[Manifest, Manifest, Manifest]:
-    """The documents, what deduplication keeps of them, and what decontamination keeps of that: the same if no
-    evaluation set is to be removed."""
-    documents = collect(job)
-    dedup = deduplicate(job, documents)
-    if not job.config.decontaminate.tasks or evaluation_texts is None:
-        return documents, dedup, dedup
-    return documents, dedup, decontaminate(job, documents, dedup, evaluation_texts)
+    with _selected(config, replace, evaluation_texts, inputs) as (job, _, selection):
+        return make_tokenizer(job, selection)
 
 
 @contextmanager
-def _workspace(
-    config: PreparationConfig, replace: bool, evaluation_texts: EvaluationTexts | None, inputs: Inputs | None
-) -> Iterator[Workspace]:
-    """Hash the source files, and hold the output directory."""
+def _selected(
+    config: PreparationConfig,
+    replace: bool,
+    evaluation_texts: EvaluationTexts | None,
+    inputs: Sequence[Input] | None,
+) -> Iterator[tuple[Workspace, Manifest, Manifest]]:
+    """Hold the output directory, with the documents in it, what deduplication keeps of them, and what decontamination
+    keeps of that: the same if no evaluation set is to be removed."""
     if inputs is None:
         inputs = check_inputs(config, evaluation_texts)
     with storage_errors(config.out):
         config.out.mkdir(parents=True, exist_ok=True)
     with exclusive(config.out, "a preparation"):
         digests = hash_inputs(inputs, config.out)
-        yield Workspace(config, group_inputs(inputs, config.shard_bytes), digests, replace)
+        job = Workspace(config, group_inputs(inputs, config.shard_bytes), replace)
+        job.documents = collect(job, inputs, digests)
+        selection = dedup = deduplicate(job)
+        if config.decontaminate.tasks and evaluation_texts is not None:
+            selection = decontaminate(job, dedup, evaluation_texts)
+        yield job, dedup, selection

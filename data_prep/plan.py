@@ -22,7 +22,7 @@ from cluster.artefacts.storage import is_committed
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.dedup.records import count_partitions
-from data_prep.inputs import Inputs, check_inputs, group_inputs, list_inputs, stored_size_and_version
+from data_prep.inputs import Input, check_inputs, group_inputs, list_inputs, stored_size_and_version
 from data_prep.layout import DECONTAMINATION, DOCUMENTS, STAGES, TAKEDOWN, TOKENIZER, TOKENS, WORK
 from data_prep.stages.decontaminate import EVALUATION
 
@@ -30,7 +30,7 @@ from data_prep.stages.decontaminate import EVALUATION
 def plan_preparation(
     config: PreparationConfig,
     evaluation_texts: EvaluationTexts | None = None,
-    inputs: Inputs | None = None,
+    inputs: Sequence[Input] | None = None,
 ) -> dict[str, Any]:
     """Resolve files, sizes and shards. Reads no file's content, writes nothing and needs no Ray.
 
@@ -52,14 +52,14 @@ def plan_preparation(
     """
     if inputs is None:
         inputs = check_inputs(config, evaluation_texts)
-    groups = group_inputs(inputs, config.shard_bytes)
-    files = Counter(inputs.source_numbers)
+    shards = group_inputs(inputs, config.shard_bytes)
+    files = Counter(own.source.name for own in inputs)
     sources = {}
-    for number, source in enumerate(config.sources):
-        sizes = [size for shard, size in enumerate(groups.sizes) if groups.source_number(shard) == number]
+    for source in config.sources:
+        sizes = [shard.size_bytes for shard in shards if shard.source.name == source.name]
         sources[source.name] = {
             "kind": source.kind,
-            "files": files[number],
+            "files": files[source.name],
             "size_bytes": sum(sizes),
             "shards": len(sizes),
             "largest_shard_bytes": max(sizes, default=0),
@@ -194,7 +194,8 @@ def forecast(
         ) from None
     if source_bytes is None:
         inputs = list_inputs(config)
-        source_bytes, num_shards = sum(inputs.sizes), len(group_inputs(inputs, config.shard_bytes))
+        source_bytes = sum(own.size_bytes for own in inputs)
+        num_shards = len(group_inputs(inputs, config.shard_bytes))
     else:
         num_shards = math.ceil(source_bytes / config.shard_bytes)
     scale = source_bytes / measured_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,23 +83,6 @@ class TokenFile:
         """Have the system read single pages from disk, and not the pages around them."""
         _advise(self._base, self.size_bytes, mmap.MADV_RANDOM)
 
-    def count(self, column: str, lengths: np.ndarray) -> None:
-        """Fill in, per document, how many elements its list has."""
-        place = 0
-        for batch in self._batches:
-            offsets = _offsets(batch.column(column))
-            np.subtract(offsets[1:], offsets[:-1], out=lengths[place : place + batch.num_rows])
-            place += batch.num_rows
-
-    def find(self, column: str, item_bytes: int, before: int, starts: np.ndarray) -> None:
-        """Fill in, per document, where its list begins; `before` is what precedes the file."""
-        place = 0
-        for batch in self._batches:
-            array, own = batch.column(column), slice(place, place + batch.num_rows)
-            first = before + self._place(array.values, item_bytes)
-            np.add(_offsets(array)[:-1], first, out=starts[own], dtype=np.int64)
-            place += batch.num_rows
-
     def places(
         self, ids_before: int, words_before: int
     ) -> Iterator[tuple[int, tuple[int, ...], tuple[str, ...]]]:
@@ -147,16 +130,15 @@ class TokenFile:
         """The column of every batch, to be read as a whole."""
         for batch in self._batches:
             column = batch.column(name)
-            _will_read(column)
+            for buffer in filter(None, column.buffers()):
+                _advise(buffer.address, buffer.size, mmap.MADV_WILLNEED)
             yield column
 
 
-def _will_read(array: pa.Array) -> None:
+def will_read(values: np.ndarray) -> None:
     """Have the system read all of an array, which otherwise takes a wait for each page where reads at random are
     expected."""
-    for buffer in array.buffers():
-        if buffer is not None:
-            _advise(buffer.address, buffer.size, mmap.MADV_WILLNEED)
+    _advise(values.ctypes.data, values.nbytes, mmap.MADV_WILLNEED)
 
 
 def _advise(address: int, size_bytes: int, advice: int) -> None:
@@ -196,13 +178,11 @@ def spanning(arrays: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(memory), bytes_before // arrays[0].itemsize
 
 
-def categories(batches: list[Any], num_documents: int) -> tuple[np.ndarray, list[str]]:
-    """Numbers and names of all documents, from the dictionary-encoded columns of the batches."""
-    names: list[str] = []
-    for values in batches:
-        names += [name for name in values.dictionary.to_pylist() if name not in names]
+def categories(batches: Iterable[Any], names: list[str], num_documents: int) -> np.ndarray:
+    """[num_documents] int32, read-only: the place in `names` of every document's value in a dictionary-encoded column,
+    given as the batches have it."""
     if len(names) == 1:  # of billions of documents, as often as not
-        return np.broadcast_to(np.int32(0), num_documents), names
+        return np.broadcast_to(np.int32(0), num_documents)
     numbers = np.empty(num_documents, dtype=np.int32)
     place = 0
     for values in batches:
@@ -212,11 +192,4 @@ def categories(batches: list[Any], num_documents: int) -> tuple[np.ndarray, list
         ]
         place += len(values)
     numbers.flags.writeable = False
-    return numbers, names
-
-
-def _offsets(lists: pa.ListArray) -> np.ndarray:
-    """Starts of the lists, and the end of the last, to be read as a whole."""
-    _will_read(lists.offsets)
-    # `to_numpy` would import pandas, which takes longer than all that is done with them.
-    return np.from_dlpack(lists.offsets)
+    return numbers

@@ -6,9 +6,10 @@ takes no longer for more documents; `arrays` gives the places of all documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,20 @@ from data_prep.hashing import as_fraction, hash_strings
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TAKEDOWN, TOKENIZER_FILE, TOKENS
 from data_prep.ragged import offsets_of
 from data_prep.selection import Selection, read_selection, remove_spans
-from data_prep.token_files import NAMES, TokenArrays, TokenFile, TokenIndex, categories, spanning
+from data_prep.token_files import (
+    FIRST,
+    ID_OFFSETS,
+    IDS,
+    NAMES,
+    SENTENCE_OFFSETS,
+    SENTENCES,
+    TokenArrays,
+    TokenFile,
+    TokenIndex,
+    categories,
+    spanning,
+    will_read,
+)
 from data_prep.token_writer import SIDECARS
 
 
@@ -64,7 +78,7 @@ class TokenStore:
         self.num_documents = int(self._first_of_file[-1])
         self.num_tokens = sum(file.num_tokens for file in self._files)
         self._held_out: dict[float, np.ndarray] = {}
-        self._categories: dict[str, tuple[np.ndarray, list[str]]] = {}
+        self._categories: dict[str, np.ndarray] = {}
 
     @classmethod
     def open(cls, path: Place | str, *, verify: bool = True, seen: SeenFiles | None = None) -> TokenStore:
@@ -107,12 +121,12 @@ class TokenStore:
     def tokens(self, document: int) -> np.ndarray:
         """[lengths[document]] uint16 or uint32: a read-only view of the document's ids."""
         first = self._token_starts[document]
-        return self._ids[0][first : first + self.lengths[document]]
+        return self.index.ids[first : first + self.lengths[document]]
 
     def sentence_starts(self, document: int) -> np.ndarray:
         """[sentences] int32: a read-only view of the positions of each sentence's first token, ascending."""
         first = self._sentence_starts[document]
-        return self._words[0][first : first + self.sentence_counts[document]]
+        return self.index.words[first : first + self.sentence_counts[document]]
 
     @property
     def dtype(self) -> np.dtype:
@@ -122,22 +136,20 @@ class TokenStore:
     @cached_property
     def lengths(self) -> np.ndarray:
         """[num_documents] int32 tokens per document."""
-        return self._per_document(np.int32, lambda number, own: self._files[number].count("input_ids", own))
+        return self._list_lengths(ID_OFFSETS)
 
     @cached_property
     def sentence_counts(self) -> np.ndarray:
         """[num_documents] int32 sentences per document."""
-        return self._per_document(
-            np.int32, lambda number, own: self._files[number].count("sentence_starts", own)
-        )
+        return self._list_lengths(SENTENCE_OFFSETS)
 
     def arrays(self) -> TokenArrays:
         """The offsets that `tokens` and `sentence_starts` slice by, without the values. Each is made at its first use.
 
         With a billion documents they take 24 GB. `lengths` alone take 4, and `index` next to nothing."""
         return TokenArrays(
-            self._ids[0],
-            self._words[0],
+            self.index.ids,
+            self.index.words,
             self._token_starts,
             self.lengths,
             self._sentence_starts,
@@ -158,7 +170,8 @@ class TokenStore:
     @cached_property
     def index(self) -> TokenIndex:
         """Index to look documents up in, without a look at each of them."""
-        (ids, first_ids), (words, first_words) = self._ids, self._words
+        ids, first_ids = spanning([file.ids for file in self._files])
+        words, first_words = spanning([file.words for file in self._files])
         rows, first = [], 0
         for file, ids_before, words_before in zip(self._files, first_ids, first_words, strict=True):
             for num_documents, places, names in file.places(int(ids_before), int(words_before)):
@@ -174,39 +187,38 @@ class TokenStore:
         return list(dict.fromkeys(names for file in self._files for names in file.dictionaries("source")))
 
     @cached_property
-    def _ids(self) -> tuple[np.ndarray, np.ndarray]:
-        """`TokenArrays.ids`, and [files] int64 where in it each file begins."""
-        return spanning([file.ids for file in self._files])
-
-    @cached_property
-    def _words(self) -> tuple[np.ndarray, np.ndarray]:
-        """`TokenArrays.words`, and [files] int64 where in it each file begins."""
-        return spanning([file.words for file in self._files])
-
-    @cached_property
     def _token_starts(self) -> np.ndarray:
-        def find(number: int, own: np.ndarray) -> None:
-            self._files[number].find("input_ids", self.dtype.itemsize, self._ids[1][number], own)
-
-        return self._per_document(np.int64, find)
+        return self._list_starts(ID_OFFSETS, IDS)
 
     @cached_property
     def _sentence_starts(self) -> np.ndarray:
-        def find(number: int, own: np.ndarray) -> None:
-            self._files[number].find("sentence_starts", 4, self._words[1][number], own)
+        return self._list_starts(SENTENCE_OFFSETS, SENTENCES)
 
-        return self._per_document(np.int64, find)
+    def _list_lengths(self, offsets_column: int) -> np.ndarray:
+        """[num_documents] int32, read-only: elements of each list of a column of the store."""
+        lengths = np.empty(self.num_documents, dtype=np.int32)
+        for own, _, offsets in self._list_offsets(offsets_column):
+            np.subtract(offsets[1:], offsets[:-1], out=lengths[own])
+        lengths.flags.writeable = False
+        return lengths
 
-    def _per_document(
-        self, dtype: type[np.signedinteger], fill: Callable[[int, np.ndarray], None]
-    ) -> np.ndarray:
-        """[num_documents] read-only numbers; `fill` writes the part of a file. Each is written once: memory costs more
-        than the computation."""
-        found = np.empty(self.num_documents, dtype=dtype)
-        for number in range(len(self._files)):
-            fill(number, found[self._first_of_file[number] : self._first_of_file[number + 1]])
-        found.flags.writeable = False
-        return found
+    def _list_starts(self, offsets_column: int, values_column: int) -> np.ndarray:
+        """[num_documents] int64, read-only: where each list of a column begins in the memory of all files."""
+        starts = np.empty(self.num_documents, dtype=np.int64)
+        for own, batch, offsets in self._list_offsets(offsets_column):
+            np.add(offsets[:-1], batch[values_column], out=starts[own], dtype=np.int64)
+        starts.flags.writeable = False
+        return starts
+
+    def _list_offsets(self, offsets_column: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """(documents, row of `TokenIndex.batches`, [documents + 1] int32 Arrow's offsets) of every record batch."""
+        batches, words = self.index.batches, self.index.words
+        bounds = [*batches[:, FIRST].tolist(), self.num_documents]
+        for batch, (first, last) in zip(batches, pairwise(bounds), strict=True):
+            place = batch[offsets_column]
+            offsets = words[place : place + last - first + 1]
+            will_read(offsets)
+            yield slice(first, last), batch, offsets
 
     # -- documents ------------------------------------------------------------------------------------------
 
@@ -250,11 +262,11 @@ class TokenStore:
         return list(dict.fromkeys(name for names in dictionaries for name in names))
 
     def _category(self, column: str) -> tuple[np.ndarray, list[str]]:
+        names = self._names(column)
         if column not in self._categories:
-            batches = [values for file in self._files for values in file.columns(column)]
-            self._categories[column] = categories(batches, self.num_documents)
-        numbers, names = self._categories[column]
-        return numbers, list(names)
+            batches = (values for file in self._files for values in file.columns(column))
+            self._categories[column] = categories(batches, names, self.num_documents)
+        return self._categories[column], names
 
     def held_out(self, fraction: float) -> np.ndarray:
         """[num_documents] bool, read-only: which documents training must not see.

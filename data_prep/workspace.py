@@ -1,11 +1,11 @@
-"""The state shared by all stages of one preparation: settings, source files, directories."""
+"""The state shared by all stages of one preparation: settings, shards, documents, directories."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,9 +16,8 @@ from cluster.artefacts.shard_records import ShardRecord, sum_stats
 from cluster.sharded_artefact import build_sharded_artefact
 from cluster.shards import Shard, WriteShard
 from data_prep.config import PreparationConfig
-from data_prep.inputs import Groups
-from data_prep.layout import DOCUMENTS, SELECTION_FILES, STAGES, WORK
-from data_prep.sources.base import SourceConfig
+from data_prep.inputs import ShardInput
+from data_prep.layout import DOCUMENTS, SELECTION_FILES, STAGES, WORK, ShardNames
 
 _DECIDING = (
     *("blingfire", "datasets", "fasttext", "fastwarc", "ftfy", "lxml"),
@@ -29,7 +28,7 @@ _DECIDING = (
 
 
 @cache
-def library_versions() -> tuple[str, ...]:
+def _library_versions() -> tuple[str, ...]:
     """The libraries that decide bytes, and Python with its tables of Unicode, as `name version`."""
     found = [f"python {platform.python_version()}"]
     for name in _DECIDING:
@@ -38,73 +37,73 @@ def library_versions() -> tuple[str, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Workspace:
     """One run of the stages."""
 
     config: PreparationConfig
-    groups: Groups
-    """The source parts of every document shard."""
-    digests: Sequence[str]
-    """xxh3_128 hex digest of every source file."""
+    shards: Sequence[ShardInput]
+    """The input of every document shard; dedup, decontamination and tokens have one file for each."""
     replace: bool
     """Whether artefacts of other sources or settings may be replaced."""
+    documents: Manifest = field(init=False)
+    """The documents, which the first stage makes and all others read."""
 
-    @property
-    def out(self) -> Path:
-        return self.config.out
-
-    @property
-    def num_shards(self) -> int:
-        """Document shards; dedup, decontamination and tokens have one file for each."""
-        return len(self.groups)
-
-    def source_of(self, shard: int) -> SourceConfig:
-        """The source that all documents of a shard come from."""
-        return self.groups.inputs.sources[self.groups.source_number(shard)]
-
-    def documents_path(self, documents: Manifest, shard: int) -> Path:
+    def documents_path(self, shard: int) -> Path:
         """Path of a document shard."""
-        return self.out / DOCUMENTS / documents.files[shard].path
+        return self.directory(DOCUMENTS) / self.documents.files[shard].path
 
     def selection_path(self, selection: Manifest, shard: int) -> Path:
         """Path of the selection of a document shard in the artefact that decided it."""
-        return self.out / selection.kind / SELECTION_FILES.file(shard, self.num_shards)
+        return self.directory(selection.kind) / SELECTION_FILES.file(shard, len(self.shards))
 
     def selection_hashes(self, selection: Manifest) -> list[str]:
         """Hash of every shard's selection file."""
         hashes = {entry.path: entry.xxh3_128 for entry in selection.files}
-        return [hashes[file] for file in SELECTION_FILES.files(self.num_shards)]
+        return [hashes[file] for file in SELECTION_FILES.files(len(self.shards))]
 
     def directory(self, kind: str) -> Path:
         """Directory of an artefact of this preparation: a stage, or a step that leads to one."""
-        return self.out / kind if kind in STAGES else self.out / WORK / kind
+        return self.config.out / kind if kind in STAGES else self.config.out / WORK / kind
 
     def build(
         self,
         kind: str,
-        files: Sequence[str],
+        files: ShardNames | Sequence[str],
         make: Callable[[int], WriteShard],
-        contents: Callable[[int], Any],
-        sizes: Sequence[int] | None = None,
         *,
+        config: Mapping[str, Any],
         inputs: Sequence[Manifest | InputEntry],
+        contents: Callable[[int], Any] | None = None,
         **options: Any,
     ) -> Manifest:
         """Make, continue, repair or confirm a stage or a step. A step of other inputs or settings is replaced.
 
         Args:
             kind: also the name of its directory.
-            files: names of its shards; the other arguments are by their number.
-            make: gives what writes a shard; called in this process when its task is submitted: there may be very many.
-            contents: everything that determines a shard, as JSON-like data.
-            sizes: bytes that each shard is made from, for the time left, and to find tiny shards; None if not known.
+            files: its shards: one for each document shard, or those that are listed.
+            make: gives what writes a shard, by its number; called in this process when its task is submitted: there may
+                be very many.
+            config: the settings that it depends on.
             inputs: artefacts of this preparation, and files.
+            contents: everything that determines a shard, by its number, as JSON-like data; None takes the settings, the
+                artefacts among the inputs, and the number.
             options: as in `build_sharded_artefact`.
         """
+        sizes: Sequence[int] = ()
+        if isinstance(files, ShardNames):
+            files = files.files(len(self.shards))
+            # For the time left, and to find tiny shards.
+            sizes = [own.size_bytes for own in (self.shards if kind == DOCUMENTS else self.documents.files)]
+        fingerprints = [one.fingerprint for one in inputs if isinstance(one, Manifest)]
         shards = [
-            Shard(file, partial(make, number), hash_json(contents(number)), size)
-            for number, (file, size) in enumerate(zip(files, sizes or [0] * len(files), strict=True))
+            Shard(
+                file,
+                partial(make, number),
+                hash_json(contents(number) if contents else [config, *fingerprints, number]),
+                sizes[number] if sizes else 0,
+            )
+            for number, file in enumerate(files)
         ]
         entries = [
             InputEntry(kind=one.kind, uri=str(self.directory(one.kind)), fingerprint=one.fingerprint)
@@ -112,16 +111,22 @@ class Workspace:
             else one
             for one in inputs
         ]
-        replace = self.replace or kind not in STAGES
         return build_sharded_artefact(
-            self.directory(kind), kind, shards=shards, inputs=entries, replace=replace, **options
+            self.directory(kind),
+            kind,
+            shards=shards,
+            config=config,
+            inputs=entries,
+            replace=self.replace or kind not in STAGES,
+            made_with=_library_versions(),
+            **options,
         )
 
     def by_source(self, records: Sequence[ShardRecord]) -> dict[str, dict[str, int]]:
         """The counts of records, one for each document shard, added up for each source."""
         totals: dict[str, dict[str, int]] = {source.name: {} for source in self.config.sources}
-        for shard, record in enumerate(records):
-            own = totals[self.source_of(shard).name]
+        for shard, record in zip(self.shards, records, strict=True):
+            own = totals[shard.source.name]
             for key, count in (sum_stats([record]) | {"rejects": len(record.rejects)}).items():
                 own[key] = own.get(key, 0) + count
         return totals

@@ -15,7 +15,7 @@ from cluster.copies import is_there
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
 from data_prep.filters import AnyFilter
-from data_prep.inputs import Inputs, as_problems, check_inputs, find_input_errors
+from data_prep.inputs import Input, as_problems, check_inputs, find_input_errors
 from data_prep.layout import TOKENS
 from data_prep.sources import AnySource
 from data_prep.tokenizers import AnyTokenizer, TrainedTokenizer
@@ -42,7 +42,7 @@ def load_preparation(path: Path, overrides: Sequence[str] = ()) -> PreparationCo
     return load_with_inputs(path, overrides)[0]
 
 
-def load_with_inputs(path: Path, overrides: Sequence[str] = ()) -> tuple[PreparationConfig, Inputs]:
+def load_with_inputs(path: Path, overrides: Sequence[str] = ()) -> tuple[PreparationConfig, list[Input]]:
     """Like `load_preparation`, with the source files that were found, so that they need not be listed again."""
     plain = load_plain(PreparationConfig, path, overrides)
     try:

@@ -19,9 +19,10 @@ from cluster.shards import ShardResult, WriteShard
 from data_prep.document import MARK, named_by_place
 from data_prep.documents import DocumentWriter
 from data_prep.filters import AnyFilter, FilterChain
+from data_prep.inputs import Input
 from data_prep.layout import DOCUMENT_FILES, DOCUMENTS
 from data_prep.sources.base import FilePart, LeftOut, Skipped, SourceConfig
-from data_prep.workspace import Workspace, library_versions
+from data_prep.workspace import Workspace
 
 VERSION = 6
 """Raised when the code changes what it makes, so that older artefacts do not count as current."""
@@ -31,14 +32,20 @@ SHOWN_NAMES = 100
 """Most names in the manifest of markup that sources left out."""
 
 
-def collect(job: Workspace) -> Manifest:
-    """Make the `documents` artefact: one Parquet shard per group of source files. Errors: as `prepare`."""
+def collect(job: Workspace, inputs: Sequence[Input], digests: Mapping[str, str]) -> Manifest:
+    """Make the `documents` artefact: one Parquet shard per group of source files. Errors: as `prepare`.
+
+    Args:
+        digests: xxh3_128 hex digest of every source file, by its path.
+    """
     least = job.config.min_characters
-    filters = [job.config.filters if own.filters is None else own.filters for own in job.config.sources]
-    settings = [
-        source.identity() | {"filters": [each.identity() for each in own]}
-        for source, own in zip(job.config.sources, filters, strict=True)
-    ]
+    filters = {
+        own.name: job.config.filters if own.filters is None else own.filters for own in job.config.sources
+    }
+    settings = {
+        own.name: own.identity() | {"filters": [each.identity() for each in filters[own.name]]}
+        for own in job.config.sources
+    }
 
     def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
         num_rejects = sum(len(record.rejects) for record in records)
@@ -46,27 +53,26 @@ def collect(job: Workspace) -> Manifest:
         return {"sources": job.by_source(records), **_summarize_notes(job, directory, records)}
 
     def make(shard: int) -> WriteShard:
-        own = filters[job.groups.source_number(shard)]
-        return partial(collect_documents, job.source_of(shard), job.groups.parts(shard), own, least)
+        own = job.shards[shard]
+        return partial(collect_documents, own.source, own.parts, filters[own.source.name], least)
 
     def contents(shard: int) -> list[Any]:
-        own = settings[job.groups.source_number(shard)]
-        return [VERSION, own, job.groups.contents(shard, job.digests), least]
+        own = job.shards[shard]
+        parts = [[part.file.name, digests[part.file.path], part.start, part.end] for part in own.parts]
+        return [VERSION, settings[own.source.name], parts, least]
 
     return job.build(
         DOCUMENTS,
-        DOCUMENT_FILES.files(job.num_shards),
+        DOCUMENT_FILES,
         make,
-        contents,
-        job.groups.sizes,
-        config={"version": VERSION, "sources": settings, "min_characters": least},
+        config={"version": VERSION, "sources": [*settings.values()], "min_characters": least},
         inputs=[
-            InputEntry(kind="source-file", uri=file.path, fingerprint=digest)
-            for file, digest in zip(job.groups.inputs.files, job.digests, strict=True)
+            InputEntry(kind="source-file", uri=own.file.path, fingerprint=digests[own.file.path])
+            for own in inputs
         ],
+        contents=contents,
         finish=finish,
         max_rejects=job.config.max_rejects,
-        made_with=library_versions(),
     )
 
 
@@ -80,7 +86,7 @@ def _summarize_notes(job: Workspace, directory: Path, records: Sequence[ShardRec
         whole = SHARD_RECORDS.read(directory, record.part_name)
         for note in whole.notes if whole is not None else ():
             if "left_out" in note:
-                own = totals.setdefault(job.source_of(shard).name, {})
+                own = totals.setdefault(job.shards[shard].source.name, {})
                 own.setdefault(note["left_out"], Counter()).update(note["counts"])
             elif len(examples) < SHOWN_EXAMPLES:
                 examples.append(note)

@@ -55,9 +55,7 @@ _SCHEMA = pa.schema(
 )
 
 
-def decontaminate(
-    job: Workspace, documents: Manifest, selection: Manifest, texts: EvaluationTexts
-) -> Manifest:
+def decontaminate(job: Workspace, selection: Manifest, texts: EvaluationTexts) -> Manifest:
     """Make the `decontamination` artefact: the selection of every document shard, and `report.jsonl`.
 
     It depends on the documents, their selection, the evaluation texts and the settings alone; the steps that lead
@@ -72,7 +70,7 @@ def decontaminate(
     hits = job.directory(HITS)
 
     def make_steps() -> None:
-        _find_hits(job, documents, selection, _index_texts(job, texts, digest))
+        _find_hits(job, selection, _index_texts(job, texts, digest))
 
     config = {"version": VERSION, **settings.model_dump(mode="json", exclude={"data"})}
     config |= {"min_characters": least, "evaluation_texts": digest}
@@ -80,16 +78,16 @@ def decontaminate(
     def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
         make_steps()
         found = run_in_task(
-            _write_report, directory, job.num_shards, hits, job.directory(EVALUATION), settings
+            _write_report, directory, len(job.shards), hits, job.directory(EVALUATION), settings
         )
         return found | {"sources": job.by_source(records)}
 
     def make(shard: int) -> WriteShard:
         return partial(
             decide,
-            documents=job.documents_path(documents, shard),
+            documents=job.documents_path(shard),
             selection=job.selection_path(selection, shard),
-            hits=hits / HIT_FILES.file(shard, job.num_shards),
+            hits=hits / HIT_FILES.file(shard, len(job.shards)),
             counts=hits / _COUNTS_FILE,
             settings=settings,
             min_characters=least,
@@ -97,12 +95,10 @@ def decontaminate(
 
     return job.build(
         DECONTAMINATION,
-        SELECTION_FILES.files(job.num_shards),
+        SELECTION_FILES,
         make,
-        lambda shard: [config, documents.fingerprint, selection.fingerprint, shard],
-        [entry.size_bytes for entry in documents.files],
         config=config,
-        inputs=[documents, selection, *evaluation_files],
+        inputs=[job.documents, selection, *evaluation_files],
         finish=finish,
         before=make_steps,
     )
@@ -217,19 +213,18 @@ def _index_texts(job: Workspace, texts: EvaluationTexts, digest: str) -> Manifes
         EVALUATION,
         [TEXTS_FILE],
         lambda _: partial(write_texts, texts, settings),
-        lambda _: config,
         config=config,
         inputs=[],
         finish=finish,
     )
 
 
-def _find_hits(job: Workspace, documents: Manifest, selection: Manifest, evaluation: Manifest) -> Manifest:
+def _find_hits(job: Workspace, selection: Manifest, evaluation: Manifest) -> Manifest:
     """Make the hits of every document shard, and the number of documents that hold each n-gram."""
     index = job.directory(EVALUATION)
 
     def finish(directory: Path, _: Sequence[ShardRecord]) -> Mapping[str, Any]:
-        shards = (load_hits(directory / file) for file in HIT_FILES.files(job.num_shards))
+        shards = (load_hits(directory / file) for file in HIT_FILES.files(len(job.shards)))
         counts = count_documents(num_ngrams(index), shards)
         save_array(directory / _COUNTS_FILE, counts)
         return {}
@@ -237,23 +232,19 @@ def _find_hits(job: Workspace, documents: Manifest, selection: Manifest, evaluat
     def make(shard: int) -> WriteShard:
         return partial(
             find_hits,
-            documents=job.documents_path(documents, shard),
+            documents=job.documents_path(shard),
             selection=job.selection_path(selection, shard),
             index=index,
             index_fingerprint=evaluation.fingerprint,
             min_words=job.config.decontaminate.shortest,
         )
 
-    inputs = [documents, selection, evaluation]
-    fingerprints = [each.fingerprint for each in inputs]
     return job.build(
         HITS,
-        HIT_FILES.files(job.num_shards),
+        HIT_FILES,
         make,
-        lambda shard: [VERSION, *fingerprints, shard],
-        [entry.size_bytes for entry in documents.files],
         config={"version": VERSION},
-        inputs=inputs,
+        inputs=[job.documents, selection, evaluation],
         finish=finish,
     )
 

@@ -26,9 +26,9 @@ from data_prep.dedup.graph import ROUND, link_documents, list_leaves, pair_docum
 from data_prep.dedup.records import count_partitions, document_ranges, read_documents, rows_of
 from data_prep.dedup.texts import Survivors
 from data_prep.documents import read_selected
-from data_prep.layout import DEDUP, RECORD_FILES, SELECTION_FILES
+from data_prep.layout import DEDUP, RECORD_FILES, SELECTION_FILES, ShardNames
 from data_prep.selection import Selection, write_selection
-from data_prep.workspace import Workspace, library_versions
+from data_prep.workspace import Workspace
 
 VERSION = 5
 """Raised when the code changes what it makes, so that older artefacts do not count as current."""
@@ -45,7 +45,7 @@ RangeShard = Callable[[Path, int, int, Path], ShardResult]
 """Works on a range of the records in a directory: a partition and how many there are, or two numbers of documents."""
 
 
-def deduplicate(job: Workspace, documents: Manifest) -> Manifest:
+def deduplicate(job: Workspace) -> Manifest:
     """Make the `dedup` artefact: the selection of every document shard.
 
     It depends on the documents and the settings alone; the steps that lead to it are made only when one of its
@@ -55,7 +55,7 @@ def deduplicate(job: Workspace, documents: Manifest) -> Manifest:
         TooManyRejectsError: ids repeat, and `repeated_ids` rejects more of them than `max_rejects`.
     """
     method = job.config.dedup
-    steps = Deduplication(job, documents)
+    steps = Deduplication(job)
     settings: dict[str, Any] = {
         "version": VERSION,
         "method": method.model_dump(mode="json"),
@@ -82,12 +82,10 @@ def deduplicate(job: Workspace, documents: Manifest) -> Manifest:
 
     return job.build(
         DEDUP,
-        SELECTION_FILES.files(job.num_shards),
+        SELECTION_FILES,
         make,
-        lambda shard: [settings, documents.fingerprint, shard],
-        [entry.size_bytes for entry in documents.files],
         config=settings,
-        inputs=[documents],
+        inputs=[job.documents],
         finish=finish,
         max_rejects=job.config.max_rejects,
         before=steps.make,
@@ -152,12 +150,11 @@ class Deduplication:
     """Makes the steps of one deduplication."""
 
     job: Workspace
-    documents: Manifest
 
     def distinct(self, shard: int) -> Survivors:
         """A document shard without the documents that are equal to earlier ones."""
         repeats = (self.job.directory(DOCUMENT_REPEATS),) if self.job.config.dedup.documents else ()
-        return Survivors(self.job.documents_path(self.documents, shard), shard, repeats)
+        return Survivors(self.job.documents_path(shard), shard, repeats)
 
     def unlike(self, shard: int) -> Survivors:
         """A document shard without equal documents and near-duplicates of earlier ones."""
@@ -169,7 +166,7 @@ class Deduplication:
         """A document shard after all methods."""
         if self.job.config.dedup.paragraphs is None:
             return self.unlike(shard)
-        selection = self.job.directory(PARAGRAPHS_REMOVED) / SELECTION_FILES.file(shard, self.job.num_shards)
+        selection = self.job.directory(PARAGRAPHS_REMOVED) / SELECTION_FILES.file(shard, len(self.job.shards))
         return replace(self.unlike(shard), selection=selection)
 
     def make(self) -> None:
@@ -178,7 +175,7 @@ class Deduplication:
         Near-duplicates are found before paragraphs are removed: of an edited copy, only the edited paragraphs would be
         left, which resemble nothing.
         """
-        method, before = self.job.config.dedup, self.documents
+        method, before = self.job.config.dedup, self.job.documents
         self._find(ID_HASHES, "doc_id", ID_REPEATS, before)
         if method.documents:
             before = self._find(DOCUMENT_HASHES, "text", DOCUMENT_REPEATS, before)
@@ -191,10 +188,10 @@ class Deduplication:
         """The documents that repeat an earlier one in a column."""
 
         def make(shard: int) -> WriteShard:
-            return partial(records.hash_values, column, self.job.documents_path(self.documents, shard), shard)
+            return partial(records.hash_values, column, self.job.documents_path(shard), shard)
 
         find = partial(records.find_repeats, keys=records.KEYS, columns=records.REPEATS)
-        return self._by_range(repeated, find, self._by_shard(hashed, make, [before]))
+        return self._by_range(repeated, find, self._make(hashed, make, [before]))
 
     def _find_near(self, before: Manifest, method: NearDedup) -> Manifest:
         def make(shard: int) -> WriteShard:
@@ -202,9 +199,9 @@ class Deduplication:
 
         words = {"ngram": method.ngram, "fold_digits": method.fold_digits}
         settings = words | {"shape": list(method.shape), "seed": method.seed}
-        buckets = self._by_shard(NEAR_BUCKETS, make, [before], settings)
+        buckets = self._make(NEAR_BUCKETS, make, [before], settings)
         graph = self._link(buckets, method)
-        ranges = document_ranges([entry.rows or 0 for entry in self.documents.files])
+        ranges = document_ranges([entry.rows or 0 for entry in self.job.documents.files])
         for number in count():
             num_changed = 0
             for name, operation in ROUND:
@@ -219,7 +216,7 @@ class Deduplication:
         if not method.verify:
             return self._by_range(NEAR_EDGES, link_documents, buckets)
         pairs = self._by_range(NEAR_PAIRS, pair_documents, buckets)
-        directory, num_shards = self.job.directory(NEAR_PAIRS), self.job.num_shards
+        directory, num_shards = self.job.directory(NEAR_PAIRS), len(self.job.shards)
 
         def shingle(shard: int) -> WriteShard:
             return partial(near.write_shingles, survivors=self.distinct(shard), pairs=directory, **words)
@@ -231,8 +228,8 @@ class Deduplication:
 
         words = {"ngram": method.ngram, "fold_digits": method.fold_digits}
         limits = {"threshold": method.threshold}
-        shingles = self._by_shard(NEAR_SHINGLES, shingle, [pairs], words)
-        return self._by_shard(NEAR_EDGES, compare, [pairs, shingles], limits)
+        shingles = self._make(NEAR_SHINGLES, shingle, [pairs], words)
+        return self._make(NEAR_EDGES, compare, [pairs, shingles], limits)
 
     def _remove_paragraphs(self, before: Manifest, method: ParagraphDedup) -> None:
         within = method.scope == "within"
@@ -247,25 +244,11 @@ class Deduplication:
 
         settings = {"min_length": method.min_length, "fold_digits": method.fold_digits}
         limits = {"max_removed": method.max_removed, "min_characters": self.job.config.min_characters}
-        repeated = self._by_shard(PARAGRAPH_REPEATS if within else PARAGRAPH_HASHES, find, [before], settings)
+        repeated = self._make(PARAGRAPH_REPEATS if within else PARAGRAPH_HASHES, find, [before], settings)
         if not within:
             find_repeats = partial(records.find_repeats, keys=paragraphs.KEYS, columns=paragraphs.REPEATS)
             repeated = self._by_range(PARAGRAPH_REPEATS, find_repeats, repeated)
-        files = SELECTION_FILES.files(self.job.num_shards)
-        self._by_shard(PARAGRAPHS_REMOVED, remove, [before, repeated], limits, files)
-
-    def _by_shard(
-        self,
-        name: str,
-        make: Callable[[int], WriteShard],
-        inputs: Sequence[Manifest],
-        settings: Mapping[str, Any] | None = None,
-        files: Sequence[str] | None = None,
-    ) -> Manifest:
-        """Make a step with one shard per document shard."""
-        files = files or RECORD_FILES.files(self.job.num_shards)
-        sizes = [entry.size_bytes for entry in self.documents.files]
-        return self._make(name, make, files, inputs, settings or {}, sizes)
+        self._make(PARAGRAPHS_REMOVED, remove, [before, repeated], limits, SELECTION_FILES)
 
     def _by_range(
         self, name: str, function: RangeShard, before: Manifest, documents: Sequence[tuple[int, int]] = ()
@@ -278,27 +261,16 @@ class Deduplication:
             return partial(function, self.job.directory(before.kind), *ranges[number])
 
         settings = {"ranges": [list(own) for own in documents]} if documents else {}
-        return self._make(name, make, RECORD_FILES.files(len(ranges)), [before], settings)
+        return self._make(name, make, [before], settings, RECORD_FILES.files(len(ranges)))
 
     def _make(
         self,
         name: str,
         make: Callable[[int], WriteShard],
-        files: Sequence[str],
         inputs: Sequence[Manifest],
-        settings: Mapping[str, Any],
-        sizes: Sequence[int] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        files: ShardNames | Sequence[str] = RECORD_FILES,
     ) -> Manifest:
         """Make the artefact of a step; arguments as in `Workspace.build`, and the settings that it depends on."""
-        config = {"version": STEPS_VERSION, **settings}
-        fingerprints = [each.fingerprint for each in inputs]
-        return self.job.build(
-            name,
-            files,
-            make,
-            lambda number: [name, config, fingerprints, number, len(files)],
-            sizes,
-            config=config,
-            inputs=inputs,
-            made_with=library_versions(),
-        )
+        config = {"version": STEPS_VERSION, **(settings or {})}
+        return self.job.build(name, files, make, config=config, inputs=inputs)

@@ -43,7 +43,7 @@ SAMPLE = "tokenizer-sample"
 """The work artefact that training documents are drawn with, and its directory."""
 
 
-def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> Manifest:
+def make_tokenizer(job: Workspace, selection: Manifest) -> Manifest:
     """Make the `tokenizer` artefact.
 
     Raises:
@@ -65,21 +65,21 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
         ]
         settings = {"kind": wanted.kind, "format": published.format, "lowercase": wanted.lowercase}
     else:
-        make_sample = partial(_make_sample, job, documents, selection)
+        make_sample = partial(_make_sample, job, selection)
 
         def make(_: int) -> WriteShard:
             return partial(
                 draw_and_train,
-                out=job.out,
-                documents=[entry.path for entry in documents.files],
+                out=job.config.out,
+                documents=[entry.path for entry in job.documents.files],
                 selection=selection.kind,
-                sources=[job.source_of(shard).name for shard in range(job.num_shards)],
+                sources=[own.source.name for own in job.shards],
                 wanted=wanted,
                 # Only Ray knows the processors of a node, and none is needed to confirm a finished tokenizer.
                 num_threads=node_cpus(),
             )
 
-        inputs = [documents, selection]
+        inputs = [job.documents, selection]
         settings = wanted.model_dump(mode="json")
 
     def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
@@ -91,9 +91,9 @@ def make_tokenizer(job: Workspace, documents: Manifest, selection: Manifest) -> 
         TOKENIZER,
         [TOKENIZER_FILE],
         make,
-        lambda _: [settings, [entry.fingerprint for entry in inputs]],
         config=settings,
         inputs=inputs,
+        contents=lambda _: [settings, [entry.fingerprint for entry in inputs]],
         finish=finish,
         # Training has threads.
         num_cpus=1.0 if make_sample is None else None,
@@ -133,22 +133,20 @@ def draw_and_train(
     return train_tokenizer(drawn, wanted, num_threads, path)
 
 
-def _make_sample(job: Workspace, documents: Manifest, selection: Manifest) -> Manifest:
+def _make_sample(job: Workspace, selection: Manifest) -> Manifest:
     """Make the histograms that documents are drawn with; they do not depend on the sampling settings."""
 
     def make(shard: int) -> WriteShard:
-        places = job.documents_path(documents, shard), job.selection_path(selection, shard)
-        return partial(write_histogram, *places)
+        return partial(write_histogram, job.documents_path(shard), job.selection_path(selection, shard))
 
     hashes = job.selection_hashes(selection)
     return job.build(
         SAMPLE,
-        SAMPLE_FILES.files(job.num_shards),
+        SAMPLE_FILES,
         make,
-        lambda shard: [VERSION, documents.files[shard].xxh3_128, hashes[shard]],
-        [entry.size_bytes for entry in documents.files],
         config={"version": VERSION},
-        inputs=[documents, selection],
+        inputs=[job.documents, selection],
+        contents=lambda shard: [VERSION, job.documents.files[shard].xxh3_128, hashes[shard]],
     )
 
 

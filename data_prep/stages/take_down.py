@@ -23,7 +23,7 @@ VERSION = 1
 """Raised when the code changes what it makes, so that older artefacts do not count as current."""
 
 
-def take_down(job: Workspace, documents: Manifest, selection: Manifest, ids: Sequence[str]) -> Manifest:
+def take_down(job: Workspace, selection: Manifest, ids: Sequence[str]) -> Manifest:
     """Make the `takedown` artefact: the selection of every document shard.
 
     Its settings hold a hash of the ids, not the ids: they may be what is to be forgotten.
@@ -34,17 +34,14 @@ def take_down(job: Workspace, documents: Manifest, selection: Manifest, ids: Seq
         return {"ids_listed": len(ids), "sources": job.by_source(records)}
 
     def make(shard: int) -> WriteShard:
-        places = job.documents_path(documents, shard), job.selection_path(selection, shard)
-        return partial(leave_out, *places, ids)
+        return partial(leave_out, job.documents_path(shard), job.selection_path(selection, shard), ids)
 
     made = job.build(
         TAKEDOWN,
-        SELECTION_FILES.files(job.num_shards),
+        SELECTION_FILES,
         make,
-        lambda shard: [config, documents.fingerprint, selection.fingerprint, shard],
-        [entry.size_bytes for entry in documents.files],
         config=config,
-        inputs=[documents, selection],
+        inputs=[job.documents, selection],
         finish=finish,
     )
     if (missing := len(ids) - made.stats["documents_taken_down"]) > 0:

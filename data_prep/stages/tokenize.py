@@ -24,49 +24,46 @@ from data_prep.token_writer import EncodedBatch, token_dtype, write_sidecars, wr
 from data_prep.tokenizers.fast import agrees_with, make_fast_encoder, round_trips
 from data_prep.tokenizers.reference import Encoder, ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, tokenizer_facts
-from data_prep.workspace import Workspace, library_versions
+from data_prep.workspace import Workspace
 
 VERSION = 4
 """Raised when the code changes what it makes, so that older artefacts do not count as current."""
 
 
-def tokenize(job: Workspace, documents: Manifest, selection: Manifest, tokenizer: Manifest) -> Manifest:
+def tokenize(job: Workspace, selection: Manifest, tokenizer: Manifest) -> Manifest:
     """Make the `tokens` artefact: one Arrow shard per document shard."""
-    tokenizer_path = job.out / TOKENIZER / TOKENIZER_FILE
+    tokenizer_path = job.directory(TOKENIZER) / TOKENIZER_FILE
     facts = tokenizer_facts(tokenizer_path)
     dtype = token_dtype(facts["vocab_size"])
-    files = TOKEN_FILES.files(job.num_shards)
     settings = {"sentences": job.config.sentences, "dtype": dtype.name}
 
     def finish(directory: Path, records: Sequence[ShardRecord]) -> Mapping[str, Any]:
-        write_sidecars(directory, files, dtype, tokenizer_path.read_bytes())
+        write_sidecars(directory, TOKEN_FILES.files(len(job.shards)), dtype, tokenizer_path.read_bytes())
         return {"sources": job.by_source(records)}
 
     def make(shard: int) -> WriteShard:
         return partial(
             tokenize_documents,
-            documents=job.documents_path(documents, shard),
+            documents=job.documents_path(shard),
             selection=job.selection_path(selection, shard),
             tokenizer=tokenizer_path,
-            source=job.source_of(shard).name,
+            source=job.shards[shard].source.name,
             **settings,
         )
 
     def contents(shard: int) -> list[Any]:
-        hashes = documents.files[shard].xxh3_128, selections[shard], tokenizer.files[0].xxh3_128
-        return [VERSION, [*hashes, job.source_of(shard).name], settings]
+        hashes = job.documents.files[shard].xxh3_128, selections[shard], tokenizer.files[0].xxh3_128
+        return [VERSION, [*hashes, job.shards[shard].source.name], settings]
 
     selections = job.selection_hashes(selection)
     return job.build(
         TOKENS,
-        files,
+        TOKEN_FILES,
         make,
-        contents,
-        [entry.size_bytes for entry in documents.files],
         config={"version": VERSION, **facts, **settings},
-        inputs=[documents, selection, tokenizer],
+        inputs=[job.documents, selection, tokenizer],
+        contents=contents,
         finish=finish,
-        made_with=library_versions(),
     )
 
 

@@ -76,11 +76,11 @@ def _whole(texts: list[str]) -> Comparison:
     with tempfile.TemporaryDirectory() as scratch, ray_runtime("local", num_cpus=NUM_PROCESSES):
         shards = [texts[i : i + SHARD_DOCUMENTS] for i in range(0, len(texts), SHARD_DOCUMENTS)]
         out = Path(scratch) / "ours"
-        documents = write_documents(out, shards)
+        write_documents(out, shards)
         job = workspace(out, len(shards), {"documents": False, "near": near})
 
         def ours() -> None:
-            removed[0] = deduplicate(job, documents).stats["near_duplicates"]
+            removed[0] = deduplicate(job).stats["near_duplicates"]
 
         def theirs() -> None:
             removed[1] = _run_datatrove(out / "documents", len(shards), Path(scratch) / "theirs")

@@ -138,15 +138,16 @@ def prepare(directory, files, shard_bytes, **changes):
     config = PreparationConfig.model_validate(plain | {"shard_bytes": shard_bytes} | changes)
     config.out.mkdir(exist_ok=True)
     inputs = list_inputs(config)
-    digests = [hash_file(Path(file.path))[0] for file in inputs.files]
-    job = Workspace(config, group_inputs(inputs, shard_bytes), digests, replace=True)
+    digests = {own.file.path: hash_file(Path(own.file.path))[0] for own in inputs}
+    job = Workspace(config, group_inputs(inputs, shard_bytes), replace=True)
     with without_ray():
-        manifest = deduplicate(job, collect(job))
+        job.documents = collect(job, inputs, digests)
+        manifest = deduplicate(job)
     store = DocumentStore.open(config.out / "documents")
     documents = [
         document
-        for shard in range(job.num_shards)
-        for document in store.read_selected(shard, read_selection(config.out / DEDUP, shard, job.num_shards))
+        for shard in range(len(job.shards))
+        for document in store.read_selected(shard, read_selection(config.out / DEDUP, shard, len(job.shards)))
     ]
     return manifest, {(each.uri, each.meta["byte_start"]): each.doc_id for each in documents}
 

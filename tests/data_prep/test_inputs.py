@@ -17,7 +17,7 @@ from cluster.runtime import ray_runtime
 from data_prep import input_hashes
 from data_prep.config import PreparationConfig
 from data_prep.input_hashes import CACHE_NAME, hash_inputs
-from data_prep.inputs import Inputs, check_inputs, group_inputs, list_inputs
+from data_prep.inputs import Input, ShardInput, check_inputs, group_inputs, list_inputs
 from data_prep.layout import DOCUMENT_FILES
 from data_prep.sources.base import FilePart, SourceFile
 
@@ -45,7 +45,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are read to be hashed, in this process."""
     read: list[str] = []
 
-    def run(function: Any, batches: Any, arguments: Any, who: Any) -> Iterator[tuple[Any, bytes]]:
+    def run(function: Any, batches: Any, arguments: Any, who: Any) -> Iterator[tuple[Any, list[bytes]]]:
         for batch in batches:
             (paths,) = arguments(batch)
             read.extend(f"{Path(path).parent.name}/{Path(path).name}" for path in paths)
@@ -59,17 +59,17 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def hash_rightly(config: PreparationConfig) -> None:
     """Hash the files, which must be found as they are."""
     inputs = list_inputs(config)
-    found = list(hash_inputs(inputs, config.out))
-    assert found == [xxhash.xxh3_128_hexdigest(Path(file.path).read_bytes()) for file in inputs.files]
+    paths = [own.file.path for own in inputs]
+    right = {path: xxhash.xxh3_128_hexdigest(Path(path).read_bytes()) for path in paths}
+    assert hash_inputs(inputs, config.out) == right
 
 
 def test_files_are_listed_source_by_source_with_sizes(config):
     inputs = check_inputs(config, None)
-    assert [file.name for file in inputs.files] == ["0", "1", "2", "3", "4", "0", "1", "2"]
-    assert list(inputs.sizes) == [10, 11, 12, 13, 14, 10, 11, 12]
-    assert list(inputs.source_numbers) == [0] * 5 + [1] * 3
-    again = list_inputs(config)
-    assert (again.files, again.versions) == (inputs.files, inputs.versions)
+    assert [own.file.name for own in inputs] == ["0", "1", "2", "3", "4", "0", "1", "2"]
+    assert [own.size_bytes for own in inputs] == [10, 11, 12, 13, 14, 10, 11, 12]
+    assert [own.source.name for own in inputs] == ["a"] * 5 + ["b"] * 3
+    assert list_inputs(config) == inputs
 
 
 def test_only_new_and_changed_files_are_hashed(config, hashed, tmp_path):
@@ -85,7 +85,7 @@ def test_only_new_and_changed_files_are_hashed(config, hashed, tmp_path):
 def test_hashes_of_files_that_are_left_out_for_a_time_are_kept(config, hashed):
     hash_rightly(config)
     one = config.model_copy(update={"sources": config.sources[1:]})
-    os.utime(Path(list_inputs(one).files[0].path), ns=(1, 1))
+    os.utime(Path(list_inputs(one)[0].file.path), ns=(1, 1))
     hash_rightly(one)
     hashed.clear()
     hash_rightly(config)
@@ -106,7 +106,7 @@ def test_a_damaged_cache_costs_time_only(config, hashed):
 def test_what_was_hashed_before_a_failure_is_kept(config, hashed, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(input_hashes, "HASH_TASK_FILES", 2)
     inputs = list_inputs(config)
-    path = Path(inputs.files[4].path)
+    path = Path(inputs[4].file.path)
     path.rename(path.with_suffix(".gone"))
     with pytest.raises(MissingInputError):
         hash_inputs(inputs, config.out)
@@ -125,35 +125,34 @@ def test_a_hashing_task_that_always_dies_is_named(config, monkeypatch: pytest.Mo
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), max_size=12).map(sorted), st.integers(1, 20))
 def test_a_group_holds_consecutive_files_of_one_source_up_to_its_size(files, shard_bytes):
-    inputs = Inputs(configured(Path("/"), a="books_text", b="books_text").sources)
+    sources = configured(Path("/"), a="books_text", b="books_text").sources
+    inputs: list[Input] = []
     expected: list[list[int]] = []
     for number, (source, size) in enumerate(files):
-        inputs.add(source, SourceFile(f"/{number}", str(number)), size, "")
+        inputs.append(Input(sources[source], SourceFile(f"/{number}", str(number)), size, ""))
         group = expected[-1] if expected else []
         is_same = group and files[group[0]][0] == source
         if not is_same or sum(files[each][1] for each in group) + size > shard_bytes:
             expected.append(group := [])
         group.append(number)
-    groups, names = group_inputs(inputs, shard_bytes), [str(number) for number in range(len(files))]
-    assert [[int(part.file.name) for part in groups.parts(shard)] for shard in range(len(groups))] == expected
-    assert [*groups.sizes] == [sum(files[each][1] for each in group) for group in expected]
-    assert [groups.source_number(shard) for shard in range(len(groups))] == [
-        files[own[0]][0] for own in expected
+    assert group_inputs(inputs, shard_bytes) == [
+        ShardInput(
+            sources[files[group[0]][0]],
+            [FilePart(inputs[each].file) for each in group],
+            sum(files[each][1] for each in group),
+        )
+        for group in expected
     ]
-    contents = [groups.contents(shard, names) for shard in range(len(groups))]
-    assert contents == [[[str(each), str(each), 0, None] for each in group] for group in expected]
 
 
 def test_a_big_file_is_split_into_parts_that_end_where_the_next_begins(tmp_path):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "big").write_bytes(b"\n" * (3 << 20))
-    groups = group_inputs(list_inputs(configured(tmp_path, s="json_lines")), 1 << 20)
+    shards = group_inputs(list_inputs(configured(tmp_path, s="json_lines")), 1 << 20)
     file = SourceFile(f"{tmp_path}/s/big", "big")
     bounds = [(0, 1 << 20), (1 << 20, 2 << 20), (2 << 20, None)]
-    assert [groups.parts(shard) for shard in range(len(groups))] == [
-        (FilePart(file, start, end),) for start, end in bounds
-    ]
-    assert list(groups.sizes) == [1 << 20] * 3
+    assert [shard.parts for shard in shards] == [[FilePart(file, start, end)] for start, end in bounds]
+    assert [shard.size_bytes for shard in shards] == [1 << 20] * 3
 
 
 @pytest.mark.parametrize("num_shards", [1, 100_000, 100_001])

@@ -16,15 +16,14 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from cluster import shards
-from cluster.artefacts.manifest import FileEntry, Manifest, hash_file
+from cluster.artefacts.manifest import FileEntry, Manifest, hash_file, read_manifest
 from cluster.artefacts.storage import commit, staging_directory
 from data_prep.config import PreparationConfig
 from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter
-from data_prep.inputs import Inputs, group_inputs
-from data_prep.layout import DEDUP, DOCUMENT_FILES
+from data_prep.inputs import ShardInput
+from data_prep.layout import DEDUP, DOCUMENT_FILES, DOCUMENTS
 from data_prep.selection import read_selection
-from data_prep.sources.base import SourceFile
 from data_prep.stages.deduplicate import deduplicate
 from data_prep.workspace import Workspace
 
@@ -59,10 +58,10 @@ def workspace(out: Path, num_shards: int, dedup: Any) -> Workspace:
             "dedup": dedup,
         }
     )
-    inputs = Inputs(config.sources)
-    for number in range(num_shards):
-        inputs.add(0, SourceFile(f"f{number}", f"f{number}"), 1, "")
-    return Workspace(config, group_inputs(inputs, 1), (), replace=True)
+    (source,) = config.sources
+    job = Workspace(config, [ShardInput(source, [], 1) for _ in range(num_shards)], replace=True)
+    job.documents = read_manifest(out / DOCUMENTS)
+    return job
 
 
 @contextmanager
@@ -84,9 +83,9 @@ def without_ray() -> Iterator[None]:
 def dedup(out: Path, texts: Sequence[Sequence[str]], settings: Any) -> Manifest:
     """Deduplicate texts in shards; the manifest of the result."""
     shutil.rmtree(out, ignore_errors=True)
-    documents = write_documents(out, texts)
+    write_documents(out, texts)
     with without_ray():
-        return deduplicate(workspace(out, len(texts), settings), documents)
+        return deduplicate(workspace(out, len(texts), settings))
 
 
 def kept_texts(out: Path, num_shards: int) -> list[list[str]]:
