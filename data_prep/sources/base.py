@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.places import as_place, expand
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
 from data_prep.filters import AnyFilter
 from data_prep.sources.streams import Gap, read_chunks, storage_of
@@ -102,6 +101,10 @@ class LeftOut:
     """How often, by name."""
 
 
+Item = Document | Gap | Skipped | LeftOut
+"""What a source gives."""
+
+
 def even_parts(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
     """The file in parts of about `part_bytes`, for formats whose next record can be found from any byte."""
     count = max(1, round(size_bytes / part_bytes))
@@ -175,19 +178,19 @@ class SourceConfig(BaseModel, ABC):
         return Document(f"{self.name}:{own_id}", self.name, file.name, title, lang or self.lang, text, meta)
 
     @abstractmethod
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped | LeftOut]:
-        """Stream the documents of a part, bounded in memory. Unreadable records come out as Reject."""
+    def read(self, part: FilePart) -> Iterator[Item]:
+        """Stream the documents of a part, bounded in memory. Unreadable records come out as Gap."""
 
 
 class WholeFiles(SourceConfig):
     """A source whose files are read as a whole, and rejected as a whole where something is wrong with them."""
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
-        """The documents of a file, or one reject."""
+    def read(self, part: FilePart) -> Iterator[Item]:
+        """The documents of a file, or one Gap."""
         try:
             yield from list(self.documents_of(part.file))
         except UnreadableError as error:
-            yield Reject(part.file.name, error.offset, error.reason)
+            yield Gap(error.offset, error.reason)
 
     @abstractmethod
     def documents_of(self, file: SourceFile) -> Iterable[Document | Skipped]:

@@ -15,9 +15,9 @@ from fastwarc.warc import HeaderMap
 from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceConfig, SourceFile, even_parts
+from data_prep.sources.base import FilePart, Item, Skipped, SourceConfig, SourceFile, even_parts
+from data_prep.sources.decompression import Gap
 from data_prep.sources.warc_records import HEADER_BYTES, RawRecord, is_record_by_record, read_records
 from data_prep.text import UnreadableError, clean_text
 from data_prep.text.encodings import decode_declared, decode_html
@@ -60,39 +60,35 @@ class CommonCrawlConfig(SourceConfig):
             return even_parts(file, size_bytes, part_bytes)
         return [FilePart(file)]
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+    def read(self, part: FilePart) -> Iterator[Item]:
         """The pages of a part in its order. Records without a page or text are skipped and counted by their reason.
 
         `meta` holds `url`, `date` (as the archive has it), `byte_start` and `byte_end` of the record, and
         `stream_start` where a file is compressed record by record. There, rejects have the offset of the stored file.
         """
         for piece in read_records(part.file.path, part.start, part.end, self.max_record_bytes):
-            if isinstance(piece, RawRecord):
-                yield self._document(part.file, piece)
-            elif piece.beginning and isinstance(skipped := _open_record(piece.beginning), Skipped):
-                yield skipped  # a film that is longer than the limit is no loss
-            else:
-                yield Reject(part.file.name, piece.offset, piece.reason)
+            yield self._document(part.file, piece) if isinstance(piece, RawRecord) else piece
 
-    def _document(self, file: SourceFile, record: RawRecord) -> Document | Reject | Skipped:
+    def _document(self, file: SourceFile, record: RawRecord) -> Document | Gap | Skipped:
         found = _open_record(record)
         if isinstance(found, Skipped):
             return found
+        if record.problem:  # after what is skipped: a film that is longer than the limit is no loss
+            return Gap(record.stored_start, record.problem)
         headers, response = found
-        stored_start = record.start if record.stream_start is None else record.stream_start
         try:
             page = self._page(headers, response, record.content)
         except UnicodeDecodeError as error:
-            return Reject(file.name, stored_start, f"invalid UTF-8 at byte {error.start} of the content")
+            return Gap(record.stored_start, f"invalid UTF-8 at byte {error.start} of the content")
         except UnreadableError as error:
-            return Reject(file.name, stored_start, str(error))
+            return Gap(record.stored_start, str(error))
         meta: dict[str, Any] = {
             "url": clean_text(headers.get("WARC-Target-URI") or "").strip("<> \n"),
             "date": clean_text(headers.get("WARC-Date") or ""),
             "byte_start": record.start,
             "byte_end": record.end,
         }
-        place = f"{file.name}#{stored_start}"
+        place = f"{file.name}#{record.stored_start}"
         if record.stream_start is not None:
             meta["stream_start"] = record.stream_start
             place += f"+{record.start}" if record.start else ""

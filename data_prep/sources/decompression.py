@@ -42,10 +42,11 @@ _ZSTD_FEED_BYTES = 1 << 7
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A part of a compressed file that could not be decompressed."""
+    """A place in a file that could not be read; `collect` makes a reject of those that a source gives."""
 
-    compressed_offset: int
-    """Byte in the compressed file near which the damage was met (not before it)."""
+    byte_offset: int
+    """Byte at which reading failed, or near which: of the stored file, or of the decompressed one where a reader says
+    so."""
     reason: str
 
 

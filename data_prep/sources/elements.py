@@ -43,15 +43,8 @@ class Between:
     """Whether the stream ends with them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    """A part of the stream that is no intact element."""
-
-    start: int
-    reason: str
-
-
-Piece = Element | Between | Malformed
+Piece = Element | Between | Gap
+"""A Gap is a part of the stream that is no intact element; its offset is like those of elements."""
 
 
 def cut_elements(
@@ -137,20 +130,20 @@ class _Cutter:
 
     def gap(self, gap: Gap) -> Iterator[Piece]:
         """Give up the open element, and forget a token that the gap tore."""
-        yield Malformed(self._start if self._state is _INSIDE else self._end, gap.reason)
+        yield Gap(self._start if self._state is _INSIDE else self._end, gap.reason)
         self._state = _SKIPPING
         self._scan = self._end
         self._release(self._end)
 
     def finish(self) -> Iterator[Piece]:
         if self._state is _INSIDE:
-            yield Malformed(self._start, f"the file ends before {_shown(self._closing)}")
+            yield Gap(self._start, f"the file ends before {_shown(self._closing)}")
         elif self._state is _BETWEEN:
             yield self._between(self._end, at_end=True)
 
     def _open(self, start: int) -> Iterator[Piece]:
         if self._state is _INSIDE:
-            yield Malformed(self._start, f"{_shown(self._opening)} again before {_shown(self._closing)}")
+            yield Gap(self._start, f"{_shown(self._opening)} again before {_shown(self._closing)}")
         elif self._state is _BETWEEN:
             yield self._between(start)
         self._state, self._start = _INSIDE, start
@@ -163,15 +156,15 @@ class _Cutter:
             first, last = self._start - self._base, end - self._base
             yield Element(self._start, end, bytes(self._buffer[first:last]))
         elif self._state is _BETWEEN:
-            yield Malformed(start, f"{_shown(self._closing)} without {_shown(self._opening)}")
+            yield Gap(start, f"{_shown(self._closing)} without {_shown(self._opening)}")
         self._state = _SKIPPING
         self._release(end)
         self._state, self._start = _BETWEEN, end
         self._head, self._tail = bytearray(), bytearray()
 
-    def _too_long(self) -> Malformed:
+    def _too_long(self) -> Gap:
         self._state = _SKIPPING
-        return Malformed(self._start, f"longer than the limit of {self._max_bytes} bytes")
+        return Gap(self._start, f"longer than the limit of {self._max_bytes} bytes")
 
     def _between(self, end: int, at_end: bool = False) -> Between:
         self._release(end)

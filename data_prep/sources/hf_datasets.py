@@ -19,12 +19,10 @@ from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.reading import inside
-from cluster.artefacts.shard_records import Reject
-from data_prep.document import Document
 from data_prep.sources import parquet
-from data_prep.sources.base import FilePart, Skipped, SourceFile
+from data_prep.sources.base import FilePart, Item, SourceFile
 from data_prep.sources.records import MAX_LINE_BYTES, RecordsConfig, json_parts, read_json
-from data_prep.sources.streams import open_file
+from data_prep.sources.streams import Gap, open_file
 
 _STATE_NAME = "state.json"
 """Files that `save_to_disk` writes beside the Arrow files of a split."""
@@ -91,7 +89,7 @@ class HfDatasetsConfig(RecordsConfig):
             return json_parts(file, size_bytes, part_bytes)
         return [FilePart(file)]
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+    def read(self, part: FilePart) -> Iterator[Item]:
         """The rows of a part in order. A damaged file ends at the damage, with one reject."""
         suffix = _format(part.file)
         if suffix in _PARQUET:
@@ -154,7 +152,7 @@ def name_below(name: str, path: str) -> str:
 
 def _read_with_datasets(
     config: HfDatasetsConfig, file: SourceFile, loader: str, settings: dict[str, Any]
-) -> Iterator[Document | Reject | Skipped]:
+) -> Iterator[Item]:
     from datasets import load_dataset
     from datasets.exceptions import DatasetGenerationError
 
@@ -176,4 +174,4 @@ def _read_with_datasets(
     except ConfigError:
         raise
     except damage as error:
-        yield Reject(file.name, 0, f"cannot be read after row {row}: {str(error).splitlines()[0][:200]}")
+        yield Gap(0, f"cannot be read after row {row}: {str(error).splitlines()[0][:200]}")

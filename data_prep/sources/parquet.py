@@ -12,11 +12,9 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
-from cluster.artefacts.shard_records import Reject
-from data_prep.document import Document
-from data_prep.sources.base import FilePart, Skipped, SourceFile
+from data_prep.sources.base import FilePart, Item, SourceFile
 from data_prep.sources.records import RecordsConfig
-from data_prep.sources.streams import open_file
+from data_prep.sources.streams import Gap, open_file
 
 BATCH_ROWS = 512
 """Rows held as Python objects at a time."""
@@ -40,7 +38,7 @@ class ParquetConfig(RecordsConfig):
     def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
         return split_row_groups(file, size_bytes, part_bytes)
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+    def read(self, part: FilePart) -> Iterator[Item]:
         return read_rows(self, part)
 
 
@@ -80,7 +78,7 @@ def split_row_groups(file: SourceFile, size_bytes: int, part_bytes: int) -> list
     return [FilePart(file, start, end) for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
 
 
-def read_rows(config: RecordsConfig, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+def read_rows(config: RecordsConfig, part: FilePart) -> Iterator[Item]:
     """The rows of the row groups whose first page lies in the part, in order.
 
     A damaged row group is one reject, at its first byte, after the rows that could be read of it; so is a damaged
@@ -89,13 +87,12 @@ def read_rows(config: RecordsConfig, part: FilePart) -> Iterator[Document | Reje
     Raises:
         ConfigError: the file has no column `text_field`.
     """
-    name = part.file.name
     with open_file(part.file.path) as stored:
         try:
             file = _open(stored)
             schema = file.schema_arrow
         except DAMAGE as error:
-            yield Reject(name, part.start, f"not a readable Parquet file: {_first_line(error)}")
+            yield Gap(part.start, f"not a readable Parquet file: {_first_line(error)}")
             return
         columns = present_columns(config, part.file, schema)
         first_row = 0
@@ -108,13 +105,13 @@ def read_rows(config: RecordsConfig, part: FilePart) -> Iterator[Document | Reje
                     for item in documents_of(config, part.file, batches, first_row, start, end):
                         yield (
                             replace(item, reason=f"row group {number}, {item.reason}")
-                            if isinstance(item, Reject)
+                            if isinstance(item, Gap)
                             else item
                         )
                         row += 1
                 except DAMAGE as error:
                     reason = f"row group {number} is damaged, from row {row} on: {_first_line(error)}"
-                    yield Reject(name, start, reason)
+                    yield Gap(start, reason)
             first_row += group.num_rows
 
 
@@ -125,7 +122,7 @@ def documents_of(
     first_row: int,
     start: int,
     end: int,
-) -> Iterator[Document | Reject | Skipped]:
+) -> Iterator[Item]:
     """The documents of Arrow batches that come from the bytes `start` to `end` of a file; rejects name their row."""
     row = first_row
     for batch in batches:
@@ -134,7 +131,7 @@ def documents_of(
         for values in zip(*columns, strict=True):
             meta = {"byte_start": start, "byte_end": end, "row": row}
             item = config.document_of(file, dict(zip(names, values, strict=True)), row, meta)
-            yield replace(item, reason=f"row {row}: {item.reason}") if isinstance(item, Reject) else item
+            yield replace(item, reason=f"row {row}: {item.reason}") if isinstance(item, Gap) else item
             row += 1
 
 

@@ -10,9 +10,8 @@ from typing import Any, Literal
 import orjson
 from pydantic import Field
 
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import NO_TEXT, FilePart, Skipped, SourceConfig, SourceFile, plain_parts
+from data_prep.sources.base import NO_TEXT, FilePart, Item, Skipped, SourceConfig, SourceFile, plain_parts
 from data_prep.sources.streams import HEAD_BYTES, Gap, open_file, read_chunks, to_utf8
 from data_prep.text import clean_text
 
@@ -44,18 +43,18 @@ class RecordsConfig(SourceConfig):
 
     def document_of(
         self, file: SourceFile, record: Any, place: int, meta: dict[str, Any]
-    ) -> Document | Reject | Skipped:
+    ) -> Document | Gap | Skipped:
         """The document of a record; Skipped when its text is null or empty.
 
         Args:
             place: its position in the file, in bytes or rows; its name where it has no other.
-            meta: with `byte_start`, the offset of a reject.
+            meta: with `byte_start`, the offset of a Gap.
         """
         text = value_at(record, self.text_field)
         if text is None:
             return NO_TEXT
         if not isinstance(text, str):
-            return Reject(file.name, meta["byte_start"], _no_text(record, self.text_field, text))
+            return Gap(meta["byte_start"], _no_text(record, self.text_field, text))
         given, title, lang = (
             value_at(record, field) if field else None
             for field in (self.id_field, self.title_field, self.lang_field)
@@ -123,7 +122,7 @@ class JsonLinesConfig(RecordsConfig):
     def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
         return json_parts(file, size_bytes, part_bytes)
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+    def read(self, part: FilePart) -> Iterator[Item]:
         """The records of a part in order; a line that is no record of text is rejected, and only that line."""
         return read_json(self, part, self.max_line_bytes)
 
@@ -135,13 +134,11 @@ def json_parts(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FileP
     return [FilePart(file)] if is_list else plain_parts(file, size_bytes, part_bytes)
 
 
-def read_json(
-    config: RecordsConfig, part: FilePart, max_line_bytes: int
-) -> Iterator[Document | Reject | Skipped]:
+def read_json(config: RecordsConfig, part: FilePart, max_line_bytes: int) -> Iterator[Item]:
     """The documents of a part of a file of JSON lines. Offsets are of the decompressed file."""
     lines = read_lines(part, max_line_bytes)
-    for item in parse_lines(part.file, lines, is_first=part.start == 0):
-        if isinstance(item, Reject):
+    for item in parse_lines(lines, is_first=part.start == 0):
+        if isinstance(item, Gap):
             yield item
         else:
             start, end, record = item
@@ -149,16 +146,16 @@ def read_json(
 
 
 def parse_lines(
-    file: SourceFile, lines: Iterable[tuple[int, bytes] | Reject], *, is_first: bool = False
-) -> Iterator[tuple[int, int, Any] | Reject]:
-    """(first byte, byte after the last, value) of every line that is not blank; a Reject where it is no JSON.
+    lines: Iterable[tuple[int, bytes] | Gap], *, is_first: bool = False
+) -> Iterator[tuple[int, int, Any] | Gap]:
+    """(first byte, byte after the last, value) of every line that is not blank; a Gap where it is no JSON.
 
     Args:
         is_first: whether the lines begin with the first one of a file. Where that shows that the file holds no JSON
-            lines but a list or object over several, it is one reject.
+            lines but a list or object over several, it is one Gap.
     """
     for item in lines:
-        if isinstance(item, Reject):
+        if isinstance(item, Gap):
             yield item
             continue
         start, line = item
@@ -166,10 +163,10 @@ def parse_lines(
             value = _parse(line)
         except ValueError as error:
             if is_first and (line.lstrip(_BLANK).startswith(b"[") or line.strip(_BLANK) == b"{"):
-                yield Reject(file.name, start, _OVER_LINES)
+                yield Gap(start, _OVER_LINES)
                 return
             if line.strip():
-                yield Reject(file.name, start, f"no JSON: {error}")
+                yield Gap(start, f"no JSON: {error}")
                 is_first = False
             continue
         is_first = False
@@ -193,7 +190,7 @@ def _parse(line: bytes) -> Any:
             raise error from None
 
 
-def read_lines(part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes] | Reject]:
+def read_lines(part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes] | Gap]:
     """(offset, line without its line feed) of every line that begins in the part, in order.
 
     Offsets are of the decompressed file, for UTF-16 of that as UTF-8. Of a compressed file, the part must
@@ -206,18 +203,17 @@ def read_lines(part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes
     before = part.start - 1 if part.start else 0
     chunks = read_chunks(part.file.path, start=before)
     chunks = chunks if before else to_utf8(chunks)
-    return split_lines(part.file, chunks, max_line_bytes, before, in_line=bool(part.start), end=part.end)
+    return split_lines(chunks, max_line_bytes, before, in_line=bool(part.start), end=part.end)
 
 
 def split_lines(
-    file: SourceFile,
     chunks: Iterable[bytes | Gap],
     max_line_bytes: int,
     offset: int,
     *,
     in_line: bool = False,
     end: int | None = None,
-) -> Iterator[tuple[int, bytes] | Reject]:
+) -> Iterator[tuple[int, bytes] | Gap]:
     """Like `read_lines`, of any chunks, up to the line that begins at or after byte `end`.
 
     Args:
@@ -229,7 +225,7 @@ def split_lines(
     pieces, size, skipping = list[bytes](), 0, in_line
     for chunk in chunks:
         if isinstance(chunk, Gap):
-            yield Reject(file.name, offset, chunk.reason)
+            yield Gap(offset, chunk.reason)
             # The rest of the line after a gap is not a whole line; offsets continue from the readable bytes.
             offset, pieces, size, skipping = offset + size, [], 0, True
             continue
@@ -240,7 +236,7 @@ def split_lines(
                 if end is not None and offset >= end:
                     return
                 if length > max_line_bytes:
-                    yield Reject(file.name, offset, too_long)
+                    yield Gap(offset, too_long)
                 else:
                     yield offset, b"".join([*pieces, line]) if size else line
             if size:
@@ -254,7 +250,7 @@ def split_lines(
             pieces.append(rest)
             size += len(rest)
             if size > max_line_bytes:
-                yield Reject(file.name, offset, too_long)
+                yield Gap(offset, too_long)
                 offset, pieces, size, skipping = offset + size, [], 0, True
     if size:
         yield offset, b"".join(pieces)

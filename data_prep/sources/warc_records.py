@@ -45,7 +45,7 @@ _TRUNCATED = "cut short by the end of the file"
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """One whole record."""
+    """One whole record; or the beginning of one that is longer than the limit."""
 
     header: bytes
     """From `WARC/` to the empty line after it."""
@@ -56,26 +56,21 @@ class RawRecord:
     """Byte after its content, counted alike."""
     stream_start: int | None
     """First byte of the record's gzip member or zstd frame in the stored file."""
+    problem: str = ""
+    """Why the content is not whole; empty where it is."""
+
+    @property
+    def stored_start(self) -> int:
+        """First byte in the stored file of the record, or of the compressed stream that it is in."""
+        return self.start if self.stream_start is None else self.stream_start
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedRecord:
-    """A place that could not be read."""
-
-    offset: int
-    """Byte of the decompressed file; of the stored file where it is compressed record by record."""
-    reason: str
-    beginning: RawRecord | None = None
-    """Header and first bytes of the content, for a record that is longer than the limit."""
-
-
-def read_records(
-    path: str, start: int, end: int | None, max_bytes: int
-) -> Iterator[RawRecord | DamagedRecord]:
-    """The records that begin in `start <= byte < end` of a stored file, in order, and the damage there.
+def read_records(path: str, start: int, end: int | None, max_bytes: int) -> Iterator[RawRecord | Gap]:
+    """The records that begin in `start <= byte < end` of a stored file, in order, and the damage there. Its offset is
+    of the decompressed file; of the stored file where it is compressed record by record.
 
     Args:
-        max_bytes: a longer record (decompressed, header included) is a DamagedRecord, and is never held in memory.
+        max_bytes: a longer record (decompressed, header included) is never held in memory; only its beginning is given.
     """
     with open_file(path) as file:
         form = _form_of(Window(lambda: file.read(READ_BYTES)), max_bytes)
@@ -93,17 +88,17 @@ def is_record_by_record(path: str, max_bytes: int) -> bool:
         return _form_of(Window(lambda: file.read(READ_BYTES)), max_bytes) is not None
 
 
-def _read_stream(path: str, start: int, max_bytes: int) -> Iterator[RawRecord | DamagedRecord]:
+def _read_stream(path: str, start: int, max_bytes: int) -> Iterator[RawRecord | Gap]:
     """Records of a file that was compressed as a whole, read from its first byte."""
     if start > 0:
         return
-    gaps: list[DamagedRecord] = []
+    gaps: list[Gap] = []
 
     def plain_bytes() -> Iterator[bytes]:
         size = 0
         for chunk in read_chunks(path):
             if isinstance(chunk, Gap):
-                gaps.append(DamagedRecord(size, chunk.reason))
+                gaps.append(Gap(size, chunk.reason))
             else:
                 size += len(chunk)
                 yield chunk
@@ -118,9 +113,9 @@ def _read_stream(path: str, start: int, max_bytes: int) -> Iterator[RawRecord | 
 
 def _read_form(
     form: _Plain | _Compressed, window: Window, start: int, end: int | None
-) -> Iterator[RawRecord | DamagedRecord]:
+) -> Iterator[RawRecord | Gap]:
     if start == 0 and (problem := _problem_of_head(form.first_bytes(window, 0))):
-        yield DamagedRecord(0, problem)
+        yield Gap(0, problem)
     position = form.find(window, window.base)
     while position is not None and (end is None or position < end):
         window.forget(position)
@@ -131,11 +126,11 @@ def _read_form(
         at_end = not window.get(after, 1)
         following = form.find(window, after)
         if unit_end is not None and position >= start and following != after and not at_end:
-            yield DamagedRecord(after, "bytes that belong to no record")
+            yield Gap(after, "bytes that belong to no record")
         position = following
 
 
-_Unit = tuple[list[RawRecord | DamagedRecord], int | None]
+_Unit = tuple[list[RawRecord | Gap], int | None]
 """The record, or the damage, that begins at one place; and the offset of its end, None when that is not known, because
 it is damaged or too long."""
 
@@ -164,14 +159,13 @@ class _Plain:
         head = window.get(position, HEADER_BYTES)
         sizes = _sizes(head)
         if sizes is None:
-            return [DamagedRecord(position, _NO_HEADER)], None
+            return [Gap(position, _NO_HEADER)], None
         size = sum(sizes)
         if size > self._max_bytes:
-            beginning = _record(head, sizes[0], position, None)
-            return [DamagedRecord(position, _too_long(self._max_bytes), beginning)], None
+            return [_record(head, sizes[0], position, None, _too_long(self._max_bytes))], None
         data = window.get(position, size)
         if len(data) < size:
-            return [DamagedRecord(position, _TRUNCATED)], None
+            return [Gap(position, _TRUNCATED)], None
         end = position + size
         # A bounded part of it: padding may go on without end, and after damage all from here on is read again.
         padding = window.get(end, 1 << 12)
@@ -181,7 +175,7 @@ class _Plain:
         # A record that ends as it should is whole, whatever became of the one after it.
         is_ended = is_torn or _BEGINNING.match(rest) or window.get(end, 4) == _RECORD_END
         if not is_ended:
-            return [DamagedRecord(position, "Content-Length does not lead to the next record")], None
+            return [Gap(position, "Content-Length does not lead to the next record")], None
         return [_record(data, sizes[0], position, None)], end
 
 
@@ -213,8 +207,9 @@ class _Compressed:
         data, size, problem = self.decompress(window, position)
         if problem:
             sizes = _sizes(data) if problem == _too_long(self._max_bytes) else None
-            beginning = _record(data[:HEADER_BYTES], sizes[0], 0, position) if sizes else None
-            return [DamagedRecord(position, problem, beginning)], None
+            if sizes is None:
+                return [Gap(position, problem)], None
+            return [_record(data[:HEADER_BYTES], sizes[0], 0, position, problem)], None
         return list(_cut(data, position)), position + size
 
     def decompress(self, window: Window, position: int) -> tuple[bytes, int, str]:
@@ -240,14 +235,14 @@ class _Compressed:
         return b"".join(output), taken - len(stream.unused_data), ""
 
 
-def _cut(data: bytes, stream_start: int) -> Iterator[RawRecord | DamagedRecord]:
+def _cut(data: bytes, stream_start: int) -> Iterator[RawRecord | Gap]:
     """The records in one decompressed stream; usually there is one."""
     position = 0
     while position < len(data):
         sizes = _sizes(data[position : position + HEADER_BYTES])
         if sizes is None or position + sum(sizes) > len(data):
             what = _NO_HEADER if sizes is None else "Content-Length exceeds the content"
-            yield DamagedRecord(stream_start, f"{what}, at byte {position} of the compressed stream")
+            yield Gap(stream_start, f"{what}, at byte {position} of the compressed stream")
             return
         end = position + sum(sizes)
         rest = data[end:].lstrip(_PADDING)
@@ -255,7 +250,7 @@ def _cut(data: bytes, stream_start: int) -> Iterator[RawRecord | DamagedRecord]:
         if is_followed or data.startswith(_RECORD_END, end):
             yield _record(data[position:end], sizes[0], position, stream_start)
         if not is_followed:
-            yield DamagedRecord(
+            yield Gap(
                 stream_start, f"bytes that belong to no record from byte {end} of the compressed stream on"
             )
             return
@@ -269,8 +264,11 @@ def _sizes(head: bytes) -> tuple[int, int] | None:
     return None if end is None or length is None else (end.end(), int(length.group(1)))
 
 
-def _record(data: bytes, header_bytes: int, start: int, stream_start: int | None) -> RawRecord:
-    return RawRecord(data[:header_bytes], data[header_bytes:], start, start + len(data), stream_start)
+def _record(
+    data: bytes, header_bytes: int, start: int, stream_start: int | None, problem: str = ""
+) -> RawRecord:
+    header, content = data[:header_bytes], data[header_bytes:]
+    return RawRecord(header, content, start, start + len(data), stream_start, problem)
 
 
 def _form_of(window: Window, max_bytes: int) -> _Plain | _Compressed | None:

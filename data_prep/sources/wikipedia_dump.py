@@ -22,9 +22,8 @@ from mwxml.errors import MalformedXML
 from pydantic import Field
 
 from cluster.artefacts.errors import MissingInputError
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, LeftOut, Skipped, SourceConfig, SourceFile, even_parts
+from data_prep.sources.base import FilePart, Item, LeftOut, Skipped, SourceConfig, SourceFile, even_parts
 from data_prep.sources.books import primary_language
 from data_prep.sources.elements import Between, Element, cut_elements
 from data_prep.sources.streams import Gap, read_chunks, read_streams, storage_of, to_utf8
@@ -145,21 +144,21 @@ class WikipediaDumpConfig(SourceConfig):
             return even_parts(file, size_bytes, part_bytes)
         return [FilePart(file)]
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped | LeftOut]:
+    def read(self, part: FilePart) -> Iterator[Item]:
         """The articles of a part in their order. Redirects, other namespaces, disambiguation pages and pages
         without text are skipped. Templates that nothing is known to show for are left out of sentences, and counted.
 
         Offsets are of the decompressed file, for a UTF-16 dump of that as UTF-8. In a multistream dump they are of
         the decompressed stream, which `stream_start` and the reasons of rejects name.
         """
-        path, name = part.file.path, part.file.name
+        path = part.file.path
         site = read_site(path)
         if not site.is_export:
             if part.start == 0:
-                yield Reject(name, 0, "not a MediaWiki XML export: it has neither <mediawiki> nor <page>")
+                yield Gap(0, "not a MediaWiki XML export: it has neither <mediawiki> nor <page>")
             return
         if part.start == 0 and site.problem:
-            yield Reject(name, 0, site.problem)
+            yield Gap(0, site.problem)
         reader = _Reader(self, part.file, site)
         reads_to_end = True
         if is_multistream(path):
@@ -172,9 +171,7 @@ class WikipediaDumpConfig(SourceConfig):
             chunks = to_utf8(read_chunks(path, start=max(0, part.start - 1)))
             yield from reader.read(chunks, part.start, part.end)
         if reads_to_end and reader.unclosed_at is not None:
-            yield reader.reject(
-                reader.unclosed_at, "the file ends before </mediawiki>; later pages are missing"
-            )
+            yield reader.gap(reader.unclosed_at, "the file ends before </mediawiki>; later pages are missing")
         if reader.dropped_templates:
             yield LeftOut("templates", reader.dropped_templates)
 
@@ -208,9 +205,7 @@ class _Reader:
         self.stream_start: int | None = None
         self.dropped_templates: Counter[str] = Counter()
 
-    def read(
-        self, chunks: Iterable[bytes | Gap], start: int = 0, end: int | None = None
-    ) -> Iterator[Document | Reject | Skipped]:
+    def read(self, chunks: Iterable[bytes | Gap], start: int = 0, end: int | None = None) -> Iterator[Item]:
         limit = self._config.max_page_bytes
         for piece in cut_elements(chunks, _OPENING, _CLOSING, limit, start=start, end=end):
             if isinstance(piece, Between):
@@ -221,13 +216,13 @@ class _Reader:
             if isinstance(piece, Element):
                 yield self._article(piece)
             else:
-                yield self.reject(piece.start, piece.reason)
+                yield self.gap(piece.byte_offset, piece.reason)
 
-    def reject(self, offset: int, reason: str) -> Reject:
+    def gap(self, offset: int, reason: str) -> Gap:
         where = "" if self.stream_start is None else f" (in the bzip2 stream at byte {self.stream_start})"
-        return Reject(self._file.name, offset, reason + where)
+        return Gap(offset, reason + where)
 
-    def _article(self, element: Element) -> Document | Reject | Skipped:
+    def _article(self, element: Element) -> Document | Gap | Skipped:
         """The page as a document; Skipped when it is no article or shows no text."""
         config, site = self._config, self._site
         if skipped := _skip_if_no_article(element.data):
@@ -248,9 +243,9 @@ class _Reader:
                 dropped=self.dropped_templates,
             )
         except UnreadableError as error:
-            return self.reject(element.start, f"page {page.id}: {error}")
+            return self.gap(element.start, f"page {page.id}: {error}")
         except XML_ERRORS as error:
-            return self.reject(element.start, f"malformed page: {error}")
+            return self.gap(element.start, f"malformed page: {error}")
         meta = {"byte_start": element.start, "byte_end": element.end}
         if self.stream_start is not None:
             meta["stream_start"] = self.stream_start

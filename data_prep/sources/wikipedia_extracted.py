@@ -15,11 +15,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources.base import NO_TEXT, FilePart, Skipped, SourceConfig, SourceFile, plain_parts
+from data_prep.sources.base import NO_TEXT, FilePart, Item, Skipped, SourceConfig, SourceFile, plain_parts
 from data_prep.sources.books import primary_language
-from data_prep.sources.elements import Element, Malformed, cut_elements
+from data_prep.sources.elements import Element, cut_elements
 from data_prep.sources.records import (
     MAX_LINE_BYTES,
     MISSING,
@@ -55,35 +54,40 @@ class WikipediaExtractedConfig(SourceConfig):
     def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
         return plain_parts(file, size_bytes, part_bytes)
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+    def read(self, part: FilePart) -> Iterator[Item]:
         """The articles of a part in their order. Blocks without text below their title are skipped.
 
         Offsets are of the decompressed stream, from the `<` of `<doc` to after `</doc>`.
         """
-        name, limit = part.file.name, self.max_block_bytes
         # The cutter wants to see the byte before the part.
         chunks = read_chunks(part.file.path, start=max(0, part.start - 1))
         for piece in cut_elements(
-            chunks, _OPENING, _CLOSING, limit, at_line_start=True, start=part.start, end=part.end
+            chunks,
+            _OPENING,
+            _CLOSING,
+            self.max_block_bytes,
+            at_line_start=True,
+            start=part.start,
+            end=part.end,
         ):
             if isinstance(piece, Element):
                 yield self._article(part.file, piece)
-            elif isinstance(piece, Malformed):
-                yield Reject(name, piece.start, piece.reason)
+            elif isinstance(piece, Gap):
+                yield piece
             elif stray := piece.head.lstrip():
                 shown = stray[:40].decode("utf-8", "replace")
                 start = piece.start + len(piece.head) - len(stray)
-                yield Reject(name, start, f"text outside of <doc> blocks: {shown!r}")
+                yield Gap(start, f"text outside of <doc> blocks: {shown!r}")
 
-    def _article(self, file: SourceFile, block: Element) -> Document | Reject | Skipped:
+    def _article(self, file: SourceFile, block: Element) -> Document | Gap | Skipped:
         try:
             text = block.data.decode("utf-8")
         except UnicodeDecodeError as error:
-            return Reject(file.name, block.start, f"invalid UTF-8 at byte {block.start + error.start}")
+            return Gap(block.start, f"invalid UTF-8 at byte {block.start + error.start}")
         header, _, body = text.partition("\n")
         found = _HEADER.fullmatch(header.rstrip())
         if found is None:
-            return Reject(file.name, block.start, f"malformed block header: {header[:80]!r}")
+            return Gap(block.start, f"malformed block header: {header[:80]!r}")
         title = _unescape(found.group(2))
         address = _ADDRESS.search(header)
         body = clean_text(_unescape(strip_tags(body.removesuffix("</doc>"))))
@@ -128,31 +132,31 @@ class WikipediaHtmlConfig(SourceConfig):
         """Plain files are cut at any byte; archives and compressed files are read as a whole."""
         return [FilePart(file)] if is_archive(file.path) else plain_parts(file, size_bytes, part_bytes)
 
-    def read(self, part: FilePart) -> Iterator[Document | Reject | Skipped]:
+    def read(self, part: FilePart) -> Iterator[Item]:
         """The articles of a part in order. Pages of other namespaces, disambiguation pages and pages without text are
         skipped; a line that is no article is rejected, and only that line.
 
         Offsets are of the decompressed file; of an archive, of the decompressed archive.
         """
-        for item in parse_lines(part.file, self._lines(part)):
-            yield item if isinstance(item, Reject) else self._article(part.file, *item)
+        for item in parse_lines(self._lines(part)):
+            yield item if isinstance(item, Gap) else self._article(part.file, *item)
 
-    def _lines(self, part: FilePart) -> Iterator[tuple[int, bytes] | Reject]:
+    def _lines(self, part: FilePart) -> Iterator[tuple[int, bytes] | Gap]:
         if part.start or not is_archive(part.file.path):
             yield from read_lines(part, self.max_line_bytes)
             return
         for member in read_archive(part.file.path):
             if isinstance(member, Gap):
-                yield Reject(part.file.name, member.compressed_offset, member.reason)
+                yield member
             else:
-                yield from split_lines(part.file, member.chunks, self.max_line_bytes, member.start)
+                yield from split_lines(member.chunks, self.max_line_bytes, member.start)
 
-    def _article(self, file: SourceFile, start: int, end: int, record: Any) -> Document | Reject | Skipped:
+    def _article(self, file: SourceFile, start: int, end: int, record: Any) -> Document | Gap | Skipped:
         page, page_id = value_at(record, "article_body.html"), value_at(record, "identifier")
         if page is MISSING or not isinstance(page, str | None):
-            return Reject(file.name, start, "no article: it has no string in `article_body.html`")
+            return Gap(start, "no article: it has no string in `article_body.html`")
         if not isinstance(page_id, int | str) or isinstance(page_id, bool) or page_id == "":
-            return Reject(file.name, start, "no article: it has no `identifier`")
+            return Gap(start, "no article: it has no `identifier`")
         if value_at(record, "namespace.identifier") not in (MISSING, None, ARTICLES):
             return Skipped("other_namespace")
         if not page:
@@ -162,7 +166,7 @@ class WikipediaHtmlConfig(SourceConfig):
         try:
             text = article_text(page, keep_formulas=self.math == "keep", max_depth=self.max_page_depth)
         except UnreadableError as error:
-            return Reject(file.name, start, f"page {page_id}: {error}")
+            return Gap(start, f"page {page_id}: {error}")
         stated = _string(record, "in_language.identifier") or _string(
             record, "is_part_of.in_language.identifier"
         )

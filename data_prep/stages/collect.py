@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from data_prep.documents import DocumentWriter
 from data_prep.filters import AnyFilter, FilterChain
 from data_prep.inputs import Input
 from data_prep.layout import DOCUMENT_FILES, DOCUMENTS
-from data_prep.sources.base import FilePart, LeftOut, Skipped, SourceConfig
+from data_prep.sources.base import FilePart, Gap, LeftOut, Skipped, SourceConfig
 from data_prep.workspace import Workspace
 
 VERSION = 6
@@ -117,10 +116,11 @@ def collect_documents(
     left_out: dict[str, Counter[str]] = {}
     num_read = num_short = 0
     chain = FilterChain(filters)
+    found = ((part.file.name, item) for part in parts for item in source.read(part))
     with DocumentWriter(path) as writer:
-        for item in itertools.chain.from_iterable(map(source.read, parts)):
-            if isinstance(item, Reject):
-                rejects.append(item)
+        for file, item in found:
+            if isinstance(item, Gap):
+                rejects.append(Reject(file, item.byte_offset, item.reason, source.name))
             elif isinstance(item, Skipped):
                 skipped[f"skipped.{item.reason}"] += 1
             elif isinstance(item, LeftOut):
@@ -133,14 +133,14 @@ def collect_documents(
                 if len(document.text) < min_characters:
                     num_short += 1
                     continue
-                own_id, uri, meta = document.doc_id, document.uri, document.meta
+                own_id, meta = document.doc_id, document.meta
                 if MARK in own_id:
-                    document = replace(document, doc_id=named_by_place(own_id, uri, meta))
+                    document = replace(document, doc_id=named_by_place(own_id, file, meta))
                 try:
                     writer.add(document)
                 except (UnicodeEncodeError, orjson.JSONEncodeError) as error:
                     reason = f"{own_id} holds invalid Unicode: {error}"
-                    rejects.append(Reject(uri, int(meta.get("byte_start", 0)), reason))
+                    rejects.append(Reject(file, int(meta.get("byte_start", 0)), reason, source.name))
         num_documents, text_bytes = writer.num_documents, writer.text_bytes
     stats = {"documents_read": num_read, "documents_too_short": num_short, "text_bytes": text_bytes}
     frequent: list[dict[str, Any]] = []
@@ -150,7 +150,7 @@ def collect_documents(
     return ShardResult(
         rows=num_documents,
         stats=stats | skipped | chain.counts,
-        rejects=tuple(replace(reject, source=source.name) for reject in rejects),
+        rejects=tuple(rejects),
         notes=(*chain.examples, *frequent),
         text_bytes=text_bytes,
     )

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import FilePart, Skipped, SourceConfig
+from data_prep.sources import FilePart, Gap, Skipped, SourceConfig
 
 T = TypeVar("T")
 PAGES = Path(__file__).parent / "pages"
@@ -28,8 +27,8 @@ class Results(list[Any]):
         return [result for result in self if isinstance(result, Document)]
 
     @property
-    def rejects(self) -> list[Reject]:
-        return [result for result in self if isinstance(result, Reject)]
+    def rejects(self) -> list[Gap]:
+        return [result for result in self if isinstance(result, Gap)]
 
     @property
     def reasons(self) -> list[str]:
@@ -63,10 +62,10 @@ class Results(list[Any]):
         assert isinstance(document, Document), document
         return document
 
-    def rejected(self) -> Reject:
+    def rejected(self) -> Gap:
         """The reject that is the only result."""
         (reject,) = self
-        assert isinstance(reject, Reject), reject
+        assert isinstance(reject, Gap), reject
         return reject
 
 

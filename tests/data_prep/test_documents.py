@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, TooManyRejectsError
 from cluster.artefacts.manifest import hash_file
-from cluster.artefacts.shard_records import Reject
 from cluster.artefacts.storage import commit
 from data_prep import documents
 from data_prep.config import PreparationConfig
@@ -23,7 +22,7 @@ from data_prep.inputs import group_inputs, list_inputs, read_ids
 from data_prep.layout import DEDUP, DOCUMENT_FILES
 from data_prep.ragged import Ragged
 from data_prep.selection import Selection, load_selection, read_selection, write_selection
-from data_prep.sources.base import FilePart, SourceConfig, SourceFile
+from data_prep.sources.base import FilePart, Gap, SourceConfig, SourceFile
 from data_prep.stages.collect import collect, collect_documents
 from data_prep.stages.deduplicate import deduplicate
 from data_prep.stages.take_down import leave_out
@@ -92,7 +91,7 @@ def test_selection_without_a_column_is_a_damaged_file(tmp_path):
 def test_text_that_is_no_unicode_becomes_a_reject_and_the_rest_is_kept(tmp_path, broken):
     class Source(SourceConfig):
         def read(self, part):
-            yield from [make(0), broken, Reject("file", 9, "bad"), make(2)]
+            yield from [make(0), broken, Gap(9, "bad"), make(2)]
 
     parts = (FilePart(SourceFile("x", "x")),)
     result = collect_documents(Source(kind="x", name="source"), parts, [], 1, tmp_path / "out.parquet")

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from cluster.artefacts.errors import ConfigError
-from cluster.artefacts.shard_records import Reject
 from data_prep.document import Document
-from data_prep.sources import AnySource, FilePart, Skipped, SourceConfig, SourceFile
+from data_prep.sources import AnySource, FilePart, Gap, Skipped, SourceConfig, SourceFile
 from data_prep.sources.base import LeftOut
 from tests.golden.documents import SETTINGS, write_inputs
 
@@ -57,7 +56,7 @@ class Sample:
     def write(self, data: bytes) -> None:
         Path(self.file.path).write_bytes(data)
 
-    def read(self, bounds: tuple[int, ...] = ()) -> tuple[list[Document | Reject | Skipped], Counter[str]]:
+    def read(self, bounds: tuple[int, ...] = ()) -> tuple[list[Document | Gap | Skipped], Counter[str]]:
         """Everything that the parts between the bounds give in order, and what they left out."""
         found, left_out = [], Counter[str]()
         for start, end in zip((0, *bounds), (*bounds, None), strict=True):
@@ -86,7 +85,7 @@ def sample(kind: str, inputs: Path, tmp_path: Path) -> Sample:
 def test_a_file_gives_documents_that_name_it_and_their_bytes(sample: Sample):
     documents = [item for item in sample.whole if isinstance(item, Document)]
     assert documents
-    assert not [item for item in sample.whole if isinstance(item, Reject)]
+    assert not [item for item in sample.whole if isinstance(item, Gap)]
     for document in documents:
         assert (document.uri, document.source) == (sample.file.name, sample.config.name)
         start, end = document.meta["byte_start"], document.meta["byte_end"]
@@ -141,7 +140,7 @@ def test_a_truncated_file_keeps_a_prefix_of_its_documents_and_is_one_reject(
     stored = pack(sample.data)
     sample.write(stored[: int(len(stored) * share)])
     *kept, last = sample.read()[0]
-    assert isinstance(last, Reject)
+    assert isinstance(last, Gap)
     assert kept == sample.whole[: len(kept)]
 
 
@@ -153,8 +152,8 @@ def test_a_file_cut_anywhere_keeps_a_prefix_and_is_one_reject(sample: Sample, da
     cut = stored[: data.draw(st.integers(0, len(stored) - 1))].rstrip()
     sample.write(cut)
     found = sample.read()[0]
-    offsets = [item.byte_offset for item in found if isinstance(item, Reject)]
-    kept = [item for item in found if not isinstance(item, Reject)]
+    offsets = [item.byte_offset for item in found if isinstance(item, Gap)]
+    kept = [item for item in found if not isinstance(item, Gap)]
     assert kept == sample.whole[: len(kept)]
     is_whole = kind in LINES and (not cut or (cut.endswith(LINES[kind]) and stored[len(cut)] == ord("\n")))
     assert len(offsets) == (0 if is_whole else 1)

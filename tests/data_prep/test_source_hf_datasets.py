@@ -88,7 +88,7 @@ def test_a_damaged_file_is_one_reject(tmp_path):
     file.write_bytes(file.read_bytes()[:40])
     found = read(tmp_path)
     assert found.texts == [row["text"] for row in ROWS[:4]]
-    assert [reject.uri for reject in found.rejects] == [file.name]
+    assert len(found.rejects) == 1
 
 
 @pytest.mark.parametrize("form", ["saved", "parquet"])

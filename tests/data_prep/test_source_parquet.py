@@ -82,7 +82,7 @@ def test_invalid_utf8_rejects_its_row_only(path):
     for field, columns in (("text", table), ("info.text", record)):
         found = read(path, columns, {"text_field": field}, row_group_size=1)
         (reject,) = found.rejects
-        assert (found.texts, reject.uri) == (["good", "fine"], "data.parquet")
+        assert found.texts == ["good", "fine"]
         assert reject.reason == f"row group 1, row 1: invalid UTF-8 in field {field!r}, at its byte 4"
 
 

@@ -73,7 +73,7 @@ def test_nothing_is_imported_and_tests_and_vendored_code_are_skipped(package):
 def test_a_file_that_is_no_python_3_is_rejected(package, content, offset):
     (package / "inner" / "module.py").write_bytes(content)
     (reject,) = read().rejects
-    assert (reject.uri, reject.byte_offset) == ("sample_docs/inner/module.py", offset)
+    assert reject.byte_offset == offset
 
 
 def test_lone_surrogates_from_escapes_do_not_reach_the_text(package):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import MissingInputError, StorageError
-from data_prep.sources.elements import Between, Element, Malformed, cut_elements
+from data_prep.sources.elements import Between, Element, cut_elements
 from data_prep.sources.streams import Gap, read_chunks, read_streams, to_utf8
 from tests.data_prep.reading import traced
 
@@ -63,7 +63,7 @@ def test_a_file_that_is_gone_or_may_not_be_read_is_named(path, monkeypatch):
 
 
 @ANY_PACKING
-def test_truncation_keeps_a_prefix_and_tells_the_compressed_offset(path, compress):
+def test_truncation_keeps_a_prefix_and_tells_the_byte_offset(path, compress):
     data = make_text(2_000_000)
     compressed = compress(data)
     cut = len(compressed) * 2 // 3
@@ -71,7 +71,7 @@ def test_truncation_keeps_a_prefix_and_tells_the_compressed_offset(path, compres
     kept = b"".join(chunks)
     assert data.startswith(kept)
     assert len(kept) >= 500_000
-    assert gap.compressed_offset == cut
+    assert gap.byte_offset == cut
     assert f"truncated at compressed byte {cut}" in gap.reason
 
 
@@ -100,7 +100,7 @@ def test_reading_goes_on_at_the_stream_after_a_damaged_one(path, compress):
     assert before.startswith(texts[0])
     assert texts[1].startswith(before[len(texts[0]) :][:1000])
     assert after == texts[2] + texts[3]
-    assert len(streams[0]) <= pieces[gap].compressed_offset < len(streams[0]) + len(streams[1])
+    assert len(streams[0]) <= pieces[gap].byte_offset < len(streams[0]) + len(streams[1])
 
 
 def test_a_zstd_bomb_of_repeated_blocks_comes_in_bounded_chunks(path):
@@ -217,4 +217,4 @@ def test_no_more_of_a_stream_is_read_than_a_range_needs():
 def test_a_gap_costs_the_element_that_it_tears():
     pieces = cut([b"<page>a</page><page>b", Gap(7, "torn"), b"c</page><page>d</page>"])
     first, last = Element(0, 14, b"<page>a</page>"), Element(29, 43, b"<page>d</page>")
-    assert [each for each in pieces if not isinstance(each, Between)] == [first, Malformed(14, "torn"), last]
+    assert [each for each in pieces if not isinstance(each, Between)] == [first, Gap(14, "torn"), last]
