@@ -10,7 +10,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from threading import Lock
 
 import orjson
 
@@ -18,8 +17,7 @@ from cluster.artefacts.errors import DownloadError, StorageError
 from cluster.artefacts.owner import exclusive
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
-from data_prep.download.fetch import Fetched, RemoteFile, checksum_of, fetch
-from data_prep.download.http import Http
+from data_prep.download.fetch import Fetched, Http, RemoteFile, checksum_of, fetch
 
 INDEX_NAME = "downloads.json"
 SHOW_INTERVAL_S = 0.5
@@ -77,7 +75,7 @@ def _fetch_all(
     http: Http, files: Sequence[RemoteFile], directory: Path, index: _Index
 ) -> tuple[list[str], list[DownloadError]]:
     """Fetch files, some at a time. Returns (names of missing files, failures), in the order of the files."""
-    counter = _Counter()
+    started = time.monotonic()
     outcomes: dict[str, DownloadError | None] = {}
     """By the names of files that did not come: the error, or None where the publisher lacks the file."""
     pool = ThreadPoolExecutor(http.connections, thread_name_prefix="download")
@@ -88,7 +86,7 @@ def _fetch_all(
             while True:
                 # Not all at once: a crawl has a hundred thousand files, and nothing is gained by queueing them.
                 for file in islice(waiting, http.connections - len(running)):
-                    running[pool.submit(fetch, http, file, directory, counter.add)] = file.name
+                    running[pool.submit(fetch, http, file, directory)] = file.name
                 if not running:
                     break
                 done, _ = wait(running, timeout=SHOW_INTERVAL_S, return_when=FIRST_COMPLETED)
@@ -103,7 +101,9 @@ def _fetch_all(
                         outcomes[name] = None
                     else:
                         index.add(fetched)
-                advance(len(done), counter.shown())
+                megabytes = http.num_received / 1e6
+                speed = megabytes / max(time.monotonic() - started, 1e-3)
+                advance(len(done), f"{megabytes:,.0f} MB, {speed:.1f} MB/s")
     except BaseException:
         http.stop.set()
         raise
@@ -180,20 +180,3 @@ class _Index:
         scratch.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
         os.replace(scratch, self._path)
         self._saved = time.monotonic()
-
-
-class _Counter:
-    """Bytes that arrived, counted by all threads."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._started = time.monotonic()
-        self._bytes = 0
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            self._bytes += count
-
-    def shown(self) -> str:
-        seconds = max(time.monotonic() - self._started, 1e-3)
-        return f"{self._bytes / 1e6:,.0f} MB, {self._bytes / 1e6 / seconds:.1f} MB/s"

@@ -1,20 +1,199 @@
-"""One file: continued where it was broken off, complete and checked before it gets its name."""
+"""Files of a publisher: polite requests, and one file, which is continued where it was broken off, and complete and
+checked before it gets its name.
+
+Who asks is named, waits that a server asks for are kept, and what may pass is tried again.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
 from pathlib import Path
+from threading import Event
+from typing import TypeVar
 
 import orjson
 import requests
+import tenacity
+import urllib3
 
 from cluster.artefacts.errors import DownloadError
 from cluster.artefacts.storage import storage_errors
-from data_prep.download.http import GoneError, Http, Stopped, TryAgainError, connection_errors
+
+Result = TypeVar("Result")
+
+PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Answers that may be another one later."""
+LONGEST_REQUESTED_WAIT_S = 3600.0
+"""A server that asks for a longer wait is not waited for."""
+
+
+class TryAgainError(Exception):
+    """A failure that may pass."""
+
+    def __init__(self, reason: str, wait_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait_s = wait_s
+        """How long the server asks to wait; None where it does not."""
+
+
+class Stopped(Exception):
+    """Another download failed, or Ctrl-C was pressed."""
+
+
+CONNECT_TIMEOUT_S = 10.0
+"""How long a server may take to be reached at all."""
+LIST_ATTEMPTS = 4
+"""Attempts to get a list: someone is waiting for it, and nothing is lost by asking again later."""
+
+
+class GoneError(Exception):
+    """The server says that there is no such file."""
+
+
+@dataclass(slots=True)
+class Http:
+    """Requests of one command, and how the publisher's server is treated. Threads may share it."""
+
+    contact: str = ""
+    """Mail address or page of the user, for the operators of the server."""
+    connections: int = 2
+    """Files fetched at the same time; all are on one host."""
+    attempts: int = 20
+    """Attempts that may bring next to nothing before a file is given up: a quarter of an hour, as things are."""
+    first_wait_s: float = 1.0
+    """Wait before the second attempt, about; doubled before each further one."""
+    longest_wait_s: float = 60.0
+    timeout_s: float = 60.0
+    """How long a server may stay silent."""
+    stop: Event = field(default_factory=Event)
+    """Once set, waits end with `Stopped`, and so do attempts."""
+    session: requests.Session = field(default_factory=requests.Session)
+    num_received: int = 0
+    """Bytes of files that have arrived so far, about: threads add to it without a lock."""
+
+    @contextmanager
+    def open(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[requests.Response]:
+        """The answer to one GET with a status below 400, or 416; its body is not yet read.
+
+        Raises:
+            TryAgainError: the connection failed, or the server has too much to do.
+            GoneError: the server has no such file.
+            DownloadError: the server refuses.
+            Stopped: `stop` is set.
+        """
+        if self.stop.is_set():
+            raise Stopped
+        contact = f" ({self.contact})" if self.contact else ""
+        agent = f"cloze/{version('cloze')}{contact}"
+        # Bytes must arrive as they are stored, or neither sizes nor ranges mean anything.
+        asked = {"User-Agent": agent, "Accept-Encoding": "identity"} | dict(headers or {})
+        with _connection_errors():
+            response = self.session.get(
+                url, headers=asked, stream=True, timeout=(CONNECT_TIMEOUT_S, self.timeout_s)
+            )
+        with response:
+            _check_status(response)
+            yield response
+
+    def get(self, url: str) -> bytes:
+        """The body of a small answer, such as a list of files.
+
+        Raises:
+            GoneError: the server has no such file.
+            DownloadError: the server refuses, or keeps failing.
+        """
+
+        def attempt() -> bytes:
+            with self.open(url) as response, _connection_errors():
+                return response.raw.read(decode_content=True)
+
+        return self.persist(attempt, url, min(self.attempts, LIST_ATTEMPTS))
+
+    def persist(self, attempt: Callable[[], Result], what: str, attempts: int | None = None) -> Result:
+        """Call `attempt` until it does not raise TryAgainError, and print the reason for waiting on stderr.
+
+        Args:
+            attempts: how often at most; None takes `self.attempts`.
+
+        Raises:
+            DownloadError: too many attempts to get `what` failed.
+        """
+
+        most = attempts or self.attempts
+
+        def log_retry(state: tenacity.RetryCallState) -> None:
+            reason = state.outcome.exception() if state.outcome else ""
+            message = f"{what}: {reason}; attempt {state.attempt_number + 1} of {most} in {state.upcoming_sleep:.0f} s"
+            print(message, file=sys.stderr, flush=True)
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(TryAgainError),
+            wait=self._wait_s,
+            stop=tenacity.stop_after_attempt(most),
+            before_sleep=log_retry,
+            sleep=tenacity.sleep_using_event(self.stop),
+            reraise=True,
+        )
+        try:
+            return retrying(attempt)
+        except TryAgainError as error:
+            raise DownloadError(
+                f"{what} could not be downloaded: {error}.",
+                kept="what has arrived; it is not asked for again",
+                next_step="run the same command again when the server answers",
+            ) from error
+
+    def _wait_s(self, state: tenacity.RetryCallState) -> float:
+        own = tenacity.wait_exponential_jitter(
+            initial=self.first_wait_s, max=self.longest_wait_s, jitter=self.first_wait_s
+        )(state)
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.wait_s if isinstance(error, TryAgainError) else None
+        return own if asked is None else max(asked, own)
+
+
+@contextmanager
+def _connection_errors() -> Iterator[None]:
+    """Turn what goes wrong on the way into TryAgainError."""
+    try:
+        yield
+    except (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema) as error:
+        raise DownloadError(f"{error}.", next_step="correct --base-url") from error
+    except (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError) as error:
+        raise TryAgainError(f"{type(error).__name__}: {error}") from error
+
+
+def _check_status(response: requests.Response) -> None:
+    status = response.status_code
+    if status < 400 or status == requests.codes.requested_range_not_satisfiable:
+        return
+    answer = f"{response.url} answers {status} {response.reason}"
+    if status in (requests.codes.not_found, requests.codes.gone):
+        raise GoneError(answer)
+    if status not in PASSING_STATUS:
+        raise DownloadError(f"{answer}.", next_step="ask the publisher, or choose a mirror with --base-url")
+    # Retry-After is a number of seconds or a date (RFC 9110, section 10.2.3).
+    asked, wait_s = response.headers.get("Retry-After", ""), None
+    if asked.strip().isdigit():
+        wait_s = float(asked)
+    else:
+        with suppress(ValueError, TypeError):
+            wait_s = max(0.0, (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds())
+    if wait_s is None or wait_s <= LONGEST_REQUESTED_WAIT_S:
+        raise TryAgainError(answer, wait_s)
+    raise DownloadError(f"{answer} and asks to wait {wait_s:.0f} s.", next_step="come back after that time")
+
+
+# -- one file ------------------------------------------------------------------------------------------------
 
 CHUNK_BYTES = 1 << 20
 FRUITFUL_BYTES = 1 << 20
@@ -63,7 +242,6 @@ class _Transfer:
     http: Http
     file: RemoteFile
     directory: Path
-    on_bytes: Callable[[int], None]
     wrong: list[str] = field(default_factory=list)
     """The fault of each complete copy so far."""
 
@@ -112,10 +290,10 @@ class _Transfer:
             with self.part.open("r+b" if start else "wb") as out:
                 out.seek(start)
                 out.truncate()
-                with connection_errors():
+                with _connection_errors():
                     for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
                         out.write(chunk)
-                        self.on_bytes(len(chunk))
+                        self.http.num_received += len(chunk)
                         if self.http.stop.is_set():
                             raise Stopped
 
@@ -192,14 +370,11 @@ class _Transfer:
         return origin if origin.get("url") == self.file.url else None
 
 
-def fetch(http: Http, file: RemoteFile, directory: Path, on_bytes: Callable[[int], None]) -> Fetched | None:
+def fetch(http: Http, file: RemoteFile, directory: Path) -> Fetched | None:
     """Download a file into `directory`, where it appears complete and right, or not at all.
 
     Bytes that an earlier attempt left in `NAME.part` are not asked for again, as long as the server still has the
     same version: its ETag or its date says so (RFC 9110, section 13.1.5), or the published checksum will.
-
-    Args:
-        on_bytes: called with the number of bytes that have just arrived.
 
     Returns:
         What arrived; None for a file that may be missing and is.
@@ -208,7 +383,7 @@ def fetch(http: Http, file: RemoteFile, directory: Path, on_bytes: Callable[[int
         DownloadError: it cannot be fetched, or differs from the published file.
         StorageError: the file system refused.
     """
-    transfer = _Transfer(http, file, directory, on_bytes)
+    transfer = _Transfer(http, file, directory)
     try:
         return http.persist(transfer.attempt, file.name)
     except GoneError as error:

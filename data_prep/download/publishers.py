@@ -15,8 +15,7 @@ import orjson
 
 from cluster.artefacts.errors import DownloadError
 from cluster.artefacts.reading import confined_name
-from data_prep.download.fetch import RemoteFile
-from data_prep.download.http import GoneError, Http
+from data_prep.download.fetch import GoneError, Http, RemoteFile
 
 WIKIPEDIA_URL = "https://dumps.wikimedia.org"
 COMMON_CRAWL_URL = "https://data.commoncrawl.org"

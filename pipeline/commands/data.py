@@ -151,7 +151,7 @@ def download(
 ) -> None:
     """Fetch a corpus from its publisher. The same command continues, or confirms the files that are there."""
     from data_prep.download.directory import download as fetch_all
-    from data_prep.download.http import Http
+    from data_prep.download.fetch import Http
     from data_prep.download.publishers import choose, list_files
 
     http = Http(contact=contact, connections=connections, attempts=attempts)

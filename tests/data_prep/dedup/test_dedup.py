@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from cluster import sharded_artefact
 from cluster.artefacts import parts
 from cluster.artefacts.errors import CorruptArtefactError
-from cluster.artefacts.manifest import read_manifest
 from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.runtime import ray_runtime
 from data_prep.dedup import graph, near, records
@@ -161,9 +160,9 @@ def test_partitions_and_blocks_of_any_size_give_the_same_artefact(tmp_path, undi
 
 
 def prepared(out, method=FULL):
-    """(workspace, documents, fingerprint) of a finished deduplication; its files may be damaged."""
+    """(workspace, fingerprint) of a finished deduplication; its files may be damaged."""
     fingerprint = dedup(out, SHARDS, method).fingerprint
-    return workspace(out, len(SHARDS), method), read_manifest(out / "documents"), fingerprint
+    return workspace(out, len(SHARDS), method), fingerprint
 
 
 def times(directory) -> dict[str, int]:
@@ -176,23 +175,23 @@ def flip_a_byte(directory) -> None:
 
 
 def test_an_intact_artefact_needs_none_of_the_work(tmp_path, monkeypatch):
-    job, documents, fingerprint = prepared(tmp_path)
-    shutil.rmtree(job.out / "work")
+    job, fingerprint = prepared(tmp_path)
+    shutil.rmtree(job.config.out / "work")
     monkeypatch.setattr(sharded_artefact, "map_shards", None)
-    assert deduplicate(job, documents).fingerprint == fingerprint
-    assert not (job.out / "work").exists()
+    assert deduplicate(job).fingerprint == fingerprint
+    assert not (job.config.out / "work").exists()
 
 
 @pytest.mark.parametrize("with_work", [True, False])
 def test_a_damaged_selection_comes_back_as_it_was(tmp_path, with_work):
-    job, documents, fingerprint = prepared(tmp_path)
-    path = job.out / "dedup" / SELECTION_FILES.files(3)[2]
+    job, fingerprint = prepared(tmp_path)
+    path = job.config.out / "dedup" / SELECTION_FILES.files(3)[2]
     good = path.read_bytes()
     path.write_bytes(good[:-1] + b"!")
     if not with_work:
-        shutil.rmtree(job.out / "work")
+        shutil.rmtree(job.config.out / "work")
     with without_ray():
-        assert deduplicate(job, documents).fingerprint == fingerprint
+        assert deduplicate(job).fingerprint == fingerprint
     assert path.read_bytes() == good
 
 
@@ -201,21 +200,21 @@ def test_a_damaged_selection_comes_back_as_it_was(tmp_path, with_work):
     [*((FULL, step) for step in STEPS.split()), *((VERIFIED, step) for step in STEPS_OF_VERIFIED.split())],
 )
 def test_a_step_that_is_damaged_or_lost_is_made_again_and_no_other(tmp_path, method, step):
-    job, documents, fingerprint = prepared(tmp_path, method)
+    job, fingerprint = prepared(tmp_path, method)
     for damage in (flip_a_byte, shutil.rmtree):
-        shutil.rmtree(job.out / "dedup")
-        damage(job.out / "work" / step)
-        before = times(job.out / "work")
+        shutil.rmtree(job.config.out / "dedup")
+        damage(job.config.out / "work" / step)
+        before = times(job.config.out / "work")
         with without_ray():
-            assert deduplicate(job, documents).fingerprint == fingerprint
-        after = times(job.out / "work")
+            assert deduplicate(job).fingerprint == fingerprint
+        after = times(job.config.out / "work")
         assert {file.partition("/")[0] for file in after if after[file] != before.get(file)} == {step}
 
 
 @pytest.mark.parametrize("after", range(0, 13, 3))
 def test_a_run_that_died_between_steps_goes_on_and_ends_the_same(tmp_path, undisturbed, monkeypatch, after):
     """The death is an error that nothing catches, between two artefacts; kills within one are tested with Ray."""
-    documents = write_documents(tmp_path, SHARDS)
+    write_documents(tmp_path, SHARDS)
     job = workspace(tmp_path, len(SHARDS), FULL)
     commit, calls = parts.commit, []
 
@@ -229,21 +228,21 @@ def test_a_run_that_died_between_steps_goes_on_and_ends_the_same(tmp_path, undis
         with monkeypatch.context() as patch:
             patch.setattr(parts, "commit", die)
             with pytest.raises(KeyboardInterrupt):
-                deduplicate(job, documents)
-        assert not (job.out / "dedup").exists()
-        finished = times(job.out / "work")
-        assert deduplicate(job, documents).fingerprint == undisturbed[0]
-    later = times(job.out / "work")
+                deduplicate(job)
+        assert not (job.config.out / "dedup").exists()
+        finished = times(job.config.out / "work")
+        assert deduplicate(job).fingerprint == undisturbed[0]
+    later = times(job.config.out / "work")
     assert all(later[name] == time for name, time in finished.items() if not name.startswith("."))
 
 
 def test_other_settings_replace_the_work_of_earlier_ones(tmp_path):
-    job, documents, fingerprint = prepared(tmp_path)
-    others = [workspace(job.out, 3, settings) for settings in (NEAR, VERIFIED)]
+    job, fingerprint = prepared(tmp_path)
+    others = [workspace(job.config.out, 3, settings) for settings in (NEAR, VERIFIED)]
     with without_ray():
-        made = [deduplicate(other, documents).fingerprint for other in others]
+        made = [deduplicate(other).fingerprint for other in others]
         assert len({fingerprint, *made}) == 3
-        assert deduplicate(job, documents).fingerprint == fingerprint
+        assert deduplicate(job).fingerprint == fingerprint
 
 
 MIN_LENGTH = 3
@@ -315,18 +314,17 @@ def test_paragraphs_of_equal_documents_are_not_missed_in_the_first_of_them(tmp_p
 
 
 WORK = """
-from cluster.artefacts.manifest import read_manifest
 from data_prep.stages.deduplicate import deduplicate
 from tests.data_prep.dedup.corpus import FULL, workspace
 out = Path(sys.argv[1])
-deduplicate(workspace(out, 5, FULL), read_manifest(out / "documents"))
+deduplicate(workspace(out, 5, FULL))
 """
 
 
 def test_killed_between_steps_or_within_one_it_ends_the_same(tmp_path):
     shards = split(TEXTS, [15, 30, 31, 60])
     expected = dedup(tmp_path / "expected", shards, FULL).fingerprint
-    documents = write_documents(tmp_path / "out", shards)
+    write_documents(tmp_path / "out", shards)
     # In the buckets of near-duplicates: hashes and repeats of ids and documents are made by then.
     kill_after(2 * (5 + 1) + 2, WORK, tmp_path / "out")
     work = tmp_path / "out" / "work"
@@ -338,9 +336,9 @@ def test_killed_between_steps_or_within_one_it_ends_the_same(tmp_path):
     assert 2 <= len(finished) < len(shards)
     job = workspace(tmp_path / "out", len(shards), FULL)
     with ray_runtime("local", num_cpus=2):
-        assert deduplicate(job, documents).fingerprint == expected
+        assert deduplicate(job).fingerprint == expected
         assert {name: (work / "near-buckets" / name).stat().st_mtime_ns for name in finished} == finished
-        assert deduplicate(job, documents).fingerprint == expected
+        assert deduplicate(job).fingerprint == expected
 
 
 def test_a_damaged_file_of_records_is_named(tmp_path):

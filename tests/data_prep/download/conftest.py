@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.download.http import Http
+from data_prep.download.fetch import Http
 
 
 @dataclass

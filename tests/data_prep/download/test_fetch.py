@@ -15,8 +15,7 @@ from cluster.artefacts.errors import DownloadError, StorageError
 from data_prep.download import directory as downloads
 from data_prep.download import fetch as fetching
 from data_prep.download.directory import download
-from data_prep.download.fetch import RemoteFile
-from data_prep.download.http import Http
+from data_prep.download.fetch import Http, RemoteFile
 from data_prep.download.publishers import choose
 from tests.data_prep.download.conftest import Answer
 
