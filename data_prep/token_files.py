@@ -1,11 +1,11 @@
-"""One file of a token store, memory-mapped; several as one stretch of memory, and the plain arrays that compiled loops
-read them by."""
+"""The memory-mapped files of a token store as one stretch of memory, and the plain arrays that compiled loops read it
+by."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from cluster.artefacts.storage import contents_of
 from data_prep.layout import REPAIR
-from data_prep.ragged import offsets_of
 
 
 class TokenArrays(NamedTuple):
@@ -57,125 +56,81 @@ class TokenIndex(NamedTuple):
     """[record batches, 7] int64, in the order of the documents; the columns are named above."""
 
 
-class TokenFile:
-    """One memory-mapped shard, with the element offsets of its documents in the whole file."""
+def map_batches(path: Path) -> tuple[pa.Buffer, list[pa.RecordBatch]]:
+    """The memory that a token shard is mapped to, and its record batches, which are views of it.
 
-    def __init__(self, path: Path) -> None:
-        with contents_of(path, next_step=REPAIR):
-            buffer = pa.memory_map(str(path), "r").read_buffer()
-            reader = pa.ipc.open_stream(buffer)
-            ids_type = np.dtype(str(reader.schema.field("input_ids").type.value_type))
-            self._batches = list(reader)
-        self._first_of_batch = offsets_of([batch.num_rows for batch in self._batches])
-        self.num_documents = int(self._first_of_batch[-1])
-        self.num_tokens = 0
-        for batch in self._batches:
-            offsets = batch.column("input_ids").offsets
-            self.num_tokens += offsets[batch.num_rows].as_py() - offsets[0].as_py() if batch.num_rows else 0
-        self.ids = _whole_file(buffer, ids_type)
-        """The file's bytes as token ids."""
-        self.words = _whole_file(buffer, np.dtype(np.int32))
-        """The file's bytes as int32, such as positions of sentences."""
-        self._base = buffer.address
-        self.size_bytes = buffer.size
+    Raises:
+        CorruptArtefactError: it is no token shard.
+    """
+    with contents_of(path, next_step=REPAIR):
+        buffer = pa.memory_map(str(path), "r").read_buffer()
+        reader = pa.ipc.open_stream(buffer)
+        ids_dtype(reader.schema)
+        return buffer, list(reader)
 
-    def expect_random_reads(self) -> None:
-        """Have the system read single pages from disk, and not the pages around them."""
-        _advise(self._base, self.size_bytes, mmap.MADV_RANDOM)
 
-    def places(
-        self, ids_before: int, words_before: int
-    ) -> Iterator[tuple[int, tuple[int, ...], tuple[str, ...]]]:
-        """Where each batch lies in the memory of all files.
+def ids_dtype(schema: pa.Schema) -> np.dtype:
+    """uint16 or uint32: the type of the ids in shards of this schema."""
+    return np.dtype(str(schema.field("input_ids").type.value_type))
 
-        Args:
-            ids_before, words_before: items of that memory before this file.
 
-        Yields:
-            Its number of documents; the columns of `TokenIndex.batches` from `ID_OFFSETS` to `SOURCES`; the names of
-            sources, by the numbers in the source column.
-        """
-        item_bytes = self.ids.itemsize
-        for batch, sources in zip(self._batches, self.dictionaries("source"), strict=True):
-            ids, starts = batch.column("input_ids"), batch.column("sentence_starts")
-            places = (
-                words_before + self._place(ids.offsets, 4),
-                ids_before + self._place(ids.values, item_bytes),
-                words_before + self._place(starts.offsets, 4),
-                words_before + self._place(starts.values, 4),
-                words_before + self._place(batch.column("source").indices, 4),
-            )
-            yield batch.num_rows, places, sources
+def index_batches(
+    buffers: Sequence[pa.Buffer], batches: Sequence[pa.RecordBatch], dictionaries: Sequence[tuple[str, ...]]
+) -> TokenIndex:
+    """The index of all record batches of a store.
 
-    def _place(self, array: pa.Array, item_bytes: int) -> int:
-        """Start of an array's elements, in elements from the beginning of the file; 0 where it has none."""
+    Args:
+        buffers: what its files are mapped to.
+        dictionaries: the different dictionaries of the source column.
+    """
+    dtype, base = ids_dtype(batches[0].schema), min(buffer.address for buffer in buffers)
+
+    def place(array: pa.Array, item_bytes: int) -> int:
+        """Where an array's elements start in the memory, in elements; 0 where it has none."""
         buffer = array.buffers()[1]
         if buffer is None or not buffer.size:
             return 0
-        bytes_before = buffer.address - self._base + array.offset * item_bytes
-        # Arrow pads every buffer to 8 bytes, so the file is a valid array of any element type.
+        bytes_before = buffer.address - base + array.offset * item_bytes
+        # Files are mapped to whole pages, and Arrow pads every buffer to 8 bytes.
         assert bytes_before % item_bytes == 0, "unaligned Arrow buffer"
         return bytes_before // item_bytes
 
-    def dictionaries(self, column: str) -> list[tuple[str, ...]]:
-        """Values of a dictionary-encoded column by index, for every batch."""
-        return [tuple(batch.column(column).dictionary.to_pylist()) for batch in self._batches]
-
-    def value(self, column: str, row: int) -> str:
-        """The text in a row of a column."""
-        number = int(np.searchsorted(self._first_of_batch, row, side="right")) - 1
-        return self._batches[number].column(column)[int(row - self._first_of_batch[number])].as_py()
-
-    def columns(self, name: str) -> Iterator[Any]:
-        """The column of every batch, to be read as a whole."""
-        for batch in self._batches:
-            column = batch.column(name)
-            for buffer in filter(None, column.buffers()):
-                _advise(buffer.address, buffer.size, mmap.MADV_WILLNEED)
-            yield column
-
-
-def will_read(values: np.ndarray) -> None:
-    """Have the system read all of an array, which otherwise takes a wait for each page where reads at random are
-    expected."""
-    _advise(values.ctypes.data, values.nbytes, mmap.MADV_WILLNEED)
-
-
-def _advise(address: int, size_bytes: int, advice: int) -> None:
-    """Tell the system how mapped memory will be read. Maps of Python's own have a method for it, but each of them keeps
-    its file open."""
-    begin = address // mmap.PAGESIZE * mmap.PAGESIZE
-    with suppress(OSError, AttributeError):
-        size = ctypes.c_size_t(address + size_bytes - begin)
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), size, advice)
-
-
-def _whole_file(buffer: pa.Buffer, dtype: np.dtype) -> np.ndarray:
-    return np.frombuffer(buffer, dtype=dtype, count=buffer.size // dtype.itemsize)
+    rows = np.empty((len(batches), NAMES + 1), dtype=np.int64)
+    first = 0
+    for row, batch in zip(rows, batches, strict=True):
+        ids, starts, source = (batch.column(name) for name in ("input_ids", "sentence_starts", "source"))
+        row[FIRST], first = first, first + batch.num_rows
+        row[ID_OFFSETS], row[IDS] = place(ids.offsets, 4), place(ids.values, dtype.itemsize)
+        row[SENTENCE_OFFSETS], row[SENTENCES] = place(starts.offsets, 4), place(starts.values, 4)
+        row[SOURCES] = place(source.indices, 4)
+        row[NAMES] = dictionaries.index(tuple(source.dictionary.to_pylist()))
+    rows.flags.writeable = False
+    ids, words = (np.asarray(_Memory(buffers, each)) for each in (dtype, np.dtype(np.int32)))
+    return TokenIndex(ids, words, rows)
 
 
 class _Memory:
-    """Read-only memory that several arrays lie in, as NumPy's array interface describes it; keeps them alive."""
+    """Read-only memory that several buffers lie in, as NumPy's array interface describes it; keeps them alive."""
 
-    def __init__(self, arrays: list[np.ndarray]) -> None:
-        self._arrays = arrays
-        dtype = arrays[0].dtype
-        self.first_byte = min(array.ctypes.data for array in arrays)
-        end = max(array.ctypes.data + array.nbytes for array in arrays)
+    def __init__(self, buffers: Sequence[pa.Buffer], dtype: np.dtype) -> None:
+        self._buffers = buffers
+        first_byte = min(buffer.address for buffer in buffers)
+        end = max(buffer.address + buffer.size for buffer in buffers)
         self.__array_interface__ = {
-            "data": (self.first_byte, True),
-            "shape": ((end - self.first_byte) // dtype.itemsize,),
+            "data": (first_byte, True),
+            "shape": ((end - first_byte) // dtype.itemsize,),
             "typestr": dtype.str,
             "version": 3,
         }
 
 
-def spanning(arrays: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """One array over the memory of all (mapped files of one element type), and [arrays] int64 where each begins."""
-    memory = _Memory(arrays)
-    bytes_before = np.array([array.ctypes.data - memory.first_byte for array in arrays], dtype=np.int64)
-    assert not (bytes_before % arrays[0].itemsize).any(), "files are mapped to whole pages"
-    return np.asarray(memory), bytes_before // arrays[0].itemsize
+def advise(address: int, size_bytes: int, advice: int) -> None:
+    """Tell the system how mapped memory will be read, by the MADV_ constants of `mmap`. Maps of Python's own have a
+    method for it, but each of them keeps its file open."""
+    begin = address // mmap.PAGESIZE * mmap.PAGESIZE
+    with suppress(OSError, AttributeError):
+        size = ctypes.c_size_t(address + size_bytes - begin)
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), size, advice)
 
 
 def categories(batches: Iterable[Any], names: list[str], num_documents: int) -> np.ndarray:

@@ -6,6 +6,7 @@ takes no longer for more documents; `arrays` gives the places of all documents.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
@@ -32,15 +33,15 @@ from data_prep.token_files import (
     FIRST,
     ID_OFFSETS,
     IDS,
-    NAMES,
     SENTENCE_OFFSETS,
     SENTENCES,
     TokenArrays,
-    TokenFile,
     TokenIndex,
+    advise,
     categories,
-    spanning,
-    will_read,
+    ids_dtype,
+    index_batches,
+    map_batches,
 )
 from data_prep.token_writer import SIDECARS
 
@@ -71,12 +72,18 @@ class TokenStore:
             name: int(number) for name, number in manifest.config["special_tokens"].items()
         }
         self.tokenizer_path = path / TOKENIZER_FILE
-        self._files = [
-            TokenFile(entry.under(path)) for entry in manifest.files if entry.path.endswith(".arrow")
-        ]
-        self._first_of_file = offsets_of([file.num_documents for file in self._files])
+        files = [map_batches(entry.under(path)) for entry in manifest.files if entry.path.endswith(".arrow")]
+        self._buffers = [buffer for buffer, _ in files]
+        self._batches = [batch for _, batches in files for batch in batches]
+        sizes = [sum(batch.num_rows for batch in batches) for _, batches in files]
+        self._first_of_file, self._first_of_batch = (
+            offsets_of(own) for own in (sizes, [batch.num_rows for batch in self._batches])
+        )
         self.num_documents = int(self._first_of_file[-1])
-        self.num_tokens = sum(file.num_tokens for file in self._files)
+        self.num_tokens = 0
+        for batch in self._batches:
+            offsets = batch.column("input_ids").offsets
+            self.num_tokens += offsets[batch.num_rows].as_py() - offsets[0].as_py() if batch.num_rows else 0
         self._held_out: dict[float, np.ndarray] = {}
         self._categories: dict[str, np.ndarray] = {}
 
@@ -131,7 +138,7 @@ class TokenStore:
     @property
     def dtype(self) -> np.dtype:
         """uint16 or uint32: the type of the stored ids."""
-        return self._files[0].ids.dtype
+        return ids_dtype(self._batches[0].schema)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -159,32 +166,23 @@ class TokenStore:
     @property
     def size_bytes(self) -> int:
         """Size of the mapped files in bytes."""
-        return sum(file.size_bytes for file in self._files)
+        return sum(buffer.size for buffer in self._buffers)
 
     def expect_random_reads(self) -> None:
         """Read documents from disk without what lies around them, which is of use only if it stays in memory until it
         is asked for. Passes over all documents stay as fast as they are."""
-        for file in self._files:
-            file.expect_random_reads()
+        for buffer in self._buffers:
+            advise(buffer.address, buffer.size, mmap.MADV_RANDOM)
 
     @cached_property
     def index(self) -> TokenIndex:
         """Index to look documents up in, without a look at each of them."""
-        ids, first_ids = spanning([file.ids for file in self._files])
-        words, first_words = spanning([file.words for file in self._files])
-        rows, first = [], 0
-        for file, ids_before, words_before in zip(self._files, first_ids, first_words, strict=True):
-            for num_documents, places, names in file.places(int(ids_before), int(words_before)):
-                rows.append((first, *places, self.source_dictionaries.index(names)))
-                first += num_documents
-        batches = np.array(rows, dtype=np.int64).reshape(len(rows), NAMES + 1)
-        batches.flags.writeable = False
-        return TokenIndex(ids, words, batches)
+        return index_batches(self._buffers, self._batches, self.source_dictionaries)
 
     @cached_property
     def source_dictionaries(self) -> list[tuple[str, ...]]:
         """The different dictionaries that number sources in some record batch; mostly one for each source."""
-        return list(dict.fromkeys(names for file in self._files for names in file.dictionaries("source")))
+        return self._dictionaries("source")
 
     @cached_property
     def _token_starts(self) -> np.ndarray:
@@ -217,7 +215,7 @@ class TokenStore:
         for batch, (first, last) in zip(batches, pairwise(bounds), strict=True):
             place = batch[offsets_column]
             offsets = words[place : place + last - first + 1]
-            will_read(offsets)
+            advise(offsets.ctypes.data, offsets.nbytes, mmap.MADV_WILLNEED)
             yield slice(first, last), batch, offsets
 
     # -- documents ------------------------------------------------------------------------------------------
@@ -228,8 +226,7 @@ class TokenStore:
 
     def doc_ids(self) -> pa.StringArray:
         """[num_documents] string ids of all documents."""
-        columns = [column for file in self._files for column in file.columns("doc_id")]
-        return pa.concat_arrays(columns)
+        return pa.concat_arrays(list(self._columns("doc_id")))
 
     def source(self, document: int) -> str:
         """The name of the document's source in the configuration."""
@@ -258,14 +255,27 @@ class TokenStore:
         return self._category("lang")
 
     def _names(self, column: str) -> list[str]:
-        dictionaries = (names for file in self._files for names in file.dictionaries(column))
-        return list(dict.fromkeys(name for names in dictionaries for name in names))
+        return list(dict.fromkeys(name for names in self._dictionaries(column) for name in names))
+
+    def _dictionaries(self, column: str) -> list[tuple[str, ...]]:
+        """The different dictionaries of a column, by first appearance."""
+        return list(
+            dict.fromkeys(tuple(batch.column(column).dictionary.to_pylist()) for batch in self._batches)
+        )
+
+    def _columns(self, name: str) -> Iterator[Any]:
+        """A column of every batch, to be read as a whole; where reads at random are expected, that would take a wait
+        for each page."""
+        for batch in self._batches:
+            column = batch.column(name)
+            for buffer in filter(None, column.buffers()):
+                advise(buffer.address, buffer.size, mmap.MADV_WILLNEED)
+            yield column
 
     def _category(self, column: str) -> tuple[np.ndarray, list[str]]:
         names = self._names(column)
         if column not in self._categories:
-            batches = (values for file in self._files for values in file.columns(column))
-            self._categories[column] = categories(batches, names, self.num_documents)
+            self._categories[column] = categories(self._columns(column), names, self.num_documents)
         return self._categories[column], names
 
     def held_out(self, fraction: float) -> np.ndarray:
@@ -277,7 +287,7 @@ class TokenStore:
         if fraction not in self._held_out:
             chosen = np.empty(self.num_documents, dtype=bool)
             place = 0
-            for ids in (batch for file in self._files for batch in file.columns("doc_id")):
+            for ids in self._columns("doc_id"):
                 chosen[place : place + len(ids)] = as_fraction(hash_strings(ids)) < fraction
                 place += len(ids)
             chosen.flags.writeable = False
@@ -328,7 +338,7 @@ class TokenStore:
 
     def _selection(self, selections: Path, shard: int, numbers: np.ndarray) -> Selection:
         """The selection of the documents with the given ascending indices, which are all in one file."""
-        selection = read_selection(selections, shard, len(self._files))
+        selection = read_selection(selections, shard, len(self._buffers))
         return selection.take(numbers - self._first_of_file[shard])
 
     @property
@@ -343,5 +353,5 @@ class TokenStore:
 
     def _value(self, column: str, document: int) -> str:
         number = range(self.num_documents)[document]
-        file = self._file_number(number)
-        return self._files[file].value(column, int(number - self._first_of_file[file]))
+        batch = int(np.searchsorted(self._first_of_batch, number, side="right")) - 1
+        return self._batches[batch].column(column)[int(number - self._first_of_batch[batch])].as_py()

@@ -26,7 +26,7 @@ from cluster.artefacts.storage import (
 )
 from data_prep.selection import load_selection
 from data_prep.sources.hf_datasets import HfDatasetsConfig
-from data_prep.token_files import TokenFile
+from data_prep.token_files import map_batches
 from data_prep.token_store import TokenStore
 from data_prep.verify import examine, verify_preparation
 from pipeline import cli
@@ -196,7 +196,7 @@ def test_a_file_that_may_not_be_read_is_not_told_as_damaged(artefact: Path, monk
     for read in (
         lambda: read_manifest(artefact),
         lambda: find_damage(artefact, manifest),
-        lambda: TokenFile(file),
+        lambda: map_batches(file),
         lambda: load_selection(file),
     ):
         with pytest.raises(StorageError):
