@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
-from cluster.artefacts.manifest import MANIFEST_NAME, read_manifest
+from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, read_manifest
 from cluster.artefacts.places import Place, Uri, as_place
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject
@@ -21,46 +20,12 @@ _MARKS = (SHARD_RECORDS.directory_name, "state.json", "trainer.json", "scores.js
 """Names of artefacts' directories, which identify one even if its manifest is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The result of verifying one artefact."""
-
-    path: Place
-    kind: str
-    fingerprint: str
-    """Empty when the manifest itself is damaged."""
-    num_files: int
-    size_bytes: int
-    damages: tuple[Damage, ...]
-
-
-def examine(place: Place) -> list[Health]:
+def verify_preparation(place: Place) -> list[dict[str, Any]]:
     """Hash every file of an artefact, or of all artefacts under a preparation's output directory, those in `work/` and
     the records of shards among them. Logs of speeds carry no hash.
 
     Stages that are not finished are not reported. They are made under hidden names: a directory that has a stage's name
     and no manifest has lost it. Files at a URI are read through the network, and nothing of them is kept.
-
-    Raises:
-        MissingInputError: there is no artefact at or under `place`.
-    """
-    if isinstance(place, Uri):
-        return [_examine_one(as_place(f"{place}/{name}")) for name in find_published(place)]
-    found = [place]
-    if not is_committed(place) and not any((place / name).exists() for name in _MARKS):
-        work = sorted((place / WORK).glob("[!.]*"))
-        stages = (*(place / name for name in STAGES), *work)
-        found = [one for one in stages if one.is_dir() and any(one.iterdir())]
-    if not found:
-        raise MissingInputError(
-            f"There is no committed artefact at {place}.",
-            next_step="make it with `cloze data prepare CONFIG`",
-        )
-    return [_examine_one(directory) for directory in found]
-
-
-def verify_preparation(place: Place) -> list[dict[str, Any]]:
-    """Like `examine`, for those who need the data to be good.
 
     Returns:
         Per artefact `name`, `path`, `kind`, `fingerprint`, `files` and `size_bytes`.
@@ -69,51 +34,67 @@ def verify_preparation(place: Place) -> list[dict[str, Any]]:
         MissingInputError: there is no artefact at or under `place`.
         CorruptArtefactError: names every damaged file.
     """
-    healths = examine(place)
-    damaged = [
-        f"  {health.path / damage.path}: {damage.reason}" for health in healths for damage in health.damages
-    ]
-    if damaged:
-        num_files = sum(health.num_files for health in healths)
-        broken = [health.path for health in healths if health.damages]
-        remedy = REPAIR
-        if isinstance(place, Uri):
-            remedy = f"write it again from where it was made: cloze push DIRECTORY {broken[0]} --again"
-        elif all(one.parent == place / WORK for one in broken):
-            # Finished artefacts do not need it, so a preparation that is confirmed does not make it again.
-            only_led = "(it only led to the other artefacts, which verify)"
-            remedy = f"rm -r {shlex.join(map(str, broken))}  {only_led}"
-        raise CorruptArtefactError(
-            f"{len(damaged)} damaged files under {place}:\n" + "\n".join(damaged),
-            kept=f"{num_files - len(damaged)} of {num_files} files verify",
-            next_step=remedy,
+    verified, damaged, broken, num_files = [], [], [], 0
+    for path in _artefacts(place):
+        manifest, damages = examine(path)
+        entries = manifest.files if manifest is not None else [MANIFEST_NAME]
+        num_files += len(entries)
+        damaged += [f"  {path / damage.path}: {damage.reason}" for damage in damages]
+        broken += [path] if damages else []
+        if manifest is not None:
+            verified.append(
+                {
+                    "name": str(path).removeprefix(f"{place}/") if path != place else manifest.kind,
+                    "path": str(path),
+                    "kind": manifest.kind,
+                    "fingerprint": manifest.fingerprint,
+                    "files": len(manifest.files),
+                    "size_bytes": sum(entry.size_bytes for entry in manifest.files),
+                }
+            )
+    if not damaged:
+        return verified
+    remedy = REPAIR
+    if isinstance(place, Uri):
+        remedy = f"write it again from where it was made: cloze push DIRECTORY {broken[0]} --again"
+    elif all(one.parent == place / WORK for one in broken):
+        # Finished artefacts do not need it, so a preparation that is confirmed does not make it again.
+        only_led = "(it only led to the other artefacts, which verify)"
+        remedy = f"rm -r {shlex.join(map(str, broken))}  {only_led}"
+    raise CorruptArtefactError(
+        f"{len(damaged)} damaged files under {place}:\n" + "\n".join(damaged),
+        kept=f"{num_files - len(damaged)} of {num_files} files verify",
+        next_step=remedy,
+    )
+
+
+def _artefacts(place: Place) -> list[Place]:
+    if isinstance(place, Uri):
+        return [as_place(f"{place}/{name}") for name in find_published(place)]
+    if is_committed(place) or any((place / name).exists() for name in _MARKS):
+        return [place]
+    places = (*(place / name for name in STAGES), *sorted((place / WORK).glob("[!.]*")))
+    found: list[Place] = [one for one in places if one.is_dir() and any(one.iterdir())]
+    if not found:
+        raise MissingInputError(
+            f"There is no committed artefact at {place}.",
+            next_step="make it with `cloze data prepare CONFIG`",
         )
-    return [
-        {
-            "name": str(health.path).removeprefix(f"{place}/") if health.path != place else health.kind,
-            "path": str(health.path),
-            "kind": health.kind,
-            "fingerprint": health.fingerprint,
-            "files": health.num_files,
-            "size_bytes": health.size_bytes,
-        }
-        for health in healths
-    ]
+    return found
 
 
-def _examine_one(place: Place) -> Health:
+def examine(place: Place) -> tuple[Manifest | None, list[Damage]]:
+    """The manifest of an artefact, None where it is damaged itself, and the damage that is found."""
     try:
         manifest = manifest_at(place) if isinstance(place, Uri) else read_manifest(place)
     except CorruptArtefactError as error:
-        return Health(place, place.name, "", 1, 0, (Damage(MANIFEST_NAME, error.problem),))
+        return None, [Damage(MANIFEST_NAME, error.problem)]
     assert manifest is not None, "it was found by its manifest"
     if isinstance(place, Uri):
-        found = [each for each in Remote.open(place).download(manifest.files, None) if each is not None]
-    else:
-        shards = [entry.path for entry in manifest.files if entry.rows is not None]
-        found = [*find_damage(place, manifest), *SHARD_RECORDS.find_damage(place, shards)]
-    size_bytes = sum(entry.size_bytes for entry in manifest.files)
-    return Health(place, manifest.kind, manifest.fingerprint, len(manifest.files), size_bytes, tuple(found))
+        found = Remote.open(place).download(manifest.files, None)
+        return manifest, [each for each in found if each is not None]
+    shards = [entry.path for entry in manifest.files if entry.rows is not None]
+    return manifest, [*find_damage(place, manifest), *SHARD_RECORDS.find_damage(place, shards)]
 
 
 def list_rejects(out: Path) -> list[Reject]:
