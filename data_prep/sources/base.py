@@ -16,7 +16,7 @@ from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.places import as_place, expand
 from data_prep.document import Document
 from data_prep.filters import AnyFilter
-from data_prep.sources.streams import Gap, read_chunks, storage_of
+from data_prep.sources.streams import Gap, read_chunks
 from data_prep.text import UnreadableError
 
 
@@ -105,19 +105,6 @@ Item = Document | Gap | Skipped | LeftOut
 """What a source gives."""
 
 
-def even_parts(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-    """The file in parts of about `part_bytes`, for formats whose next record can be found from any byte."""
-    count = max(1, round(size_bytes / part_bytes))
-    bounds = [size_bytes * number // count for number in range(count)]
-    return [FilePart(file, start, end) for start, end in itertools.zip_longest(bounds, bounds[1:])]
-
-
-def plain_parts(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-    """The parts of formats whose plain files can be cut at any byte; compressed ones are read as a whole."""
-    is_plain = storage_of(file.path) == "plain"
-    return even_parts(file, size_bytes, part_bytes) if is_plain else [FilePart(file)]
-
-
 class SourceConfig(BaseModel, ABC):
     """A source: its settings, and how its files are found, cut and read. `data_prep/sources/__init__.py` names all."""
 
@@ -149,13 +136,17 @@ class SourceConfig(BaseModel, ABC):
         """
         return expand_patterns(pattern for place in sorted(self.places) for pattern in getattr(self, place))
 
+    def is_divisible(self, file: SourceFile) -> bool:
+        """Whether the next document can be found from any byte of the file as it is stored; where not, it is read from
+        its beginning. Reads little of the file: it is asked before any task runs."""
+        return False
+
     def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
         """The file in parts of about `part_bytes` bytes as stored, that together read as the file does; as a whole
-        where its format can only be read from its beginning.
-
-        Depends on the file's bytes and the arguments only, and reads little of it: it runs before any task does.
-        """
-        return [FilePart(file)]
+        where it is not divisible. Depends on the file's bytes and the arguments only."""
+        count = max(1, round(size_bytes / part_bytes)) if self.is_divisible(file) else 1
+        bounds = [size_bytes * number // count for number in range(count)]
+        return [FilePart(file, start, end) for start, end in itertools.zip_longest(bounds, bounds[1:])]
 
     def document(
         self,

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Item, Skipped, SourceConfig, SourceFile, even_parts
+from data_prep.sources.base import FilePart, Item, Skipped, SourceConfig, SourceFile
 from data_prep.sources.decompression import Gap
 from data_prep.sources.warc_records import HEADER_BYTES, RawRecord, is_record_by_record, read_records
 from data_prep.text import UnreadableError, clean_text
@@ -54,11 +54,9 @@ class CommonCrawlConfig(SourceConfig):
                 )
         return files
 
-    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-        """The file in even parts; one part where it was compressed as a whole. Reads the first record only."""
-        if is_record_by_record(file.path, self.max_record_bytes):
-            return even_parts(file, size_bytes, part_bytes)
-        return [FilePart(file)]
+    def is_divisible(self, file: SourceFile) -> bool:
+        """Whether it was not compressed as a whole. Reads the first record only."""
+        return is_record_by_record(file.path, self.max_record_bytes)
 
     def read(self, part: FilePart) -> Iterator[Item]:
         """The pages of a part in its order. Records without a page or text are skipped and counted by their reason.

@@ -21,7 +21,7 @@ from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.reading import inside
 from data_prep.sources import parquet
 from data_prep.sources.base import FilePart, Item, SourceFile
-from data_prep.sources.records import MAX_LINE_BYTES, RecordsConfig, json_parts, read_json
+from data_prep.sources.records import MAX_LINE_BYTES, RecordsConfig, holds_lines, read_json
 from data_prep.sources.streams import Gap, open_file
 
 _STATE_NAME = "state.json"
@@ -82,12 +82,13 @@ class HfDatasetsConfig(RecordsConfig):
         return sorted(files, key=lambda file: file.name)
 
     def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-        """JSON lines and Parquet files are cut; others are read as a whole."""
         if _format(file) in _PARQUET:
             return parquet.split_row_groups(file, size_bytes, part_bytes)
-        if _format(file) in _JSON_LINES:
-            return json_parts(file, size_bytes, part_bytes)
-        return [FilePart(file)]
+        return super().split_file(file, size_bytes, part_bytes)
+
+    def is_divisible(self, file: SourceFile) -> bool:
+        """JSON lines are, and Parquet files at their row groups."""
+        return _format(file) in _JSON_LINES and holds_lines(file)
 
     def read(self, part: FilePart) -> Iterator[Item]:
         """The rows of a part in order. A damaged file ends at the damage, with one reject."""

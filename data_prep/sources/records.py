@@ -11,8 +11,8 @@ import orjson
 from pydantic import Field
 
 from data_prep.document import Document
-from data_prep.sources.base import NO_TEXT, FilePart, Item, Skipped, SourceConfig, SourceFile, plain_parts
-from data_prep.sources.streams import HEAD_BYTES, Gap, open_file, read_chunks, to_utf8
+from data_prep.sources.base import NO_TEXT, FilePart, Item, Skipped, SourceConfig, SourceFile
+from data_prep.sources.streams import HEAD_BYTES, Gap, open_file, read_chunks, storage_of, to_utf8
 from data_prep.text import clean_text
 
 MAX_LINE_BYTES = 64 << 20
@@ -119,19 +119,19 @@ class JsonLinesConfig(RecordsConfig):
     max_line_bytes: int = Field(default=MAX_LINE_BYTES, gt=0)
     """A longer line is rejected, and never held in memory."""
 
-    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-        return json_parts(file, size_bytes, part_bytes)
+    def is_divisible(self, file: SourceFile) -> bool:
+        return holds_lines(file)
 
     def read(self, part: FilePart) -> Iterator[Item]:
         """The records of a part in order; a line that is no record of text is rejected, and only that line."""
         return read_json(self, part, self.max_line_bytes)
 
 
-def json_parts(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-    """The file in even parts; one part where it is compressed, or begins with a list in place of a record."""
+def holds_lines(file: SourceFile) -> bool:
+    """Whether the file is not compressed, and does not begin with a list in place of a record."""
     with open_file(file.path) as stored:
         is_list = stored.read(HEAD_BYTES).lstrip(_BLANK).startswith(b"[")
-    return [FilePart(file)] if is_list else plain_parts(file, size_bytes, part_bytes)
+    return not is_list and storage_of(file.path) == "plain"
 
 
 def read_json(config: RecordsConfig, part: FilePart, max_line_bytes: int) -> Iterator[Item]:

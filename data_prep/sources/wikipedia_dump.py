@@ -23,7 +23,7 @@ from pydantic import Field
 
 from cluster.artefacts.errors import MissingInputError
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Item, LeftOut, Skipped, SourceConfig, SourceFile, even_parts
+from data_prep.sources.base import FilePart, Item, LeftOut, Skipped, SourceConfig, SourceFile
 from data_prep.sources.books import primary_language
 from data_prep.sources.elements import Between, Element, cut_elements
 from data_prep.sources.streams import Gap, read_chunks, read_streams, storage_of, to_utf8
@@ -135,14 +135,12 @@ class WikipediaDumpConfig(SourceConfig):
             )
         return dumps
 
-    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-        """Plain XML at any byte and multistream bzip2 at any stream; other dumps are read from their beginning.
+    def is_divisible(self, file: SourceFile) -> bool:
+        """Whether it is plain XML or multistream bzip2.
 
         The index of a multistream dump is not needed: a stream is recognised anywhere by its ten first bytes.
         """
-        if storage_of(file.path) == "plain" or is_multistream(file.path):
-            return even_parts(file, size_bytes, part_bytes)
-        return [FilePart(file)]
+        return storage_of(file.path) == "plain" or is_multistream(file.path)
 
     def read(self, part: FilePart) -> Iterator[Item]:
         """The articles of a part in their order. Redirects, other namespaces, disambiguation pages and pages

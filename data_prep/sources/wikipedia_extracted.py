@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from data_prep.document import Document
-from data_prep.sources.base import NO_TEXT, FilePart, Item, Skipped, SourceConfig, SourceFile, plain_parts
+from data_prep.sources.base import NO_TEXT, FilePart, Item, Skipped, SourceConfig, SourceFile
 from data_prep.sources.books import primary_language
 from data_prep.sources.elements import Element, cut_elements
 from data_prep.sources.records import (
@@ -27,7 +27,7 @@ from data_prep.sources.records import (
     split_lines,
     value_at,
 )
-from data_prep.sources.streams import Gap, is_archive, read_archive, read_chunks
+from data_prep.sources.streams import Gap, is_archive, read_archive, read_chunks, storage_of
 from data_prep.text import UnreadableError, clean_text
 from data_prep.text.wiki_html import article_text, is_disambiguation_page
 from data_prep.text.wikitext import strip_tags
@@ -51,8 +51,8 @@ class WikipediaExtractedConfig(SourceConfig):
     max_block_bytes: int = Field(default=64 << 20, gt=0)
     """A longer block (bytes) is rejected, and never held in memory."""
 
-    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-        return plain_parts(file, size_bytes, part_bytes)
+    def is_divisible(self, file: SourceFile) -> bool:
+        return storage_of(file.path) == "plain"
 
     def read(self, part: FilePart) -> Iterator[Item]:
         """The articles of a part in their order. Blocks without text below their title are skipped.
@@ -128,9 +128,9 @@ class WikipediaHtmlConfig(SourceConfig):
     max_page_depth: int = Field(default=512, gt=0)
     """A page with deeper nesting is rejected; browsers have the same limit."""
 
-    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
-        """Plain files are cut at any byte; archives and compressed files are read as a whole."""
-        return [FilePart(file)] if is_archive(file.path) else plain_parts(file, size_bytes, part_bytes)
+    def is_divisible(self, file: SourceFile) -> bool:
+        """Whether it is neither compressed nor an archive."""
+        return not is_archive(file.path) and storage_of(file.path) == "plain"
 
     def read(self, part: FilePart) -> Iterator[Item]:
         """The articles of a part in order. Pages of other namespaces, disambiguation pages and pages without text are
