@@ -251,16 +251,16 @@ class Deduplication:
         self._make(PARAGRAPHS_REMOVED, remove, [before, repeated], limits, SELECTION_FILES)
 
     def _by_range(
-        self, name: str, function: RangeShard, before: Manifest, documents: Sequence[tuple[int, int]] = ()
+        self, name: str, function: RangeShard, before: Manifest, ranges: Sequence[tuple[int, int]] = ()
     ) -> Manifest:
-        """Make a step with one shard per range of the records of another step: of their keys, or of `documents`."""
+        """Make a step with one shard per range of the records of another step: of their keys, or of documents."""
         total = count_partitions(before.stats["rows"])
-        ranges = documents or [(number, total) for number in range(total)]
+        ranges = ranges or [(number, total) for number in range(total)]
 
         def make(number: int) -> WriteShard:
             return partial(function, self.job.directory(before.kind), *ranges[number])
 
-        settings = {"ranges": [list(own) for own in documents]} if documents else {}
+        settings = {"ranges": [list(own) for own in ranges]}
         return self._make(name, make, [before], settings, RECORD_FILES.files(len(ranges)))
 
     def _make(
