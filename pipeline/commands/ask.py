@@ -89,7 +89,7 @@ def generate(
     )
     network = load_language_model(reference, runs_dir, "ema" if ema else "model")
     prompt = chat_prompt(network, text, system) if chat else text
-    found = write(network, prompt, settings, language=language, is_chat=chat)
+    found = write(network, prompt, settings, language=language)
     if as_json:
         texts = [asdict(each) for each in found]
         output.print_json({"from": network.reference, "prompt": text, "texts": texts})

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,10 +12,8 @@ import numpy as np
 from tokenizers import AddedToken, Encoding, Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MismatchError, MissingInputError
+from cluster.artefacts.errors import CorruptArtefactError, MismatchError, MissingInputError
 from data_prep.ragged import Ragged
-from data_prep.tokenizers.fast import make_fast_encoder
-from data_prep.tokenizers.reference import Encoder, control_names
 from data_prep.tokenizers.special import NAMES, REQUIRED_ROLES, find_special_tokens, vocabulary_size
 from models.config import ElmoConfig, NetworkConfig, TransformerConfig
 
@@ -26,8 +22,6 @@ if TYPE_CHECKING:
 
     from models.generation.config import GenerationConfig
 
-MANY_CHARACTERS = 1_000_000
-"""From here on it pays to prepare tokie."""
 _AT_ONCE = 4096
 
 
@@ -69,18 +63,15 @@ class TextTokenizer:
 
     def rows(self, texts: Sequence[str]) -> Ragged:
         """Token ids of each text, int64."""
-        if sum(map(len, texts)) >= MANY_CHARACTERS and (found := self._encode_many(texts)) is not None:
-            return found
         return Ragged.of([np.array(found.ids, dtype=np.int64) for found in self._encode(texts)])
 
-    def rows_with_offsets(self, texts: Sequence[str]) -> tuple[Ragged, np.ndarray]:
-        """Token ids of each text, int64, and int64 [tokens of all texts, 2]: the span of characters of each token in
-        its text, from and up to (exclusive). Byte tokens that share a character all have its span."""
-        ids, spans = [], [np.empty((0, 2), dtype=np.int64)]
-        for found in self._encode(texts):
-            ids.append(np.array(found.ids, dtype=np.int64))
-            spans.append(np.array(found.offsets, dtype=np.int64).reshape(-1, 2))
-        return Ragged.of(ids), np.concatenate(spans)
+    def ids_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Token ids of each text, int64 [tokens], and int64 [tokens, 2]: the span of characters of each token, from and
+        up to (exclusive). Byte tokens that share a character all have its span."""
+        return [
+            (np.array(found.ids, dtype=np.int64), np.array(found.offsets, dtype=np.int64).reshape(-1, 2))
+            for found in self._encode(texts)
+        ]
 
     def _encode(self, texts: Sequence[str]) -> Iterator[Encoding]:
         # `tokenizers` keeps many times as much of a text as the text itself.
@@ -88,31 +79,6 @@ class TextTokenizer:
             yield from self._tokenizer.encode_batch(
                 [*texts[first : first + _AT_ONCE]], add_special_tokens=False
             )
-
-    def _encode_many(self, texts: Sequence[str]) -> Ragged | None:
-        """The same ids, several times faster; None where tokie does not equal the tokenizer, and for texts that spell
-        tokens such as `[SEP]`, which are read as these tokens."""
-        import pyarrow as pa
-
-        found = self._tokenizer.get_added_tokens_decoder().values()
-        names = {*control_names(self._tokenizer), *(token.content for token in found)}
-        lowered = "\n".join(texts).lower()
-        if self.fast_encoder is None or any(name.lower() in lowered for name in names):
-            return None
-        no_cuts = Ragged(np.empty(0, dtype=np.int64), np.zeros(len(texts) + 1, dtype=np.int64))
-        ids, _ = self.fast_encoder.encode(pa.array(texts, pa.string()), no_cuts)
-        return Ragged(ids.values.astype(np.int64), ids.offsets)
-
-    @cached_property
-    def fast_encoder(self) -> Encoder | None:
-        """Gives ids as the tokenizer does, where texts spell no special tokens; None for some tokenizers."""
-        return _fast_encoder(self._tokenizer.to_str())
-
-    def ids_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Ids and spans of `rows_with_offsets` for each text, int64 [tokens] and [tokens, 2]."""
-        rows, spans = self.rows_with_offsets(texts)
-        bounds = list(pairwise(rows.offsets.tolist()))
-        return [(rows.values[first:last], spans[first:last]) for first, last in bounds]
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Decode each row of ids, without white space around the text, and without special tokens: those that the file
@@ -137,14 +103,6 @@ class TextTokenizer:
     def id_of(self, token: str) -> int | None:
         """The id of a token, such as a language tag; None when the vocabulary lacks it."""
         return self._tokenizer.token_to_id(token)
-
-
-@lru_cache(4)  # the same file is read for every training and every task
-def _fast_encoder(tokenizer_json: str) -> Encoder | None:
-    try:
-        return make_fast_encoder(tokenizer_json)
-    except ConfigError:  # texts that spell a special token become it, which no corpus may do
-        return None
 
 
 @dataclass(frozen=True, slots=True)

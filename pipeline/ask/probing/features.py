@@ -32,6 +32,8 @@ Span = tuple[int, int]
 WORD = re.compile(r"\w+|[^\w\s]")
 """Words of a text, for networks that read words: letters and digits together, every other character by itself."""
 _BATCH_TOKENS = 4096
+_LONGEST = 512
+"""Tokens of the longest sequence that a network without a table of positions reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +75,6 @@ class FeatureNetwork:
     def num_layers(self) -> int:
         """Layers above the embeddings, which are layer 0."""
         return num_layers_of(self.config)
-
-    @property
-    def max_length(self) -> int | None:
-        """Tokens of the longest sequence; None where there is no limit."""
-        return None if isinstance(self.config, ElmoConfig) else position_limit(self.config) or 512
 
     def layer(self, number: int) -> int:
         """The index of a layer counted from the embeddings, 0; -1 is the last.
@@ -157,7 +154,8 @@ def _read_tokens(
     network: FeatureNetwork, passages: Sequence[Passage], layers: Sequence[int]
 ) -> Iterator[np.ndarray]:
     around = sequence_format(network.config, network.tokenizer)
-    limit = network.max_length or 512
+    assert isinstance(network.config, TransformerConfig)
+    limit = position_limit(network.config) or _LONGEST
     rows, places = [], []
     for passage, (ids, offsets) in zip(
         passages, network.tokenizer.ids_with_offsets([passage.text for passage in passages]), strict=True
@@ -262,12 +260,12 @@ def word_pairs(
 def find_form(text: str, word: str) -> Span:
     """The characters of a word, or of the word most like it; the whole text where none begins alike."""
     spans = [match.span() for match in WORD.finditer(text)]
-    pairs = [zip(text[start:stop].lower(), word.lower(), strict=False) for start, stop in spans]
+    word, forms = word.lower(), [text[start:stop].lower() for start, stop in spans]
+    if word in forms:
+        return spans[forms.index(word)]
     # Characters that two words begin with alike.
+    pairs = [zip(form, word, strict=False) for form in forms]
     alike = [sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], each)) for each in pairs]
-    exact = [span for span in spans if text[span[0] : span[1]].lower() == word.lower()]
-    if exact:
-        return exact[0]
     best = max(alike, default=0)
     return spans[alike.index(best)] if best else (0, len(text))
 

@@ -14,6 +14,8 @@ from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from cluster.artefacts.errors import ConfigError, StorageError
 from cluster.artefacts.manifest import InputEntry, hash_json, read_manifest, write_durably
@@ -40,27 +42,7 @@ PROBES: Mapping[str, Callable[[ProbeConfig], Any]] = {
 """By name."""
 _LEAST_FOR_EARLY_STOPPING = 100
 COLUMNS = ("layer", "probe", "accuracy", "control", "selectivity")
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1"><title>{{ title }}</title>
-<style>
-:root { color-scheme: light dark }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-  overflow-wrap: anywhere }
-table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .2rem 1rem .2rem 0; text-align: right;
-border-bottom: 1px solid #8886 }
-svg { width: 100%; max-width: 45rem; height: auto }
-@media screen and (prefers-color-scheme: dark) { svg { filter: invert(1) hue-rotate(180deg) } }
-</style></head><body>
-<h1>{{ title }}</h1>
-<p>{{ facts }}</p>
-{{ drawing | safe }}
-<table><tr>{% for column in columns %}<th>{{ column }}</th>{% endfor %}</tr>
-{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}</table>
-</body></html>
-"""
+TEMPLATE = Path(__file__).with_name("page.html.j2")
 
 
 def accuracy(
@@ -75,19 +57,17 @@ def accuracy(
         train: float32 [items, width] vectors and int64 [items] labels.
         evaluation: the same, to score on.
     """
-    vectors, labels = train
-    mean, scale = vectors.mean(0), vectors.std(0)
-    scale = np.where(scale > 1e-6, scale, 1.0)
+    _, labels = train
     probe = PROBES[kind](config) if len(np.unique(labels)) > 1 else DummyClassifier()
     rare = np.bincount(labels)
     if kind == "mlp" and (len(labels) < _LEAST_FOR_EARLY_STOPPING or rare[rare > 0].min() < 2):
         # Too few of a label to hold some out.
         probe.set_params(early_stopping=False)
+    scaled = make_pipeline(StandardScaler(), probe)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        probe.fit((vectors - mean) / scale, labels)
-    predicted = np.asarray(probe.predict((evaluation[0] - mean) / scale))
-    return float(np.equal(predicted, evaluation[1]).mean())
+        scaled.fit(*train)
+    return float(scaled.score(*evaluation))
 
 
 class LayerScore(BaseModel):
@@ -226,7 +206,7 @@ def page(reference: str, result: ProbeResult) -> str:
         axes.legend(fontsize="small")
 
     return render(
-        _PAGE,
+        TEMPLATE.read_text(encoding="utf-8"),
         title=f"{result.task}, probed in {reference}",
         facts=facts(result),
         drawing=svg(draw),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +25,7 @@ from models.weights import check_tensors, check_values
 from pipeline.checkpoint.references import Weights, resolve_model
 from pipeline.export.exporting import network_of
 from pipeline.export.formats import Source
-from pipeline.tasks.tokenizer import TextTokenizer
+from pipeline.tasks.tokenizer import SequenceFormat, TextTokenizer, generation_format, sequence_format
 from pipeline.tune.finetuned import RANDOM, finetuned_network, resolve_start
 
 if TYPE_CHECKING:
@@ -89,12 +90,11 @@ class PromptTokenizer(TextTokenizer):
             ) from None
         return self._tokenizer.encode(text, add_special_tokens=False)
 
-    def around(self) -> tuple[list[int], list[int]]:
-        """The special tokens that the file itself puts before and after a text, as `transformers` does."""
-        alone = self._tokenizer.encode("a", add_special_tokens=False).ids
-        ids = self._tokenizer.encode("a", add_special_tokens=True).ids
-        first = next((n for n in range(len(ids)) if ids[n : n + len(alone)] == alone), 0)
-        return ids[:first], ids[first + len(alone) :]
+    def begins(self) -> tuple[int, ...]:
+        """The special tokens that the file itself puts before a text, as `transformers` does."""
+        found = self._tokenizer.encode("a", add_special_tokens=True)
+        added = takewhile(lambda pair: pair[1], zip(found.ids, found.special_tokens_mask, strict=True))
+        return tuple(number for number, _ in added)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens left out."""
@@ -166,6 +166,29 @@ class LanguageModel:
     def max_length(self) -> int:
         """Tokens of the longest sequence. Networks without a table of positions take as many as in pre-training."""
         return position_limit(self.config) or self.config.max_positions
+
+    def around(self, language: str | None = None) -> SequenceFormat:
+        """The special tokens around a text that the network reads: those of pre-training, but a decoder in a Hugging
+        Face directory begins a text as its tokenizer.json does.
+
+        Args:
+            language: language tag of an mBART.
+
+        Raises:
+            MismatchError: the vocabulary lacks the language tag.
+        """
+        if self.kind == "masked":
+            return sequence_format(self.config, self.tokenizer)
+        if self.kind == "encoder_decoder":
+            return generation_format(self.config, self.tokenizer, language).source
+        bos = self.tokenizer.special["bos"]
+        first = self.tokenizer.begins() if self.directory else (bos,)
+        return SequenceFormat(first, (), ())
+
+    def read(self, text: str, language: str | None = None) -> list[int]:
+        """The ids of a text with the special tokens `around` it."""
+        around = self.around(language)
+        return [*around.first, *self.tokenizer.encode(text).ids, *around.last]
 
 
 def load_language_model(reference: str, runs_dir: Path, weights: Weights = "model") -> LanguageModel:

@@ -16,7 +16,7 @@ from models.language_models import MaskedLanguageModel, SequenceToSequence
 from pipeline.ask.config import Scoring
 from pipeline.ask.prompting.networks import LanguageModel
 from pipeline.tasks.forms import Example
-from pipeline.tasks.tokenizer import generation_format, sequence_format
+from pipeline.tasks.tokenizer import generation_format
 from pipeline.tune.encoding import batches_of, pad_rows
 
 _PLACE = re.compile(r"\[([xyz])\]")
@@ -193,7 +193,7 @@ class Prompter:
 
 def _ask_masked(prompter: Prompter, first: str, second: str | None, label: int) -> list[Question]:
     network, tokenizer = prompter.network, prompter.network.tokenizer
-    around = sequence_format(network.config, tokenizer)
+    around = network.around()
     before, after = prompter.halves(first, second)
     before, targets = tokenizer.before_mask(before), prompter.answer_ids(label)
     masks = tokenizer.mask * len(targets)
@@ -217,9 +217,8 @@ def _ask_masked(prompter: Prompter, first: str, second: str | None, label: int) 
 
 def _ask_from_the_left(prompter: Prompter, first: str, second: str | None, label: int) -> list[Question]:
     network, tokenizer = prompter.network, prompter.network.tokenizer
-    begins = [tokenizer.special["bos"]] if network.directory is None else tokenizer.around()[0]
     before = tokenizer.before_mask(prompter.halves(first, second)[0])
-    prompt = [*begins, *tokenizer.encode(before).ids] or [tokenizer.special["bos"]]
+    prompt = network.read(before) or [tokenizer.special["bos"]]
     targets = prompter.answer_ids(label)
     places = range(len(prompt) - 1, len(prompt) + len(targets) - 1)
     prefix = len(prompt) if network.reads_both_ways else 0
@@ -227,14 +226,12 @@ def _ask_from_the_left(prompter: Prompter, first: str, second: str | None, label
 
 
 def _ask_encoder_decoder(prompter: Prompter, first: str, second: str | None, label: int) -> list[Question]:
-    tokenizer = prompter.network.tokenizer
-    layout = generation_format(prompter.network.config, tokenizer, None)
-    inner = tokenizer.encode(prompter.halves(first, second)[0].rstrip()).ids
-    targets = prompter.answer_ids(label)
+    network, targets = prompter.network, prompter.answer_ids(label)
+    source = network.read(prompter.halves(first, second)[0].rstrip())
+    layout = generation_format(network.config, network.tokenizer, None)
     begins = [layout.start, *layout.target.first]
     places = range(len(begins) - 1, len(begins) + len(targets) - 1)
-    source = (*layout.source.first, *inner, *layout.source.last)
-    return [Question(source, tuple(places), tuple(targets), written=(*begins, *targets[:-1]))]
+    return [Question(tuple(source), tuple(places), tuple(targets), written=(*begins, *targets[:-1]))]
 
 
 _ASKED: Mapping[str, Callable[[Prompter, str, str | None, int], list[Question]]] = {

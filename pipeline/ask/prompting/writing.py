@@ -14,7 +14,7 @@ from cluster.artefacts.errors import ConfigError, MismatchError
 from models.generation.config import GenerationConfig
 from models.generation.generate import generate
 from pipeline.ask.prompting.networks import LanguageModel, count_marks, require_length
-from pipeline.tasks.tokenizer import generation_format, sequence_format, starts_with_padding
+from pipeline.tasks.tokenizer import generation_format, starts_with_padding
 
 GENERATION_FILES = ("generation_config.json", "config.json")
 """The files of a Hugging Face directory that list its special tokens of generation; the first that does counts."""
@@ -48,11 +48,10 @@ def search_settings(**given: Any) -> GenerationConfig:
 
 def write(
     network: LanguageModel,
-    text: str,
+    text: str | Sequence[int],
     settings: GenerationConfig,
     *,
     language: str | None = None,
-    is_chat: bool = False,
 ) -> list[Written]:
     """Continue a text with a decoder, or answer it with an encoder-decoder.
 
@@ -60,10 +59,10 @@ def write(
     as its tokenizer.json says.
 
     Args:
+        text: the text, or the ids of `chat_prompt`.
         settings: how to search or sample; its special tokens are filled in here. Without `max_new_tokens`, 50 tokens
             are written, or as many as the network has positions for.
         language: language tag of an mBART.
-        is_chat: the text comes from `chat_prompt`, with all of its special tokens.
 
     Returns:
         `num_return_sequences` texts.
@@ -78,7 +77,7 @@ def write(
             next_step="let it fill masks: cloze fill",
         )
     is_decoder = network.kind == "left_to_right"
-    ids, tokens = _prompt(network, text, language, is_chat)
+    ids = network.read(text, language) if isinstance(text, str) else list(text)
     if not ids:
         raise ConfigError(
             "There is no text to continue.", next_step="give one word at least: cloze generate TEXT"
@@ -91,7 +90,7 @@ def write(
             f"{limit} new tokens do not fit after a text of {len(ids)}: the network takes {network.max_length}.",
             next_step=f"--max-new-tokens {room}, or shorten the text",
         )
-    config = replace(settings, max_new_tokens=limit, pad_token_id=network.tokenizer.special["pad"], **tokens)
+    config = replace(settings, max_new_tokens=limit, **_special_tokens(network, language))
     before = ids if is_decoder else []
     return [
         Written(network.tokenizer.decode_after(before, row), score, tuple(row))
@@ -118,8 +117,8 @@ def generated(
     return list(zip(found.continuations(), found.scores.tolist(), strict=True))
 
 
-def chat_prompt(network: LanguageModel, text: str, system: str | None = None) -> str:
-    """The prompt that a network responds to, with a user's turn.
+def chat_prompt(network: LanguageModel, text: str, system: str | None = None) -> list[int]:
+    """The ids of the prompt that a network responds to, with a user's turn.
 
     Raises:
         MismatchError: the network has no template, or its template refuses these turns.
@@ -142,7 +141,7 @@ def chat_prompt(network: LanguageModel, text: str, system: str | None = None) ->
     try:
         # Rendered in a sandbox: a directory may come from a stranger.
         return tokenizer.apply_chat_template(
-            turns, chat_template=network.chat_template, tokenize=False, add_generation_prompt=True
+            turns, chat_template=network.chat_template, add_generation_prompt=True, return_dict=False
         )
     except TemplateError as error:
         raise MismatchError(
@@ -151,27 +150,17 @@ def chat_prompt(network: LanguageModel, text: str, system: str | None = None) ->
         ) from None
 
 
-def _prompt(
-    network: LanguageModel, text: str, language: str | None, is_chat: bool
-) -> tuple[list[int], dict[str, Any]]:
-    """Ids that a decoder continues, or an encoder reads, and the special tokens of what is written."""
-    tokenizer, is_own = network.tokenizer, network.directory is None
-    ids = (
-        tokenizer.with_special_tokens().encode(text, add_special_tokens=False).ids
-        if is_chat
-        else tokenizer.encode(text).ids
-    )
-    tokens: dict[str, Any] = {"eos_token_id": tokenizer.special["eos"]}
+def _special_tokens(network: LanguageModel, language: str | None) -> dict[str, Any]:
+    """The special tokens of what is written, as settings of a search."""
+    special = network.tokenizer.special
+    tokens: dict[str, Any] = {"pad_token_id": special["pad"], "eos_token_id": special["eos"]}
+    stored = _stored_tokens(network)
     if network.kind == "left_to_right":
-        first = [tokenizer.special["bos"]] if is_own else tokenizer.around()[0]
-        tokens |= _stored_tokens(network)
-        return ids if is_chat else [*first, *ids], {"eos_token_id": tokens["eos_token_id"]}
-    layout = generation_format(network.config, tokenizer, language)
-    if not is_chat:
-        ids = [*layout.source.first, *ids, *layout.source.last]
-    forced = layout.target.first[0] if is_own and layout.target.first else None
+        return tokens | {name: number for name, number in stored.items() if name == "eos_token_id"}
+    layout = generation_format(network.config, network.tokenizer, language)
+    forced = layout.target.first[0] if layout.target.first and network.directory is None else None
     tokens |= {"decoder_start_token_id": layout.start, "forced_bos_token_id": forced}
-    return ids, tokens | ({} if language else _stored_tokens(network))
+    return tokens if language else tokens | stored
 
 
 def _stored_tokens(network: LanguageModel) -> dict[str, int]:
@@ -254,9 +243,7 @@ def fill(network: LanguageModel, text: str, top: int = 5) -> Filling:
 @torch.no_grad()
 def _predict(network: LanguageModel, text: str, top: int) -> Filling:
     tokenizer = network.tokenizer
-    around = sequence_format(network.config, tokenizer)
-    inner = tokenizer.encode(tokenizer.with_masks(text)).ids
-    ids = [*around.first, *inner, *around.last]
+    ids = network.read(tokenizer.with_masks(text))
     require_length(len(ids), network.max_length)
     places = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
     scores = _probabilities(network, ids, places)
@@ -321,8 +308,7 @@ def _write(network: LanguageModel, text: str, top: int) -> Filling:
             f"The text has {count} masks, and the tokenizer {tokenizer.path} has no {missing[0]} for them.",
             next_step="use fewer masks, or the tokenizer that the network was trained with",
         )
-    inner = tokenizer.encode(tokenizer.with_masks(text, masks)).ids
-    source = [*layout.source.first, *inner, *layout.source.last]
+    source = network.read(tokenizer.with_masks(text, masks))
     require_length(len(source), network.max_length)
     config = GenerationConfig(
         max_new_tokens=min(network.max_length - 1, 16 * count + 8 if with_sentinels else len(source) + 16),

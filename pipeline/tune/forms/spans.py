@@ -69,7 +69,8 @@ def encode_questions(
     """Encode; no window gets more than `max_length` tokens, special tokens included."""
     contexts = {context: number for number, context in enumerate(dict.fromkeys(q.context for q in questions))}
     passage = np.array([contexts[question.context] for question in questions], dtype=np.int64)
-    ids, offsets = tokenizer.rows_with_offsets([*contexts, *(question.question for question in questions)])
+    found = tokenizer.ids_with_offsets([*contexts, *(question.question for question in questions)])
+    ids = Ragged.of([each for each, _ in found])
     asked = np.arange(len(contexts), len(ids))
     words = np.minimum(ids.lengths[asked], max_query_length)
     begin = len(sequences.first) + words + len(sequences.between)
@@ -88,13 +89,12 @@ def encode_questions(
             repeated(sequences.last, len(question)),
         ]
     )
-    by_passage = np.split(offsets, ids.offsets[1:-1])
-    of_questions = tuple(by_passage[number] for number in passage.tolist())
-    found = [
+    offsets = tuple(found[number][1] for number in passage.tolist())
+    answers = [
         each.answers and answer_tokens(characters, each.answers[0].start, each.answers[0].text)
-        for each, characters in zip(questions, of_questions, strict=True)
+        for each, characters in zip(questions, offsets, strict=True)
     ]
-    learnt = np.array([each or (-1, -1) for each in found], dtype=np.int64).reshape(-1, 2)[question]
+    learnt = np.array([each or (-1, -1) for each in answers], dtype=np.int64).reshape(-1, 2)[question]
     inside = (first <= learnt[:, 0]) & (learnt[:, 1] < first + size) & (learnt[:, 0] >= 0)
     return Windows(
         input_ids=rows,
@@ -105,7 +105,7 @@ def encode_questions(
         size=size,
         own=np.array(own, dtype=np.int64).reshape(-1, 2),
         answer=np.where(inside[:, None], learnt + (begin[question] - first)[:, None], 0),
-        offsets=of_questions,
+        offsets=offsets,
     )
 
 

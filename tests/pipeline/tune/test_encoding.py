@@ -1,4 +1,4 @@
-"""Token ids of sentences, pairs, words, and windows over passages; of many texts at once as one by one."""
+"""Token ids of sentences, pairs, words, and windows over passages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -108,38 +106,7 @@ def trained(request, tmp_path_factory) -> TextTokenizer:
     return TextTokenizer(request.param(tmp_path_factory.mktemp("t") / "tokenizer.json"))
 
 
-@pytest.fixture
-def at_once(monkeypatch):
-    """Few texts are encoded as many."""
-    monkeypatch.setattr("pipeline.tasks.tokenizer.MANY_CHARACTERS", 0)
-
-
-ODD = "aZé İßſ \u0301\u200d\u00ad\u200b\ufeff\ufffd \t\n\r\v\f\x00\x1c\x1f\x7f\x85\xa0\u1680\u180e\u2003\u2028\u3000"
-ODD += "日本語🙂한글éa.,-_'’“#@5½\U0001f469\u200d\U0001f4bb\ue000"
-WORDS = ["the", "The", "unaffable", "[SEP", "SEP]", "U.S.", "it's", "x" * 120, "№", "ＦＵＬＬ"]
-
-
-@pytest.mark.usefixtures("at_once")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.lists(st.one_of(st.text(ODD, max_size=4), st.sampled_from(WORDS))).map(" ".join), max_size=4)
-)
-@example([""])
-@example(["", " a", "", "b "])
-def test_any_texts_are_encoded_at_once_as_one_by_one(trained: TextTokenizer, texts: list[str]):
-    assert trained.rows(texts).equals(trained.rows_with_offsets(texts)[0])
-
-
-@pytest.mark.usefixtures("at_once")
-def test_real_texts_are_encoded_at_once_by_tokie_as_one_by_one(trained: TextTokenizer):
-    assert trained.fast_encoder is not None
-    assert TextTokenizer(trained.path).fast_encoder is trained.fast_encoder, "tokie is prepared once"
-    texts = [document.text for document in docstrings()[:300]]
-    assert trained.rows(texts).equals(trained.rows_with_offsets(texts)[0])
-
-
-@pytest.mark.usefixtures("at_once")
-def test_texts_that_spell_special_tokens_are_left_to_the_tokenizer(tmp_path: Path):
+def test_special_tokens_that_a_text_names_are_read_as_such(tmp_path: Path):
     tokenizer = Tokenizer.from_file(str(wordpiece(tmp_path / "tokenizer.json")))
     tokenizer.add_special_tokens(["[SEP]"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -210,7 +177,6 @@ def featurised(
     return rows
 
 
-@pytest.mark.usefixtures("at_once")
 def test_windows_and_answers_are_those_of_transformers(tmp_path: Path):
     path = wordpiece(tmp_path / "tokenizer.json")
     bare = Tokenizer.from_file(str(path))

@@ -268,7 +268,7 @@ def test_network_learns_to_respond_and_is_asked_from_its_scores_and_from_its_exp
     for reference in (str(tuned.directory), str(tmp_path / "hf")):
         network = load_language_model(reference, tmp_path)
         prompt = chat_prompt(network, "Say green.")
-        (answer,) = write(network, prompt, GenerationConfig(max_new_tokens=16), is_chat=True)
+        (answer,) = write(network, prompt, GenerationConfig(max_new_tokens=16))
         assert answer.text == "It is green."
 
 
