@@ -218,9 +218,8 @@ def show(
         output.write_page(html, render_page(directory, runs_dir, errors))
     if as_json:
         plain = [score.model_dump(mode="json") for score in opened.scores]
-        errors_found = [asdict(error) for error in found]
         output.print_json(
-            {"directory": place_of(directory), "scores": plain, "trial": shown.name, "errors": errors_found}
+            {"directory": place_of(directory), "scores": plain, "trial": shown.name, "errors": found}
         )
         return
     show_scores(opened.scores, {score.task: opened.kind(score.task) for score in opened.scores})
@@ -228,8 +227,12 @@ def show(
     if found:
         typer.echo(f"\nworst errors of {shown.name}")
     for error in found:
-        output.print_line(f"\n{error.id}, {error.remark}")
-        for name, text in {**error.texts, "right": error.right, "predicted": error.predicted}.items():
+        output.print_line("\n{id}, {remark}".format_map(error))
+        for name, text in {
+            **error["texts"],
+            "right": error["right"],
+            "predicted": error["predicted"],
+        }.items():
             output.print_line(f"  {name:<10}{text}")
 
 

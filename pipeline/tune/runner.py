@@ -166,7 +166,6 @@ class TrialRunner:
             settings,
             trial.seed,
             state,
-            main_metric=config.tasks[trial.task].metrics[0],
             on_update=on_update,
             on_epoch=on_epoch,
             zero=config.zero,
@@ -283,8 +282,8 @@ class TrialRunner:
 
 
 def state_file(workspace: Path, trial: Trial) -> Path:
-    """The file of a training that has begun and is not finished."""
-    return workspace / IN_PROGRESS / f"{trial.name}.safetensors"
+    """The file that describes a training that has begun and is not finished."""
+    return workspace / IN_PROGRESS / f"{trial.name}.json"
 
 
 def ended_as(error: BaseException) -> str:
@@ -297,7 +296,7 @@ def end_tracked_runs(trials: Trials, workspace: Path, ended: Iterable[Trial], st
     uri = tracking_uri(trials.config.runs_dir)
     for trial in ended:
         facts = read_facts(state_file(workspace, trial), trials.identity(trial))
-        if facts is not None:
+        if facts:
             with suppress(Exception):
                 end_run(uri, facts["tracked_run"], status)
 

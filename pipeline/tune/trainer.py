@@ -40,7 +40,6 @@ def train(
     seed: int,
     state: TrainingState,
     *,
-    main_metric: str,
     on_update: Callable[[int, float], object],
     on_epoch: Callable[[EpochScore], object] = lambda epoch: None,
     zero: ZeroConfig | None = None,
@@ -51,7 +50,6 @@ def train(
         model: the network that `task` builds, with its first weights; not to be used afterwards.
         state: counts updates and holds scores, outputs and losses, afterwards those of the whole training; a killed
             training continues from its file.
-        main_metric: decides which epoch is best, where that matters.
         on_update: takes the updates done and the mean loss of the last one, in every process; of several processes,
             each estimates the loss from its own share.
         on_epoch: takes an epoch's loss and metrics, in every process.
@@ -73,7 +71,9 @@ def train(
         else ShardedLearner(accelerator, model, settings, zero)
     )
     state.restore(learner)
-    pause = partial(state.stop_if_asked, learner)
+    pause = partial(state.pause, learner)
+    # It decides which epoch is best, where that matters.
+    main_metric = task.config.metrics[0]
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     # Dropout draws from torch's global generators, which are restored afterwards.
     with torch.random.fork_rng(devices=devices):
@@ -91,7 +91,6 @@ def train(
                 state.losses.append(loss)
                 state.updates += 1
                 on_update(state.updates, loss * accelerator.num_processes)
-                state.save_when_due(learner)
             is_scored = settings.scored == "every_epoch" or epoch == settings.epochs - 1
             network = learner.whole()
             outputs = evaluate(accelerator, network, task, task.evaluation, pause) if is_scored else None

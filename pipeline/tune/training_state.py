@@ -1,29 +1,29 @@
-"""The place of a training between two updates, and its file: a killed training continues from there, bit for bit.
+"""The place of a training between two updates, on disk: a killed training continues from there, bit for bit.
 
-The file lies beside the finished trainings of the scores that are being made, and goes when the training is finished.
-It is one safetensors file: weights, optimizer state and the best weights so far as tensors, everything else as JSON in
-the header. Order and dropout follow from the numbers of update and micro-batch, so no generator state is needed.
+The files lie beside the finished trainings of the scores that are being made, and go when the training is finished. A
+sealed JSON file says all but tensors, and names the safetensors file with weights, optimizer state and the best weights
+so far; two such files take turns, so that it names a whole one at every moment. Order and dropout follow from the
+numbers of update and micro-batch, so no generator state is needed.
 """
 
 from __future__ import annotations
 
-import os
+import dataclasses
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import torch
 from accelerate import Accelerator
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from cluster.artefacts.errors import PreemptedError
-from cluster.artefacts.manifest import has_seal, seal_of, write_seal
-from cluster.artefacts.storage import storage_errors
+from cluster.artefacts.errors import CorruptArtefactError, PreemptedError
+from cluster.artefacts.manifest import FileEntry, read_sealed, replaced, write_sealed
+from cluster.artefacts.storage import difference, storage_errors
 from cluster.stopping import StopFile
 from models.weights import with_prefix
 from pipeline.tune.learner import Learner, on_first
@@ -31,10 +31,6 @@ from pipeline.tune.scores import EpochScore
 
 LARGEST_SHARE = 0.05
 """Share of the time that saving may take: where a save takes long, saves become rarer."""
-FIRST_UPDATES = 10
-"""Updates before the first one that may be followed by a save; their time decides when that is due."""
-_FACTS = "training"
-"""Key of the JSON in the header. Files of other fields had another one, and are not read."""
 
 
 class TrainingState:
@@ -48,11 +44,11 @@ class TrainingState:
         interval_s: float,
         request: StopFile | None = None,
     ) -> None:
-        """Begin, or continue what the file says of an earlier attempt at the same training.
+        """Begin, or continue what the files say of an earlier attempt at the same training.
 
         Args:
-            path: of the file; its directory is made with it.
-            identity: hash of everything that determines the training; a file of another one is not read.
+            path: of the JSON file; its directory is made with it.
+            identity: hash of everything that determines the training; files of another one are not read.
             interval_s: least time between two saves; a training that is killed repeats about as much.
             request: a stop that any process may be asked for; None for trainings that run to their end.
         """
@@ -61,18 +57,19 @@ class TrainingState:
         self._interval_s = interval_s
         self._accelerator = accelerator
         self._request = request
-        facts = on_first(accelerator, lambda: read_facts(path, identity)) or {}
+        facts = on_first(accelerator, lambda: _whole(path, read_facts(path, identity)))
         self.tracked_run: str | None = facts.get("tracked_run")
         """The training's MLflow run; `restore` writes another one down."""
         self._run_in_file = self.tracked_run
+        self._file: dict[str, Any] | None = facts.get("file")
         self._earlier_s: float = facts.get("seconds", 0.0)
         self.updates: int = facts.get("updates", 0)
         """Updates done."""
-        losses = facts.get("losses", [])
+        losses = _numbers(facts.get("losses", []))
         # Sums over processes, which one of them takes part with from now on.
         self.losses: list[float] = losses if accelerator.is_main_process else [0.0] * len(losses)
         """This process's share of the mean loss of every update of the running epoch."""
-        self.curve: list[float] = facts.get("curve", [])
+        self.curve: list[float] = _numbers(facts.get("curve", []))
         """Mean loss of every update of the finished epochs, over all processes, in nats per prediction."""
         self.epochs = [EpochScore.model_validate(epoch) for epoch in facts.get("epochs", ())]
         self.kept_epoch: int = facts.get("kept_epoch", 0)
@@ -82,9 +79,8 @@ class TrainingState:
         self.weights: dict[str, Tensor] | None = None
         """Copies of the network's tensors after it; None where later epochs always take its place."""
         self._scaler: Mapping[str, Any] | None = facts.get("scaler")
-        self._began = time.monotonic()
-        self._measure()
-        self._next = self.updates + FIRST_UPDATES
+        self._began = self._saved_at = time.monotonic()
+        self._saved_updates, self._save_s = self.updates, 0.0
 
     @property
     def seconds(self) -> float:
@@ -92,14 +88,13 @@ class TrainingState:
         return self._earlier_s + time.monotonic() - self._began
 
     def restore(self, learner: Learner) -> None:
-        """Fill a new learner from the file, where there is one.
+        """Fill a new learner from the files, where there are some.
 
-        Afterwards the file names the MLflow run, so that a training that is killed before its next save continues it.
+        Afterwards the JSON file names the MLflow run, so that a training that is killed before its next save continues
+        it.
         """
-        tensors: dict[str, Tensor] = {}
-        if self.updates:
-            with safe_open(str(self.path), "pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- no mapping
+        if self._file is not None:
+            tensors = load_file(self.path.with_name(self._file["path"]))
             learner.restore(tensors)
             if self._accelerator.scaler is not None and self._scaler is not None:
                 self._accelerator.scaler.load_state_dict(dict(self._scaler))
@@ -107,58 +102,55 @@ class TrainingState:
                 self.outputs = tensors["outputs"].numpy()
                 self.weights = with_prefix(tensors, "kept.") or None
         if self.tracked_run != self._run_in_file and self._accelerator.is_main_process:
-            self._write(tensors, self.losses)
-        self._measure()
+            self._write(self.losses)
 
-    def save_when_due(self, learner: Learner) -> None:
-        """Save after the updates that the first process chose from the time that they take; others only note it."""
-        if self.updates < self._next:
-            return
-        elapsed = time.monotonic() - self._measured_at
-        due = on_first(self._accelerator, lambda: elapsed >= self._interval_s)
-        cost = 0.0
-        if due:
-            before = time.monotonic()
-            self.save(learner)
-            cost = time.monotonic() - before
-        # Updates until the next look at the clock.
-        seconds = elapsed / max(self.updates - self._measured_from, 1)
-        wanted = max(self._interval_s, cost / LARGEST_SHARE) - (0.0 if cost else elapsed)
-        wait = max(1, round(wanted / max(seconds, 1e-6)))
-        self._next = on_first(self._accelerator, lambda: self.updates + wait)
-        if due:
-            self._measure()
-
-    def stop_if_asked(self, learner: Learner) -> None:
-        """Save and stop where one of the processes was asked to. All call it, between two updates.
+    def pause(self, learner: Learner) -> None:
+        """Save where it is time, and stop where one of the processes was asked to. All call it, between two updates and
+        between two batches of an evaluation.
 
         Raises:
             PreemptedError: the training stops here.
         """
-        if self._request is None:
-            return
-        asked = torch.tensor(int(self._request.requested()), device=self._accelerator.device)
-        if not int(torch.as_tensor(self._accelerator.reduce(asked))):
-            return
-        if self.updates:
+        wait = max(self._interval_s, self._save_s / LARGEST_SHARE)
+        is_due = self.updates > self._saved_updates and time.monotonic() - self._saved_at >= wait
+        found = [
+            # The first process has the clock.
+            int(is_due and self._accelerator.is_main_process),
+            int(self._request is not None and self._request.requested()),
+        ]
+        flags = torch.tensor(found, device=self._accelerator.device)
+        due, asked = torch.as_tensor(self._accelerator.reduce(flags)).tolist()
+        if self.updates and (due or asked):
             self.save(learner)
-        raise PreemptedError(
-            f"{self.path.stem} stopped after update {self.updates}, as asked:"
-            f" {self._request.reason or 'a signal to another process'}.",
-            kept="the finished trainings and this one's updates; nothing has to be computed again",
-            next_step="run the same command again",
-        )
+        if asked:
+            reason = self._request.reason if self._request else ""
+            raise PreemptedError(
+                f"{self.path.stem} stopped after update {self.updates}, as asked:"
+                f" {reason or 'a signal to another process'}.",
+                kept="the finished trainings and this one's updates; nothing has to be computed again",
+                next_step="run the same command again",
+            )
 
     def save(self, learner: Learner) -> None:
-        """Write the file now; the one before stays until the new one is complete."""
+        """Write the files now; those before stay until the new ones are complete."""
+        began = time.monotonic()
         losses = self.losses_of_all() if self.losses else []
         tensors = learner.tensors()
-        if not self._accelerator.is_main_process:
-            return
-        if self.outputs is not None:
-            tensors["outputs"] = torch.from_numpy(np.ascontiguousarray(self.outputs))
-        tensors |= {f"kept.{name}": tensor for name, tensor in (self.weights or {}).items()}
-        self._write(tensors, losses)
+        if self._accelerator.is_main_process:
+            if self.outputs is not None:
+                tensors["outputs"] = torch.from_numpy(np.ascontiguousarray(self.outputs))
+            tensors |= {f"kept.{name}": tensor for name, tensor in (self.weights or {}).items()}
+            one, other = self._turns()
+            if self._file is not None and self._file["path"] == one.name:
+                one, other = other, one
+            with storage_errors(one):
+                one.parent.mkdir(parents=True, exist_ok=True)
+                write_tensors(one, tensors)
+                self._file = dataclasses.asdict(FileEntry.of(one, one.name))
+                self._write(losses)
+                other.unlink(missing_ok=True)
+        self._saved_updates, self._saved_at = self.updates, time.monotonic()
+        self._save_s = self._saved_at - began
 
     def losses_of_all(self) -> list[float]:
         """`losses`, summed over processes in float64: every process gets the losses of all predictions."""
@@ -166,20 +158,20 @@ class TrainingState:
         return torch.as_tensor(self._accelerator.reduce(shares)).tolist()
 
     def remove(self) -> None:
-        """Delete the file, where there is one."""
+        """Delete the files, where there are some."""
         if self._accelerator.is_main_process:
-            self.path.unlink(missing_ok=True)
-            seal_of(self.path).unlink(missing_ok=True)
+            for file in (self.path, *self._turns()):
+                file.unlink(missing_ok=True)
 
-    def _measure(self) -> None:
-        """Measure the time of updates from here on."""
-        self._measured_at, self._measured_from = time.monotonic(), self.updates
+    def _turns(self) -> tuple[Path, Path]:
+        return self.path.with_suffix(".a.safetensors"), self.path.with_suffix(".b.safetensors")
 
-    def _write(self, tensors: Mapping[str, Tensor], losses: list[float]) -> None:
+    def _write(self, losses: list[float]) -> None:
         scaler = self._accelerator.scaler
         facts = {
             "identity": self._identity,
             "tracked_run": self.tracked_run,
+            "file": self._file,
             "seconds": self.seconds,
             "updates": self.updates,
             "losses": losses,
@@ -190,26 +182,37 @@ class TrainingState:
         }
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_tensors(self.path, tensors, {_FACTS: orjson.dumps(facts).decode()})
-            write_seal(self.path)
+            write_sealed(self.path, facts, signed=True)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file, under a temporary name first: a killed run must not leave half a file."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """Write a safetensors file in one step: a killed run must not leave half a file."""
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(stored, str(temporary), metadata)
-    with temporary.open("rb") as written:
-        os.fsync(written.fileno())
-    os.replace(temporary, path)
+    with replaced(path) as temporary:
+        save_file(stored, temporary, metadata)
 
 
-def read_facts(path: Path, identity: str) -> dict[str, Any] | None:
-    """What the file of a training says beside its tensors; None where there is none that fits or can be read."""
+def read_facts(path: Path, identity: str) -> dict[str, Any]:
+    """What the JSON file of a training says; empty where there is none that fits or can be read."""
     try:
-        with safe_open(str(path), "pt") as file:
-            facts = orjson.loads(file.metadata()[_FACTS])
-            return facts if has_seal(path) and facts["identity"] == identity else None
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-        # A file that cannot be read costs the updates before it, and nothing else.
-        return None
+        facts = read_sealed(path, signed=True)
+        return facts if facts["identity"] == identity else {}
+    except (OSError, KeyError, ValueError):
+        return {}
+
+
+def _whole(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts with their tensors. Tensors that cannot be read cost the updates before them, and nothing else."""
+    try:
+        entry = FileEntry(**facts["file"])
+        if not difference(entry.under(path.parent), entry):
+            return facts
+    # There are no tensors before the first save.
+    except (OSError, KeyError, TypeError, ValueError, CorruptArtefactError):
+        pass
+    return {name: facts[name] for name in ("tracked_run", "seconds") if name in facts}
+
+
+def _numbers(values: list[float | None]) -> list[float]:
+    """JSON has no NaN."""
+    return [math.nan if value is None else value for value in values]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -27,29 +26,26 @@ Judged = tuple[tuple[float, float], str, str, str]
 right answer and the predicted one; how sure the network was, or how much is right."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrongPrediction:
-    """An evaluation example that a network got wrong."""
-
-    id: str
-    right: str
-    predicted: str
-    remark: str
-    """How sure the network was, or how much is right."""
-    texts: dict[str, str]
-    """By name, cut to 1,000 characters."""
-
-
-def worst_of(lines: Iterable[Line], count: int) -> list[WrongPrediction]:
+def worst_of(lines: Iterable[Line], count: int) -> list[dict[str, Any]]:
     """The worst errors of a training, the worst first: the label, choice or span that the network was surest of; the
     text with the lowest ROUGE-1; the sentence with the largest share of wrong tags; the number that is furthest off.
 
     Spans are ordered by F1 before that. Equally bad errors stay in the order of the examples.
+
+    Returns:
+        Of each the `id` of its example, the `right` answer and the `predicted` one, a `remark` on how sure the network
+        was or how much is right, and `texts` by name, cut to 1,000 characters.
     """
     judged = [(*_JUDGES[form_of(line)](line), line) for line in lines]
     wrong = sorted((each for each in judged if each[0] > (0, 0)), key=lambda each: each[0], reverse=True)
     return [
-        WrongPrediction(line["id"], right, predicted, remark, texts_of(line))
+        {
+            "id": line["id"],
+            "right": right,
+            "predicted": predicted,
+            "remark": remark,
+            "texts": texts_of(line),
+        }
         for _, right, predicted, remark, line in wrong[:count]
     ]
 

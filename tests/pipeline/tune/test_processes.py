@@ -199,7 +199,7 @@ def stop_when_both_have_trained(config: FinetuneConfig, ended: Event) -> None:
     """SIGTERM to this process when both trainings have logged losses."""
     # A training has a file once `start_run` has made the tables of the store; two processes must not make them at once.
     while (
-        len([*config.out.rglob(f"{IN_PROGRESS}/*.safetensors")]) < 2
+        len([*config.out.rglob(f"{IN_PROGRESS}/*.json")]) < 2
         or sum(bool(run.data.metrics) for run in tracked(config)) < 2
     ):
         assert not ended.wait(0.05), "ended before it could be stopped"

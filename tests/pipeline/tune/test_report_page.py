@@ -27,7 +27,7 @@ from pipeline.tune.report.page import (
     render_page,
     thinned,
 )
-from pipeline.tune.report.predictions import WrongPrediction, worst_of
+from pipeline.tune.report.predictions import worst_of
 from pipeline.tune.scores import ScoresDirectory, read_scores
 from pipeline.tune.summary import GLUE_METRICS, summarise
 from tests.pipeline.command import invoke
@@ -57,7 +57,7 @@ def page_of(directory: Path) -> str:
     return render_page(directory, directory / "runs")
 
 
-def worst_errors(directory: Path, trial: str | None, count: int) -> list[WrongPrediction]:
+def worst_errors(directory: Path, trial: str | None, count: int) -> list[dict[str, Any]]:
     opened = ScoresDirectory.open(directory)
     return worst_of(opened.lines(opened.score(trial).trial), count)
 
@@ -120,11 +120,11 @@ def test_confusions_sum_to_the_examples():
 
 def test_worst_errors_are_the_surest_ones(scores: Path):
     found = worst_errors(scores, "reviews-random-2", 2)
-    assert [(each.id, each.right, each.predicted) for each in found] == [
+    assert [(each["id"], each["right"], each["predicted"]) for each in found] == [
         ("dev-8", "negative", "positive"),
         ("dev-7", "negative", "positive"),
     ]
-    assert found[0].texts == {"text": f"{CONTROLS} 8"}
+    assert found[0]["texts"] == {"text": f"{CONTROLS} 8"}
     assert len(worst_errors(scores, None, 100)) == 3
     with pytest.raises(ReferenceNotFoundError) as refused:
         worst_errors(scores, "reviews-random-3", 2)
@@ -160,7 +160,9 @@ def test_worst_answers_texts_numbers_choices_and_tags_come_first(tmp_path: Path)
     trainings = [(score_of(task, {"f1": 0.5}, 2), own) for task, own in lines.items()]
     directory = write_artefact(tmp_path / "scores", trainings)
     for task in lines:
-        assert [error.id for error in worst_errors(directory, f"{task}-pretrained-1", 9)] == ["1", "2"], task
+        assert [error["id"] for error in worst_errors(directory, f"{task}-pretrained-1", 9)] == ["1", "2"], (
+            task
+        )
     assert "(no answer)" in page_of(directory)
 
 
@@ -170,7 +172,7 @@ def test_page_of_a_real_training_has_its_interval_texts_losses_and_source_files(
     page = page_of(tuned.directory)
     assert re.search(r'data-label="interval">\d+\.\d to \d+\.\d<', page)
     assert page.count("<svg") == 1
-    assert worst_errors(tuned.directory, None, 1)[0].texts["text"] in page
+    assert worst_errors(tuned.directory, None, 1)[0]["texts"]["text"] in page
     files = [sst2 / "train.tsv", sst2 / "dev.tsv"]
     assert all(str(file) in page and hash_file(file)[0] in page for file in files)
 
@@ -181,7 +183,9 @@ def test_a_diverged_training_has_a_page(tmp_path: Path):
     ]
     trainings = [(score_of("t", {"pearson": 0.0}, 2), lines)]
     directory = write_artefact(tmp_path / "scores", trainings, losses=[1.0, None, None])
-    assert [(error.id, error.predicted) for error in worst_errors(directory, None, 9)] == [("dev-1", "nan")]
+    assert [(error["id"], error["predicted"]) for error in worst_errors(directory, None, 9)] == [
+        ("dev-1", "nan")
+    ]
     assert "<svg" in page_of(directory)
 
 

@@ -23,7 +23,7 @@ from cluster.artefacts.manifest import read_manifest
 from pipeline.optimizers import OPTIMIZERS
 from pipeline.run.tracking import connect, tracking_uri
 from pipeline.tasks.settings import TrainingConfig
-from pipeline.tune import trainer
+from pipeline.tune import trainer, training_state
 from pipeline.tune.config import FinetuneConfig
 from pipeline.tune.learner import PlainLearner
 from pipeline.tune.run import finetune
@@ -88,8 +88,8 @@ def test_training_killed_twice_is_bit_identical_to_an_uninterrupted_one(tmp_path
         folder.mkdir()
     # In the first epoch of the first training, and, counted from there, in the last of the second one.
     assert run(folders[0], 13) == run(folders[0], 30) == -signal.SIGKILL
-    (state,) = killed.out.rglob(f"{IN_PROGRESS}/*.safetensors")
-    assert state.name == "reviews-pretrained-2.safetensors"
+    (state,) = killed.out.rglob(f"{IN_PROGRESS}/*.json")
+    assert state.name == "reviews-pretrained-2.json"
     assert run(folders[0]) == run(folders[1]) == 0
     assert fingerprint(killed, "tiny@5") == fingerprint(whole, "tiny@5")
     assert not list(killed.out.rglob(IN_PROGRESS))
@@ -202,7 +202,7 @@ FIELDS = ("tracked_run", "updates", "losses", "curve", "epochs", "kept_epoch")
 
 
 def test_state_comes_back_as_it_was_saved(tmp_path):
-    path, learner = tmp_path / "new" / "a.safetensors", updated(learner_of(), 1)
+    path, learner = tmp_path / "new" / "a.json", updated(learner_of(), 1)
     state = state_in(path)
     state.tracked_run = "run-7"
     state.restore(learner)
@@ -226,7 +226,8 @@ def test_state_comes_back_as_it_was_saved(tmp_path):
     torch.testing.assert_close(found.weights, state.weights, rtol=0, atol=0)
     assert len(learner.tensors()) == 2 + 2 * 3
     torch.testing.assert_close(fresh.tensors(), learner.tensors(), rtol=0, atol=0)
-    assert load_file(path).keys() == {
+    (tensors,) = path.parent.glob("*.safetensors")
+    assert load_file(tensors).keys() == {
         *learner.tensors(),
         "outputs",
         *(f"kept.{name}" for name in state.weights),
@@ -235,7 +236,7 @@ def test_state_comes_back_as_it_was_saved(tmp_path):
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_every_optimizer_goes_on_bit_for_bit_from_its_saved_state(tmp_path, kind):
-    made, path = {"optimizer": {"kind": kind}}, tmp_path / "a.safetensors"
+    made, path = {"optimizer": {"kind": kind}}, tmp_path / "a.json"
     state = state_in(path)
     state.updates = 3
     state.save(updated(learner_of(**made), 1, 2, 3))
@@ -246,16 +247,44 @@ def test_every_optimizer_goes_on_bit_for_bit_from_its_saved_state(tmp_path, kind
     assert not torch.equal(whole["model.weight"], learner_of(**made).tensors()["model.weight"])
 
 
-@pytest.mark.parametrize("damage", ["other training", "cut", "no state", "absent"])
+@pytest.mark.parametrize("damage", ["other training", "cut", "other tensors", "no tensors", "absent"])
 def test_state_that_does_not_fit_or_cannot_be_read_costs_only_its_updates(tmp_path, damage):
-    path = tmp_path / "a.safetensors"
+    path = tmp_path / "a.json"
     state = state_in(path)
-    state.updates = 5
+    state.updates, state.tracked_run = 5, "run-7"
     state.save(updated(learner_of(), 1))
+    (tensors,) = tmp_path.glob("*.safetensors")
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:100])
-    elif damage == "no state":
-        save_file({"model.weight": torch.ones(1)}, path)
+    elif damage == "other tensors":
+        save_file({"model.weight": torch.ones(1)}, tensors)
+    elif damage == "no tensors":
+        tensors.unlink()
     elif damage == "absent":
         path.unlink()
-    assert state_in(path, "another" if damage == "other training" else "me").updates == 0
+    found = state_in(path, "another" if damage == "other training" else "me")
+    assert found.updates == 0
+    assert found.tracked_run == ("run-7" if "tensors" in damage else None)
+
+
+@pytest.mark.parametrize("dies_in", ["write_tensors", "write_sealed"])
+def test_training_that_dies_while_it_saves_has_its_state_and_its_run_from_before(
+    tmp_path, monkeypatch, dies_in
+):
+    path, learner = tmp_path / "a.json", updated(learner_of(), 1)
+    state = state_in(path)
+    state.updates, state.tracked_run = 5, "run-7"
+    state.save(learner)
+    before = learner.tensors()["model.weight"].clone()
+
+    def dies(*_):
+        raise KeyboardInterrupt
+
+    state.updates = 6
+    monkeypatch.setattr(training_state, dies_in, lambda *_, **__: dies())
+    with pytest.raises(KeyboardInterrupt):
+        state.save(updated(learner, 2))
+    found, resumed = state_in(path), learner_of()
+    found.restore(resumed)
+    assert (found.updates, found.tracked_run) == (5, "run-7")
+    assert torch.equal(resumed.tensors()["model.weight"], before)
