@@ -7,8 +7,7 @@ overwritten, not replaced, so that references to them, inside DeepSpeed or outsi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,12 @@ from pipeline.engine.deepspeed.masters import (
     placed,
     shared_numbers,
 )
-from pipeline.engine.deepspeed.saved_state import SavedMaster, SavedState
+from pipeline.engine.deepspeed.saved_state import SavedState
 from pipeline.engine.interface import WEIGHTS, WholeState
 
+Holders = Callable[[str, int, int], Iterable[tuple[Extent, Master]]]
+"""Takes a parameter's name and the first and one past the last of some elements, and gives the masters that hold them,
+each with the extent there."""
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 """Counters that a DeepSpeedEngine writes into its checkpoints."""
 _NOWHERE, _TAG = "nowhere", "state"
@@ -100,23 +102,6 @@ def capture(engine: Any, copy: Callable[[Any], Any]) -> tuple[dict[str, Any], Ex
     return capturing.files, capturing.error
 
 
-@dataclass(frozen=True, slots=True)
-class _Transfer:
-    """A range of elements to copy from a saved master to one of this rank."""
-
-    source: SavedMaster
-    first: int
-    """Index of the first element in the source."""
-    offset: int
-    """Index of the first element in the own master."""
-    size: int
-
-    def copy(self, source: Tensor, target: Tensor) -> None:
-        """Copy the range between tensors that are laid out as the masters."""
-        values = source.detach().view(-1).narrow(0, self.first, self.size)
-        target.detach().view(-1).narrow(0, self.offset, self.size).copy_(values)
-
-
 @torch.no_grad()
 def restore(engine: Any, saved: SavedState, *, leave_out: Collection[str] = ()) -> None:
     """As `Engine.restore`, of a DeepSpeedEngine without gradients, without the keys `leave_out` of the optimizer's
@@ -140,7 +125,7 @@ def restore(engine: Any, saved: SavedState, *, leave_out: Collection[str] = ()) 
                 next_step="resume with the settings that the run was saved with",
             )
         for master in masters:
-            _restore_master(master, engine.optimizer, saved, leave_out)
+            _fill_master(master, engine.optimizer, saved.holders, saved.masters(0)[:1], leave_out)
         _restore_loss_scale(engine.optimizer, saved)
         for counter in _COUNTERS:
             setattr(engine, counter, saved.model[counter])
@@ -165,11 +150,20 @@ def publish_masters(engine: Any) -> None:
                 parameters[extent.name].view(-1).copy_(values)
 
 
-def _restore_master(master: Master, optimizer: Any, saved: SavedState, leave_out: Collection[str]) -> None:
-    """Fill a master and its optimizer state; state that the checkpoint lacks is removed."""
-    transfers = [transfer for extent in master.extents for transfer in _transfers(extent, saved)]
-    # A share that is all padding has no transfers, but numbers such as the step: they are the same everywhere.
-    sources = [transfer.source for transfer in transfers] or saved.masters(0)[:1]
+def _fill_master(
+    master: Master,
+    optimizer: Any,
+    holders: Holders,
+    anywhere: Sequence[Master],
+    leave_out: Collection[str] = (),
+) -> None:
+    """Fill a master and its optimizer state; state that the sources lack is removed.
+
+    Args:
+        anywhere: a source for a share that is all padding: it has numbers such as the step, the same everywhere.
+    """
+    transfers = [transfer for extent in master.extents for transfer in _transfers(extent, holders)]
+    sources = [source for source, _, _ in transfers] or anywhere
     some = {key: value for source in sources for key, value in source.state.items()}
     some |= shared_numbers(source.state for source in sources)
     keys = [key for key in some if key not in leave_out]
@@ -182,26 +176,27 @@ def _restore_master(master: Master, optimizer: Any, saved: SavedState, leave_out
             state[key] = placed(optimizer, value, master.weights) if torch.is_tensor(value) else value
         elif not (torch.is_tensor(own := state.get(key)) and own.numel() == master.weights.numel()):
             state[key] = torch.zeros_like(master.weights, requires_grad=False)
-    for transfer in transfers:
-        transfer.copy(transfer.source.weights, master.weights)
+    for source, there, here in transfers:
+        _flat(master.weights)[here] = _flat(source.weights)[there]
         for key in keys:
             if is_sharded(key, some[key]):
                 # A parameter that no loss depended on has no state without ZeRO.
-                value = transfer.source.state.get(key)
-                transfer.copy(
-                    torch.zeros_like(transfer.source.weights) if value is None else value, state[key]
-                )
+                value = source.state.get(key)
+                _flat(state[key])[here] = 0 if value is None else _flat(value)[there]
 
 
-def _transfers(extent: Extent, saved: SavedState) -> Iterator[_Transfer]:
-    """The place of an extent's elements in the checkpoint."""
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.detach().view(-1)
+
+
+def _transfers(extent: Extent, holders: Holders) -> Iterator[tuple[Master, slice, slice]]:
+    """The sources of an extent's elements, each with the range of elements there and in the own master."""
     stop = extent.start + extent.size
-    for found, source in saved.holders(extent.name, extent.start, stop):
+    for found, source in holders(extent.name, extent.start, stop):
         start = max(extent.start, found.start)
         size = min(stop, found.start + found.size) - start
-        yield _Transfer(
-            source, found.offset + start - found.start, extent.offset + start - extent.start, size
-        )
+        there, here = found.offset + start - found.start, extent.offset + start - extent.start
+        yield source, slice(there, there + size), slice(here, here + size)
 
 
 def _restore_loss_scale(optimizer: Any, saved: SavedState) -> None:
@@ -247,22 +242,22 @@ def gather(engine: Any, *, to_all: bool, with_state: bool) -> WholeState:
 @torch.no_grad()
 def fill(engine: Any, whole: Mapping[str, Mapping[str, Tensor]]) -> None:
     """As `Engine.fill`, of a DeepSpeedEngine without gradients."""
+    wholes = {
+        name: Master(
+            values[WEIGHTS],
+            {key: value for key, value in values.items() if key != WEIGHTS},
+            (Extent(name, 0, 0, values[WEIGHTS].numel()),),
+        )
+        for name, values in whole.items()
+    }
+    anywhere = [*wholes.values()][:1]
     for master in own_masters(engine):
-        state = engine.optimizer.state[master.weights]
-        state.clear()
-        # A share that is all padding also has numbers such as the step.
-        some = whole[master.extents[0].name] if master.extents else next(iter(whole.values()))
-        for key, value in some.items():
-            if is_sharded(key, value) and key != WEIGHTS:
-                state[key] = torch.zeros_like(master.weights, requires_grad=False)
-            elif key != WEIGHTS:
-                state[key] = placed(engine.optimizer, value, master.weights)
-        for extent in master.extents:
-            for key, value in whole[extent.name].items():
-                if is_sharded(key, value) or key == WEIGHTS:
-                    target = master.weights if key == WEIGHTS else state[key]
-                    values = value.view(-1).narrow(0, extent.start, extent.size)
-                    target.detach().view(-1).narrow(0, extent.offset, extent.size).copy_(values)
+        _fill_master(
+            master,
+            engine.optimizer,
+            lambda name, start, stop: [(wholes[name].extents[0], wholes[name])],
+            anywhere,
+        )
     publish_masters(engine)
 
 

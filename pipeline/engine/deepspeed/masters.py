@@ -35,12 +35,13 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """A tensor that the optimizer of this rank updates."""
+    """A tensor that the optimizer of a rank updates, or a copy of it from a checkpoint."""
 
     weights: Tensor
-    """float32; flat where it holds several parameters. The key of its state in the optimizer."""
+    """float32; flat where it holds several parameters. The key of its state in a live optimizer."""
     state: Mapping[str, Any]
-    """The optimizer's state of it, by key."""
+    """The optimizer's state of it, by key: a tensor with an element per weight (and perhaps padding), or one number
+    for all weights."""
     extents: tuple[Extent, ...]
 
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 import pickle
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 from cluster.artefacts.errors import ClozeError, CorruptCheckpointError
-from pipeline.engine.deepspeed.masters import Extent, Sizes, extents_of, is_sharded
+from pipeline.engine.deepspeed.masters import Extent, Master, Sizes, extents_of, is_sharded
 
 _SCALING = ("cur_scale", "cur_iter", "last_overflow_iter")
 _NAMED = re.compile(r"(?:GLOBAL|class|function|instantiate|call) (?P<name>[A-Za-z_][\w.]*\.\w+)")
@@ -42,16 +41,6 @@ _UNREADABLE = (
 """Errors that torch raises for files that it did not write."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedMaster:
-    """A master of a rank that saved: float32 weights and their optimizer state."""
-
-    weights: Tensor
-    """Flat."""
-    state: Mapping[str, Any]
-    """By key: a tensor with an element for each weight (and perhaps padding), or one number for all weights."""
-
-
 class SavedState:
     """The state of all ranks in a directory that DeepSpeed wrote."""
 
@@ -61,7 +50,7 @@ class SavedState:
             directory: holds `*_model_states.pt`, and for ZeRO `*_optim_states.pt` of every rank.
         """
         self._directory = directory
-        self._ranks: dict[int, list[SavedMaster]] = {}
+        self._ranks: dict[int, list[Master]] = {}
         self._files: dict[int, dict[str, Any]] = {}
 
     @contextmanager
@@ -104,13 +93,13 @@ class SavedState:
             ]
         return [[size] for group in self._plain_optimizer["param_groups"] for size in group["sizes"]]
 
-    def holders(self, name: str, start: int, stop: int) -> Iterator[tuple[Extent, SavedMaster]]:
+    def holders(self, name: str, start: int, stop: int) -> Iterator[tuple[Extent, Master]]:
         """The masters that hold elements `start` to `stop` of a parameter; only their files are opened."""
         for extent, rank, number in self._places.get(name, ()):
             if extent.start < stop and start < extent.start + extent.size:
                 yield extent, self.masters(rank)[number]
 
-    def masters(self, rank: int) -> list[SavedMaster]:
+    def masters(self, rank: int) -> list[Master]:
         """The masters of a rank."""
         if rank not in self._ranks:
             self._ranks[rank] = list(self._read(rank))
@@ -136,7 +125,7 @@ class SavedState:
                     places.setdefault(extent.name, []).append((extent, rank, number))
         return places
 
-    def _read(self, rank: int) -> Iterator[SavedMaster]:
+    def _read(self, rank: int) -> Iterator[Master]:
         """The masters of a rank in order; their state is empty before the first update."""
         if self.stage:
             in_stage_3, optimizer = self.stage == 3, self._optimizer(rank)
@@ -151,7 +140,7 @@ class SavedState:
         for number, row in enumerate(self.rows):
             own = extents_of(row, self.stage, self.world_size, rank)
             size = max((extent.offset + extent.size for extent in own), default=0)
-            master = SavedMaster(weights[number].view(-1), states.get(number, {}))
+            master = Master(weights[number].view(-1), states.get(number, {}), own)
             for key, value in {"its weights": master.weights, **master.state}.items():
                 sharded = is_sharded(key, value)
                 if not (value.numel() >= size if sharded else isinstance(value, Tensor | int | float)):
