@@ -22,7 +22,8 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _WORKSPACES = (":4096:8", ":16:8")
 """Workspaces that make cuBLAS deterministic (cuBLAS documentation, "Results reproducibility")."""
 _REFUSAL = "does not have a deterministic implementation"
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""By precision, the type of weights and activations."""
 
 
 def trains_on_cuda() -> bool:
@@ -66,6 +67,27 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
         settings.fill_uninitialized_memory = filled
 
 
+def choose_attention(
+    shape: NetworkConfig,
+    config: PretrainConfig,
+    device: torch.device,
+    capability: tuple[int, int] | None = None,
+) -> Choice:
+    """Choose the attention kernel of a run's network on a device, which need not be there.
+
+    Args:
+        capability: compute capability of a GPU; None takes the one of this machine, if there is one.
+
+    Raises:
+        ConfigError: the configured kernel cannot work on this device.
+    """
+    backend, dtype = config.compute.attention_backend, DTYPES[config.precision]
+    try:
+        return choose_backend(shape, backend, device=device, dtype=dtype, capability=capability)
+    except ValueError as error:
+        raise ConfigError(str(error), next_step="set compute.attention_backend=auto") from None
+
+
 def prepare_network(
     model: nn.Module, shape: NetworkConfig, config: PretrainConfig, device: torch.device
 ) -> Choice:
@@ -80,12 +102,7 @@ def prepare_network(
             "compute.compile needs a C++ compiler, and this machine has none.",
             next_step="install g++ (apt-get install g++), or set compute.compile=false",
         )
-    try:
-        choice = choose_backend(
-            shape, compute.attention_backend, device=device, dtype=_DTYPES[config.precision]
-        )
-    except ValueError as error:
-        raise ConfigError(str(error), next_step="set compute.attention_backend=auto") from None
+    choice = choose_attention(shape, config, device)
     use_backend(model, choice)
     for module in model.modules():
         if isinstance(module, Transformer):

@@ -15,8 +15,10 @@ from models.config import TransformerConfig
 from models.elmo.config import ElmoConfig
 from models.heads import VocabularyProjection
 from models.losses import CHUNK_ELEMENTS
+from pipeline.engine.device import DTYPES
 from pipeline.optimizers.base import FLOAT_BYTES
 from pipeline.plan.flops import character_columns, stacks_of
+from pipeline.plan.network import EXAMPLE_ROWS, Network
 
 _LOGITS = 2
 """Float32 tensors of the size of a chunk of logits: scores and probabilities, which become errors in place. In half
@@ -34,27 +36,18 @@ class Activations:
     inputs: int
 
 
-def activations_of(
-    model: nn.Module,
-    inputs: Mapping[str, np.ndarray],
-    factor: float,
-    *,
-    item: int,
-    on_cuda: bool,
-    varlen: bool,
-    recomputes: bool,
-) -> Activations:
-    """Memory of a forward and a backward pass.
+def activations_of(network: Network, rows: int, sequence_length: int, *, recomputes: bool) -> Activations:
+    """Memory of a forward and a backward pass of a network in training.
 
     Args:
-        model: the network that is trained; only its layers and configurations are looked at.
-        inputs: its arguments for an example micro-batch.
-        factor: samples of the micro-batch, as a multiple of the example's.
-        item: bytes of an activation.
-        varlen: whether attention takes pieces of different lengths without a mask.
+        rows: samples of the micro-batch.
+        sequence_length: of the phase that they are of.
         recomputes: whether layers are computed again in the backward pass.
     """
+    model, inputs, factor = network.model, network.example(sequence_length), rows / EXAMPLE_ROWS
     config: Any = model.config
+    item = DTYPES[network.config.precision].itemsize
+    on_cuda, varlen = network.on_cuda, network.attention.backend == "varlen"
     inputs_bytes = int(sum(each.nbytes for each in inputs.values()) * factor)
     predicted = len(inputs["predicted_positions"]) * factor
     if isinstance(config, ElmoConfig):

@@ -10,7 +10,7 @@ everywhere, so at the same speed the MFU of a masked language model is lower her
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,11 +42,20 @@ class Flops(NamedTuple):
         return self.products + self.attention
 
 
+def without_storage(build: Callable[[], nn.Module]) -> nn.Module:
+    """The network that `build` makes, with a teacher if it has one, on the meta device and in training mode."""
+    with torch.device("meta"):
+        model = build()
+    if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
+        teacher.to("meta")
+    return model.train()
+
+
 def count_flops(model: nn.Module, inputs: Mapping[str, np.ndarray]) -> Flops:
     """Count a forward and a backward pass.
 
     Args:
-        model: on the meta device, in training mode, without gradient checkpointing.
+        model: as `without_storage` makes it, without gradient checkpointing.
         inputs: arguments of its forward pass, as the objective makes them.
     """
     config: Any = model.config

@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from pipeline.engine.device import DTYPES
 from pipeline.engine.interface import SUB_GROUP_ELEMENTS
 from pipeline.optimizers.base import FLOAT_BYTES
-from pipeline.plan.network import ITEM_BYTES, Network
+from pipeline.plan.activations import activations_of
+from pipeline.plan.network import Network
 from pipeline.run.config import PretrainConfig
 from pipeline.samples.batch_plan import UNBOUNDED_STEPS
 
@@ -127,7 +129,7 @@ class Sharding:
     def __init__(self, config: PretrainConfig, network: Network, machines: Machines) -> None:
         self.config, self.network, self.machines = config, network, machines
         self.world_size, self.on_cuda = machines.world_size, machines.on_cuda
-        self._item, self._stage = ITEM_BYTES[config.precision], config.zero.stage
+        self._item, self._stage = DTYPES[config.precision].itemsize, config.zero.stage
         self._half = self._item < FLOAT_BYTES
         self._offloads = config.zero.offload_optimizer is not None
         self._whole = network.num_parameters
@@ -135,7 +137,10 @@ class Sharding:
         """Elements of a rank's shard of master weights."""
         self._touched = min(self._whole, self._shard + network.largest)
         """Elements of all parameters that a rank of stage 1 or 2 has a share of."""
-        self._bucket, self._sent = config.zero.reduce_bucket_elements, ITEM_BYTES[config.zero.reduce_dtype]
+        self._bucket, self._sent = (
+            config.zero.reduce_bucket_elements,
+            DTYPES[config.zero.reduce_dtype].itemsize,
+        )
         self._keeps_whole_gradients = config.precision == "bf16" and self._stage == 1 and not self._offloads
         moments = config.optimizer.state_bytes(self._shard, network.shapes)
         average = FLOAT_BYTES * self._shard if config.ema else 0
@@ -225,7 +230,9 @@ class Sharding:
         """Peak memory of a rank's device in a step of the phase with the longest samples."""
         config, size = self.config, self.config.batch.micro_batch_size
         length = max(config.length_of(phase) for phase in config.phases)
-        activations = self.network.activations(size, length, recomputes=config.compute.gradient_checkpointing)
+        activations = activations_of(
+            self.network, size, length, recomputes=config.compute.gradient_checkpointing
+        )
         accumulated, buffers, added = self._step_gradients()
         gathered, whole = self.gathered(), self._item * self._whole
         before = accumulated if config.batch.samples // (size * self.world_size) > 1 else 0

@@ -16,25 +16,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from cluster.artefacts.errors import ClozeError, ConfigError
+from cluster.artefacts.errors import ClozeError
 from cluster.copies import committed_at, manifest_at
 from data_prep.layout import TOKENS
 from data_prep.token_store import TokenStore
-from models.transformer import Choice, choose_backend
+from models.transformer import Choice
 from pipeline.checkpoint.references import resolve_model
+from pipeline.engine.device import choose_attention
 from pipeline.objectives.base import Batch, resolve_references
 from pipeline.objectives.vocabulary import Vocabulary
-from pipeline.plan.activations import Activations, activations_of
-from pipeline.plan.flops import count_flops
+from pipeline.plan.flops import count_flops, without_storage
 from pipeline.run.config import PretrainConfig
 from pipeline.run.inputs import open_vocabulary
 from pipeline.samples.formats import PAIR_FORMATS
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import Packed
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-_EXAMPLE_ROWS = 4
+EXAMPLE_ROWS = 4
 """Samples of the micro-batch that is measured for all."""
 
 
@@ -50,8 +48,9 @@ class Network:
     model: nn.Module
     attention: Choice
     """The kernel of the attention on that device, and why."""
-    _examples: dict[int, tuple[Mapping[str, np.ndarray], float]] = field(default_factory=dict)
-    """Arguments of the example micro-batch, and operations of a sample, by sequence length."""
+    _examples: dict[int, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    _flops: dict[int, float] = field(default_factory=dict)
+    """By sequence length, the example micro-batch, and operations of a sample."""
 
     @cached_property
     def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -77,24 +76,16 @@ class Network:
 
     def flops_per_sample(self, sequence_length: int) -> float:
         """Model FLOPs of a sample, forward and backward, as a run's own meters count them."""
-        return self._example(sequence_length)[1]
+        if sequence_length not in self._flops:
+            counted = count_flops(self.model, self.example(sequence_length)).total
+            self._flops[sequence_length] = counted / EXAMPLE_ROWS
+        return self._flops[sequence_length]
 
-    def activations(self, rows: int, sequence_length: int, *, recomputes: bool) -> Activations:
-        """Memory of a micro-batch of `rows` samples of a phase with that sequence length."""
-        return activations_of(
-            self.model,
-            self._example(sequence_length)[0],
-            rows / _EXAMPLE_ROWS,
-            item=ITEM_BYTES[self.config.precision],
-            on_cuda=self.on_cuda,
-            varlen=self.attention.backend == "varlen",
-            recomputes=recomputes,
-        )
-
-    def _example(self, sequence_length: int) -> tuple[Mapping[str, np.ndarray], float]:
+    def example(self, sequence_length: int) -> Mapping[str, np.ndarray]:
+        """Arguments of the network for a micro-batch of EXAMPLE_ROWS samples of a phase with that sequence length."""
         if sequence_length not in self._examples:
-            inputs = example_batch(self.config, self.vocabulary, _EXAMPLE_ROWS, sequence_length).inputs
-            self._examples[sequence_length] = inputs, count_flops(self.model, inputs).total / _EXAMPLE_ROWS
+            batch = example_batch(self.config, self.vocabulary, EXAMPLE_ROWS, sequence_length)
+            self._examples[sequence_length] = batch.inputs
         return self._examples[sequence_length]
 
 
@@ -109,7 +100,7 @@ def make_network(
 
     Args:
         vocab_size: as `vocabulary_of` takes it.
-        capability: compute capability of a GPU; None takes the one of this machine, if there is one.
+        capability: as `choose_attention` takes it.
 
     Raises:
         ConfigError: objective, network or attention kernel do not fit.
@@ -117,22 +108,10 @@ def make_network(
     """
     vocabulary, note = vocabulary_of(config, vocab_size)
     shape = replace(config.model, vocab_size=vocabulary.size)
-    try:
-        attention = choose_backend(
-            shape,
-            config.compute.attention_backend,
-            device=torch.device("cuda" if on_cuda else "cpu"),
-            dtype=DTYPES[config.precision],
-            capability=capability,
-        )
-    except ValueError as error:
-        raise ConfigError(str(error), next_step="set compute.attention_backend=auto") from None
+    attention = choose_attention(shape, config, torch.device("cuda" if on_cuda else "cpu"), capability)
     outside = resolve_references(config.objective, resolve_model)
-    with torch.device("meta"):
-        model = config.objective.build_model(shape, outside)
-    if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
-        teacher.to("meta")
-    return Network(config, on_cuda, vocabulary, note, model.train(), attention)
+    model = without_storage(lambda: config.objective.build_model(shape, outside))
+    return Network(config, on_cuda, vocabulary, note, model, attention)
 
 
 PIECES_PER_ROW = 4

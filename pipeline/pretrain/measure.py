@@ -24,7 +24,7 @@ from torch import nn
 
 from cluster.collectives import gathered
 from pipeline.engine.gpus import peak_flops
-from pipeline.plan.flops import count_flops
+from pipeline.plan.flops import count_flops, without_storage
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind
 
@@ -133,11 +133,7 @@ class SampleFlops:
             self._counted[length] = 0.0
             # Networks read and refuse what they like; a figure for the log must not end a run.
             with suppress(Exception):
-                with torch.device("meta"):
-                    model = self._build()
-                if isinstance(teacher := getattr(model, "teacher", None), nn.Module):
-                    teacher.to("meta")
-                self._counted[length] = count_flops(model.train(), inputs()).total / samples
+                self._counted[length] = count_flops(without_storage(self._build), inputs()).total / samples
         self.per_sample = self._counted[length]
 
 

@@ -257,8 +257,8 @@ def _warm_up(case: Case, rank: Any) -> None:
     import torch
 
     from pipeline.engine.deepspeed.engine import Engine
+    from pipeline.engine.device import DTYPES
     from pipeline.engine.interface import EngineSettings
-    from pipeline.plan.network import DTYPES
 
     config = case.config()
     model, batch = network_and_batch(case)

@@ -14,6 +14,7 @@ import transformers
 from cluster.artefacts.errors import ConfigError
 from pipeline.config.loading import load_config, to_plain
 from pipeline.engine.gpus import CPU, GPUS, find_gpu, peak_flops, require_gpu
+from pipeline.plan.activations import activations_of
 from pipeline.plan.memory import Machines, Sharding, kept_checkpoints
 from pipeline.plan.network import Network, make_network
 from pipeline.plan.plan import Plan, advise, make_plan, option_of, options
@@ -201,7 +202,7 @@ def test_every_published_configuration_can_be_planned_without_gpu_and_data(
     network = make_network(config, on_cuda=True)
     length = min(config.batch.sequence_length, 512)
     assert network.flops_per_sample(length) > 0
-    assert network.activations(2, length, recomputes=False).kept > 0
+    assert activations_of(network, 2, length, recomputes=False).kept > 0
 
 
 @pytest.mark.parametrize("name", ["MLM, stage 2, bf16, average", "MLM, stage 3, fp32, 2 ranks"])
@@ -247,7 +248,7 @@ def test_the_average_of_the_weights_adds_four_bytes_a_parameter(network: Network
 
 def test_recomputing_layers_keeps_less_for_the_backward_pass() -> None:
     deep = make_network(config_of("model.num_layers=24", "model.vocab_size=512"), on_cuda=True)
-    kept, recomputed = (deep.activations(8, 128, recomputes=each).kept for each in (False, True))
+    kept, recomputed = (activations_of(deep, 8, 128, recomputes=each).kept for each in (False, True))
     assert recomputed < kept / 5
 
 
