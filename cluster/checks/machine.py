@@ -55,6 +55,11 @@ class Check:
     """The command to type or the change to make; empty if the check passed."""
 
 
+def verdict(name: str, passes: bool, found: str, remedy: str, *, otherwise: Status = "fail") -> Check:
+    """A check that is ok where it passes, and `otherwise` has a remedy."""
+    return Check(name, "ok", found) if passes else Check(name, otherwise, found, remedy)
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """Directories and addresses that a run would use."""
@@ -119,14 +124,12 @@ def check_packages(requirements: list[Requirement] | None = None) -> Check:
             continue
         if not requirement.specifier.contains(version, prereleases=True):
             wrong.append(f"{requirement.name} is {version}, needs {requirement.specifier}")
-    if wrong:
-        return Check("packages", "fail", "; ".join(wrong), f"{sys.executable} -m pip install --upgrade cloze")
     main = []
     for name in ("torch", "ray", "deepspeed"):
         with suppress(metadata.PackageNotFoundError):
             main.append(f"{name} {metadata.version(name)}")
-    shown = f"; {', '.join(main)}" if main else ""
-    return Check("packages", "ok", f"all {len(needed)} as declared{shown}")
+    found = "; ".join(wrong or [f"all {len(needed)} as declared", *([", ".join(main)] if main else [])])
+    return verdict("packages", not wrong, found, f"{sys.executable} -m pip install --upgrade cloze")
 
 
 def _declared_requirements() -> list[Requirement]:
@@ -146,9 +149,8 @@ def check_memory() -> Check:
     """Available memory, within the container's limit."""
     total, available = memory()
     found = f"{available / GIB:.1f} GiB available of {total / GIB:.1f} GiB"
-    if available >= _MIN_MEMORY_GIB * GIB:
-        return Check("memory", "ok", found)
-    return Check("memory", "warn", found, "stop what else runs here, or lower batch.micro_batch_size")
+    remedy = "stop what else runs here, or lower batch.micro_batch_size"
+    return verdict("memory", available >= _MIN_MEMORY_GIB * GIB, found, remedy, otherwise="warn")
 
 
 def check_gpus() -> Check:
@@ -170,49 +172,42 @@ def check_gpus() -> Check:
     except (OSError, subprocess.SubprocessError) as error:
         return Check("gpus", "warn", f"torch cannot say: {error}", "nvidia-smi")
     count, *names = asked.stdout.strip().split("|")
-    if int(count) == 0:
-        return Check(
-            "gpus",
-            "warn",
-            f"the machine has a GPU that torch {metadata.version('torch')} cannot use",
-            "compare `nvidia-smi` with the CUDA version of torch; install a torch built for the driver",
-        )
-    return Check("gpus", "ok", ", ".join(names))
+    unusable = f"the machine has a GPU that torch {metadata.version('torch')} cannot use"
+    remedy = "compare `nvidia-smi` with the CUDA version of torch; install a torch built for the driver"
+    return verdict("gpus", int(count) > 0, ", ".join(names) or unusable, remedy, otherwise="warn")
 
 
 def check_shared_memory(path: Path = Path("/dev/shm")) -> Check:
     """Room for Ray's object store; containers often have 64 MiB."""
     if not path.is_dir():
         return Check("shared memory", "warn", f"no {path}: Ray keeps its objects in /tmp, slowly")
-    usage = shutil.disk_usage(path)
-    found = f"{usage.free / GIB:.2f} GiB free in {path}"
-    if usage.free >= _MIN_SHARED_MEMORY_GIB * GIB:
-        return Check("shared memory", "ok", found)
-    return Check("shared memory", "warn", found, "start the container with --shm-size=2g (docker, podman)")
+    free_gib = shutil.disk_usage(path).free / GIB
+    found, remedy = (
+        f"{free_gib:.2f} GiB free in {path}",
+        "start the container with --shm-size=2g (docker, podman)",
+    )
+    return verdict("shared memory", free_gib >= _MIN_SHARED_MEMORY_GIB, found, remedy, otherwise="warn")
 
 
 def check_open_files() -> Check:
     """Limit on the open files and sockets of a process; Ray holds many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft > _MIN_OPEN_FILES:
-        return Check("open files", "ok", f"{soft} per process")
-    return Check(
-        "open files",
-        "warn",
-        f"{soft} per process; Ray wants more than {_MIN_OPEN_FILES}",
-        "ulimit -n 65536" + (f" (as root: the hard limit is {hard})" if 0 <= hard <= _MIN_OPEN_FILES else ""),
-    )
+    enough = soft == resource.RLIM_INFINITY or soft > _MIN_OPEN_FILES
+    found = f"{soft} per process" + ("" if enough else f"; Ray wants more than {_MIN_OPEN_FILES}")
+    as_root = f" (as root: the hard limit is {hard})" if 0 <= hard <= _MIN_OPEN_FILES else ""
+    return verdict("open files", enough, found, f"ulimit -n 65536{as_root}", otherwise="warn")
 
 
 def check_disk(name: str, directory: Path) -> Check:
     """Free space at `directory`, which need not exist yet."""
     place = existing_place(directory)
     free_gib = shutil.disk_usage(place).free / GIB
-    found = f"{free_gib:.1f} GiB free at {place}"
-    for status in ("fail", "warn"):
-        if free_gib < _MIN_FREE_GIB[status]:
-            return Check(name, status, found, "delete what is not needed, or choose a place on a larger disk")
-    return Check(name, "ok", found)
+    found, remedy = (
+        f"{free_gib:.1f} GiB free at {place}",
+        "delete what is not needed, or choose a place on a larger disk",
+    )
+    otherwise = "fail" if free_gib < _MIN_FREE_GIB["fail"] else "warn"
+    return verdict(name, free_gib >= _MIN_FREE_GIB["warn"], found, remedy, otherwise=otherwise)
 
 
 def check_durable_writes(directory: Path) -> Check:
@@ -252,26 +247,19 @@ def check_ray(address: str | None) -> Check:
         return Check("ray", "ok", f"the dashboard at {address} answers")
     if address == "auto":
         return Check("ray", "ok", "auto: Ray looks for a cluster of this machine")
-    host, port = host_and_port(address, 6379)
-    if tcp_answers(host, port):
-        return Check("ray", "ok", f"{address} accepts connections")
-    return Check("ray", "fail", f"{address} accepts no connection", "correct or unset RAY_ADDRESS")
+    answers = tcp_answers(*host_and_port(address, 6379))
+    found = f"{address} accepts {'connections' if answers else 'no connection'}"
+    return verdict("ray", answers, found, "correct or unset RAY_ADDRESS")
 
 
 def check_tracking(uri: str | None) -> Check:
     """Whether the MLflow tracking store answers."""
     if not uri:
         return Check("tracking", "ok", "SQLite in the runs directory")
-    shown = without_credentials(uri)
-    problem = _tracking_problem(uri)
-    if problem is None:
-        return Check("tracking", "ok", f"{shown} answers")
-    return Check(
-        "tracking",
-        "fail",
-        f"{shown}: {problem}",
-        "start the server, or unset MLFLOW_TRACKING_URI to use SQLite",
-    )
+    shown, problem = without_credentials(uri), _tracking_problem(uri)
+    found = f"{shown} answers" if problem is None else f"{shown}: {problem}"
+    remedy = "start the server, or unset MLFLOW_TRACKING_URI to use SQLite"
+    return verdict("tracking", problem is None, found, remedy)
 
 
 def _tracking_problem(uri: str) -> str | None:

@@ -12,8 +12,9 @@ from typing import Any
 
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import ClozeError
-from cluster.checks.machine import Check, Places, Status
+from cluster.checks.machine import Check, Places, Status, verdict
 from cluster.checks.probes import ExchangeRank, NodeProbe, versions
+from cluster.ray_internals import free_resources_by_node
 
 ANSWER_S = 120.0
 """Longest wait for a node to start a process and to answer."""
@@ -26,8 +27,6 @@ _MAX_SKEW_S: dict[Status, float] = {"fail": 30.0, "warn": 1.0}
 _MIN_GIB_PER_S = 0.2
 """A network of 2 Gbit/s."""
 _CLOCK_READINGS = 5
-FREE_GPU_S = 15.0
-"""Longest wait for a GPU; runs may have all of them."""
 _NETWORK_REMEDY = (
     "open all TCP ports between the nodes; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the fast interface"
 )
@@ -158,14 +157,11 @@ def _compare_versions(nodes: Sequence[tuple[_Node, dict[str, str]]]) -> None:
         wrong = [
             f"{name} is {own[name]}, elsewhere {usual[name]}" for name in usual if own[name] != usual[name]
         ]
-        shown = ", ".join(f"{name} {version}" for name, version in usual.items())
+        found = "; ".join(wrong) or ", ".join(f"{name} {version}" for name, version in usual.items())
         remedy = (
             "pip install --requirement requirements.lock and the same cloze, then restart Ray on this node"
         )
-        found = (
-            Check("versions", "fail", "; ".join(wrong), remedy) if wrong else Check("versions", "ok", shown)
-        )
-        node.report.checks.append(found)
+        node.report.checks.append(verdict("versions", not wrong, found, remedy))
 
 
 def _check_clock(probe: Any) -> Check:
@@ -181,10 +177,9 @@ def _check_clock(probe: Any) -> Check:
         readings.append((after - before, there - (before + after) / 2))
     took, skew = min(readings)
     found = f"{skew:+.3f} s from this machine's, within {took / 2:.3f} s"
-    for status in ("fail", "warn"):
-        if abs(skew) - took / 2 > _MAX_SKEW_S[status]:
-            return Check("clock", status, found, "timedatectl set-ntp true (or start chrony) on this node")
-    return Check("clock", "ok", found)
+    beyond_s, remedy = abs(skew) - took / 2, "timedatectl set-ntp true (or start chrony) on this node"
+    otherwise = "fail" if beyond_s > _MAX_SKEW_S["fail"] else "warn"
+    return verdict("clock", beyond_s <= _MAX_SKEW_S["warn"], found, remedy, otherwise=otherwise)
 
 
 def _ring(nodes: Sequence[_Node]) -> list[tuple[_Node, _Node]]:
@@ -233,11 +228,8 @@ def _check_shared(writer: _Node, reader: _Node, scratch: Any, name: str, directo
         remedy = "mount with locks (NFS 4, not `nolock`); until then start a run from one machine only"
         return Check("shared storage", "warn", f"a lock of {by} is not seen here", remedy)
     found = f"commits, replacements and locks of {by} are seen in {directory}, after {slowest:.1f} s at most"
-    if slowest > _SLOW_S:
-        return Check(
-            "shared storage", "warn", found, "mount with a shorter attribute cache, such as actimeo=1"
-        )
-    return Check("shared storage", "ok", found)
+    remedy = "mount with a shorter attribute cache, such as actimeo=1"
+    return verdict("shared storage", slowest <= _SLOW_S, found, remedy, otherwise="warn")
 
 
 def _not_shared(found: str, directory: Any) -> Check:
@@ -249,8 +241,10 @@ def check_exchanges(nodes: Sequence[_Node]) -> None:
     """All-reduce between neighbours: by NCCL where both have a free GPU, else by gloo."""
     if not (pairs := _ring(nodes)):
         return
+    free = free_resources_by_node()
+    on_gpu = {node.id for node in nodes if free.get(node.id, {}).get("GPU", 0) >= 1}
     # One process per node for all its pairs, because importing torch takes longer than the exchanges.
-    ranks, on_gpu = _start_ranks(nodes)
+    ranks = {node.id: _on_node(ExchangeRank, node.id, num_gpus=int(node.id in on_gpu)) for node in nodes}
     for one, other in pairs:
         backend = "nccl" if {one.id, other.id} <= on_gpu else "gloo"
         busy = any(node.num_gpus and node.id not in on_gpu for node in (one, other))
@@ -265,20 +259,6 @@ def check_exchanges(nodes: Sequence[_Node]) -> None:
         shown = f"with {one.report.node}: {check.found}{' (not NCCL: GPUs are busy)' if busy else ''}"
         other.report.checks.append(replace(check, found=shown))
     _end([*ranks.values()])
-
-
-def _start_ranks(nodes: Sequence[_Node]) -> tuple[dict[str, Any], set[str]]:
-    """A rank on every node, by node id, and the ids of those that have a GPU; a GPU that is busy is not waited for."""
-    import ray
-
-    ranks = {node.id: _on_node(ExchangeRank, node.id, num_gpus=int(node.num_gpus > 0)) for node in nodes}
-    asked = {ranks[node.id].address.remote(): node.id for node in nodes if node.num_gpus}
-    ready = ray.wait([*asked], num_returns=len(asked), timeout=FREE_GPU_S)[0] if asked else []
-    on_gpu = {asked[reference] for reference in ready}
-    for node_id in {*asked.values()} - on_gpu:
-        _end([ranks[node_id]])
-        ranks[node_id] = _on_node(ExchangeRank, node_id)
-    return ranks, on_gpu
 
 
 def _exchange(one: Any, other: Any, backend: str) -> Check:
@@ -296,9 +276,7 @@ def _exchange(one: Any, other: Any, backend: str) -> Check:
         return Check(
             "all-reduce", "fail", f"{found}, and a wrong sum", "replace the network card or its driver"
         )
-    if speed < _MIN_GIB_PER_S:
-        return Check("all-reduce", "warn", found, _NETWORK_REMEDY)
-    return Check("all-reduce", "ok", found)
+    return verdict("all-reduce", speed >= _MIN_GIB_PER_S, found, _NETWORK_REMEDY, otherwise="warn")
 
 
 def _end(actors: Sequence[Any]) -> None:
