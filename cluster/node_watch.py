@@ -12,7 +12,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import psutil
@@ -29,8 +29,6 @@ _SHARE = 0.75
 _POLL_S = 3.0
 _STOP_S = 0.5
 """Seconds until the signal that ended Ray also reaches this program."""
-_ending = threading.Lock()
-"""Held by the thread that ends this program."""
 
 
 @contextmanager
@@ -43,49 +41,46 @@ def cluster_watched() -> Iterator[None]:
     if socket is None or not signals.answers_signals():
         yield
         return
-    over = threading.Event()
-    watches: dict[str, tuple[Callable[..., None], object]] = {
-        "ray-head": (_watch_head, ray.get_runtime_context().gcs_address)
-    }
+    node = None
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error, OSError):
             if process.info["name"] == NODE_PROCESS and any(socket in word for word in process.cmdline()):
-                watches["ray-node"] = (_watch_node, os.pidfd_open(process.pid))
+                node = os.pidfd_open(process.pid)
                 break
-    for name, (watch, subject) in watches.items():
-        threading.Thread(target=watch, args=(subject, over), name=name, daemon=True).start()
+    over, head = threading.Event(), ray.get_runtime_context().gcs_address
+    threading.Thread(target=_watch, args=(node, head, over), name="ray-watch", daemon=True).start()
     try:
         yield
     finally:
         over.set()
 
 
-def _watch_node(descriptor: int, over: threading.Event) -> None:
-    select.select([descriptor], [], [])
-    os.close(descriptor)
-    message = (
-        f"Ray's node process ({NODE_PROCESS}) on this machine died, and its tasks with it. The kernel's log says so"
-        " if it was out of memory (`dmesg | grep -i kill`)."
-    )
-    _end(WorkersLostError, message, over)
-
-
-def _watch_head(address: str, over: threading.Event) -> None:
-    host, port = host_and_port(address, 0)
+def _watch(node: int | None, head: str, over: threading.Event) -> None:
+    host, port = host_and_port(head, 0)
     patience_s = _SHARE * float(os.environ.get(RECONNECT_VARIABLE, RECONNECT_S))
     answered_s = time.monotonic()
-    while time.monotonic() - answered_s < patience_s:
-        if over.wait(_POLL_S):
-            return
-        if tcp_answers(host, port):
+    dies: tuple[type[ClozeError], str] | None = None
+    while dies is None and not over.is_set():
+        if select.select([] if node is None else [node], [], [], _POLL_S)[0]:
+            message = (
+                f"Ray's node process ({NODE_PROCESS}) on this machine died, and its tasks with it. The kernel's log"
+                " says so if it was out of memory (`dmesg | grep -i kill`)."
+            )
+            dies = WorkersLostError, message
+        elif tcp_answers(host, port):
             answered_s = time.monotonic()
-    message = f"The head of the Ray cluster at {address} has not answered for {patience_s:.0f} s."
-    _end(ClusterUnreachableError, message, over)
+        elif time.monotonic() - answered_s >= patience_s:
+            message = f"The head of the Ray cluster at {head} has not answered for {patience_s:.0f} s."
+            dies = ClusterUnreachableError, message
+    if node is not None:
+        os.close(node)
+    if dies is not None:
+        _end(*dies, over)
 
 
 def _end(error_class: type[ClozeError], message: str, over: threading.Event) -> None:
-    # Ending the children ends what the other thread watches. Where a whole machine is stopped, Ray may end first.
-    if over.wait(_STOP_S) or signals.received() or not _ending.acquire(blocking=False):
+    # Where a whole machine is stopped, Ray may end first.
+    if over.wait(_STOP_S) or signals.received():
         return
     # Ray's threads are about to print pages of the dead process's log.
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
