@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -82,8 +82,7 @@ def run_group(
     stop: StopFile,
     next_step: str,
     environment: Mapping[str, str] | None = None,
-    on_end: Callable[[GroupFailure | str], None] = lambda reason: None,
-    renews: Callable[[GroupFailure], bool] = lambda failure: False,
+    on_end: Callable[[GroupFailure | str], bool] = lambda reason: False,
     resize_interval_s: float = 60.0,
 ) -> None:
     """Run `function(argument, rank)` on every worker of a group until all return, starting it again after failures.
@@ -96,10 +95,9 @@ def run_group(
         stop: the request that the ranks look at; this process also uses it to ask them to move.
         next_step: the command that continues, for the error's message.
         environment: variables for all workers; they may hold secrets.
-        on_end: called before the group starts again, or is given up, with the GroupFailure or the reason of a move.
-        renews: called when a limit is reached, with the failure; whether the run made progress since the last call, so
-            that the restarts begin to count again.
-        resize_interval_s: least seconds between two looks for room to grow.
+        on_end: called before the group starts again, or is given up, with the GroupFailure or the reason of a move;
+            returns whether the run made progress since the last failure, so that the restarts begin to count again.
+        resize_interval_s: seconds between two looks for room to grow.
 
     Raises:
         ConfigError: the cluster is too small.
@@ -125,7 +123,8 @@ def run_group(
             continue
         except GroupFailure as error:
             failure = error
-        on_end(failure)
+        if on_end(failure):
+            spent.clear()
         if stop.reason.startswith(MOVE):
             stop.take()
         elif stop.requested():
@@ -136,13 +135,11 @@ def run_group(
             ) from failure
         kind = failure_of(failure.errors.values())
         if spent[kind] >= limits[kind]:
-            if not (limits[kind] and renews(failure)):
-                raise WorkersLostError(
-                    f"The workers failed and {spent.total()} restarts did not help: {failure}",
-                    kept="all committed checkpoints",
-                    next_step=f"find the cause in the log of the worker, then: {next_step}",
-                ) from failure
-            spent.clear()
+            raise WorkersLostError(
+                f"The workers failed and {spent.total()} restarts did not help: {failure}",
+                kept="all committed checkpoints",
+                next_step=f"find the cause in the log of the worker, then: {next_step}",
+            ) from failure
         spent[kind] += 1
 
 
@@ -280,21 +277,20 @@ def free_workers(size: GroupSize) -> int:
     )
 
 
-def reason_to_move(size: GroupSize, running: Mapping[str, int], *, grows: bool) -> str | None:
-    """Why the running group should save and start again, if it should.
-
-    Args:
-        running: by node, the workers of the group.
-        grows: whether room for more workers is a reason.
-    """
+def reason_to_leave(running: Collection[str]) -> str | None:
+    """Why a group on these nodes should save and start elsewhere: some of them are drained."""
     import ray
 
     drained = draining_nodes()
-    if leaving := sorted(node for node in running if node in drained):
-        addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in ray.nodes()}
-        return f"{MOVE}{', '.join(addresses.get(node, node) for node in leaving)} is drained"
-    workers = sum(running.values())
-    if not grows or len(size.choices) == 1:
+    if not (leaving := sorted(node for node in running if node in drained)):
+        return None
+    addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in ray.nodes()}
+    return f"{MOVE}{', '.join(addresses.get(node, node) for node in leaving)} is drained"
+
+
+def reason_to_grow(size: GroupSize, workers: int) -> str | None:
+    """Why a running group of so many workers should save and start again: there is room for more."""
+    if len(size.choices) == 1:
         return None
     fitting = largest_fitting(size, workers + free_workers(size))
     return f"{MOVE}from {workers} to {fitting} workers" if fitting is not None and fitting > workers else None
@@ -308,19 +304,18 @@ def watching_cluster(
 
     Args:
         running: by node, the workers of the group.
-        interval_s: least seconds between the start of a group, or the last look for room, and the next one.
+        interval_s: seconds between two looks for room.
     """
-    next_look_s = time.monotonic() + interval_s
 
-    def look() -> None:
-        nonlocal next_look_s
-        grows = time.monotonic() >= next_look_s
-        if grows:
-            next_look_s = time.monotonic() + interval_s
-        if (reason := reason_to_move(size, running, grows=grows)) and not stop.requested():
+    def ask(reason: str | None) -> None:
+        if reason is not None and not stop.requested():
             stop.request(reason)
 
-    with repeated(look, _POLL_S, name="cluster-watch"):
+    workers = sum(running.values())
+    with (
+        repeated(lambda: ask(reason_to_leave(running)), _POLL_S, name="drain-watch"),
+        repeated(lambda: ask(reason_to_grow(size, workers)), max(interval_s, _POLL_S), name="room-watch"),
+    ):
         yield
 
 
@@ -415,13 +410,3 @@ def _results(calls: Sequence[Any]) -> list[Any]:
     if errors:
         raise GroupFailure(errors)
     return ray.get(list(calls))
-
-
-def rank_from_environment() -> Rank:
-    """The rank as `torchrun` sets it; a process that it did not start is a group of one."""
-    return Rank(
-        rank=int(os.environ.get("RANK", "0")),
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
-        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-        num_threads=int(os.environ.get("OMP_NUM_THREADS", "1")),
-    )

@@ -67,6 +67,28 @@ class _State:
 _state = _State()
 
 
+def run(command: str, program: Callable[[], int | None]) -> NoReturn:
+    """Run a program from its first instruction to its last, and exit with the code that it returns.
+
+    Args:
+        command: as `answer_signals` takes it.
+    """
+    code: object = 1
+    try:
+        answer_signals(command)
+        code = program()
+    except BaseException as ended:
+        # Whatever a library made of the interruption.
+        if _state.received:
+            end()
+        code = ended.code if isinstance(ended, SystemExit) else 1
+        raise
+    finally:
+        # A signal from now on only ends it sooner, with this exit code.
+        _state.finished = code if isinstance(code, int) else int(code is not None)
+    sys.exit(_state.finished)
+
+
 def answer_signals(command: str) -> None:
     """Begin to answer SIGTERM, SIGHUP and SIGINT; to be called first, in the main thread.
 
@@ -191,11 +213,6 @@ def answered_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
         for number, earlier in before.items():
             signal.signal(number, earlier)
         _state.delegated -= 1
-
-
-def finish(code: int) -> None:
-    """Record that the program has finished: a signal from now on only ends it sooner, with this exit code."""
-    _state.finished = code
 
 
 def end() -> NoReturn:

@@ -18,19 +18,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command line; a ClozeError ends it with its message and its documented exit code."""
-    code: int | str | None = 1
-    try:
-        signals.answer_signals(shlex.join(["cloze", *sys.argv[1:]]))
-        code = run_verb()
-    except BaseException as ended:
-        # Whatever a library made of the interruption.
-        if signals.received():
-            signals.end()
-        code = ended.code if isinstance(ended, SystemExit) else 1
-        raise
-    finally:
-        signals.finish(code if isinstance(code, int) else int(code is not None))
-    sys.exit(code)
+    signals.run(shlex.join(["cloze", *sys.argv[1:]]), run_verb)
 
 
 def run_verb() -> int:

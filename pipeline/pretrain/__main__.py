@@ -17,50 +17,38 @@ def main() -> None:
     A ClozeError ends the process with its message and its exit code.
     """
     (directory,) = sys.argv[1:]
-    try:
-        signals.answer_signals(f"cloze resume {directory}")
-        _train(directory)
-    except BaseException:
-        if signals.received():
-            signals.end()
-        raise
-    signals.finish(0)
+    signals.run(f"cloze resume {directory}", lambda: _train(directory))
 
 
 def _train(directory: str) -> None:
-    from contextlib import ExitStack, nullcontext, suppress
+    from contextlib import nullcontext, suppress
     from datetime import timedelta
     from pathlib import Path
 
     from cluster.artefacts.errors import ClozeError
     from cluster.collectives import GROUP_TIMEOUT_S, from_rank_zero
-    from cluster.group import rank_from_environment
-    from cluster.stopping import stop_on_sigterm
-    from pipeline.pretrain.ownership import end_leftovers
+    from cluster.group import Rank
+    from pipeline.pretrain.launch import driven, run_rank, stopped
     from pipeline.pretrain.stall_watch import watching
     from pipeline.run.directory import RunDirectory
-    from pipeline.run.lifecycle import record_end, record_failure, record_launch, replay
-    from pipeline.run.state import has_made_updates
+    from pipeline.run.lifecycle import record_failure, replay
 
     if "RANK" not in os.environ:
         os.environ |= _ALONE
-    run, rank = RunDirectory(Path(directory)), rank_from_environment()
+    run = RunDirectory(Path(directory))
+    number, world_size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    rank = Rank(number, world_size, local, int(os.environ.get("OMP_NUM_THREADS", "1")))
     is_first = rank.rank == 0
     logs.start()
     logs.bind(run=run.path.name, rank=rank.rank)
     try:
-        with ExitStack() as held:
-            if is_first:
-                # Before the process group starts, which the other ranks wait for.
-                held.enter_context(run.held("its training"))
-                end_leftovers(run)
-                record_launch(run)
+        # Before the process group starts, which the other ranks wait for. Other errors may follow from another rank's.
+        with driven(run, recorded=ClozeError) if is_first else nullcontext():
             import torch
             import torch.distributed as dist
             from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
             from pipeline.engine.device import trains_on_cuda
-            from pipeline.pretrain.launch import run_rank
 
             if trains_on_cuda():
                 torch.cuda.set_device(rank.local_rank)
@@ -73,31 +61,18 @@ def _train(directory: str) -> None:
                 timeout=timedelta(seconds=GROUP_TIMEOUT_S),
             )
             grace_s = from_rank_zero(run.config().guards.grace_s if is_first else None)
-            try:
-                with (
-                    stop_on_sigterm(
-                        run.path,
-                        grace_s=grace_s,
-                        next_step=f"cloze resume {run.typed}",
-                        clears=is_first,
-                        nothing_to_save=lambda: not has_made_updates(run),
-                    ),
-                    watching(run, without_driver=True) if is_first else nullcontext(),
-                ):
-                    run_rank(run.path, rank)
-            except ClozeError as error:
-                if is_first or not error.everywhere:
-                    record_failure(run, error)
-                    replay(run)
-                raise
+            with (
+                stopped(run, grace_s, clears=is_first),
+                watching(run, without_driver=True) if is_first else nullcontext(),
+            ):
+                run_rank(run.path, rank)
             dist.destroy_process_group()
-            if is_first:
-                # No driver follows the run to its end.
-                record_end(run)
-                replay(run)
     except ClozeError as error:
         if signals.received():
             raise
+        if not (is_first or error.everywhere):
+            record_failure(run, error)
+            replay(run)
         if is_first or not error.everywhere:
             # Standard error may be a file on the disk that is full.
             with suppress(OSError):

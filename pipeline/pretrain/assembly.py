@@ -11,7 +11,7 @@ import torch
 
 from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import created_by
-from cluster.collectives import gathered
+from cluster.collectives import from_rank_zero, gathered
 from cluster.group import Rank
 from cluster.stopping import StopFile
 from models.initialization import init_weights
@@ -25,7 +25,6 @@ from pipeline.pretrain.evaluation import Evaluation
 from pipeline.pretrain.measure import Measurements, describe
 from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.run_checkpoints import RunCheckpoints, find_start
-from pipeline.pretrain.spikes import SpikeGuard
 from pipeline.pretrain.step import Trainer
 from pipeline.pretrain.step_timer import StepTimer
 from pipeline.run.config import PretrainConfig
@@ -36,6 +35,7 @@ from pipeline.run.inputs import Inputs, open_inputs
 from pipeline.run.log.log import RunLog
 from pipeline.run.log.mlflow_sink import send_to_mlflow
 from pipeline.run.log.wandb_sink import send_to_wandb
+from pipeline.run.skipped_data import SkipLedger
 from pipeline.run.state import Heartbeat
 from pipeline.samples.index_cache import IndexCache
 from pipeline.samples.loader import StepLoader
@@ -63,7 +63,7 @@ def assemble(
     fence = Fence(run) if is_first else None
     store = store_of(run, config)
     start = find_start(run, rank, store)
-    first_step = 0 if start is None else start.state.step
+    first_step = 0 if start is None else start.step
     is_lost = fence.is_lost if fence is not None else lambda: False
     log = closed_by(ending, RunLog(run, since=first_step, writes=is_first, is_lost=is_lost))
     if is_first:
@@ -73,9 +73,10 @@ def assemble(
             log.senders.append(send_to_wandb(run))
     # Its alarm is taken back first: sending the rest of the log may take longer than a stall.
     closed_by(ending, heartbeat)
-    spikes = SpikeGuard(run, config, writes=is_first)
+    # Rank 0 reads for all: a shared file system may show ranks different states of a file.
+    skipped = SkipLedger(run, from_rank_zero(SkipLedger(run).entries if is_first else None))
     cache = IndexCache(run.index_cache, writes=True, report=run.record_event)
-    inputs, loader, evaluation = _open_data(config, rank, cache, spikes.skipped.data_step(first_step))
+    inputs, loader, evaluation = _open_data(config, rank, cache, skipped.data_step(first_step))
     model = inputs.build_model()
     init_weights(model, config.seed)
     attention = prepare_network(model, inputs.model, config, device_of(rank))
@@ -89,14 +90,13 @@ def assemble(
         config=config,
         rank=rank,
         fence=fence,
-        source_names=inputs.source_names,
         loader=loader,
         evaluation=evaluation,
         engine=engine,
         heartbeat=heartbeat,
         log=log,
         stop_file=StopFile(run.path),
-        spikes=spikes,
+        skipped=skipped,
         checkpoints=checkpoints,
         measurements=Measurements(run, config, rank, engine.device, inputs.build_model, workers, log),
         timer=closed_by(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cluster import logs, signals
 from cluster.artefacts.credentials import tracking_environment
@@ -19,7 +20,7 @@ from cluster.collectives import from_rank_zero
 from cluster.failures import restarts
 from cluster.group import GroupSize, Rank, run_group
 from cluster.runtime import ray_runtime
-from cluster.stopping import stop_on_sigterm
+from cluster.stopping import StopFile, stop_on_sigterm
 from pipeline.checkpoint.checkpoint import step_of
 from pipeline.checkpoint.references import resolve_model
 from pipeline.config.loading import to_plain
@@ -38,6 +39,9 @@ from pipeline.run.log.mlflow_sink import want_status
 from pipeline.run.log.wandb_sink import require_client, wandb_environment
 from pipeline.run.state import has_made_updates, state_of
 
+if TYPE_CHECKING:
+    from pipeline.run.inputs import Inputs
+
 
 @contextmanager
 def new_run(config: PretrainConfig, *, submission_id: str | None = None) -> Iterator[RunDirectory]:
@@ -45,10 +49,9 @@ def new_run(config: PretrainConfig, *, submission_id: str | None = None) -> Iter
 
     No run is created if the cluster cannot be reached.
     """
-    with ExitStack() as held:
-        yield create_run(
-            config, submission_id=submission_id, checked=lambda: held.enter_context(_cluster_of(config))
-        )
+    checked = _checked(config)
+    with _cluster_of(config):
+        yield _created(config, *checked, submission_id)
 
 
 def train_to_end(config: PretrainConfig, *, submission_id: str | None = None) -> RunDirectory:
@@ -131,13 +134,8 @@ def is_finished(run: RunDirectory) -> bool:
     return state_of(run).name == "finished"
 
 
-def create_run(
-    config: PretrainConfig, *, submission_id: str | None = None, checked: Callable[[], object] | None = None
-) -> RunDirectory:
+def create_run(config: PretrainConfig) -> RunDirectory:
     """Verify the data, create the MLflow run and the run's directory; nothing is trained yet.
-
-    Args:
-        checked: called when the data is verified, before there is a run.
 
     Raises:
         CorruptArtefactError, MismatchError, ConfigError: the data is damaged or does not fit.
@@ -145,8 +143,12 @@ def create_run(
         TrackingUnreachableError: no tracking store answers.
         UntrustedArtefactError: as `require_key`.
     """
+    return _created(config, *_checked(config))
+
+
+def _checked(config: PretrainConfig) -> tuple[Inputs, SeenFiles]:
+    """The verified inputs of a run that can be trained here, and what was verified."""
     from pipeline.run.inputs import open_inputs
-    from pipeline.run.tracking import start_run
 
     require_key()
     require_client(config.wandb)
@@ -154,9 +156,15 @@ def create_run(
     inputs = open_inputs(config, verify=True, resolve=resolve_model, seen=seen)
     inputs.require_samples()
     require_room(config, inputs.model)
+    return inputs, seen
+
+
+def _created(
+    config: PretrainConfig, inputs: Inputs, seen: SeenFiles, submission_id: str | None = None
+) -> RunDirectory:
+    from pipeline.run.tracking import start_run
+
     config = settled(config)
-    if checked is not None:
-        checked()
     tracked = start_run(
         config.experiment,
         config.name,
@@ -223,51 +231,72 @@ def execute(run: RunDirectory, *, held: bool = False) -> None:
         LossSpikeError, NonFiniteError, OutOfMemoryError, StalledError, WorkersLostError: it needs an operator.
     """
     next_step = f"cloze resume {run.typed}"
+    logs.bind(run=run.path.name)
+    config = run.config()
+    cluster = config.cluster
+    require_key()
+    require_client(config.wandb)
     with (
         signals.continued_by(next_step, kept="the run and its committed checkpoints"),
-        nullcontext() if held else run.held("its training"),
+        driven(run, held=held),
+        _cluster_of(config),
+        shown_progress(run, config),
+        stopped(run, config.guards.grace_s) as stop,
+        watching(run) as watch,
     ):
-        logs.bind(run=run.path.name)
-        config = run.config()
-        require_key()
-        require_client(config.wandb)
+        attempts = Attempts(run, config)
+        with attempts.explained(watch):
+            run_group(
+                run_rank,
+                run.path.resolve(),
+                GroupSize(config.group_sizes, cluster.cpus_per_worker, cluster.gpus_per_worker),
+                limits=restarts(lost=cluster.max_failures, raised=cluster.max_errors),
+                stop=stop,
+                next_step=next_step,
+                environment={**tracking_environment(), **wandb_environment(), **logs.environment()},
+                on_end=attempts.record,
+                resize_interval_s=cluster.resize_interval_s,
+            )
+
+
+@contextmanager
+def driven(
+    run: RunDirectory, *, held: bool = False, recorded: type[BaseException] = BaseException
+) -> Iterator[None]:
+    """Hold a run while the block trains it. Workers of earlier attempts are ended first; the launch and the end are
+    recorded.
+
+    Args:
+        held: whether the caller holds the run's lock already.
+        recorded: the errors that say why the run ended.
+
+    Raises:
+        StorageError: another process is training it.
+    """
+    with nullcontext() if held else run.held("its training"):
         with run.refusals():
             end_leftovers(run)
             record_launch(run)
             want_status(run, "RUNNING")
-        cluster = config.cluster
         try:
-            with (
-                _cluster_of(config),
-                shown_progress(run, config),
-                stop_on_sigterm(
-                    run.path,
-                    grace_s=config.guards.grace_s,
-                    next_step=next_step,
-                    nothing_to_save=lambda: not has_made_updates(run),
-                ) as stop,
-                watching(run) as watch,
-            ):
-                attempts = Attempts(run, config)
-                with attempts.explained(watch):
-                    run_group(
-                        run_rank,
-                        run.path.resolve(),
-                        GroupSize(config.group_sizes, cluster.cpus_per_worker, cluster.gpus_per_worker),
-                        limits=restarts(lost=cluster.max_failures, raised=cluster.max_errors),
-                        stop=stop,
-                        next_step=next_step,
-                        environment={**tracking_environment(), **wandb_environment(), **logs.environment()},
-                        on_end=attempts.record,
-                        renews=attempts.renews,
-                        resize_interval_s=cluster.resize_interval_s,
-                    )
-        except BaseException as error:
+            yield
+        except recorded as error:
             record_failure(run, error)
             replay(run)
             raise
         record_end(run)
         replay(run)
+
+
+def stopped(run: RunDirectory, grace_s: float, *, clears: bool = True) -> AbstractContextManager[StopFile]:
+    """Stop a run as `stop_on_sigterm` does; at once where it made no update yet."""
+    return stop_on_sigterm(
+        run.path,
+        grace_s=grace_s,
+        next_step=f"cloze resume {run.typed}",
+        clears=clears,
+        nothing_to_save=lambda: not has_made_updates(run),
+    )
 
 
 def _cluster_of(config: PretrainConfig) -> AbstractContextManager[None]:

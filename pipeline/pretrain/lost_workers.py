@@ -47,14 +47,19 @@ class Attempts:
         """To be made before the first attempt."""
         self._run, self._config = run, config
         self._oom_kills = count_oom_kills()
-        self._saved = self._newest_step()
+        self._saved, self._has_failed = self._newest_step(), False
 
-    def record(self, reason: GroupFailure | str) -> None:
-        """Record the workers that died, or why the group moves, before it is started again."""
-        run, failure = self._run, reason
+    def record(self, reason: GroupFailure | str) -> bool:
+        """Record the workers that died, or why the group moves, before it is started again.
+
+        Returns:
+            Whether there is a new checkpoint since the last failure: then restarts begin to count again, because a run
+            of weeks loses a worker now and then, and only one without progress is given up.
+        """
+        run, failure, newest = self._run, reason, self._newest_step()
         if isinstance(failure, str):
-            run.record_event(Event.MOVED, step=self._newest_step(), reason=failure)
-            return
+            run.record_event(Event.MOVED, step=newest, reason=failure)
+            return False
         oom_kills = count_oom_kills() - self._oom_kills
         known = {worker.get("pid") for event in run.events(Event.WORKERS_LOST) for worker in event["workers"]}
         # A group that failed before its workers said anything finds the last words of the one before.
@@ -73,14 +78,11 @@ class Attempts:
         # Root causes first, then workers that only lost their connection.
         workers.sort(key=lambda one: (one["why"].startswith("raised"), one["rank"]))
         run.record_event(Event.WORKERS_LOST, workers=workers, message=_why(str(failure), oom_kills))
-
-    def renews(self, failure: GroupFailure) -> bool:
-        """Whether there is a new checkpoint since the last call: then restarts begin to count again, because a run of
-        weeks loses a worker now and then, and only one without progress is given up."""
-        before, self._saved = self._saved, self._newest_step()
-        if self._saved > before:
-            self._run.record_event(Event.RESTARTS_RENEWED, step=self._saved, message=str(failure)[:2000])
-        return self._saved > before
+        renewed, self._saved = newest > self._saved, newest
+        if renewed and self._has_failed:
+            run.record_event(Event.RESTARTS_RENEWED, step=newest, message=str(failure)[:2000])
+        self._has_failed = True
+        return renewed
 
     @contextmanager
     def explained(self, watch: StallWatch) -> Iterator[None]:

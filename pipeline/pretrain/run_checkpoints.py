@@ -3,10 +3,9 @@ history."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from cluster.artefacts.errors import StorageError, TakenOverError
 from cluster.collectives import from_rank_zero, while_others_wait
@@ -17,7 +16,6 @@ from pipeline.checkpoint.store import CheckpointStore, apply_retention, best_ste
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.resume_checks import require_not_lost
-from pipeline.pretrain.spikes import SpikeGuard
 from pipeline.run.config import PretrainConfig, identity_of
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
@@ -31,15 +29,9 @@ MAX_FAILED_SAVES = 3
 """Saves in a row that may fail; the last of them ends the run."""
 
 
-class Start(NamedTuple):
-    """A checkpoint that training continues from."""
-
-    directory: Path
-    state: TrainerState
-
-
-def find_start(run: RunDirectory, rank: Rank, store: CheckpointStore) -> Start | None:
-    """The newest good checkpoint, verified by rank 0, on this machine; None before the first. All ranks call it.
+def find_start(run: RunDirectory, rank: Rank, store: CheckpointStore) -> TrainerState | None:
+    """The state of the newest good checkpoint, verified by rank 0, on this machine; None before the first. All ranks
+    call it.
 
     Raises:
         CorruptCheckpointError: there are checkpoints and none verifies.
@@ -65,7 +57,7 @@ def find_start(run: RunDirectory, rank: Rank, store: CheckpointStore) -> Start |
         return None
     copies = store.copies and rank.local_rank == 0 and rank.rank != 0
     while_others_wait((lambda: store.fetch(step)) if copies else None)
-    return Start(store.local(step), read_trainer_state(store.local(step)))
+    return read_trainer_state(store.local(step))
 
 
 @dataclass
@@ -120,8 +112,10 @@ class RunCheckpoints:
         steps = self.store.steps()
         return self.store.place(steps[-1]) if steps else None
 
-    def save(self, engine: Engine, counters: Counters, spikes: SpikeGuard) -> None:
-        """Copy the state, and have it written during training."""
+    def save(
+        self, engine: Engine, counters: Counters, losses: list[float], skipped_data: Iterable[int]
+    ) -> None:
+        """Copy the state, with the loss window and the data that is left out, and have it written during training."""
         # The log up to the checkpoint's step must also survive a power failure.
         self.log.sync()
         config, info = self.config, self.run.info
@@ -135,8 +129,8 @@ class RunCheckpoints:
             metric=config.metric,
             run_id=info.run_id,
             run_name=info.name,
-            losses=spikes.window.losses,
-            skipped_data=list(spikes.skipped.steps),
+            losses=losses,
+            skipped_data=list(skipped_data),
             allowed_changes=self._allowed_changes,
             attempt=self.attempt,
         )

@@ -15,9 +15,9 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from cluster.artefacts.errors import LossSpikeError, NonFiniteError
-from cluster.collectives import from_rank_zero, gathered
+from cluster.collectives import gathered
 from pipeline.run.log.lines import LogKind
-from pipeline.run.skipped_data import SkipLedger, SkippedStep
+from pipeline.run.skipped_data import SkippedStep
 
 if TYPE_CHECKING:
     from pipeline.pretrain.batches import HostBatch
@@ -72,49 +72,6 @@ class LossWindow:
         """Add the loss of an update that was made, if it is finite."""
         if math.isfinite(loss):
             self._losses.append(loss)
-
-
-class SpikeGuard:
-    """Compares every loss with the last ones; all ranks have one, and decide alike because their losses are equal."""
-
-    def __init__(self, run: RunDirectory, config: PretrainConfig, *, writes: bool) -> None:
-        """Read what the run leaves out already; the rank that `writes`, rank 0, does so for all.
-
-        Raises:
-            CorruptArtefactError: the ledger of left-out data is damaged.
-        """
-        self._run, self._config, self._writes = run, config, writes
-        # Rank 0 reads for all: a shared file system may show ranks different states of a file.
-        self.skipped = SkipLedger(run, from_rank_zero(SkipLedger(run).entries if writes else None))
-        """Find the global batch that each update reads."""
-        self.restore([])
-
-    def restore(self, losses: list[float]) -> None:
-        """Begin with the loss window that a checkpoint holds."""
-        guards = self._config.guards
-        self.window = LossWindow(guards.spike_window, guards.spike_score, losses)
-
-    def find(self, update: int, data_step: int, loss: float) -> SkippedStep | None:
-        """The spike that the loss of an update is, or None; a loss that is not finite is none."""
-        if not math.isfinite(loss) or not self.window.is_spike(loss):
-            return None
-        score = self.window.score(loss)
-        if score is not None and math.isinf(score):
-            score = None
-        return SkippedStep(at_update=update, data_step=data_step, loss=loss, score=score)
-
-    def leave_out(self, spike: SkippedStep, checkpoint: Path | None) -> None:
-        """Leave the global batch of a spike out from now on; it is on disk when any rank returns.
-
-        Raises:
-            LossSpikeError: there is no checkpoint, or `guards.max_rollbacks` is spent.
-            StorageError: the file system refuses.
-        """
-        entries = self.skipped.entries
-        if len(entries) >= self._config.guards.max_rollbacks or checkpoint is None:
-            raise loss_spike(self._run, self._config, (*entries, spike), checkpoint)
-        (self.skipped.add if self._writes else self.skipped.note)(spike)
-        from_rank_zero(None)
 
 
 def report_skipped_update(log: RunLog, step: Step[HostBatch], loss: float, grad_norm: float) -> None:

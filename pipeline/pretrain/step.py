@@ -18,14 +18,15 @@ import torch
 from cluster import logs
 from cluster.artefacts.errors import PreemptedError
 from cluster.collectives import from_rank_zero, summed
-from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, Counters
+from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, Counters, TrainerState
 from pipeline.pretrain.batches import Totals, seed_dropout
 from pipeline.pretrain.ownership import taken_over
 from pipeline.pretrain.run_checkpoints import find_start
 from pipeline.pretrain.schedule import Schedule
-from pipeline.pretrain.spikes import not_finite, report_skipped_update
+from pipeline.pretrain.spikes import LossWindow, loss_spike, not_finite, report_skipped_update
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind
+from pipeline.run.skipped_data import SkipLedger, SkippedStep
 
 if TYPE_CHECKING:
     # The parts that a trainer is made of; `assembly.py` makes them.
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
     from pipeline.pretrain.evaluation import Evaluation
     from pipeline.pretrain.measure import Measurements
     from pipeline.pretrain.ownership import Fence
-    from pipeline.pretrain.run_checkpoints import RunCheckpoints, Start
-    from pipeline.pretrain.spikes import SpikeGuard
+    from pipeline.pretrain.run_checkpoints import RunCheckpoints
     from pipeline.pretrain.step_timer import StepTimer
     from pipeline.run.config import PretrainConfig
     from pipeline.run.directory import RunDirectory
@@ -71,15 +71,14 @@ class Trainer:
     rank: Rank
     fence: Fence | None
     """On rank 0: the ownership token of this group; earlier groups write nothing any more."""
-    source_names: list[str]
-    """Sources whose losses are reported apart."""
     loader: StepLoader[HostBatch]
     evaluation: Evaluation
     engine: Engine
     heartbeat: Heartbeat
     log: RunLog
     stop_file: StopFile
-    spikes: SpikeGuard
+    skipped: SkipLedger
+    """Finds the global batch that each update reads."""
     checkpoints: RunCheckpoints
     measurements: Measurements
     timer: StepTimer
@@ -87,16 +86,20 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self._schedule = Schedule(self.config)
+        self._watch_losses([])
         self._weights = self.evaluation.weights
 
-    def restore(self, start: Start) -> None:
-        """Restore the engine, the counters and the loss window from a checkpoint."""
-        state = start.state
+    def restore(self, state: TrainerState) -> None:
+        """Restore the engine, the counters and the loss window from the checkpoint of a state."""
         self.counters = state.counters(self.config.metric)
         # At the checkpoint's step: heartbeats count the updates since the first one.
         self._beat("loading")
-        self.engine.restore(start.directory / DEEPSPEED_DIRECTORY)
-        self.spikes.restore(state.losses)
+        self.engine.restore(self.checkpoints.store.local(state.step) / DEEPSPEED_DIRECTORY)
+        self._watch_losses(state.losses)
+
+    def _watch_losses(self, losses: list[float]) -> None:
+        """Begin with a loss window, as a checkpoint holds it; all ranks have equal ones, and so decide alike."""
+        self._window = LossWindow(self.config.guards.spike_window, self.config.guards.spike_score, losses)
 
     def train(self, *, is_resumed: bool) -> None:
         """Run from the counters' step to the end.
@@ -118,7 +121,7 @@ class Trainer:
         while not self._is_over():
             timer.since_last()
             first, last = self.counters.step, self.config.num_steps
-            with closing(self.loader.steps(first, last, self.spikes.skipped.data_step)) as steps:
+            with closing(self.loader.steps(first, last, self.skipped.data_step)) as steps:
                 self._beat("data")
                 following: Step[HostBatch] | None = next(steps)
                 known = self._exchange(self._totals(), following)
@@ -204,15 +207,23 @@ class Trainer:
     def _rolls_back(self, step: Step[HostBatch], loss: float) -> bool:
         """Whether the loss is a spike; the run is then rolled back to its last checkpoint, and leaves the step's data
         out."""
-        spike = self.spikes.find(step.update, step.data_step, loss)
-        if spike is None:
+        if not math.isfinite(loss) or not self._window.is_spike(loss):
             return False
+        score = self._window.score(loss)
+        if score == math.inf:
+            score = None
+        spike = SkippedStep(at_update=step.update, data_step=step.data_step, loss=loss, score=score)
         self.checkpoints.wait()
-        start = find_start(self.run, self.rank, self.checkpoints.store)
-        self.spikes.leave_out(spike, None if start is None else start.directory)
-        assert start is not None
+        store, before = self.checkpoints.store, self.skipped.entries
+        start = find_start(self.run, self.rank, store)
+        if start is None or len(before) >= self.config.guards.max_rollbacks:
+            checkpoint = None if start is None else store.local(start.step)
+            raise loss_spike(self.run, self.config, (*before, spike), checkpoint)
+        (self.skipped.add if self.rank.rank == 0 else self.skipped.note)(spike)
+        # It is on disk before any rank goes on.
+        from_rank_zero(None)
         details = spike.model_dump(mode="json")
-        self.log.event(LogKind.SPIKE, step.update + 1, {**details, "back_to": start.state.step})
+        self.log.event(LogKind.SPIKE, step.update + 1, {**details, "back_to": start.step})
         self.engine.update(0.0, discard=True)
         self.restore(start)
         return True
@@ -228,7 +239,7 @@ class Trainer:
         samples = config.batch_plan.samples_at(step.update)
         counters.samples += samples
         counters.tokens += samples * config.sequence_length_at(step.update)
-        self.spikes.window.add(loss)
+        self._window.add(loss)
         if update.applied:
             counters.skipped_updates = 0
         elif config.precision != "fp16" or not math.isfinite(loss):
@@ -236,12 +247,12 @@ class Trainer:
             counters.skipped_updates += 1
             report_skipped_update(self.log, step, loss, update.grad_norm)
             if (number := counters.skipped_updates) > config.guards.max_skipped_updates:
-                skipped = [*map(self.spikes.skipped.data_step, range(counters.step - number, counters.step))]
+                skipped = [*map(self.skipped.data_step, range(counters.step - number, counters.step))]
                 checkpoint = from_rank_zero(self.checkpoints.newest_place)
                 raise not_finite(self.run, config, step.update, skipped, checkpoint)
 
     def _totals(self) -> Totals:
-        return Totals(self._weights, self.source_names, self.engine.device)
+        return Totals(self._weights, self.evaluation.sources, self.engine.device)
 
     def _evaluate_and_save(self, known: Exchange) -> None:
         """Evaluate and save, where either is due after this update; save and end, when the run was asked to."""
@@ -281,7 +292,7 @@ class Trainer:
 
     def _save(self) -> None:
         self._beat("saving")
-        self.checkpoints.save(self.engine, self.counters, self.spikes)
+        self.checkpoints.save(self.engine, self.counters, self._window.losses, self.skipped.steps)
 
     def _is_over(self) -> bool:
         """Whether the run has made its last update: by its steps, its budget, or its patience without improvement."""

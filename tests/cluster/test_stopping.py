@@ -22,7 +22,14 @@ from ray.job_submission import JobStatus
 
 from cluster import drain, group, jobs, signals
 from cluster.artefacts.errors import ClusterUnreachableError
-from cluster.group import GroupSize, choose_workers, free_workers, largest_fitting, reason_to_move
+from cluster.group import (
+    GroupSize,
+    choose_workers,
+    free_workers,
+    largest_fitting,
+    reason_to_grow,
+    reason_to_leave,
+)
 from cluster.ray_internals import JOB_VARIABLE
 from cluster.stopping import REQUEST_NAME, StopFile
 
@@ -202,25 +209,33 @@ def test_workers_fit_into_single_nodes_that_stay(monkeypatch, size, free, draine
 
 
 @pytest.mark.parametrize(
-    ("size", "running", "free", "drained", "grows", "expected"),
+    ("running", "drained", "expected"),
     [
-        (FIXED, {"a": 4}, {"b": {"CPU": 64.0}}, (), True, None),
-        (FIXED, {"a": 2, "b": 2}, {}, ("b", "elsewhere"), False, "move: 10.0.0.2 is drained"),
-        (ELASTIC, {"a": 1, "b": 1}, {}, ("a", "b"), False, "move: 10.0.0.1, 10.0.0.2 is drained"),
-        (ELASTIC, {"gone": 1}, {}, ("gone",), True, "move: gone is drained"),
-        (ELASTIC, {"a": 1}, {"a": {"CPU": 2.0}}, ("elsewhere",), True, "move: from 1 to 2 workers"),
-        (ELASTIC, {"a": 1}, {"a": {"CPU": 2.0}}, (), False, None),
-        (ELASTIC, {"a": 2}, {"a": {"CPU": 2.0}}, (), True, None),
-        (ELASTIC, {"a": 2}, {"b": {"CPU": 4.0}}, (), True, "move: from 2 to 4 workers"),
-        (ELASTIC, {"a": 2}, {"b": {"CPU": 4.0}}, ("b",), True, None),
-        (ELASTIC, {"a": 4}, {"b": {"CPU": 64.0}}, (), True, None),
+        (["a", "b"], ("b", "elsewhere"), "move: 10.0.0.2 is drained"),
+        (["a", "b"], ("a", "b"), "move: 10.0.0.1, 10.0.0.2 is drained"),
+        (["gone"], ("gone",), "move: gone is drained"),
+        (["a"], ("elsewhere",), None),
     ],
 )
-def test_group_moves_off_drained_nodes_and_to_more_workers_only(
-    monkeypatch, size, running, free, drained, grows, expected
-):
+def test_group_moves_off_drained_nodes_only(monkeypatch, running, drained, expected):
+    cluster_of(monkeypatch, {}, *drained)
+    assert reason_to_leave(running) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "workers", "free", "drained", "expected"),
+    [
+        (FIXED, 4, {"b": {"CPU": 64.0}}, (), None),
+        (ELASTIC, 1, {"a": {"CPU": 2.0}}, ("elsewhere",), "move: from 1 to 2 workers"),
+        (ELASTIC, 2, {"a": {"CPU": 2.0}}, (), None),
+        (ELASTIC, 2, {"b": {"CPU": 4.0}}, (), "move: from 2 to 4 workers"),
+        (ELASTIC, 2, {"b": {"CPU": 4.0}}, ("b",), None),
+        (ELASTIC, 4, {"b": {"CPU": 64.0}}, (), None),
+    ],
+)
+def test_group_moves_to_more_workers_only(monkeypatch, size, workers, free, drained, expected):
     cluster_of(monkeypatch, free, *drained)
-    assert reason_to_move(size, running, grows=grows) == expected
+    assert reason_to_grow(size, workers) == expected
 
 
 def test_start_waits_for_room_that_no_longer_changes_unless_the_size_is_fixed(monkeypatch, capsys):
