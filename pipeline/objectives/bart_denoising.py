@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from pipeline.objectives.base import Batch
-from pipeline.objectives.encoder_decoder import Denoising, TextPairs, assemble_rows
+from pipeline.objectives.encoder_decoder import Denoising, assemble_rows
 from pipeline.objectives.kernels.text_noise import (
     INSIDE_WORD,
     SPECIAL,
@@ -76,16 +76,14 @@ class Infilling(Denoising):
             kinds=token_kinds(vocabulary, self.whole_words),
         )
         batch, length = packed.input_ids.shape
-        pairs = TextPairs(
-            *denoising_pairs(
-                packed.input_ids,
-                packed.cu_seqlens,
-                np.zeros(0, dtype=np.int32) if starts is None else starts,
-                states,
-                text_noise,
-                np.full(batch, -1, dtype=np.int64) if tags is None else tags,
-                packed.sources is not None,
-            )
+        pairs = denoising_pairs(
+            packed.input_ids,
+            packed.cu_seqlens,
+            np.zeros(0, dtype=np.int32) if starts is None else starts,
+            states,
+            text_noise,
+            np.full(batch, -1, dtype=np.int64) if tags is None else tags,
+            packed.sources is not None,
         )
         decoder_starts = vocabulary["eos"] if tags is None else tags[pairs.rows]
         rows = assemble_rows(pairs, batch, (length, length), vocabulary["pad"], decoder_starts)

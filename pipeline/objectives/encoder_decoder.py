@@ -36,6 +36,32 @@ class TextPairs(NamedTuple):
     that was not there has the position of a neighbour. Empty unless asked for."""
 
 
+@compiled_loop
+def empty_pairs(num_sources: int, num_targets: int, pieces: int, with_origins: bool) -> TextPairs:
+    """Memory for the pairs of so many pieces, with so many tokens in all of their texts."""
+    return TextPairs(
+        np.empty(num_sources, dtype=np.uint32),
+        np.empty(num_targets, dtype=np.uint32),
+        np.empty(pieces, dtype=np.int64),
+        np.empty(pieces, dtype=np.int64),
+        np.empty(pieces, dtype=np.int64),
+        np.empty(num_targets if with_origins else 0, dtype=np.int64),
+    )
+
+
+@compiled_loop
+def first_pairs(pairs: TextPairs, pieces: int, num_sources: int, num_targets: int) -> TextPairs:
+    """The first pieces, with so many tokens in all of their texts."""
+    return TextPairs(
+        pairs.sources[:num_sources],
+        pairs.targets[:num_targets],
+        pairs.source_lengths[:pieces],
+        pairs.target_lengths[:pieces],
+        pairs.rows[:pieces],
+        pairs.origins[:num_targets],
+    )
+
+
 class Denoising(Objective):
     """An objective of encoder-decoders: the decoder writes what the encoder reads corrupted."""
 

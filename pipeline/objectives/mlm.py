@@ -16,16 +16,12 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from cluster.compiled_loop import compiled_loop
 from pipeline.objectives.base import Batch, Objective, OutsideModels, Term, boundaries
 from pipeline.objectives.kernels.masking import (
     Masking,
     Spans,
-    choose_spans,
-    choose_tokens,
-    empty_positions,
+    choose_positions,
     hide_tokens,
-    write_positions,
 )
 from pipeline.objectives.vocabulary import Vocabulary
 from pipeline.samples.formats import PAIR_FORMATS, SINGLE_FORMATS
@@ -164,39 +160,10 @@ def cumulative(weights: np.ndarray) -> np.ndarray:
 
 
 def masked_batch(packed: Packed, states: np.ndarray, masking: Masking, spans: Spans | None = None) -> Batch:
-    """The batch of the term `mlm`: what `mask_rows` returns as input_ids, predicted_positions and targets, with
-    boundaries and sources."""
-    input_ids, predicted_positions, targets = mask_rows(packed.input_ids, states, masking, spans)
-    inputs = {"input_ids": input_ids, "predicted_positions": predicted_positions, "targets": targets}
-    sources = packed.sources_at(predicted_positions)
+    """The batch of the term `mlm`, where words or n-grams are hidden, or single tokens without `spans`."""
+    anywhere = np.zeros(0, dtype=bool)
+    positions = choose_positions(packed.input_ids, anywhere, states, masking, spans)
+    input_ids, targets = hide_tokens(packed.input_ids, positions, positions, states, masking)
+    inputs = {"input_ids": input_ids, "predicted_positions": positions, "targets": targets}
+    sources = packed.sources_at(positions)
     return Batch({**inputs, **boundaries(packed)}, {"mlm": len(targets)}, sources)
-
-
-@compiled_loop
-def mask_rows(
-    input_ids: np.ndarray, states: np.ndarray, masking: Masking, spans: Spans | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hide single tokens, or words or n-grams.
-
-    Args:
-        input_ids: [batch, length] int64.
-        states: [batch] uint64 noise of each row.
-        spans: lengths of words or n-grams; None for single tokens. numba compiles each way by itself.
-
-    Returns:
-        The ids that the network reads [batch, length], the ascending predicted positions in the flattened batch
-        [predicted], and the original tokens there [predicted]; all int64.
-    """
-    length = input_ids.shape[1]
-    positions = empty_positions(input_ids, masking)
-    anywhere = np.zeros(length + 1, dtype=np.bool_)
-    found = 0
-    for row in range(len(input_ids)):
-        if spans is None:
-            chosen = choose_tokens(input_ids[row], states[row], masking)
-        else:
-            chosen = choose_spans(input_ids[row], anywhere, states[row], masking, spans)
-        found = write_positions(chosen, row * length, positions, found)
-    positions = positions[:found]
-    corrupted, targets = hide_tokens(input_ids, positions, positions, states, masking)
-    return corrupted, positions, targets

@@ -17,15 +17,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from cluster.compiled_loop import compiled_loop
 from pipeline.objectives.base import Batch, OutsideModels, Term, boundaries
 from pipeline.objectives.kernels.masking import (
-    Masking,
     Spans,
-    choose_spans,
-    empty_positions,
+    choose_positions,
     hide_tokens,
-    write_positions,
 )
 from pipeline.objectives.mlm import MaskingObjective, cumulative, masking_of
 from pipeline.objectives.vocabulary import Vocabulary
@@ -69,21 +65,22 @@ class SpanMasking(MaskingObjective):
         spans = Spans(span_lengths(self), self.max_span_tokens, enclosed=True)
         begins_piece = np.zeros(packed.input_ids.size + 1, dtype=bool)
         begins_piece[packed.cu_seqlens] = True
-        hidden = hide_spans(packed.input_ids, begins_piece, states, masking, spans)
-        names: tuple[str, ...] = ("input_ids", "predicted_positions", "targets")
+        positions = choose_positions(packed.input_ids, begins_piece, states, masking, spans)
+        left, right = spans_around(positions)
+        # The token before a span decides how all of its tokens are replaced.
+        input_ids, targets = hide_tokens(packed.input_ids, positions, left, states, masking)
+        inputs = {"input_ids": input_ids, "predicted_positions": positions, "targets": targets}
+        counts = {"mlm": len(targets)}
         if self.boundary:
-            names = (*names, "left_positions", "right_positions", "span_offsets")
-        inputs: dict[str, np.ndarray] = dict(zip(names, hidden, strict=False))
-        counts = {"mlm": len(inputs["targets"])}
-        if self.boundary:
-            counts["sbo"] = counts["mlm"]
+            inputs |= {"left_positions": left, "right_positions": right, "span_offsets": positions - left - 1}
+            counts["sbo"] = len(targets)
         # Marked, not sorted: sorting takes three times as long as all other noise.
         is_read = np.zeros(packed.input_ids.shape, dtype=bool)
         is_read[:, 0] = bool(self.pairs)
         for name in (name for name in inputs if name.endswith("_positions")):
             is_read.reshape(-1)[inputs[name]] = True
         inputs["read_positions"] = np.flatnonzero(is_read)
-        sources = packed.sources_at(inputs["predicted_positions"])
+        sources = packed.sources_at(positions)
         return self.with_pairs(Batch(inputs | boundaries(packed), counts, sources), packed)
 
     def terms(self) -> Mapping[str, Term]:
@@ -104,38 +101,12 @@ def span_lengths(settings: SpanMasking) -> np.ndarray:
     return cumulative((1 - settings.geometric_p) ** np.arange(settings.max_words))
 
 
-@compiled_loop
-def hide_spans(
-    input_ids: np.ndarray, begins_piece: np.ndarray, states: np.ndarray, masking: Masking, spans: Spans
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Hide spans of tokens.
+def spans_around(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[predicted] int64 positions of the tokens before and after the span that each of the ascending positions is in.
 
-    Args:
-        input_ids: [batch, length] int64.
-        begins_piece: [batch * length + 1] bool, true where a piece begins and at the end.
-        states: [batch] uint64 noise of each row.
-        spans: enclosed spans. Two of them never touch, so hidden neighbours belong to one span.
-
-    Returns:
-        All int64: [batch, length] the ids that the network reads; and [predicted] the ascending positions in the
-        flattened batch, the original tokens there, the positions of the tokens before and after the span that each
-        prediction is in, and its place in the span, from 0.
+    Two spans never touch, so neighbours belong to one span.
     """
-    length = input_ids.shape[1]
-    positions = empty_positions(input_ids, masking, spans.max_tokens)
-    found = 0
-    for row in range(len(input_ids)):
-        begin = row * length
-        inside = begins_piece[begin : begin + length + 1]
-        chosen = choose_spans(input_ids[row], inside, states[row], masking, spans)
-        found = write_positions(chosen, begin, positions, found)
-    positions = positions[:found]
-    left, right = np.empty_like(positions), np.empty_like(positions)
-    for number in range(found):
-        follows = number > 0 and positions[number] == positions[number - 1] + 1
-        left[number] = left[number - 1] if follows else positions[number] - 1
-    for number in range(found - 1, -1, -1):
-        goes_on = number + 1 < found and positions[number + 1] == positions[number] + 1
-        right[number] = right[number + 1] if goes_on else positions[number] + 1
-    corrupted, targets = hide_tokens(input_ids, positions, left, states, masking)
-    return corrupted, positions, targets, left, right, positions - left - 1
+    begins = np.flatnonzero(np.diff(positions, prepend=-2) > 1)
+    sizes = np.diff(begins, append=len(positions))
+    first = positions[begins]
+    return np.repeat(first - 1, sizes), np.repeat(first + sizes, sizes)

@@ -101,16 +101,9 @@ def corrupt_spans(
         states: [batch] uint64 noise of each row.
         choices: [batch] int64 index of each row's denoiser.
     """
-    pairs = TextPairs(
-        *span_corruption_pairs(
-            packed.input_ids,
-            packed.cu_seqlens,
-            states,
-            choices,
-            denoisers,
-            tokens,
-            packed.sources is not None,
-        )
+    with_origins = packed.sources is not None
+    pairs = span_corruption_pairs(
+        packed.input_ids, packed.cu_seqlens, states, choices, denoisers, tokens, with_origins
     )
     batch, length = packed.input_ids.shape
     lengths = [longest(denoisers, number, length - 1) for number in range(len(denoisers.rates))]

@@ -15,7 +15,7 @@ from data_prep.token_store import TokenStore
 from pipeline.samples.formats import PAIR_FORMATS, Format
 from pipeline.samples.index_cache import EpochPrefetch, IndexCache, Summary
 from pipeline.samples.mixture import IndexMaker, Mixture, Part, Sampling, StoreShare, cut_parts
-from pipeline.samples.packed import Packed, Relation, ShuffledRows, Slice, slices_of_row
+from pipeline.samples.packed import EpochRows, Packed, Relation, Slice, slices_of_row
 from pipeline.samples.text import (
     find_documents,
     number_sources,
@@ -135,13 +135,15 @@ class TokenDataset:
         for part, epoch, places, indices in self._groups(wanted):
             if 2 * int(indices[-1]) >= self._parts[part].num_rows:
                 self._epochs.begin(part, epoch + 1)
-            rows, slices, pair_labels = self._epochs.get(part, epoch).look_up(indices)
+            found = self._epochs.get(part, epoch)
+            rows = found.rows_at(indices)
+            slices = found.slices_of(rows)
             sample_ids[places], epochs[places] = _sample_ids(part, rows), epoch
             share = self._parts[part].share
             index = self.stores[share].index
             begins.append(read_rows(index, slices, places, self.special, input_ids, segment_ids))
-            if pair_labels is not None:
-                labels[places] = pair_labels
+            if found.pair_labels is not None:
+                labels[places] = found.pair_labels[rows]
             if self.sampling.with_langs:
                 langs[places] = self.languages.index(str(self._parts[part].lang))
             if self.sampling.with_sentence_starts:
@@ -170,7 +172,7 @@ class TokenDataset:
         wanted = np.asarray(samples, dtype=np.int64)
         sample_ids, epochs = np.empty(len(wanted), dtype=np.uint64), np.empty(len(wanted), dtype=np.uint64)
         for part, epoch, places, indices in self._groups(wanted):
-            rows = self._epochs.get(part, epoch).look_up(indices).numbers
+            rows = self._epochs.get(part, epoch).rows_at(indices)
             sample_ids[places], epochs[places] = _sample_ids(part, rows), epoch
         return sample_ids, epochs
 
@@ -183,8 +185,9 @@ class TokenDataset:
     def origin(self, sample: int) -> SampleOrigin:
         """The documents that a sample is made of."""
         ((part, epoch, _, indices),) = self._groups(np.array([sample]))
-        rows = self._epochs.get(part, epoch).look_up(indices)
-        return SampleOrigin(self._parts[part].share, epoch, slices_of_row(rows.slices))
+        found = self._epochs.get(part, epoch)
+        slices = found.slices_of(found.rows_at(indices))
+        return SampleOrigin(self._parts[part].share, epoch, slices_of_row(slices))
 
     def samples_with(self, store: int, documents: np.ndarray, last: int) -> Iterator[tuple[int, np.ndarray]]:
         """(document, its samples before number `last`, int64 ascending) of those of the documents that are in any.
@@ -204,7 +207,7 @@ class TokenDataset:
                 index = self._epochs.get(number, epoch)
                 for first in range(0, part.num_rows, _LOOKED_THROUGH):
                     places = np.arange(first, min(first + _LOOKED_THROUGH, part.num_rows))
-                    slices = index.look_up(places).slices
+                    slices = index.slices_of(index.rows_at(places))
                     for k in np.flatnonzero(np.isin(slices.documents, documents)).tolist():
                         place = first + int(np.searchsorted(slices.offsets, k, side="right")) - 1
                         found.setdefault(int(slices.documents[k]), []).append(
@@ -242,7 +245,7 @@ class TokenDataset:
         """The parts, cut into rows; not needed while the cache holds the indices that are read."""
         return cut_parts(self.shares, self.sampling)
 
-    def _index(self, number: int, epoch: int) -> ShuffledRows:
+    def _index(self, number: int, epoch: int) -> EpochRows:
         if self._cache is None or self._key is None:
             return self._cut[number][1](epoch)
         return self._cache.epoch(self._key, number, epoch, lambda: self._cut[number][1](epoch))

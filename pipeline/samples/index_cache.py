@@ -17,10 +17,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -29,14 +29,13 @@ from cluster.artefacts.manifest import hash_json, read_sealed, write_sealed
 from cluster.artefacts.owner import lock
 from cluster.artefacts.storage import commit, is_committed, open_artefact, staging_directory
 from pipeline.samples import digest_of
-from pipeline.samples.formats import rows_from_arrays
 from pipeline.samples.mixture import Part
-from pipeline.samples.packed import ShuffledRows
+from pipeline.samples.packed import EpochRows
 
 KIND = "epoch_index"
 FROM_TOKENS = 1 << 23
 """The index of a smaller store is made as fast as it is read."""
-_PARTS, _ORDER = "parts.json", "order"
+_PARTS = "parts.json"
 _CODE = tuple(
     Path(__file__).parents[2] / name
     for name in (
@@ -113,7 +112,7 @@ class IndexCache:
         self._attempt(write)
         return parts, languages
 
-    def epoch(self, key: str, number: int, epoch: int, make: Callable[[], ShuffledRows]) -> ShuffledRows:
+    def epoch(self, key: str, number: int, epoch: int, make: Callable[[], EpochRows]) -> EpochRows:
         """The index of an epoch of part `number`, memory-mapped; in memory where it cannot be written."""
         directory = self.directory / key[:16] / f"part-{number}-epoch-{epoch}"
         identity = {"index": key, "part": number, "epoch": epoch}
@@ -134,7 +133,7 @@ class IndexCache:
             self._attempt(lambda: _write(index, directory, identity))
         return self._open(directory, identity) or index
 
-    def _open(self, directory: Path, identity: Mapping[str, Any]) -> ShuffledRows | None:
+    def _open(self, directory: Path, identity: Mapping[str, Any]) -> EpochRows | None:
         """The index in a directory; None where there is none as it was written."""
         if not is_committed(directory):
             return None
@@ -142,8 +141,7 @@ class IndexCache:
             manifest = open_artefact(directory, kind=KIND)
             if manifest.config != identity:
                 raise ValueError(f"{directory} holds something else: {manifest.config}.")
-            arrays = {path.stem: _map_array(path) for path in directory.glob("*.npy")}
-            return ShuffledRows(rows_from_arrays(arrays), arrays[_ORDER])
+            return EpochRows(**{path.stem: _map_array(path) for path in directory.glob("*.npy")})
         except (ClozeError, OSError, ValueError) as error:
             self._notify("index-damaged", error)
             if self.writes:
@@ -167,8 +165,8 @@ class IndexCache:
             self._report(event, message=str(error)[:2000])
 
 
-def _write(index: ShuffledRows, directory: Path, identity: Mapping[str, Any]) -> None:
-    arrays = {**index.rows.arrays(), _ORDER: index.order}
+def _write(index: EpochRows, directory: Path, identity: Mapping[str, Any]) -> None:
+    arrays = {one.name: array for one in fields(index) if (array := getattr(index, one.name)) is not None}
     staging = staging_directory(directory, identity["index"])
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -192,13 +190,10 @@ def _code_version() -> str:
     return digest_of(_CODE)
 
 
-IndexT = TypeVar("IndexT")
-
-
-class EpochPrefetch(Generic[IndexT]):
+class EpochPrefetch:
     """Results of a function of (part, epoch): each is made once, however many ask for it; the last used are kept."""
 
-    def __init__(self, make: Callable[[int, int], IndexT], num_kept: int) -> None:
+    def __init__(self, make: Callable[[int, int], EpochRows], num_kept: int) -> None:
         """
         Args:
             make: a pure function of part and epoch; called in any thread.
@@ -206,19 +201,14 @@ class EpochPrefetch(Generic[IndexT]):
         """
         self._make = make
         self._num_kept = num_kept
-        self._kept: OrderedDict[tuple[int, int], Future[IndexT]] = OrderedDict()
-        self._latest: tuple[tuple[int, int], IndexT] | None = None
-        """The last result of `get`: batch after batch asks for the same, and a lock costs as much as some rows."""
+        self._kept: OrderedDict[tuple[int, int], Future[EpochRows]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, part: int, epoch: int) -> IndexT:
+    def get(self, part: int, epoch: int) -> EpochRows:
         """An epoch of a part; waits while it is being made, and raises the error of making it."""
-        latest = self._latest
-        if latest is None or latest[0] != (part, epoch):
-            latest = self._latest = (part, epoch), self.begin(part, epoch).result()
-        return latest[1]
+        return self.begin(part, epoch).result()
 
-    def begin(self, part: int, epoch: int) -> Future[IndexT]:
+    def begin(self, part: int, epoch: int) -> Future[EpochRows]:
         """Make an epoch in a thread of its own, unless it was begun before; after an error, again."""
         key = part, epoch
         with self._lock:
@@ -234,7 +224,7 @@ class EpochPrefetch(Generic[IndexT]):
                 self._kept.popitem(last=False)
             return result
 
-    def _fill(self, result: Future[IndexT], key: tuple[int, int]) -> None:
+    def _fill(self, result: Future[EpochRows], key: tuple[int, int]) -> None:
         try:
             result.set_result(self._make(*key))
         except BaseException as error:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from cluster.artefacts.errors import ConfigError
 from data_prep.token_store import TokenStore
 from pipeline.samples.formats import FORMATS, Format
 from pipeline.samples.noise import Noise
-from pipeline.samples.packed import FormatInput, Relation, RowFormat, ShuffledRows
+from pipeline.samples.packed import EpochRows, FormatInput, Relation, RowFormat
 from pipeline.samples.shuffle import StoreOrder, index_type
 
 Split = Literal["train", "held_out"]
@@ -148,8 +148,8 @@ class Part:
     """Rows of each of its epochs."""
 
 
-IndexMaker = Callable[[int], ShuffledRows]
-"""Makes the index of an epoch of a part."""
+IndexMaker = Callable[[int], EpochRows]
+"""Makes the rows of an epoch of a part, shuffled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +228,8 @@ def cut_parts(shares: Sequence[StoreShare], sampling: Sampling) -> list[tuple[Pa
             problems.append(problem)
             continue
 
-        def make(epoch: int, rows: RowFormat = rows, order: StoreOrder = order) -> ShuffledRows:
-            return ShuffledRows(rows.epoch(epoch), order.rows(epoch, rows.num_rows))
+        def make(epoch: int, rows: RowFormat = rows, order: StoreOrder = order) -> EpochRows:
+            return replace(rows.epoch(epoch), order=order.rows(epoch, rows.num_rows))
 
         found.append((Part(share, float(weight), lang, len(documents), rows.num_rows), make))
     if not found and problems:

@@ -107,27 +107,33 @@ class Slice(NamedTuple):
     """One past its last position in the row."""
 
 
-class Rows(NamedTuple):
-    """Some rows of an epoch."""
+DOCUMENT, START, STOP, MARKS = 0, 1, 2, 3
+"""Columns of `EpochRows.table`: the document, its first token, one past the last, the special tokens around them."""
+OPENED, CLOSED = 1, 2
+"""Summands of MARKS: `<s>` is before the tokens, `</s>` after them."""
 
-    numbers: np.ndarray
-    """[rows] int64 indices of the rows in their epoch, before it is shuffled; a sample's id has them."""
-    slices: Slices
-    """The slices of documents in them."""
+
+@dataclass(frozen=True, slots=True)
+class EpochRows:
+    """The rows of one epoch of one part of the mixture."""
+
+    table: np.ndarray
+    """[slices, 4] int32, or int64 in stores of more documents: slices of documents, row by row and from left to right.
+    A slice is in one cache line, because its columns are read together."""
+    offsets: np.ndarray
+    """[num_rows + 1] int64: row `i` holds the slices `offsets[i] : offsets[i + 1]`."""
     pair_labels: np.ndarray | None = None
-    """[rows] int64 (see `Packed.pair_labels`); None in formats without pairs."""
+    """[num_rows] int64 (see `Packed.pair_labels`); None in formats without pairs."""
+    order: np.ndarray | None = None
+    """[num_rows] integers: the row at each place of the epoch; None as long as they are as a format has cut them."""
 
+    def rows_at(self, places: np.ndarray) -> np.ndarray:
+        """[places] int64: the numbers of the rows at some int64 places of the epoch; a sample's id has them."""
+        return places if self.order is None else self.order[places].astype(np.int64)
 
-class EpochRows(Protocol):
-    """The rows of one epoch of one part of the mixture, as a format cuts them."""
-
-    def look_up(self, places: np.ndarray) -> Rows:
-        """The rows with some int64 numbers, in any order."""
-        ...
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays that it consists of, by name; `formats.rows_from_arrays` is the inverse."""
-        ...
+    def slices_of(self, rows: np.ndarray) -> Slices:
+        """The slices in the rows with some int64 numbers, in any order."""
+        return _read_slices(self.table, *slice_numbers(self.offsets, rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,31 +176,30 @@ class RowFormat(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ShuffledRows:
-    """The rows of an epoch in the order of training."""
-
-    rows: EpochRows
-    order: np.ndarray
-    """[num_rows] integers: the row at each place."""
-
-    def look_up(self, places: np.ndarray) -> Rows:
-        """The rows at some int64 places of the epoch, in any order."""
-        return self.rows.look_up(self.order[places].astype(np.int64))
+@compiled_loop
+def slice_numbers(bounds: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`Slices.offsets` of some rows, and the number of each slice; `bounds` are the offsets of all rows."""
+    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    for i in range(len(rows)):
+        offsets[i + 1] = offsets[i] + bounds[rows[i] + 1] - bounds[rows[i]]
+    numbers = np.empty(offsets[-1], dtype=np.int64)
+    for i in range(len(rows)):
+        for k in range(offsets[i + 1] - offsets[i]):
+            numbers[offsets[i] + k] = bounds[rows[i]] + k
+    return offsets, numbers
 
 
 @compiled_loop
-def empty_slices(offsets: np.ndarray) -> Slices:
-    """`offsets[-1]` slices to be filled in; each opens a piece already."""
-    total = offsets[-1]
-    return Slices(
-        offsets,
-        np.empty(total, dtype=np.int64),
-        np.empty(total, dtype=np.int64),
-        np.empty(total, dtype=np.int64),
-        np.ones(total, dtype=np.bool_),
-        np.empty(total, dtype=np.bool_),
-    )
+def _read_slices(table: np.ndarray, offsets: np.ndarray, numbers: np.ndarray) -> Slices:
+    total = len(numbers)
+    documents, starts = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
+    stops = np.empty(total, dtype=np.int64)
+    opened, closed = np.empty(total, dtype=np.bool_), np.empty(total, dtype=np.bool_)
+    for k in range(total):
+        one = table[numbers[k]]
+        documents[k], starts[k], stops[k] = one[DOCUMENT], one[START], one[STOP]
+        opened[k], closed[k] = (one[MARKS] & OPENED) != 0, (one[MARKS] & CLOSED) != 0
+    return Slices(offsets, documents, starts, stops, opened, closed)
 
 
 def slices_of_row(slices: Slices, row: int = 0) -> list[Slice]:

@@ -39,7 +39,7 @@ def run() -> Iterator[str]:
             order = StoreOrder("benchmark", 1)
             given = (everything, LENGTH, order, "the benchmark's text", relation)
             rows = cut(FormatInput(arrays.lengths, lambda arrays=arrays: arrays, *given))
-            slices = rows.epoch(0).look_up(np.arange(rows.num_rows)).slices
+            slices = rows.epoch(0).slices_of(np.arange(rows.num_rows))
             real = (slices.stops - slices.starts).sum() + slices.opened.sum() + slices.closed.sum()
             share = real / (rows.num_rows * LENGTH)
             yield f"packing {corpus}, {format}: {share:.2%} real tokens"

@@ -123,13 +123,13 @@ def read_rows(cut: RowFormat, material: FormatInput, epoch: int = 0) -> list[Row
     rows = []
     for number in range(cut.num_rows):
         ids = np.full((1, material.length), 60_000)
-        _, slices, labels = found.look_up(np.array([number]))
+        slices, labels = found.slices_of(np.array([number])), found.pair_labels
         segments = np.zeros((0, 0) if labels is None else (1, material.length), dtype=np.uint8)
         text = material.text.of(slices.documents)
         first_ids = text.token_starts + slices.starts
         begins = write_rows(text.ids, first_ids, slices, place, (BOS, EOS, PAD), ids, segments)[:-1]
         sentences = sentence_positions(text, slices, place, material.length)
-        label = None if labels is None else int(labels[0])
+        label = None if labels is None else int(labels[number])
         rows.append(
             Row(
                 ids[0].tolist(),

@@ -11,6 +11,7 @@ from cluster.artefacts.errors import ConfigError
 from pipeline.samples.formats.pair_chunks import removed_from_each, removed_in_front, segment_chunks
 from pipeline.samples.formats.pairs import segment_pair, sentence_pair
 from pipeline.samples.noise import Noise
+from pipeline.samples.packed import EpochRows
 from tests.pipeline.materials import BOS, DOCUMENTS, EOS, LENGTHS, PAD, Corpus, Row, read_rows
 
 FORMATS = {"segment_pair": segment_pair, "sentence_pair": sentence_pair}
@@ -26,6 +27,12 @@ def pairs_of(corpus: Corpus, name: str, relation, length: int, epoch: int = 0, s
     return read_rows(FORMATS[name](material), material, epoch)
 
 
+def sizes_of(rows: EpochRows) -> np.ndarray:
+    """[pairs, 2]: tokens of both segments of every pair."""
+    slices = rows.slices_of(np.arange(len(rows.offsets) - 1))
+    return (slices.stops - slices.starts).reshape(-1, 2)
+
+
 def can_be_random(documents) -> bool:
     return len(documents) > 1 and any(len(own) > 1 for own in documents)
 
@@ -35,8 +42,9 @@ def test_lengths_of_segments_do_not_tell_the_order_of_sentences():
     draws = np.random.default_rng(3)
     corpus = Corpus([draws.choice([4, 16], int(draws.integers(30, 90))).tolist() for _ in range(3000)])
     rows = segment_pair(corpus.material(200, relation="sop")).epoch(0)
-    longer = rows.b.stops - rows.b.starts - (rows.a.stops - rows.a.starts)
-    in_order, swapped = np.sort(longer[rows.pair_labels == 0]), longer[rows.pair_labels == 1]
+    sizes, labels = sizes_of(rows), rows.pair_labels
+    longer = sizes[:, 1] - sizes[:, 0]
+    in_order, swapped = np.sort(longer[labels == 0]), longer[labels == 1]
     below, up_to = (np.searchsorted(in_order, swapped, side).mean() for side in ("left", "right"))
     assert (below + up_to) / 2 / len(in_order) == pytest.approx(0.5, abs=0.015)
 
@@ -73,10 +81,8 @@ def test_half_of_the_pairs_of_every_length_are_random(name: str, most: int):
     )
     cut = FORMATS[name](corpus.material(64, relation="nsp"))
     epochs = [cut.epoch(epoch) for epoch in range(2)]
-    labels = np.concatenate([rows.pair_labels for rows in epochs])
-    found = np.concatenate(
-        [np.stack([piece.stops - piece.starts for piece in (rows.a, rows.b)], axis=1) for rows in epochs]
-    )
+    labels = np.array([rows.pair_labels for rows in epochs]).ravel()
+    found = np.concatenate([sizes_of(rows) for rows in epochs])
     assert abs(labels.mean() - 0.5) < 0.001
     # Three deviations of a coin that is tossed for a tenth of the pairs.
     tolerance = 1.5 / (len(labels) / 10) ** 0.5
@@ -108,7 +114,8 @@ def test_chunks_are_those_of_the_released_loop(documents, length: int, seed: int
                 first, total = i + 1, 0
     text = Corpus(documents).in_store
     chunks = segment_chunks(text, np.arange(len(documents)), length, np.uint64(noise.state), either_way=False)
-    assert list(zip(*(each.tolist() for each in chunks), strict=True)) == expected
+    counted = (chunks.documents, chunks.starts, chunks.stops - chunks.starts)
+    assert list(zip(*(each.tolist() for each in counted), strict=True)) == expected
 
 
 def test_chunks_of_a_document_may_share_their_target_as_in_the_released_code():
@@ -116,10 +123,9 @@ def test_chunks_of_a_document_may_share_their_target_as_in_the_released_code():
     chunks = segment_chunks(
         corpus.in_store, np.arange(300), 67, np.uint64(7), either_way=False, shared_targets=True
     )
-    inside = chunks.first + chunks.counts < 1_000
-    targets = [
-        np.unique(chunks.counts[inside & (chunks.documents == number)]).tolist() for number in range(300)
-    ]
+    counts = chunks.stops - chunks.starts
+    inside = chunks.stops < 1_000
+    targets = [np.unique(counts[inside & (chunks.documents == number)]).tolist() for number in range(300)]
     assert all(len(own) == 1 for own in targets)
     assert np.mean([own[0] < 64 for own in targets]) == pytest.approx(0.1, abs=0.05)
 

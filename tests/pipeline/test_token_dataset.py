@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -22,7 +23,7 @@ from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.index_cache import EpochPrefetch
 from pipeline.samples.loader import StepLoader
 from pipeline.samples.mixture import Sampling, StoreShare
-from pipeline.samples.packed import NO_SOURCE, Packed, empty_slices
+from pipeline.samples.packed import DOCUMENT, MARKS, NO_SOURCE, OPENED, EpochRows, Packed
 from pipeline.samples.text import find_documents, number_sources, write_sources
 from tests.conftest import write_store
 from tests.data_prep import test_token_store
@@ -108,9 +109,9 @@ def test_the_next_epoch_is_begun_when_half_of_one_is_read(store: Path, monkeypat
     samples = make_dataset(store)
     count = samples.samples_per_epoch[0]
     samples.batch(range(count // 2))
-    assert begun == [(0, 0)]
+    assert set(begun) == {(0, 0)}
     samples.batch(range(count // 2, count // 2 + 2))
-    assert begun == [(0, 0), (0, 1)]
+    assert set(begun) == {(0, 0), (0, 1)}
 
 
 def test_an_epoch_reads_every_training_token_once_and_none_of_a_held_out_document(store: Path):
@@ -140,7 +141,7 @@ def test_stores_of_different_tokenizers_and_sources_that_are_not_there_are_refus
 def test_an_epoch_that_several_ask_for_at_once_is_made_once_and_those_used_last_are_kept():
     made, go = [], threading.Event()
 
-    def make(part: int, epoch: int) -> int:
+    def make(part: int, epoch: int) -> Any:
         made.append(epoch)
         go.wait()
         return epoch
@@ -194,8 +195,9 @@ def test_the_index_finds_every_document_in_any_order(tmp_path_factory, shards, b
         first, size = found.sentence_starts[k], found.sentence_counts[k]
         assert (arrays.words[first : first + size] == store.sentence_starts(document)).all()
     names = [f"source{number}" for number in (3, 0, 2)]
-    places, slices = np.arange(len(documents)), empty_slices(np.arange(len(documents) + 1))
-    slices.documents[:], slices.starts[:], slices.stops[:], slices.closed[:] = documents, 0, 0, False
+    places, table = np.arange(len(documents)), np.zeros((len(documents), 4), dtype=np.int32)
+    table[:, DOCUMENT], table[:, MARKS] = documents, OPENED
+    slices = EpochRows(table, np.arange(len(documents) + 1)).slices_of(places)
     numbers = np.empty((len(documents), 1), dtype=np.int16)
     write_sources(store.index, slices, places, number_sources(store, names), numbers)
     told = [store.source(document) for document in documents]

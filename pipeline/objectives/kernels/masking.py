@@ -202,23 +202,35 @@ def draw(state: np.uint64, number: int) -> np.uint64:
 
 
 @compiled_loop
-def empty_positions(input_ids: np.ndarray, masking: Masking, excess: int = 0) -> np.ndarray:
-    """int64 places for as many positions as can be predicted in a batch, and one more that `write_positions` needs.
+def choose_positions(
+    input_ids: np.ndarray, begins_piece: np.ndarray, states: np.ndarray, masking: Masking, spans: Spans | None
+) -> np.ndarray:
+    """[predicted] int64: ascending positions, in the flattened batch, of what is predicted.
 
     Args:
-        excess: tokens that a row may have beyond its budget.
+        input_ids: [batch, length] int64.
+        begins_piece: [batch * length + 1] bool, true where a piece begins and at the end; read for enclosed spans only.
+        states: [batch] uint64 noise of each row.
+        spans: lengths of words, n-grams or spans; None for single tokens. numba compiles each way by itself.
     """
     batch, length = input_ids.shape
-    return np.empty(batch * min(budget(masking.rate, length) + excess, length) + 1, dtype=np.int64)
-
-
-@compiled_loop
-def write_positions(chosen: np.ndarray, begin: int, positions: np.ndarray, found: int) -> int:
-    """Append begin + column of every chosen column to the `found` positions; returns the new number of positions."""
-    for column in range(len(chosen)):
-        positions[found] = begin + column
-        found += chosen[column]
-    return found
+    most = budget(masking.rate, length)
+    if spans is not None:
+        most += spans.max_tokens if spans.enclosed else 0
+    # One more, because a column is written before it is known whether it is chosen.
+    positions = np.empty(batch * min(most, length) + 1, dtype=np.int64)
+    found = 0
+    for row in range(batch):
+        begin = row * length
+        if spans is None:
+            chosen = choose_tokens(input_ids[row], states[row], masking)
+        else:
+            inside = begins_piece[begin : begin + length + 1]
+            chosen = choose_spans(input_ids[row], inside, states[row], masking, spans)
+        for column in range(length):
+            positions[found] = begin + column
+            found += chosen[column]
+    return positions[:found]
 
 
 @compiled_loop

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
+from pipeline.objectives.encoder_decoder import TextPairs, empty_pairs, first_pairs
 from pipeline.samples.noise import fold, integer, partition
 
 _HIDDEN, _SHOWN, _SUFFIX = (np.uint64(purpose) for purpose in range(3))
@@ -80,8 +81,8 @@ def span_corruption_pairs(
     denoisers: Denoisers,
     tokens: SpanTokens,
     with_origins: bool,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The fields of `TextPairs`: every piece with two tokens of text or more, its spans taken out.
+) -> TextPairs:
+    """Every piece with two tokens of text or more, its spans taken out.
 
     Args:
         input_ids: [batch, length] int64.
@@ -93,12 +94,9 @@ def span_corruption_pairs(
     batch, length = input_ids.shape
     flat = input_ids.reshape(-1)
     pieces = len(cu_seqlens) - 1
-    sources = np.empty(batch * length + 3 * pieces, dtype=np.uint32)
-    targets = np.empty(2 * batch * length + 3 * pieces, dtype=np.uint32)
-    source_lengths = np.empty(pieces, dtype=np.int64)
-    target_lengths = np.empty(pieces, dtype=np.int64)
-    rows = np.empty(pieces, dtype=np.int64)
-    origins = np.empty(len(targets) if with_origins else 0, dtype=np.int64)
+    num_sources, num_targets = batch * length + 3 * pieces, 2 * batch * length + 3 * pieces
+    pairs = empty_pairs(num_sources, num_targets, pieces, with_origins)
+    sources, targets, source_lengths, target_lengths, rows, origins = pairs
     found, read, written = 0, 0, 0
     for piece in range(pieces):
         start, stop = int(cu_seqlens[piece]), int(cu_seqlens[piece + 1])
@@ -128,14 +126,7 @@ def span_corruption_pairs(
         read += source_lengths[found]
         written += target_lengths[found]
         found += 1
-    return (
-        sources[:read],
-        targets[:written],
-        source_lengths[:found],
-        target_lengths[:found],
-        rows[:found],
-        origins[:written],
-    )
+    return first_pairs(pairs, found, read, written)
 
 
 @compiled_loop

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster.compiled_loop import compiled_loop
+from pipeline.objectives.encoder_decoder import TextPairs, empty_pairs, first_pairs
 from pipeline.samples.noise import choose, fold, integer, poisson, shuffle, uniform
 
 _PERMUTE, _INFILL, _MASK, _DELETE, _ROTATE, _WHETHER = (np.uint64(purpose) for purpose in range(6))
@@ -271,8 +272,8 @@ def denoising_pairs(
     noise: TextNoise,
     tags: np.ndarray,
     with_origins: bool,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The fields of `TextPairs`: every piece that is not padding, corrupted and as it was.
+) -> TextPairs:
+    """Every piece that is not padding, corrupted and as it was.
 
     Args:
         input_ids: [batch, length] int64.
@@ -285,12 +286,9 @@ def denoising_pairs(
     batch, length = input_ids.shape
     flat = input_ids.reshape(-1)
     pieces = len(cu_seqlens) - 1
-    sources = np.empty(batch * length + pieces, dtype=np.uint32)
-    targets = np.empty(batch * length + pieces, dtype=np.uint32)
-    source_lengths = np.empty(pieces, dtype=np.int64)
-    target_lengths = np.empty(pieces, dtype=np.int64)
-    rows = np.empty(pieces, dtype=np.int64)
-    origins = np.empty(len(targets) if with_origins else 0, dtype=np.int64)
+    most = batch * length + pieces
+    pairs = empty_pairs(most, most, pieces, with_origins)
+    sources, targets, source_lengths, target_lengths, rows, origins = pairs
     found, read, written, sentence = 0, 0, 0, 0
     for piece in range(pieces):
         start, stop = int(cu_seqlens[piece]), int(cu_seqlens[piece + 1])
@@ -322,14 +320,7 @@ def denoising_pairs(
         read += source_lengths[found]
         written += target_lengths[found]
         found += 1
-    return (
-        sources[:read],
-        targets[:written],
-        source_lengths[:found],
-        target_lengths[:found],
-        rows[:found],
-        origins[:written],
-    )
+    return first_pairs(pairs, found, read, written)
 
 
 @compiled_loop

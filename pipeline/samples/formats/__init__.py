@@ -16,12 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from pipeline.samples.formats.packing import PackedRows, best_fit, doc_sentences, sentences
-from pipeline.samples.formats.pairs import PairRows, segment_pair, sentence_pair
-from pipeline.samples.formats.stream import Contiguous, FullSentences, StreamRows
-from pipeline.samples.packed import EpochRows, FormatInput, RowFormat
+from pipeline.samples.formats.packing import best_fit, doc_sentences, sentences
+from pipeline.samples.formats.pairs import segment_pair, sentence_pair
+from pipeline.samples.formats.stream import Contiguous, FullSentences
+from pipeline.samples.packed import FormatInput, RowFormat
 
 _SINGLE: Mapping[str, Callable[[FormatInput], RowFormat]] = {
     "contiguous": Contiguous,
@@ -44,19 +42,3 @@ if TYPE_CHECKING:
 else:
     Format = Literal[tuple(FORMATS)]
     """The name of a format."""
-
-
-def rows_from_arrays(arrays: Mapping[str, np.ndarray]) -> EpochRows:
-    """The inverse of `EpochRows.arrays`; other arrays are passed over.
-
-    Raises:
-        ValueError: they are not the arrays of any format.
-    """
-    try:
-        if "pair_labels" in arrays:
-            return PairRows.from_arrays(arrays)
-        if "table" in arrays:
-            return PackedRows(arrays["table"], arrays["offsets"], arrays["dealt"])
-        return StreamRows(arrays["documents"], arrays["rows"])
-    except KeyError as error:
-        raise ValueError(f"The array {error} is not there.") from None

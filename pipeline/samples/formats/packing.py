@@ -15,7 +15,6 @@ decide, so rows are computed once, as lists of widths, and an epoch only deals t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -23,13 +22,10 @@ import numpy as np
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_files import TokenArrays
 from pipeline.samples.noise import fold, integer
-from pipeline.samples.packed import FormatInput, Rows, Slices, empty_slices
+from pipeline.samples.packed import CLOSED, DOCUMENT, MARKS, OPENED, START, STOP, EpochRows, FormatInput
 from pipeline.samples.shuffle import index_type
 from pipeline.samples.text import sentences_of, stop_at_sentence
 
-DOCUMENT, START, STOP, CLOSED = 0, 1, 2, 3
-"""Columns of slices, which are [slices, 4] int32, or int64 in stores of more documents: the document, first token, one
-past the last, whether `</s>` follows. A slice is in one cache line, because its columns are read together."""
 Text = TypeVar("Text", TokenArrays, np.ndarray)
 
 
@@ -40,7 +36,7 @@ def add_slice(table: np.ndarray, count: int, document: int, start: int, stop: in
         table[count, DOCUMENT] = document
         table[count, START] = start
         table[count, STOP] = stop
-        table[count, CLOSED] = closed
+        table[count, MARKS] = OPENED + CLOSED * closed
     return count + 1
 
 
@@ -92,7 +88,7 @@ class PackedFormat:
         count = cut(text, documents, length, np.empty((0, 4), dtype))
         self._table = table = np.empty((count, 4), dtype)
         cut(text, documents, length, table)
-        widths = 1 + table[:, STOP] - table[:, START] + table[:, CLOSED]
+        widths = 1 + table[:, STOP] - table[:, START] + (table[:, MARKS] & CLOSED != 0)
         counts = np.bincount(widths, minlength=length + 1).astype(np.int64)
         self._offsets, self._ranks = best_fit_decreasing(counts)
         self._groups = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts[::-1])])
@@ -104,29 +100,11 @@ class PackedFormat:
         """Rows of an epoch, the last ones perhaps partly filled."""
         return len(self._offsets) - 1
 
-    def epoch(self, number: int) -> PackedRows:
+    def epoch(self, number: int) -> EpochRows:
         """Deal the slices of equal width anew."""
         dealt = self._by_width.copy()
         shuffle_groups(dealt, self._groups, np.uint64(self._order.noise("pieces", number).state))
-        return PackedRows(self._table, self._offsets, dealt[self._ranks])
-
-
-@dataclass(frozen=True, slots=True)
-class PackedRows:
-    """The rows of one epoch."""
-
-    table: np.ndarray
-    """[slices, 4] int32 or int64."""
-    offsets: np.ndarray
-    """[num_rows + 1] int64: row `i` holds the slices `dealt[offsets[i] : offsets[i + 1]]`."""
-    dealt: np.ndarray
-    """[slices] int32 or int64 indices of slices, row by row."""
-
-    def look_up(self, places: np.ndarray) -> Rows:
-        return Rows(places, _slices(self.table, self.offsets, self.dealt, places))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {"table": self.table, "offsets": self.offsets, "dealt": self.dealt}
+        return EpochRows(self._table.take(dealt[self._ranks], axis=0), self._offsets)
 
 
 @compiled_loop
@@ -196,25 +174,6 @@ def _fill_widest_first(widths: np.ndarray, places: np.ndarray, by_width: np.ndar
         group = widest - widths[i]
         by_width[places[group]] = i
         places[group] += 1
-
-
-@compiled_loop
-def _slices(table: np.ndarray, bounds: np.ndarray, dealt: np.ndarray, rows: np.ndarray) -> Slices:
-    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    for i in range(len(rows)):
-        offsets[i + 1] = offsets[i] + bounds[rows[i] + 1] - bounds[rows[i]]
-    numbers = np.empty(offsets[-1], dtype=np.int64)
-    for i in range(len(rows)):
-        for k in range(offsets[i + 1] - offsets[i]):
-            numbers[offsets[i] + k] = dealt[bounds[rows[i]] + k]
-    slices = empty_slices(offsets)
-    for k in range(len(numbers)):
-        one = table[numbers[k]]
-        slices.documents[k] = one[DOCUMENT]
-        slices.starts[k] = one[START]
-        slices.stops[k] = one[STOP]
-        slices.closed[k] = one[CLOSED]
-    return slices
 
 
 def best_fit(given: FormatInput) -> PackedFormat:

@@ -26,25 +26,30 @@ _BACKWARD = np.uint64(1 << 63)
 """Not the index of a sentence, because those draw the targets of chunks."""
 
 
-class Chunks(NamedTuple):
-    """Consecutive sentences of one document each."""
+class Segments(NamedTuple):
+    """Stretches of one document each, in tokens; chunks in sentences."""
 
     documents: np.ndarray
-    """[chunks] numbers, int32 or int64: see `index_type`."""
-    first: np.ndarray
-    """[chunks] int32 number, in the document, of the first sentence."""
-    counts: np.ndarray
-    """[chunks] int32 sentences."""
+    """[segments] numbers, int32 or int64: see `index_type`."""
+    starts: np.ndarray
+    """[segments] int32 first token, or sentence."""
+    stops: np.ndarray
+    """[segments] int32 one past the last."""
 
     @classmethod
-    def empty(cls, count: int, num_documents: int) -> Chunks:
-        """Empty arrays for `count` chunks of a store of `num_documents` documents."""
+    def empty(cls, count: int, num_documents: int) -> Segments:
+        """Empty arrays for `count` segments in a store of `num_documents` documents."""
         documents = np.empty(count, dtype=index_type(num_documents))
         return cls(documents, np.empty(count, dtype=np.int32), np.empty(count, dtype=np.int32))
 
-    def take(self, chosen: np.ndarray) -> Chunks:
-        """The chunks with the given numbers, or where a mask is true."""
-        return Chunks(self.documents[chosen], self.first[chosen], self.counts[chosen])
+    def take(self, chosen: np.ndarray) -> Segments:
+        """The segments with the given numbers, or where a mask is true."""
+        return Segments(*(values[chosen] for values in self))
+
+    @classmethod
+    def join(cls, *parts: Segments) -> Segments:
+        """The segments of all parts, in order."""
+        return cls(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 
 def segment_chunks(
@@ -55,7 +60,7 @@ def segment_chunks(
     *,
     either_way: bool,
     shared_targets: bool = False,
-) -> Chunks:
+) -> Segments:
     """Cut documents into chunks of sentences that reach a target length, mostly the length of a row.
 
     The sentence that reaches the target tends to be a long one. With `either_way`, half of the documents are cut from
@@ -67,22 +72,22 @@ def segment_chunks(
     """
     num_documents = len(text.lengths)
     count = _cut_segments(
-        text, documents, length, state, either_way, shared_targets, Chunks.empty(0, num_documents)
+        text, documents, length, state, either_way, shared_targets, Segments.empty(0, num_documents)
     )
-    chunks = Chunks.empty(count, num_documents)
+    chunks = Segments.empty(count, num_documents)
     _cut_segments(text, documents, length, state, either_way, shared_targets, chunks)
     return chunks
 
 
-def sentence_chunks(text: TokenArrays, documents: np.ndarray) -> Chunks:
+def sentence_chunks(text: TokenArrays, documents: np.ndarray) -> Segments:
     """Two sentences each; the last of a document may be alone."""
     sentences = text.sentence_counts[documents]
     counts = (sentences + 1) // 2
     owner = np.repeat(documents, counts)
     first = 2 * (np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts))
-    left = text.sentence_counts[owner] - first
+    stops = np.minimum(first + 2, text.sentence_counts[owner])
     owner = owner.astype(index_type(len(text.lengths)))
-    return Chunks(owner, first.astype(np.int32), np.minimum(left, 2).astype(np.int32))
+    return Segments(owner, first.astype(np.int32), stops.astype(np.int32))
 
 
 @compiled_loop
@@ -93,7 +98,7 @@ def _cut_segments(
     state: np.uint64,
     either_way: bool,
     shared_targets: bool,
-    chunks: Chunks,
+    chunks: Segments,
 ) -> int:
     """Write the chunks, or only count them if `chunks` is empty."""
     count = 0
@@ -111,8 +116,8 @@ def _cut_segments(
                 continue
             if len(chunks.documents):
                 chunks.documents[count] = document
-                chunks.first[count] = sentence if backward else first
-                chunks.counts[count] = i + 1 - first
+                chunks.starts[count] = sentence if backward else first
+                chunks.stops[count] = chunks.starts[count] + i + 1 - first
             first, tokens = i + 1, 0
             if not shared_targets:
                 target = _target_length(fold(own, np.uint64(first)), length - SPECIAL_TOKENS)

@@ -18,10 +18,8 @@ random pairs, some repeat a B of another document.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,14 +28,14 @@ from cluster.compiled_loop import compiled_loop
 from data_prep.token_files import TokenArrays
 from pipeline.samples.formats.pair_chunks import (
     SPECIAL_TOKENS,
-    Chunks,
+    Segments,
     removed_from_each,
     removed_in_front,
     segment_chunks,
     sentence_chunks,
 )
 from pipeline.samples.noise import Noise, fold, integer, shuffle
-from pipeline.samples.packed import FormatInput, Rows, Slices, empty_slices
+from pipeline.samples.packed import CLOSED, DOCUMENT, MARKS, OPENED, START, STOP, EpochRows, FormatInput
 from pipeline.samples.text import sentences_of
 
 BLOCK = 64
@@ -55,65 +53,25 @@ Draws = Callable[[str], Noise]
 """The noise for a purpose in an epoch."""
 
 
-class Segments(NamedTuple):
-    """One slice of a document per pair."""
-
-    documents: np.ndarray
-    """[pairs] numbers, int32 or int64: see `index_type`."""
-    starts: np.ndarray
-    """[pairs] int32 first token."""
-    stops: np.ndarray
-    """[pairs] int32 one past the last token."""
-
-    def take(self, chosen: np.ndarray) -> Segments:
-        """The segments with the given numbers."""
-        return Segments(*(values[chosen] for values in self))
-
-    @classmethod
-    def join(cls, *parts: Segments) -> Segments:
-        """The segments of all parts, in order."""
-        return cls(*(np.concatenate(values) for values in zip(*parts, strict=True)))
-
-
-@dataclass(frozen=True, slots=True)
-class PairRows:
-    """The pairs of one epoch."""
-
-    a: Segments
-    b: Segments
-    pair_labels: np.ndarray
-    """[pairs] int64."""
-
-    def look_up(self, places: np.ndarray) -> Rows:
-        return Rows(places, _slices(places, self.a, self.b), self.pair_labels[places])
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The fields of both segments, and the labels, by name."""
-        segments = {"a": self.a, "b": self.b}
-        found = {
-            f"{side}_{name}": getattr(segments[side], name) for side in "ab" for name in Segments._fields
-        }
-        return {**found, "pair_labels": self.pair_labels}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> PairRows:
-        """The inverse of `arrays`."""
-        a, b = (Segments(*(arrays[f"{side}_{name}"] for name in Segments._fields)) for side in "ab")
-        return cls(a, b, arrays["pair_labels"])
-
-
 class PairFormat:
     """Documents, cut into pairs of segments."""
 
-    def __init__(self, given: FormatInput, chunks: Chunks) -> None:
-        """Raises ConfigError where the documents give no pairs of the wanted relation."""
+    def __init__(self, given: FormatInput, chunks: Segments) -> None:
+        """
+        Args:
+            chunks: consecutive sentences, by number.
+
+        Raises:
+            ConfigError: the documents give no pairs of the wanted relation.
+        """
         if given.length < _SHORTEST_ROW:
             raise ConfigError(
                 f"A row of {given.length} tokens has no place for a pair with its special tokens.",
                 next_step=f"set batch.sequence_length to {_SHORTEST_ROW} or more",
             )
         self._given = given
-        self._several = chunks.take(chunks.counts > 1)
+        num_sentences = chunks.stops - chunks.starts
+        self._several = chunks.take(num_sentences > 1)
         self._next_or_random = given.relation == "nsp"
         if not len(self._several.documents):
             raise ConfigError(
@@ -129,7 +87,7 @@ class PairFormat:
         if not self._next_or_random:
             return
         several = _whole(given.text, self._several)
-        self._singles = singles = _whole(given.text, chunks.take(chunks.counts == 1))
+        self._singles = singles = _whole(given.text, chunks.take(num_sentences == 1))
         # Random halves of the single sentences make pairs, the same in all epochs; an odd one is left out.
         shuffled = _shuffled(len(singles.documents), given.order.noise("single", 0))
         half = len(shuffled) // 2
@@ -143,7 +101,7 @@ class PairFormat:
         )
         self.num_rows = len(self._kept)
 
-    def epoch(self, number: int) -> PairRows:
+    def epoch(self, number: int) -> EpochRows:
         """Split the chunks, choose which become wrong pairs, and shorten pairs that are too long."""
         noise = partial(self._given.order.noise, epoch=number)
         a, b = _split(self._given.text, self._several, np.uint64(noise("split").state))
@@ -156,7 +114,17 @@ class PairFormat:
         labels = np.repeat(np.arange(2), [len(right), len(a_wrong.documents)])
         a, b = Segments.join(a.take(right), a_wrong), Segments.join(b.take(right), b_wrong)
         _truncate(a, b, self._given.length - SPECIAL_TOKENS, np.uint64(noise("truncate").state))
-        return PairRows(a, b, labels)
+        table = np.empty((len(labels), 2, 4), dtype=a.documents.dtype)
+        # `<s>` opens the pair, `</s>` closes both segments.
+        for side, segments, marks in ((0, a, OPENED + CLOSED), (1, b, CLOSED)):
+            for column, values in (
+                (DOCUMENT, segments.documents),
+                (START, segments.starts),
+                (STOP, segments.stops),
+            ):
+                table[:, side, column] = values
+            table[:, side, MARKS] = marks
+        return EpochRows(table.reshape(-1, 4), 2 * np.arange(len(labels) + 1), labels)
 
     def _random(self, a: Segments, b: Segments, noise: Draws) -> tuple[np.ndarray, Segments, Segments]:
         """Indices of the chunks that stay in order, and the segments of random pairs."""
@@ -252,23 +220,24 @@ def _token_of(text: TokenArrays, document: int, sentence: int) -> int:
 
 
 @compiled_loop
-def _whole(text: TokenArrays, chunks: Chunks) -> Segments:
-    """Every chunk as one segment."""
-    starts, stops = np.empty_like(chunks.first), np.empty_like(chunks.first)
+def _whole(text: TokenArrays, chunks: Segments) -> Segments:
+    """The tokens of every chunk."""
+    starts, stops = np.empty_like(chunks.starts), np.empty_like(chunks.stops)
     for i in range(len(starts)):
-        starts[i] = _token_of(text, chunks.documents[i], chunks.first[i])
-        stops[i] = _token_of(text, chunks.documents[i], chunks.first[i] + chunks.counts[i])
+        starts[i] = _token_of(text, chunks.documents[i], chunks.starts[i])
+        stops[i] = _token_of(text, chunks.documents[i], chunks.stops[i])
     return Segments(chunks.documents, starts, stops)
 
 
 @compiled_loop
-def _split(text: TokenArrays, chunks: Chunks, state: np.uint64) -> tuple[Segments, Segments]:
+def _split(text: TokenArrays, chunks: Segments, state: np.uint64) -> tuple[Segments, Segments]:
     """Every chunk as two segments, the first of a random number of sentences."""
     a = _whole(text, chunks)
     b = Segments(a.documents, a.starts.copy(), a.stops.copy())
     for i in range(len(a.documents)):
-        sentences = 1 + integer(fold(state, np.uint64(i)), chunks.counts[i] - 1)
-        a.stops[i] = b.starts[i] = _token_of(text, chunks.documents[i], chunks.first[i] + sentences)
+        num_sentences = chunks.stops[i] - chunks.starts[i]
+        middle = chunks.starts[i] + 1 + integer(fold(state, np.uint64(i)), num_sentences - 1)
+        a.stops[i] = b.starts[i] = _token_of(text, chunks.documents[i], middle)
     return a, b
 
 
@@ -284,20 +253,6 @@ def _truncate(a: Segments, b: Segments, longest: int, state: np.uint64) -> None:
         a.stops[i] -= from_a - in_front_a
         b.starts[i] += in_front_b
         b.stops[i] -= from_b - in_front_b
-
-
-@compiled_loop
-def _slices(rows: np.ndarray, a: Segments, b: Segments) -> Slices:
-    slices = empty_slices(np.arange(len(rows) + 1) * 2)
-    for i in range(len(rows)):
-        row = rows[i]
-        first, second = 2 * i, 2 * i + 1
-        slices.documents[first], slices.documents[second] = a.documents[row], b.documents[row]
-        slices.starts[first], slices.starts[second] = a.starts[row], b.starts[row]
-        slices.stops[first], slices.stops[second] = a.stops[row], b.stops[row]
-        slices.opened[second] = False
-    slices.closed[:] = True
-    return slices
 
 
 def arrange(lengths: np.ndarray, must_be_random: np.ndarray, noise: Noise) -> tuple[np.ndarray, np.ndarray]:
