@@ -21,7 +21,7 @@ from models.attention import DecoderCache
 from models.config import TransformerConfig
 from models.embeddings import SharedEmbeddings
 from models.heads import MaskedLanguageModelHead, PairHead, VocabularyProjection
-from models.layout import Memory, first_positions
+from models.layout import first_positions
 from models.losses import EACH
 from models.stacks import Decoder, Encoder
 
@@ -175,33 +175,13 @@ class SequenceToSequence(nn.Module):
             decoder_cu_seqlens: [num_pieces + 1] int32 boundaries of the decoder's pieces; piece i reads the encoder's
                 piece i.
         """
-        memory = self.encode(input_ids, cu_seqlens=cu_seqlens)
-        predicted = self.decode(
-            decoder_input_ids, memory, cu_seqlens=decoder_cu_seqlens, read=predicted_positions
+        memory = self.encoder.memory(input_ids, cu_seqlens)
+        predicted = self.decoder(
+            decoder_input_ids, cu_seqlens=decoder_cu_seqlens, memory=memory, read=predicted_positions
         )
         scaled = predicted * self.logit_scale
         loss, correct, each = self.head.loss(scaled, self.encoder.embeddings.token_weight, targets)
         return {"denoise": loss}, {"denoise": correct, EACH: each}
-
-    def encode(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, cu_seqlens: Tensor | None = None
-    ) -> Memory:
-        """Read; arguments as in `Encoder`."""
-        return self.encoder.memory(input_ids, cu_seqlens, attention_mask)
-
-    def decode(
-        self,
-        decoder_input_ids: Tensor,
-        memory: Memory,
-        attention_mask: Tensor | None = None,
-        cu_seqlens: Tensor | None = None,
-        cache: DecoderCache | None = None,
-        read: Tensor | None = None,
-    ) -> Tensor:
-        """[batch, decoder length, hidden] of the decoder, [read, hidden] with `read`; arguments as in `Decoder`."""
-        return self.decoder(
-            decoder_input_ids, cu_seqlens, attention_mask, cache=cache, memory=memory, read=read
-        )
 
     def project(self, hidden: Tensor) -> Tensor:
         """[..., hidden] of the decoder to [..., vocab_size] logits."""
@@ -216,10 +196,10 @@ class SequenceToSequence(nn.Module):
         cu_seqlens: Tensor | None = None,
         decoder_cu_seqlens: Tensor | None = None,
     ) -> Tensor:
-        """[batch, decoder length, vocab_size] scores; arguments as in `encode` and `decode`."""
-        memory = self.encode(input_ids, attention_mask, cu_seqlens)
+        """[batch, decoder length, vocab_size] scores; arguments as in `Encoder` and `Decoder`."""
+        memory = self.encoder.memory(input_ids, cu_seqlens, attention_mask)
         return self.project(
-            self.decode(decoder_input_ids, memory, decoder_attention_mask, decoder_cu_seqlens)
+            self.decoder(decoder_input_ids, decoder_cu_seqlens, decoder_attention_mask, memory=memory)
         )
 
 
@@ -255,8 +235,8 @@ class ConditionalGenerator(nn.Module):
             hidden = self.network.decoder(input_ids, read=predicted_positions)
         else:
             assert decoder_input_ids is not None
-            memory = self.network.encode(input_ids, attention_mask)
-            hidden = self.network.decode(decoder_input_ids, memory, read=predicted_positions)
+            memory = self.network.encoder.memory(input_ids, attention_mask=attention_mask)
+            hidden = self.network.decoder(decoder_input_ids, memory=memory, read=predicted_positions)
         return self.network.project(hidden)
 
 

@@ -175,7 +175,6 @@ def make_layout(
     attention_mask: Tensor | None,
     *,
     max_positions: int | None,
-    position_ids: Tensor | None = None,
     past: int | None = None,
 ) -> Layout:
     """Read the layout of a batch.
@@ -186,7 +185,6 @@ def make_layout(
         attention_mask: [batch, past + length] bool or int, true (or 1) at tokens and false (or 0) at padding, which
             does not count as a position.
         max_positions: tokens of the longest allowed sequence; None for no limit.
-        position_ids: [batch, length] to use instead.
         past: tokens per row that a cache holds; None without a cache.
 
     Raises:
@@ -205,15 +203,14 @@ def make_layout(
         raise ValueError(
             f"attention_mask must have the shape of input_ids, {expected}, not {list(attention_mask.shape)}"
         )
-    limit = max_positions if position_ids is None else None
     piece_ids = present = None
     if cu_seqlens is not None:
-        piece_ids, positions = segments_from_cu_seqlens(cu_seqlens, batch, length, limit)
+        piece_ids, positions = segments_from_cu_seqlens(cu_seqlens, batch, length, max_positions)
     else:
-        if limit is not None and past + length > limit:
+        if max_positions is not None and past + length > max_positions:
             raise ValueError(
-                f"a row has {past + length} tokens, but the network knows {limit} positions; truncate the rows or "
-                "raise max_positions"
+                f"a row has {past + length} tokens, but the network knows {max_positions} positions; truncate the "
+                "rows or raise max_positions"
             )
         if attention_mask is not None:
             present = attention_mask.bool()
@@ -221,8 +218,6 @@ def make_layout(
             positions = (present.cumsum(-1) - 1).clamp_min(0)[:, past:]
         else:
             positions = torch.arange(past, past + length, device=input_ids.device).unsqueeze(0)
-    if position_ids is not None:
-        positions = position_ids if position_ids.dim() == 2 else position_ids.unsqueeze(0)
     return Layout(batch, length, past, positions, cu_seqlens, piece_ids, present)
 
 

@@ -34,7 +34,6 @@ class Encoder(nn.Module):
         input_ids: Tensor,
         cu_seqlens: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
         segment_ids: Tensor | None = None,
         read: Tensor | None = None,
     ) -> Tensor:
@@ -46,7 +45,6 @@ class Encoder(nn.Module):
                 inside each piece, and positions restart there.
             attention_mask: [batch, length] bool or int, true (or 1) at tokens and false (or 0) at padding, which is not
                 attended to and does not count as a position. What comes out at padding has no meaning.
-            position_ids: [batch, length] int64 to use instead of these positions.
             segment_ids: [batch, length] int64; None takes segment 0, where there are segments.
             read: [read] int64 positions of tokens in the flattened batch; None reads all. The last layer computes
                 little else.
@@ -55,14 +53,9 @@ class Encoder(nn.Module):
             [batch, length, hidden]; [read, hidden] with `read`.
 
         Raises:
-            ValueError: a shape does not fit, both masks are given, a sequence exceeds `max_positions`, or the network
-                does not read the given `position_ids`.
+            ValueError: a shape does not fit, both masks are given, or a sequence exceeds `max_positions`.
         """
-        if position_ids is not None and self.config.positions == "relative_bias":
-            raise ValueError(
-                "positions: relative_bias compares places in a row and does not read position_ids; leave them out"
-            )
-        layout = self.layout(input_ids, cu_seqlens, attention_mask, position_ids)
+        layout = self._layout(input_ids, cu_seqlens, attention_mask)
         embedded = self.embeddings(input_ids, layout.position_ids, segment_ids)
         return self.transformer(embedded, layout, read=read)
 
@@ -70,22 +63,13 @@ class Encoder(nn.Module):
         self, input_ids: Tensor, cu_seqlens: Tensor | None = None, attention_mask: Tensor | None = None
     ) -> Memory:
         """Read for a decoder; arguments as in `forward`."""
-        layout = self.layout(input_ids, cu_seqlens, attention_mask)
+        layout = self._layout(input_ids, cu_seqlens, attention_mask)
         hidden = self.transformer(self.embeddings(input_ids, layout.position_ids), layout)
         return Memory(hidden, layout, self.embeddings.token_weight)
 
-    def layout(
-        self,
-        input_ids: Tensor,
-        cu_seqlens: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-    ) -> Layout:
-        """Places of the tokens; arguments as in `forward`."""
+    def _layout(self, input_ids: Tensor, cu_seqlens: Tensor | None, attention_mask: Tensor | None) -> Layout:
         limit = position_limit(self.config)
-        return make_layout(
-            input_ids, cu_seqlens, attention_mask, max_positions=limit, position_ids=position_ids
-        )
+        return make_layout(input_ids, cu_seqlens, attention_mask, max_positions=limit)
 
 
 class Decoder(nn.Module):
@@ -201,21 +185,15 @@ def read_text(
     return model.decoder(decoder_input_ids, memory=memory, read=read)
 
 
-def shifted_right(
-    input_ids: Tensor, attention_mask: Tensor | None = None, start: int | None = None
-) -> Tensor:
-    """The text as a decoder reads it: each token one place later, after the token that decoders start with.
+def shifted_right(input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """The text as BART's decoder reads it: each token one place later, after the last token of the row, `</s>`.
 
     Args:
         input_ids: [batch, length] int64, padded on the right.
         attention_mask: as in `read_text`.
-        start: id of the first token (T5: padding); None takes each row's last token, the `</s>` of BART.
 
     Returns:
         [batch, length] int64; at padding it holds whatever lies there.
     """
-    if start is None:
-        first = input_ids.flatten()[last_positions(input_ids, attention_mask)]
-    else:
-        first = torch.full_like(input_ids[:, 0], start)
+    first = input_ids.flatten()[last_positions(input_ids, attention_mask)]
     return torch.cat([first[:, None], input_ids[:, :-1]], 1)

@@ -49,9 +49,9 @@ class GenerationConfig(Settings):
     """Draw from the fewest most probable tokens that hold this much probability (Holtzman et al. 2020, section 3.1);
     in (0, 1]; None from all."""
     seed: int = 0
-    """Seed of all draws. A draw is a function of (seed, row id, index of the returned sequence, token index)."""
+    """Seed of all draws. A draw is a function of (seed, row, index of the returned sequence, token index)."""
     decoder_start_token_id: int | None = None
-    """First token of an encoder-decoder's decoder, where no `decoder_input_ids` are given."""
+    """First token of an encoder-decoder's decoder."""
     eos_token_id: int | None = None
     """Token that ends a sequence; None never ends before the maximum length."""
     pad_token_id: int | None = None

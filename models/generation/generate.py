@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -25,8 +25,6 @@ def generate(
     attention_mask: Tensor | None = None,
     config: GenerationConfig = GenerationConfig(),
     *,
-    decoder_input_ids: Tensor | None = None,
-    row_ids: Sequence[int] | None = None,
     read_both_ways: bool = False,
 ) -> Generated:
     """Continue prompts with a decoder, or write the output of an encoder-decoder.
@@ -40,10 +38,6 @@ def generate(
         input_ids: [batch, length] int64 prompts of a decoder, padded on the left, or input of the encoder, padded on
             the right.
         attention_mask: [batch, length] bool or int, true (or 1) at tokens; None if nothing is padded.
-        decoder_input_ids: [batch, length] int64 that an encoder-decoder's decoder begins with, without padding; None
-            takes `decoder_start_token_id`.
-        row_ids: numbers that sampling derives its draws from, one per row of the batch; None takes 0, 1, 2 and so on.
-            With the index of an example in its data, its draws do not depend on batches.
         read_both_ways: whether a decoder's prompt is read in both directions, as prefix language models are trained.
 
     Raises:
@@ -54,15 +48,10 @@ def generate(
             f"a {type(model).__name__} does not write; generate with a network of kind decoder "
             "(CausalLanguageModel) or encoder_decoder (SequenceToSequence)"
         )
-    _check_tokens(config, model.config, input_ids, decoder_input_ids)
+    _check_tokens(config, model.config, input_ids)
     mask = _padded(input_ids, attention_mask)
-    row_ids = range(len(input_ids)) if row_ids is None else row_ids
-    if len(row_ids) != len(input_ids):
-        raise ValueError(f"row_ids has {len(row_ids)} numbers for {len(input_ids)} rows; give one per row")
     with _evaluating(model):
         if isinstance(model, CausalLanguageModel):
-            if decoder_input_ids is not None:
-                raise ValueError("decoder_input_ids belong to an encoder_decoder; give prompts as input_ids")
             prompts = input_ids
             # A learned prefix takes the first positions.
             left = model.config.max_positions - model.decoder.first_position
@@ -75,13 +64,18 @@ def generate(
         else:
             if read_both_ways:
                 raise ValueError("read_both_ways belongs to a decoder; an encoder reads both ways anyway")
-            prompts = _decoder_prompts(config, input_ids, decoder_input_ids)
+            if config.decoder_start_token_id is None:
+                raise ValueError(
+                    "an encoder_decoder begins with a token: set decoder_start_token_id (the end token in BART, the "
+                    "padding token in T5)"
+                )
+            prompts = input_ids.new_full((len(input_ids), 1), config.decoder_start_token_id)
             constraints = _constraints(config, model.config, prompts.shape[1])
             padding = None
-            reader = Reader(model, memory=model.encode(input_ids, mask))
+            reader = Reader(model, memory=model.encoder.memory(input_ids, attention_mask=mask))
         if config.num_beams > 1:
             return beam_search(reader, prompts, padding, constraints)
-        choose = sampler(config, row_ids) if config.do_sample else lambda logits, *_: logits.argmax(-1)
+        choose = sampler(config) if config.do_sample else lambda logits, *_: logits.argmax(-1)
         return write_rows(reader, prompts, padding, constraints, choose)
 
 
@@ -162,35 +156,13 @@ def _left_padding(mask: Tensor) -> Tensor:
     return padding
 
 
-def _decoder_prompts(config: GenerationConfig, input_ids: Tensor, decoder_input_ids: Tensor | None) -> Tensor:
-    if decoder_input_ids is not None:
-        if decoder_input_ids.dim() != 2 or len(decoder_input_ids) != len(input_ids):
-            raise ValueError(
-                f"decoder_input_ids must have shape [{len(input_ids)}, length], a row for each row of input_ids, "
-                f"not {list(decoder_input_ids.shape)}"
-            )
-        return decoder_input_ids
-    if config.decoder_start_token_id is None:
-        raise ValueError(
-            "an encoder_decoder begins with a token: set decoder_start_token_id (the end token in BART, the padding "
-            "token in T5), or give decoder_input_ids"
-        )
-    return input_ids.new_full((len(input_ids), 1), config.decoder_start_token_id)
-
-
-def _check_tokens(
-    config: GenerationConfig, network: TransformerConfig, input_ids: Tensor, decoder_input_ids: Tensor | None
-) -> None:
+def _check_tokens(config: GenerationConfig, network: TransformerConfig, input_ids: Tensor) -> None:
     """All ids are rows of the embedding."""
     size = network.require_vocab_size()
-    given: Mapping[str, int] = config.token_ids
-    for name, ids in {"input_ids": input_ids, "decoder_input_ids": decoder_input_ids}.items():
-        if ids is not None and ids.numel():
-            given = {
-                **given,
-                f"the lowest of {name}": int(ids.min()),
-                f"the highest of {name}": int(ids.max()),
-            }
+    given = config.token_ids
+    if input_ids.numel():
+        lowest, highest = int(input_ids.min()), int(input_ids.max())
+        given |= {"the lowest of input_ids": lowest, "the highest of input_ids": highest}
     wrong = [f"{name} is {token}" for name, token in given.items() if not 0 <= token < size]
     if wrong:
         raise ValueError(

@@ -40,7 +40,7 @@ class Reader:
         model, mask, prefixes = self._model, self._mask, self._prefix_lengths
         if isinstance(model, SequenceToSequence):
             assert self._memory is not None
-            hidden = model.decode(input_ids, self._memory, cache=self._cache)
+            hidden = model.decoder(input_ids, memory=self._memory, cache=self._cache)
             return model.project(hidden[:, -1]).float()
         if mask is not None:
             new = self._cache.length + input_ids.shape[1] - mask.shape[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -96,14 +96,13 @@ Choose = Callable[[Tensor, Tensor, int], Tensor]
 """(logits [rows, vocab_size], indices of the rows [rows], index of the token) to the tokens to write, [rows]."""
 
 
-def sampler(config: GenerationConfig, row_ids: Sequence[int]) -> Choose:
-    """Draw tokens; every draw is a function of (seed, row id, index of the sample, index of the token), so a row's text
-    does not depend on the other rows of its batch. `row_ids` are different numbers, one per prompt."""
+def sampler(config: GenerationConfig) -> Choose:
+    """Draw tokens; every draw is a function of (seed, row, index of the sample, index of the token), so a row's text
+    does not depend on the texts of the other rows of its batch."""
 
     def choose(logits: Tensor, rows: Tensor, number: int) -> Tensor:
         copies = config.num_return_sequences
-        places = [(row_ids[row // copies], row % copies) for row in rows.tolist()]
-        draws = [uniform(config.seed, *place, number) for place in places]
+        draws = [uniform(config.seed, *divmod(row, copies), number) for row in rows.tolist()]
         logits = logits / config.temperature
         if config.top_k is not None:
             logits = keep_top_k(logits, config.top_k)

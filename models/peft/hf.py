@@ -49,7 +49,7 @@ class PeftFiles:
 
 
 @torch.no_grad()
-def to_peft(model: nn.Module, head: Head, family: str, base: str | None = None, pad: int = 1) -> PeftFiles:
+def to_peft(model: nn.Module, head: Head, family: str, base: str | None = None) -> PeftFiles:
     """Translate what was trained for `peft`.
 
     Args:
@@ -57,7 +57,6 @@ def to_peft(model: nn.Module, head: Head, family: str, base: str | None = None, 
         head: its head.
         family: name of the family that the network was exported as.
         base: directory or name of that export, for adapter_config.json.
-        pad: id of padding.
 
     Raises:
         ValueError: the method is none that `peft` has in this form, or the family is not known.
@@ -70,7 +69,7 @@ def to_peft(model: nn.Module, head: Head, family: str, base: str | None = None, 
         )
     network: Any = getattr(model, "network", model)
     if isinstance(settings, LoraSettings):
-        files = _lora(network, settings, chosen, head, pad)
+        files = _lora(network, settings, chosen, head)
     elif isinstance(settings, PrefixSettings):
         files = _prefix(network, settings, head)
     else:
@@ -94,10 +93,11 @@ def save_peft_directory(path: str | Path, files: PeftFiles) -> None:
     write_json(directory / CONFIG_FILE, files.config)
 
 
-def _lora(model: Any, settings: LoraSettings, family: Family, head: Head, pad: int) -> PeftFiles:
+def _lora(model: Any, settings: LoraSettings, family: Family, head: Head) -> PeftFiles:
     config: TransformerConfig = model.config
     prefix = family.prefix(head)
-    table = {names.ours: names for names in family.body(config, prefix, pad)}
+    # Where padding shifts positions, it does so in embeddings alone, which have no updates.
+    table = {names.ours: names for names in family.body(config, prefix, 0)}
     tensors: dict[str, Tensor] = {}
     ranks: dict[str, int] = {}
     transposed = False

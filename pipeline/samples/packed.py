@@ -177,6 +177,18 @@ class RowFormat(Protocol):
 
 
 @compiled_loop
+def add_slice(table: np.ndarray, count: int, document: int, start: int, stop: int, closed: bool) -> int:
+    """Write slice number `count` of `EpochRows.table`, or only count it where the table is empty; returns the number of
+    the next."""
+    if len(table):
+        table[count, DOCUMENT] = document
+        table[count, START] = start
+        table[count, STOP] = stop
+        table[count, MARKS] = OPENED + CLOSED * closed
+    return count + 1
+
+
+@compiled_loop
 def slice_numbers(bounds: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """`Slices.offsets` of some rows, and the number of each slice; `bounds` are the offsets of all rows."""
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
@@ -202,12 +214,11 @@ def _read_slices(table: np.ndarray, offsets: np.ndarray, numbers: np.ndarray) ->
     return Slices(offsets, documents, starts, stops, opened, closed)
 
 
-def slices_of_row(slices: Slices, row: int = 0) -> list[Slice]:
-    """The slices of one of the rows, without its padding."""
+def slices_of_row(slices: Slices) -> list[Slice]:
+    """The slices of a single row, without its padding."""
     found, column = [], 0
-    for number in range(int(slices.offsets[row]), int(slices.offsets[row + 1])):
-        start, stop = int(slices.starts[number]), int(slices.stops[number])
-        width = stop - start + int(slices.opened[number]) + int(slices.closed[number])
-        found.append(Slice(int(slices.documents[number]), start, stop, column, column + width))
+    for document, start, stop, opened, closed in zip(*(each.tolist() for each in slices[1:]), strict=True):
+        width = stop - start + opened + closed
+        found.append(Slice(document, start, stop, column, column + width))
         column += width
     return found

@@ -163,15 +163,6 @@ def test_prefix_is_read_both_ways_and_seen_from_everywhere(make, num_beams):
     assert one_way.sequences.tolist() != generated.sequences.tolist()
 
 
-@pytest.mark.parametrize("peer", ["bart", "t5"])
-def test_decoder_may_begin_with_more_than_one_token(peer):
-    model, input_ids, start = pair(peer, 0)[0], prompts(), prompts(3, 4, 9)
-    config = replace(BASE, eos_token_id=None, num_beams=2, decoder_start_token_id=None)
-    generated = generate(model, input_ids, None, config, decoder_input_ids=start)
-    assert generated.prompt_length == 4
-    assert generated.sequences[:, :4].tolist() == start.tolist()
-
-
 def test_dropout_is_off_only_while_writing():
     model = pair("gpt2", 0)[0]
     expected = generate(model, prompts(), config=BASE)
@@ -211,10 +202,7 @@ def test_a_cache_holds_what_was_written_to_it(counts, seed):
         ("gpt2", {"config": GenerationConfig(max_length=8, min_length=9)}, "lower min_length"),
         ("gpt2", {"config": GenerationConfig(eos_token_id=37)}, "eos_token_id"),
         ("bart", {}, "decoder_start_token_id"),
-        ("gpt2", {"decoder_input_ids": prompts()}, "decoder_input_ids"),
-        ("bart", {"decoder_input_ids": prompts(2)}, "row of input_ids"),
         ("bart", {"config": BASE, "read_both_ways": True}, "read_both_ways"),
-        ("gpt2", {"row_ids": [1, 2]}, "3 rows"),
         ("gpt2", {"input_ids": torch.tensor([[4, 50]])}, "input_ids is 50"),
         ("gpt2", {"input_ids": torch.tensor([4, 5])}, r"shape \[batch, length\]"),
         ("gpt2", {"attention_mask": padding([4, 5, 5], 5)}, "left"),

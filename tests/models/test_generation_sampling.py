@@ -105,20 +105,24 @@ def test_cold_sampling_is_greedy_search(peer):
 @pytest.mark.parametrize("peer", ["gpt2", "bart"])
 @pytest.mark.parametrize("copies", [1, 3])
 def test_text_of_a_row_does_not_depend_on_its_batch(peer, copies):
-    """Neither on the other rows, nor on their number and order, nor on padding."""
+    """Neither on the other rows, nor on the number of those after it, nor on padding."""
     model = pair(peer, 0)[0]
-    lengths, longest = [2, 7, 4], 7
-    rows = [prompts(1, length, length)[0] for length in lengths]
+    rows = [prompts(1, length, length)[0] for length in (2, 7, 4)]
     config = replace(SAMPLED, num_return_sequences=copies, eos_token_id=9)
-    pads = [rows[0].new_full((longest - length,), PAD) for length in lengths]
-    left = peer == "gpt2"
-    batch = torch.stack(
-        [torch.cat((pad, row) if left else (row, pad)) for pad, row in zip(pads, rows, strict=True)]
-    )
-    together = generate(model, batch, batch != PAD, config, row_ids=[70, 80, 90]).continuations()
-    for place in (2, 0):
-        alone = generate(model, rows[place][None], config=config, row_ids=[70 + 10 * place]).continuations()
-        assert alone == together[place * copies : (place + 1) * copies]
+
+    def written(texts: list[torch.Tensor], longest: int) -> list[list[int]]:
+        pads = [text.new_full((longest - len(text),), PAD) for text in texts]
+        left = peer == "gpt2"
+        batch = torch.stack(
+            [torch.cat((pad, text) if left else (text, pad)) for pad, text in zip(pads, texts, strict=True)]
+        )
+        return generate(model, batch, batch != PAD, config).continuations()
+
+    together = written(rows, 7)
+    for place, others in ((2, [rows[1], rows[0], rows[2]]), (2, [rows[0], rows[0], rows[2]]), (0, rows[:1])):
+        apart = written(others, max(map(len, others)))
+        own = slice(place * copies, (place + 1) * copies)
+        assert apart[own] == together[own]
     assert len({tuple(text) for text in together}) > 2 * copies
 
 

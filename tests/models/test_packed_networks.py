@@ -158,9 +158,13 @@ def test_cached_encoder_decoder_equals_the_full_pass_and_each_pair_alone(encoder
     decoder_mask = torch.ones(3, 9, dtype=torch.bool)
     decoder_mask[1, :2] = False
     full = encoder_decoder.logits(source, target, mask, decoder_mask)
-    memory, cache = encoder_decoder.encode(source, mask), encoder_decoder.decoder.new_cache()
+    memory = encoder_decoder.encoder.memory(source, attention_mask=mask)
+    cache = encoder_decoder.decoder.new_cache()
     for start, end in pairwise([0, 3, 4, 5, 8, 9]):
-        hidden = encoder_decoder.decode(target[:, start:end], memory, decoder_mask[:, :end], cache=cache)
+        seen = decoder_mask[:, :end]
+        hidden = encoder_decoder.decoder(
+            target[:, start:end], attention_mask=seen, memory=memory, cache=cache
+        )
         seen = decoder_mask[:, start:end]
         torch.testing.assert_close(encoder_decoder.project(hidden)[seen], full[:, start:end][seen], **CLOSE)
     for row in range(3):
@@ -181,11 +185,8 @@ def test_half_precision_stays_near_and_finite_under_padding(encoder_decoder, dty
 
 
 @torch.no_grad()
-def test_given_positions_replace_the_usual_ones_and_rows_may_be_longer_than_their_table():
-    encoder, tokens = randomised(Encoder(small_config())), torch.tensor([[5, 6, 7]])
-    usual = encoder(tokens)
-    assert torch.equal(encoder(tokens, position_ids=torch.arange(3)), usual)
-    assert not torch.allclose(encoder(tokens, position_ids=torch.tensor([[4, 5, 6]])), usual, atol=1e-3)
+def test_packed_rows_may_be_longer_than_the_table_of_positions():
+    encoder = randomised(Encoder(small_config()))
     packed = encoder(some_tokens(1, 48, 1), cu_seqlens=torch.tensor([0, 24, 48]))
     assert packed.shape == (1, 48, 16)
 
@@ -303,8 +304,6 @@ def test_combinations_that_are_not_supported_are_refused():
     decoder = CausalLanguageModel(small_config(network="decoder"))
     with pytest.raises(ValueError, match="packed rows"):
         decoder.logits(ROWS, cu_seqlens=torch.tensor([0, 48]), cache=decoder.decoder.new_cache())
-    with pytest.raises(ValueError, match="position_ids"):
-        Encoder(small_config(positions="relative_bias"))(ROWS, position_ids=torch.arange(24))
     model = SequenceToSequence(small_config(network="encoder_decoder"))
     with pytest.raises(ValueError, match="both sides"):
         model.logits(ROWS, ROWS, cu_seqlens=torch.tensor([0, 5, 24, 48]))

@@ -264,7 +264,7 @@ def ours_and_theirs(directory: Path, family: str, head: Head, settings: PeftSett
     model = random_network(config, head, 1, 3)
     save_hf_directory(base, model.state_dict(), config, TOKENS, head=head, family=family)
     moved(apply_peft(model, settings, 1))
-    exported = to_peft(model.eval(), head, family, str(base), TOKENS.pad)
+    exported = to_peft(model.eval(), head, family, str(base))
     save_peft_directory(directory / "trained", exported)
     theirs = getattr(transformers, carrier_of(config, head).auto_class).from_pretrained(base)
     return model, peft.PeftModel.from_pretrained(theirs, directory / "trained").eval()

@@ -281,7 +281,7 @@ def _hidden(network: LanguageModel, rows: Sequence[Question]) -> Tensor:
     if isinstance(model, SequenceToSequence):
         # After the last place there is only padding, which no earlier place sees.
         written, _ = _padded(network, [row.written for row in rows])
-        return model.decode(written, model.encode(ids, mask))
+        return model.decoder(written, memory=model.encoder.memory(ids, attention_mask=mask))
     if isinstance(model, MaskedLanguageModel):
         return model.encoder(ids, attention_mask=mask)
     prefixes = torch.tensor([row.prefix for row in rows], device=ids.device) if rows[0].prefix else None

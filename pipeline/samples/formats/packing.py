@@ -22,22 +22,11 @@ import numpy as np
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_files import TokenArrays
 from pipeline.samples.noise import fold, integer
-from pipeline.samples.packed import CLOSED, DOCUMENT, MARKS, OPENED, START, STOP, EpochRows, FormatInput
+from pipeline.samples.packed import CLOSED, MARKS, START, STOP, EpochRows, FormatInput, add_slice
 from pipeline.samples.shuffle import index_type
 from pipeline.samples.text import sentences_of, stop_at_sentence
 
 Text = TypeVar("Text", TokenArrays, np.ndarray)
-
-
-@compiled_loop
-def add_slice(table: np.ndarray, count: int, document: int, start: int, stop: int, closed: bool) -> int:
-    """Write slice number `count`, or only count it where `table` is empty; returns the number of the next."""
-    if len(table):
-        table[count, DOCUMENT] = document
-        table[count, START] = start
-        table[count, STOP] = stop
-        table[count, MARKS] = OPENED + CLOSED * closed
-    return count + 1
 
 
 @compiled_loop

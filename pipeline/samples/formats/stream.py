@@ -19,17 +19,7 @@ import numpy as np
 
 from cluster.compiled_loop import compiled_loop
 from data_prep.token_files import TokenArrays
-from pipeline.samples.packed import (
-    CLOSED,
-    DOCUMENT,
-    MARKS,
-    OPENED,
-    START,
-    STOP,
-    EpochRows,
-    FormatInput,
-    slice_numbers,
-)
+from pipeline.samples.packed import EpochRows, FormatInput, add_slice, slice_numbers
 from pipeline.samples.text import stop_at_sentence
 
 
@@ -68,37 +58,37 @@ class Contiguous:
         given = self._given
         table = _shuffled_stream(given, given.documents, number, self.num_rows)
         offsets = np.zeros(self.num_rows + 1, dtype=np.int64)
-        count = _cut_anywhere(given.lengths, len(given.documents), given.length - 1, table, offsets)
-        return EpochRows(table[:count], offsets)
+        _cut_anywhere(given.lengths, len(given.documents), given.length - 1, table, offsets)
+        return EpochRows(table[: offsets[-1]], offsets)
 
 
 @compiled_loop
 def _cut_anywhere(
     lengths: np.ndarray, num_documents: int, step: int, table: np.ndarray, offsets: np.ndarray
-) -> int:
-    """Write the table and the offsets of rows of `step` positions; returns the number of slices.
+) -> None:
+    """Write the table and the offsets of rows of `step` positions.
 
     The table is written from the front, and the documents are read from its end before they are overwritten.
     """
     documents = table.reshape(-1)[table.size - num_documents :]
-    count, place, document, position, size = 0, 0, np.int64(0), np.int64(0), np.int64(0)
-    for row in range(len(offsets) - 1):
-        left = step
-        while left > 0:
-            # Positions are counted from the beginning of the document, with its special tokens.
-            if position == size:
-                document = documents[place]
-                place, position, size = place + 1, 0, np.int64(lengths[document]) + 2
+    row, count, left = 0, 0, np.int64(step)
+    for place in range(num_documents):
+        document = documents[place]
+        # Positions are counted from the beginning of the document, with its special tokens.
+        position, size = np.int64(0), np.int64(lengths[document]) + 2
+        if size < left:
+            count = add_slice(table, count, document, 0, size - 2, True)
+            left -= size
+            continue
+        while position < size and row + 1 < len(offsets):
             stop = min(position + left, size)
-            table[count, DOCUMENT] = document
-            table[count, START] = min(max(position, 1), size - 1) - 1
-            table[count, STOP] = min(stop, size - 1) - 1
-            table[count, MARKS] = OPENED + CLOSED * (stop == size)
-            count += 1
+            first, last = min(max(position, 1), size - 1), min(stop, size - 1)
+            count = add_slice(table, count, document, first - 1, last - 1, stop == size)
             left -= stop - position
             position = stop
-        offsets[row + 1] = count
-    return count
+            if left == 0:
+                row, left = row + 1, np.int64(step)
+                offsets[row] = count
 
 
 class FullSentences:
@@ -129,8 +119,7 @@ class FullSentences:
         table = _shuffled_stream(given, self._documents, epoch, most)
         offsets = np.zeros(most + 1, dtype=np.int64)
         num_rows = _cut_at_sentences(text, len(self._documents), length, table, offsets)
-        offsets = offsets[: num_rows + 1].copy()
-        return EpochRows(table[: offsets[-1]].copy(), offsets)
+        return EpochRows(table[: offsets[num_rows]], offsets[: num_rows + 1])
 
 
 @compiled_loop
@@ -146,11 +135,7 @@ def _cut_at_sentences(
         while start < size:
             stop, closed = stop_at_sentence(text, document, start, space, length)
             if stop > start:
-                table[count, DOCUMENT] = document
-                table[count, START] = start
-                table[count, STOP] = stop
-                table[count, MARKS] = OPENED + CLOSED * closed
-                count += 1
+                count = add_slice(table, count, document, start, stop, closed)
                 space -= 1 + stop - start + (1 if closed else 0)
             if not closed:
                 # A sentence that fills a row to its last position leaves no place for `</s>`, which is left out.
