@@ -118,10 +118,12 @@ class EpochRows:
     """The rows of one epoch of one part of the mixture."""
 
     table: np.ndarray
-    """[slices, 4] int32, or int64 in stores of more documents: slices of documents, row by row and from left to right.
-    A slice is in one cache line, because its columns are read together."""
+    """[slices, 4] int32, or int64 in stores of more documents: slices of documents. A slice is in one cache line,
+    because its columns are read together."""
     offsets: np.ndarray
-    """[num_rows + 1] int64: row `i` holds the slices `offsets[i] : offsets[i + 1]`."""
+    """[num_rows + 1] int64: row `i` holds the slices `offsets[i] : offsets[i + 1]`, from left to right."""
+    dealt: np.ndarray | None = None
+    """[slices] int32 or int64: which one of the table each of these is; None where they are in the table's order."""
     pair_labels: np.ndarray | None = None
     """[num_rows] int64 (see `Packed.pair_labels`); None in formats without pairs."""
     order: np.ndarray | None = None
@@ -133,7 +135,8 @@ class EpochRows:
 
     def slices_of(self, rows: np.ndarray) -> Slices:
         """The slices in the rows with some int64 numbers, in any order."""
-        return _read_slices(self.table, *slice_numbers(self.offsets, rows))
+        offsets, numbers = slice_numbers(self.offsets, rows)
+        return _read_slices(self.table, offsets, numbers if self.dealt is None else self.dealt[numbers])
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class PackedFormat:
         """Deal the slices of equal width anew."""
         dealt = self._by_width.copy()
         shuffle_groups(dealt, self._groups, np.uint64(self._order.noise("pieces", number).state))
-        return EpochRows(self._table.take(dealt[self._ranks], axis=0), self._offsets)
+        return EpochRows(self._table, self._offsets, dealt[self._ranks])
 
 
 @compiled_loop

@@ -124,7 +124,7 @@ class PairFormat:
             ):
                 table[:, side, column] = values
             table[:, side, MARKS] = marks
-        return EpochRows(table.reshape(-1, 4), 2 * np.arange(len(labels) + 1), labels)
+        return EpochRows(table.reshape(-1, 4), 2 * np.arange(len(labels) + 1), pair_labels=labels)
 
     def _random(self, a: Segments, b: Segments, noise: Draws) -> tuple[np.ndarray, Segments, Segments]:
         """Indices of the chunks that stay in order, and the segments of random pairs."""

@@ -110,7 +110,7 @@ class FullSentences:
             return cut
         kept = np.arange(self.num_rows) % max(found, 1)
         offsets, numbers = slice_numbers(cut.offsets, kept)
-        return EpochRows(cut.table[numbers], offsets)
+        return EpochRows(cut.table, offsets, numbers)
 
     def _cut(self, epoch: int) -> EpochRows:
         given, text, length = self._given, self._given.text, self._given.length
