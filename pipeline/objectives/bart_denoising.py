@@ -43,45 +43,39 @@ class Infilling(Denoising):
     whole_words: bool = True
     """Whether spans are measured in words; False measures them in tokens."""
 
+    def text_noise(self, vocabulary: Vocabulary) -> TextNoise:
+        """The noise of both; BART has more."""
+        return TextNoise(
+            permuted_share=self.permute_sentences,
+            infilling_rate=self.infilling_rate,
+            masking_rate=0.0,
+            deletion_rate=0.0,
+            rotation_probability=0.0,
+            span_lengths=poisson_table(self.infilling_mean),
+            overlapping_spans=self.overlapping_spans,
+            **{role: vocabulary[role] for role in ("bos", "eos", "pad", "mask")},
+            kinds=token_kinds(vocabulary, self.whole_words),
+        )
+
     def corrupt_texts(
-        self,
-        packed: Packed,
-        states: np.ndarray,
-        vocabulary: Vocabulary,
-        *,
-        tags: np.ndarray | None,
-        masking_rate: float = 0.0,
-        deletion_rate: float = 0.0,
-        rotation_probability: float = 0.0,
+        self, packed: Packed, noise: Noise, vocabulary: Vocabulary, tags: np.ndarray | None
     ) -> Batch:
         """A micro-batch whose encoder reads every piece corrupted, and whose decoder writes it as it was.
 
         Args:
-            states: [batch] uint64 noise of each row.
             tags: [batch] int64 token that replaces `<s>`, ends every text of a row on both sides and starts the
                 decoder; None for `</s>` as the start, and no tags.
         """
         starts = packed.sentence_starts
         if starts is None and self.permute_sentences > 0:
             raise ValueError("sentences cannot be permuted: the samples were read without sentence_starts")
-        text_noise = TextNoise(
-            permuted_share=self.permute_sentences,
-            infilling_rate=self.infilling_rate,
-            masking_rate=masking_rate,
-            deletion_rate=deletion_rate,
-            rotation_probability=rotation_probability,
-            span_lengths=poisson_table(self.infilling_mean),
-            overlapping_spans=self.overlapping_spans,
-            **{role: vocabulary[role] for role in ("bos", "eos", "pad", "mask")},
-            kinds=token_kinds(vocabulary, self.whole_words),
-        )
         batch, length = packed.input_ids.shape
         pairs = denoising_pairs(
             packed.input_ids,
             packed.cu_seqlens,
             np.zeros(0, dtype=np.int32) if starts is None else starts,
-            states,
-            text_noise,
+            noise.at(self.kind, packed.epochs, packed.sample_ids).bits(),
+            self.text_noise(vocabulary),
             np.full(batch, -1, dtype=np.int64) if tags is None else tags,
             packed.sources is not None,
         )
@@ -121,13 +115,19 @@ class BartDenoising(Infilling):
 
         Encoder and decoder have as many columns as the rows that are read: no noise makes a text longer.
         """
-        noises = {
-            "masking_rate": self.masking_rate,
-            "deletion_rate": self.deletion_rate,
-            "rotation_probability": self.rotation_probability,
-        }
-        states = noise.at("bart_denoising", packed.epochs, packed.sample_ids).bits()
-        return self.corrupt_texts(packed, states, vocabulary, tags=None, **noises)
+        return self.corrupt_texts(packed, noise, vocabulary, tags=None)
+
+    def text_noise(self, vocabulary: Vocabulary) -> TextNoise:
+        """All five noises."""
+        return (
+            super()
+            .text_noise(vocabulary)
+            ._replace(
+                masking_rate=self.masking_rate,
+                deletion_rate=self.deletion_rate,
+                rotation_probability=self.rotation_probability,
+            )
+        )
 
 
 @lru_cache(maxsize=4)

@@ -60,8 +60,7 @@ class MBartDenoising(Infilling):
                 f"every sample needs a language that has a tag; the vocabulary has {', '.join(tags) or 'none'}"
             )
         of_rows = np.asarray([vocabulary[tag] for tag in tags], dtype=np.int64)[packed.langs]
-        states = noise.at("mbart_denoising", packed.epochs, packed.sample_ids).bits()
-        return self.corrupt_texts(packed, states, vocabulary, tags=of_rows)
+        return self.corrupt_texts(packed, noise, vocabulary, tags=of_rows)
 
 
 def language_tag(language: str) -> str:

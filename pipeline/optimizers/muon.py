@@ -11,6 +11,7 @@ from pydantic import Field
 from pipeline.optimizers.base import FLOAT_BYTES, Group, Optimizer
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -83,12 +84,19 @@ class Muon(Optimizer):
         return FLOAT_BYTES * sum(tensors)
 
 
-def orthogonalised(matrix: Tensor) -> Tensor:
-    """The nearest orthogonal matrix to [rows, columns] float32, roughly: singular values near 1, by Newton-Schulz
-    iterations in bfloat16, which is precise enough; in float32 on CPUs, where it is faster."""
+def orthogonalised(matrix: Tensor, precision: torch.dtype | None = None) -> Tensor:
+    """The nearest orthogonal matrix, roughly: singular values near 1, by Newton-Schulz iterations.
+
+    Args:
+        matrix: [rows, columns] float32.
+        precision: type of the iterations and of the result; None takes bfloat16, which is precise enough but slower
+            than float32 on CPUs, or there float32.
+    """
     import torch
 
-    wide = matrix.to(torch.bfloat16 if matrix.device.type == "cuda" else torch.float32)
+    if precision is None:
+        precision = torch.bfloat16 if matrix.device.type == "cuda" else torch.float32
+    wide = matrix.to(precision)
     is_tall = wide.size(0) > wide.size(1)
     wide = wide.T if is_tall else wide
     # Its spectral norm must be at most 1.

@@ -247,32 +247,16 @@ def hide_tokens(
     length = input_ids.shape[1]
     corrupted = input_ids.astype(np.int64)
     targets = np.empty(len(positions), dtype=np.int64)
-    last_row, replacements = -1, (np.uint64(0), np.uint64(0))
+    last_row, kinds, tokens = -1, np.uint64(0), np.uint64(0)
     for number in range(len(positions)):
         row, column = positions[number] // length, positions[number] % length
         if row != last_row:
-            last_row, replacements = row, (fold(states[row], _SHARE), fold(states[row], _TOKEN))
+            last_row, kinds, tokens = row, fold(states[row], _SHARE), fold(states[row], _TOKEN)
         targets[number] = corrupted[row, column]
-        place = anchors[number] % length
-        corrupted[row, column] = _read_at(targets[number], place, column, replacements, masking)
+        share = uniform(draw(kinds, anchors[number] % length))
+        if share < masking.mask_share:
+            corrupted[row, column] = masking.mask
+        elif share < masking.mask_share + masking.random_share:
+            drawn = integer(draw(tokens, column), len(masking.ordinary))
+            corrupted[row, column] = masking.ordinary[drawn]
     return corrupted, targets
-
-
-@compiled_loop
-def _read_at(
-    token: int, place: int, drawn_at: int, states: tuple[np.uint64, np.uint64], masking: Masking
-) -> int:
-    """The token that the network reads where `token` is predicted: the mask, a random token, or `token`.
-
-    Args:
-        place: column that decides which of the three; shared by tokens that are replaced alike.
-        drawn_at: column that decides which random token.
-        states: of the noise, for kinds of replacement and random tokens of the row.
-    """
-    kinds, tokens = states
-    share = uniform(draw(kinds, place))
-    if share < masking.mask_share:
-        return masking.mask
-    if share < masking.mask_share + masking.random_share:
-        return int(masking.ordinary[integer(draw(tokens, drawn_at), len(masking.ordinary))])
-    return token
