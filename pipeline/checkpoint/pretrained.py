@@ -182,6 +182,16 @@ def is_export(directory: Path) -> bool:
     return isinstance(contents, dict) and bool({"fingerprint", "created_by", "checksum"} & contents.keys())
 
 
+def hash_weights(directory: Path) -> str:
+    """xxh3_128 of the weight files, joined by `+`, which scores record of their start; empty without such files."""
+    from models.hf.directory import weight_files
+
+    try:
+        return "+".join(hash_file(file)[0] for file in weight_files(directory))
+    except ValueError:
+        return ""
+
+
 def read_directory(directory: Path, reference: str = "") -> PretrainedModel:
     """The model of a Hugging Face directory, verified.
 
@@ -193,7 +203,7 @@ def read_directory(directory: Path, reference: str = "") -> PretrainedModel:
         CorruptArtefactError: it was exported by cloze, and its bytes changed.
         MismatchError: it holds what these networks cannot carry, or is damaged.
     """
-    from models.hf.directory import check_tokenizer, read_hf_directory, weight_files
+    from models.hf.directory import check_tokenizer, read_hf_directory
 
     tokenizer = find_tokenizer(directory)
     if is_export(directory):
@@ -203,7 +213,7 @@ def read_directory(directory: Path, reference: str = "") -> PretrainedModel:
     try:
         imported = read_hf_directory(directory)
         check_tokenizer(tokenizer, imported.config.require_vocab_size())
-        fingerprint = "+".join(hash_file(file)[0] for file in weight_files(directory))
+        fingerprint = hash_weights(directory)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         # config.json and tokenizer.json may say anything at all.
         raise MismatchError(

@@ -110,7 +110,6 @@ def _show_step(
     runs_dir: Path,
     as_json: bool,
 ) -> None:
-    from pipeline.inspect.facts import described
     from pipeline.inspect.step import inspect_step, rebuild_data_step, rebuild_step
     from pipeline.run.directory import find_run
 
@@ -130,7 +129,7 @@ def _show_step(
     if rebuilt.spike is not None:
         spike = f": its loss of {output.shown(rebuilt.spike.loss)} was a spike, and its data is left out"
     output.print_line(f"{found['run']}, step {found['step']}{spike}")
-    for line in described(found):
+    for line in _described(found):
         output.print_line(f"  {line}")
     columns = {
         "document": "doc_id",
@@ -156,6 +155,19 @@ def _show_step(
         owner = f"micro-batch {one['micro_batch']} (rank {one['rank']})"
         console.rule(f"sample {one['sample']}, {owner}", characters="=", align="left")
         _print_pieces(console, one["pieces"])
+
+
+def _described(facts: Mapping[str, Any]) -> Iterator[str]:
+    """The facts as lines to read; those that say nothing are left out."""
+    for name, value in facts.items():
+        if value in (None, "", [], {}) or name in ("run", "step"):
+            continue
+        label = name.replace("_", " ")
+        if isinstance(value, list) and isinstance(value[0], Mapping):
+            yield f"{label}:"
+            yield from (f"  {output.shown(item)}" for item in value)
+        else:
+            yield f"{label}: {output.shown(value)}"
 
 
 def _bytes(place: Mapping[str, Any]) -> str:
@@ -368,11 +380,10 @@ def _files_in_short(node: Node, *, listed: bool) -> Iterator[str]:
 def _facts(node: Node) -> Iterator[str]:
     """The facts that people read of a node: the course of a run or up to a checkpoint; documents by source."""
     from pipeline.checkpoint.checkpoint import KIND
-    from pipeline.inspect.facts import described
     from pipeline.inspect.lineage import MODEL_KIND, RUN_KIND
 
     if node.kind in (RUN_KIND, KIND, MODEL_KIND):
-        yield from described(node.facts)
+        yield from _described(node.facts)
         return
     for name, stats in node.facts.get("sources", {}).items():
         if "rows" in stats:

@@ -252,11 +252,15 @@ def duration(seconds: float, digits: int = 1) -> str:
 
 def shown(value: Any) -> str:
     """A value as people read it: thousands separated, four significant digits, lists and settings as one line, such as
-    `kind unigram, vocab_size 32,768`."""
+    `kind unigram, vocab_size 32,768`, without the settings that are unset."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, Mapping):
-        value = [f"{name} {shown(one)}" for name, one in value.items()]
+        value = [
+            f"{name} ({shown(one)})" if isinstance(one, Mapping) else f"{name} {shown(one)}"
+            for name, one in value.items()
+            if one not in (None, [], {})
+        ]
     if isinstance(value, list | tuple):
         return ", ".join(map(shown, value)) or "-"
     if isinstance(value, int):

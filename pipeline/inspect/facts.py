@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from cluster.artefacts.errors import ClozeError
-from cluster.artefacts.manifest import CreatedBy, Manifest, hash_file
+from cluster.artefacts.manifest import CreatedBy, Manifest
 from pipeline.checkpoint.checkpoint import EMA_FILE, read_trainer_state
 from pipeline.checkpoint.hub import CONFIG_FILE, VOCABULARY_FILES, find_cached, hub_name
 from pipeline.run.directory import RunDirectory, find_run
@@ -97,33 +97,6 @@ def created_facts(created: CreatedBy) -> dict[str, Any]:
         "host": created.host,
         "time": created.time,
     }
-
-
-def described(facts: Mapping[str, Any]) -> Iterator[str]:
-    """The facts as lines to read; those that say nothing are left out."""
-    for name, value in facts.items():
-        if value in (None, "", [], {}) or name in ("run", "step"):
-            continue
-        label = name.replace("_", " ")
-        if isinstance(value, list) and value and isinstance(value[0], Mapping):
-            yield f"{label}:"
-            yield from (f"  {_line(item)}" for item in value)
-        else:
-            yield f"{label}: {_line(value)}"
-
-
-def _line(value: Any) -> str:
-    if isinstance(value, Mapping):
-        said = {key: own for key, own in value.items() if own not in (None, [], {})}
-        return ", ".join(
-            f"{key} ({_line(own)})" if isinstance(own, Mapping) else f"{key} {_line(own)}"
-            for key, own in said.items()
-        )
-    if isinstance(value, list):
-        return ", ".join(map(_line, value))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def _learned_from(identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,16 +206,6 @@ def describe_model_directory(directory: Path) -> tuple[dict[str, Any], str]:
         " because a Hugging Face directory does not record them",
     }
     return {name: fact for name, fact in facts.items() if fact}, problem
-
-
-def hash_weights(directory: Path) -> str:
-    """xxh3_128 of the weight files, joined by `+`, which scores record of their start; empty without such files."""
-    from models.hf.directory import weight_files
-
-    try:
-        return "+".join(hash_file(file)[0] for file in weight_files(directory))
-    except ValueError:
-        return ""
 
 
 def _weights(files: list[Path]) -> dict[str, Any]:

@@ -25,14 +25,13 @@ from cluster.copies import manifest_at
 from data_prep.token_store import TokenStore
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.hub import CONFIG_FILE
-from pipeline.checkpoint.pretrained import is_export
+from pipeline.checkpoint.pretrained import hash_weights, is_export
 from pipeline.checkpoint.references import resolve_checkpoint
 from pipeline.inspect.facts import (
     checkpoint_facts,
     created_facts,
     describe_model_directory,
     find_model_directory,
-    hash_weights,
     run_facts,
 )
 from pipeline.run.directory import RunDirectory, find_run
