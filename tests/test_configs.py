@@ -20,8 +20,7 @@ from data_prep.plan import plan_preparation
 from pipeline.ask.config import ProbeConfig, PromptConfig
 from pipeline.ask.prompting.prompter import Template
 from pipeline.commands.train import describe
-from pipeline.config.cluster_templates import load_template
-from pipeline.config.loading import load_config, to_yaml, validate
+from pipeline.config.loading import load_config, load_template, to_yaml, validate
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.road.ladder.config import LadderConfig
 from pipeline.road.stages import RoadConfig

@@ -251,7 +251,7 @@ USES = {
         """,
     "kind of cluster": """
         from cluster.templates.base import render
-        from pipeline.config.cluster_templates import load_template
+        from pipeline.config.loading import load_template
         from pipeline.config.reference import reference
 
         for name, text in {"start.sh": "echo {{ s.greeting }}", "NEXT.md": "./start.sh"}.items():

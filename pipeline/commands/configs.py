@@ -138,8 +138,7 @@ def render(
 ) -> None:
     """Write the files of a cluster, and print the commands that bring it up; nothing is started."""
     from cluster.templates.base import NEXT, SETTINGS, render, write
-    from pipeline.config.cluster_templates import load_template
-    from pipeline.config.loading import to_yaml
+    from pipeline.config.loading import load_template, to_yaml
 
     chosen = load_template(kind, tuple(settings or ()))
     files = {**render(chosen), SETTINGS: to_yaml(chosen)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -14,8 +14,19 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from cluster.artefacts.errors import ConfigError, ConfigProblem, MissingInputError
 from cluster.artefacts.places import folded_uri
-from pipeline.config.problems import TAG_FIELDS, fields_of, members_in, nearest, problems_of, tags_of
-from pipeline.config.shipped import find_beside, find_shipped, names_of_shipped
+from pipeline.config.problems import (
+    TAG_FIELDS,
+    did_you_mean,
+    fields_of,
+    members_in,
+    nearest,
+    problems_of,
+    tags_of,
+)
+from pipeline.config.shipped import FOLDER, SUFFIX, find_beside, find_shipped, names_of_shipped
+
+if TYPE_CHECKING:
+    from cluster.templates.base import ClusterTemplate
 
 ConfigT = TypeVar("ConfigT")
 
@@ -41,6 +52,30 @@ def load_config(kind: type[ConfigT], path: Path, overrides: Sequence[str] = ()) 
         ConfigError: every problem at once, with key, value, allowed values and the nearest name.
     """
     return validate(kind, load_plain(kind, path, overrides), str(path))
+
+
+def load_template(given: str, overrides: Sequence[str] = ()) -> ClusterTemplate:
+    """Settings of a cluster.
+
+    Args:
+        given: one of `cluster.templates.TEMPLATES`, which takes the settings that come with cloze, or a YAML file with
+            `kind`.
+
+    Raises:
+        ConfigError: every problem at once, or there is no such kind.
+        MissingInputError: there is no such file.
+    """
+    from cluster.templates import TEMPLATES
+
+    path, kind = Path(f"{FOLDER}/cluster/{given}{SUFFIX}" if given in TEMPLATES else given), given
+    if given in TEMPLATES or path.is_file() or given.endswith(SUFFIX):
+        kind = str(load_plain(Config, path, overrides).get("kind") or f"in {path}")
+    if kind in TEMPLATES:
+        return load_config(TEMPLATES[kind], path, overrides)
+    raise ConfigError(
+        f"There is no kind of clusters {kind}{did_you_mean(kind, TEMPLATES) or '.'}",
+        next_step=f"one of {', '.join(TEMPLATES)}, or a YAML file whose `kind` is one of them",
+    )
 
 
 def load_plain(kind: Any, path: Path, overrides: Sequence[str] = ()) -> Any:

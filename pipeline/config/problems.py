@@ -18,26 +18,32 @@ TAG_FIELDS = ("kind", "network")
 """Fields that discriminate the members of a union."""
 
 
-def members_at(kind: Any, location: tuple[Any, ...]) -> set[type]:
-    """The config classes that are allowed at `location`; indexes, keys of mappings and union tags are passed over."""
-    models = members_in(kind)
-    for number, part in enumerate(location):
-        annotations = [fields_of(model)[part] for model in models if part in fields_of(model)]
-        if annotations:
-            models = set().union(*map(members_in, annotations))
-        elif not is_mapping_key(kind, location[: number + 1]):
-            tagged = {m for m in models if part in tags_of(m)}
-            models = tagged or models
-    return models
+def _follow(kind: Any, plain: Any, location: Sequence[Any]) -> tuple[list[Any], set[type]]:
+    """The place of an error as a user writes it, and the classes of settings that are allowed there.
 
-
-def is_mapping_key(kind: Any, location: tuple[Any, ...]) -> bool:
-    """Whether the last part of `location` is a key that the user chose, such as the name of a task."""
-    if len(location) < 2:
-        return False
-    holders = members_at(kind, location[:-2])
-    fields = [fields_of(model).get(location[-2]) for model in holders]
-    return any(get_origin(annotation) in (dict, Mapping) for annotation in fields)
+    Args:
+        location: pydantic's, which has the tag of a member of a union before the keys of its settings. The data has
+            no such key.
+    """
+    place: list[Any] = []
+    members, is_free = members_in(kind), False
+    for part in location:
+        is_list = isinstance(plain, list | tuple)
+        is_there = part in range(len(plain)) if is_list else isinstance(plain, Mapping) and part in plain
+        tagged = {member for member in members if part in tags_of(member)}
+        if tagged and not is_there:
+            members = tagged
+            continue
+        place.append(part)
+        plain = plain[part] if is_there else None
+        annotations = [fields_of(member)[part] for member in members if part in fields_of(member)]
+        if annotations and not is_free:
+            members = set().union(*map(members_in, annotations))
+            # The next part is a key that the user chose, such as the name of a task.
+            is_free = any(get_origin(annotation) in (dict, Mapping) for annotation in annotations)
+        else:
+            is_free = False
+    return place, members
 
 
 def members_in(annotation: Any) -> set[type]:
@@ -84,7 +90,7 @@ def problems_of(kind: Any, plain: Any) -> list[ConfigProblem]:
         return []
     problems: list[ConfigProblem] = []
     for detail in details:
-        problems += _explain(kind, detail)
+        problems += _explain(kind, plain, detail)
         if detail["type"] == "union_tag_invalid":
             problems += _below_misspelt_tag(kind, plain, detail)
     return problems
@@ -92,18 +98,18 @@ def problems_of(kind: Any, plain: Any) -> list[ConfigProblem]:
 
 def _below_misspelt_tag(kind: Any, plain: Any, detail: Mapping[str, Any]) -> list[ConfigProblem]:
     """Further errors of a member of a union whose tag is wrong."""
-    location, given = tuple(detail["loc"]), detail["input"]
+    given = detail["input"]
     if not isinstance(given, Mapping):
         return []
-    members = members_at(kind, location)
+    place, members = _follow(kind, plain, detail["loc"])
     near = nearest(str(detail["ctx"]["tag"]), set().union(*map(tags_of, members)))
-    key = ".".join(map(str, _without_tags(kind, location)))
+    key = ".".join(map(str, place))
     if not near:
         allowed = field_names(members)
         return [
             _unknown(f"{key}.{name}", given[name], name, allowed) for name in given if name not in allowed
         ]
-    corrected = _with(plain, _without_tags(kind, location), {**given, _tag_name(kind, location): near})
+    corrected = _with(plain, place, {**given, _tag_name(members): near})
     return [problem for problem in problems_of(kind, corrected) if problem.key.startswith(f"{key}.")]
 
 
@@ -129,26 +135,27 @@ def _own_errors(error: ValidationError) -> list[Mapping[str, Any]]:
     ]
 
 
-def _explain(kind: Any, detail: Mapping[str, Any]) -> list[ConfigProblem]:
-    location = tuple(detail["loc"])
-    path = ".".join(map(str, _without_tags(kind, location)))
+def _explain(kind: Any, plain: Any, detail: Mapping[str, Any]) -> list[ConfigProblem]:
+    location = detail["loc"]
+    place, members = _follow(kind, plain, location)
+    path = ".".join(map(str, place))
     value, context = detail.get("input"), detail.get("ctx") or {}
     cause = context.get("error")
     if isinstance(cause, SettingsMisfit):
         return [replace(each, key=f"{path}.{each.key}".lstrip(".")) for each in cause.problems]
     key = path or "(top level)"
     if detail["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return [_unknown(key, value, str(location[-1]), field_names(members_at(kind, location[:-1])))]
+        return [_unknown(key, value, str(location[-1]), field_names(_follow(kind, plain, location[:-1])[1]))]
     elif detail["type"] in ("missing", "missing_argument"):
         return [ConfigProblem(key, "", "is required")]
     elif detail["type"] == "literal_error":
         message = _one_of(value, str(context["expected"]))
     elif detail["type"] == "union_tag_invalid":
-        key, value = f"{key}.{_tag_name(kind, location)}", context["tag"]
+        key, value = f"{key}.{_tag_name(members)}", context["tag"]
         message = _one_of(value, str(context["expected_tags"]))
     elif detail["type"] in ("union_tag_not_found", "model_attributes_type", "model_type", "dataclass_type"):
-        name = _tag_name(kind, location)
-        tags = sorted(set().union(*map(tags_of, members_at(kind, location))))
+        name = _tag_name(members)
+        tags = sorted(set().union(*map(tags_of, members)))
         message = "must hold `key: value` pairs" + (
             f", among them `{name}`, one of {', '.join(tags)}" if tags else ""
         )
@@ -170,9 +177,9 @@ def _one_of(value: Any, expected: str) -> str:
     return f"must be one of {', '.join(choices)}{did_you_mean(str(value), choices)}"
 
 
-def _tag_name(kind: Any, location: tuple[Any, ...]) -> str:
-    """The field that distinguishes the members of the union at `location`."""
-    fields = field_names(members_at(kind, location))
+def _tag_name(members: Iterable[type]) -> str:
+    """The field that distinguishes the members of a union."""
+    fields = field_names(members)
     return next((name for name in TAG_FIELDS if name in fields), "")
 
 
@@ -190,16 +197,3 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 def _shorten(value: Any) -> str:
     text = without_credentials(repr(value))
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _without_tags(kind: Any, location: tuple[Any, ...]) -> list[Any]:
-    """The location as a user writes it: the names of union members, which pydantic puts in, are left out."""
-    return [
-        part
-        for number, part in enumerate(location)
-        if is_mapping_key(kind, location[: number + 1])
-        or not any(
-            part in tags_of(model) and part not in fields_of(model)
-            for model in members_at(kind, location[:number])
-        )
-    ]

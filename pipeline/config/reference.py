@@ -137,11 +137,14 @@ def reference(kind: str) -> list[Section]:
     return sections + [_section(key, definitions[name], definitions, keys) for name, key in keys.items()]
 
 
-def _schema(kind: str) -> dict[str, Any]:
+def class_of(kind: str) -> Any:
+    """The class of the settings of a kind of YAML file."""
     module, name = KINDS[kind]
-    return {"$defs": {}} | TypeAdapter(getattr(import_module(module), name)).json_schema(
-        schema_generator=DocumentedSchema
-    )
+    return getattr(import_module(module), name)
+
+
+def _schema(kind: str) -> dict[str, Any]:
+    return {"$defs": {}} | TypeAdapter(class_of(kind)).json_schema(schema_generator=DocumentedSchema)
 
 
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}

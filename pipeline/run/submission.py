@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +36,12 @@ GROUP_SETTINGS = {
 }
 """Key of the settings of the training group, by verb."""
 CONFIG_KINDS = {
-    "pretrain": ("pipeline.run.config", "PretrainConfig"),
-    "finetune": ("pipeline.tune.config", "FinetuneConfig"),
-    "data prepare": ("data_prep.config", "PreparationConfig"),
-    "road": ("pipeline.road.stages", "RoadConfig"),
+    "pretrain": "pretrain",
+    "finetune": "finetune",
+    "data prepare": "data",
+    "road": "road",
 }
-"""Module and class of the configuration that a verb reads."""
+"""Kind of the YAML file that a verb reads."""
 SAVING_VERBS = frozenset({"pretrain", "resume", "road"})
 """Verbs that answer SIGTERM by saving."""
 JOB_VARIABLE = "CLOZE_SUBMISSION_ID"
@@ -247,7 +246,8 @@ def _config_of(verb: str, values: dict[str, Any]) -> Any:
     if verb not in CONFIG_KINDS or not values.get("config"):
         return None
     from pipeline.config.loading import load_config
+    from pipeline.config.reference import class_of
 
-    module, name = CONFIG_KINDS[verb]
-    kind = getattr(import_module(module), name)
-    return load_config(kind, Path(values["config"]), tuple(values.get("overrides") or ()))
+    return load_config(
+        class_of(CONFIG_KINDS[verb]), Path(values["config"]), tuple(values.get("overrides") or ())
+    )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.templates import TEMPLATES
 from cluster.templates.base import ClusterTemplate, render
-from pipeline.config.cluster_templates import load_template
+from pipeline.config.loading import load_template
 from tests.cluster.custom_resources import pod_templates, validate_object
 
 EVERYTHING = (
