@@ -28,19 +28,23 @@ def runs(
 
     from cluster.artefacts.errors import CorruptArtefactError, StorageError
     from pipeline.run.directory import list_runs
-    from pipeline.run.lifecycle import awaits_replay, reconcile
+    from pipeline.run.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile
     from pipeline.run.tracking import runs_page
-    from pipeline.watch.run_status import read_status
+    from pipeline.watch.run_status import RUNNING, read_status
 
     found = list_runs(runs_dir)
     silent: set[str] = set()
+    experiments: dict[str, set[str]] = {}
     for run in found:
-        # A store that does not answer takes its time to say so; once is enough.
         # A run whose files are damaged is listed as such.
         with suppress(CorruptArtefactError, StorageError):
-            uri = run.info.tracking_uri
-            if not reconcile(run, send=uri not in silent):
-                silent.add(uri)
+            info = run.info
+            # A store that does not answer takes its time to say so; once is enough.
+            if not reconcile(run, send=info.tracking_uri not in silent):
+                silent.add(info.tracking_uri)
+            if info.experiment_id:
+                experiments.setdefault(info.tracking_uri, set()).add(info.experiment_id)
+    statuses = [read_status(run) for run in found]
     rows = [
         {
             "run": one.name,
@@ -53,23 +57,17 @@ def runs(
             "held_out": one.held_out.get(one.metric),
             "mlflow_run": one.run_id or None,
         }
-        for one in map(read_status, found)
+        for one in statuses
     ]
     columns = ("run", "state", "step", "steps", "loss", "metric", "held_out", "mlflow_run")
     if not output.show(rows, f"runs in {runs_dir}", as_json=as_json, columns=columns):
         return
-    for row in rows:
-        if row["state"] not in ("created", "finished") and row["detail"]:
-            output.print_line(f"{row['run']}: {row['state']}, {row['detail']}")
-    experiments: dict[str, set[str]] = {}
-    for run in found:
-        with suppress(CorruptArtefactError, StorageError):
-            info = run.info
-            if info.experiment_id:
-                experiments.setdefault(info.tracking_uri, set()).add(info.experiment_id)
-            if behind := awaits_replay(run):
-                missing = f"{behind / 1e6:,.0f} MB of its log are not in MLflow yet"
-                typer.echo(f"{run.path.name}: {missing}: cloze runs replay {run.path.name}")
+    for one in statuses:
+        if one.state not in ("created", "finished") and one.detail:
+            output.print_line(f"{one.name}: {one.state}, {one.detail}")
+        if one.unsent_bytes > SENT_ON_THE_WAY_BYTES and one.state not in RUNNING:
+            missing = f"{one.unsent_bytes / 1e6:,.0f} MB of its log are not in MLflow yet"
+            typer.echo(f"{one.name}: {missing}: cloze runs replay {one.name}")
     for uri, ids in experiments.items():
         typer.echo(f"Curves, and runs side by side: {runs_page(uri, sorted(ids))}")
     if not rows:

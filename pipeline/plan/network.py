@@ -169,7 +169,7 @@ def _invented(config: PretrainConfig, size: int) -> Vocabulary:
 
 def example_batch(config: PretrainConfig, vocabulary: Vocabulary, rows: int, sequence_length: int) -> Batch:
     """The objective's arguments for the network, for `rows` samples of a phase with this sequence length."""
-    settings, wanted = config.objective, config.reading_at(sequence_length)
+    settings, wanted = config.objective, config.objective.reading(sequence_length)
     length = wanted.length
     random = np.random.Generator(np.random.Philox(0))
     if settings.kind == "bilm":

@@ -68,7 +68,7 @@ class Measurements:
         if self.rank.rank == 0 and not self._is_first:
             # Micro-batches may be sorted by length: measure the one in the middle.
             middle = list(step.micro_batches.values())[len(step.micro_batches) // 2]
-            length = self.config.sequence_length_at(step.data_step)
+            length = self.config.token_plan.sequence_length_at(step.data_step)
             self._flops.count(length, self.config.batch.micro_batch_size, middle.arrays)
         self._is_first = False
 
@@ -80,7 +80,7 @@ class Measurements:
         if self.rank.rank == 0:
             samples = self.config.batch_plan.samples_at(step.data_step)
             found = speeds(
-                samples * self.config.sequence_length_at(step.data_step),
+                samples * self.config.token_plan.sequence_length_at(step.data_step),
                 samples,
                 spent.whole_s,
                 spent.waiting_s,

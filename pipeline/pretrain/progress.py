@@ -13,7 +13,7 @@ from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import TROUBLES
 from pipeline.run.history import last_logged
-from pipeline.run.log.lines import LogKind, log_size, read_new
+from pipeline.run.log.lines import LogKind, entries_from, log_size
 from pipeline.samples.batch_plan import UNBOUNDED_STEPS
 
 _POLL_S = 0.5
@@ -60,8 +60,11 @@ def shown_progress(run: RunDirectory, config: PretrainConfig) -> Iterator[None]:
         nonlocal shown, offset, num_events
         if logs.in_json():
             num_events = log_events(run, num_events)
-        entries, offset = read_new(run, offset)
-        steps = [(entry["step"], entry["data"]) for entry in entries if entry["kind"] == LogKind.STEP]
+        steps = []
+        for entry, after in entries_from(run, offset):
+            offset = after
+            if entry["kind"] == LogKind.STEP:
+                steps.append((entry["step"], entry["data"]))
         if last is not None and not shown and steps:
             shown = done(*last)
             advance(shown)

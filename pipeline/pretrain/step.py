@@ -238,7 +238,7 @@ class Trainer:
         counters.step = step.update + 1
         samples = config.batch_plan.samples_at(step.update)
         counters.samples += samples
-        counters.tokens += samples * config.sequence_length_at(step.update)
+        counters.tokens += samples * config.token_plan.sequence_length_at(step.update)
         self._window.add(loss)
         if update.applied:
             counters.skipped_updates = 0

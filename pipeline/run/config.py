@@ -106,11 +106,7 @@ class PretrainConfig(Config):
     @property
     def reading(self) -> Reading:
         """The objective's demands on samples of `batch.sequence_length`."""
-        return self.reading_at(self.batch.sequence_length)
-
-    def reading_at(self, sequence_length: int) -> Reading:
-        """The objective's demands on samples of a phase."""
-        return self.objective.reading(sequence_length)
+        return self.objective.reading(self.batch.sequence_length)
 
     @property
     def format(self) -> Format:
@@ -154,10 +150,6 @@ class PretrainConfig(Config):
     def length_of(self, phase: Phase) -> int:
         """Tokens per sample in a phase."""
         return phase.sequence_length or self.batch.sequence_length
-
-    def sequence_length_at(self, step: int) -> int:
-        """Tokens per sample at a step."""
-        return self.token_plan.sequence_length_at(step)
 
     def tokens_before(self, step: int) -> int:
         """Tokens of text, before noise, that the steps before `step` read."""
@@ -274,7 +266,7 @@ class PretrainConfig(Config):
         for number, phase in enumerate(self.batch.phases):
             lengths[f"batch.phases.{number}.sequence_length"] = self.length_of(phase)
         for key, length in lengths.items():
-            needed = max(length, self.reading_at(length).positions)
+            needed = max(length, self.objective.reading(length).positions)
             if needed > model.max_positions:
                 reason = "" if needed == length else f"has texts of up to {needed} tokens; that "
                 yield ConfigProblem(

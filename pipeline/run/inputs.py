@@ -122,7 +122,7 @@ class Inputs:
         source: str | None = None,
     ) -> TokenDataset:
         config = self.config
-        wanted = config.reading_at(sequence_length)
+        wanted = config.objective.reading(sequence_length)
         sampling = Sampling(
             sequence_length=wanted.length,
             seed=config.seed,

@@ -75,17 +75,6 @@ def _is_ours(run: RunDirectory) -> bool:
     return uri.startswith("sqlite:") or uri in ("", tracking_uri(run.path.parent))
 
 
-def awaits_replay(run: RunDirectory) -> int:
-    """Bytes of the log that MLflow has not got, where they are too many for a command that looks at the run, and
-    nothing else sends them; otherwise 0.
-
-    Raises:
-        CorruptArtefactError: a file of the run is damaged.
-    """
-    behind = unsent_bytes(run) if run.info.tracking_uri else 0
-    return behind if behind > SENT_ON_THE_WAY_BYTES and not is_held(run) else 0
-
-
 def replay(run: RunDirectory) -> bool:
     """Send the part of the log that MLflow does not have; False when the tracking store does not answer."""
     from pipeline.run.tracking import CREDENTIALS_HINT, tracking_message

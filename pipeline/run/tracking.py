@@ -157,7 +157,8 @@ def start_run(
         client = connect(uri)
         from mlflow.entities import Param, RunTag
 
-        if resume and _reopened(client, resume):
+        if resume and knows_run(uri, resume):
+            client.update_run(resume, status="RUNNING")
             return TrackedRun(uri, resume, experiment_id=client.get_run(resume).info.experiment_id)
         runs_dir.mkdir(parents=True, exist_ok=True)
         run = client.create_run(_experiment_id(client, uri, experiment, runs_dir), run_name=name)
@@ -250,19 +251,6 @@ def _make_tables(uri: str) -> None:
     with database.with_name(f".{database.name}.lock").open("w") as held:
         lock(held.fileno())
         connect(uri).search_experiments(max_results=1)
-
-
-def _reopened(client: MlflowClient, run_id: str) -> bool:
-    """Mark a run as running again; False where the store does not have it any more, or has it as deleted."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.update_run(run_id, status="RUNNING")
-    except MlflowException as error:
-        if error.error_code not in _NOT_THERE:
-            raise
-        return False
-    return True
 
 
 @contextmanager

@@ -68,12 +68,12 @@ def run() -> Iterator[Comparison]:
 def _ours(directory: Path, stage: int) -> float:
     """Seconds of a step of a real run with tracking, guards and its log."""
     from pipeline.pretrain.launch import create_run
-    from pipeline.run.log.lines import read_new
+    from pipeline.run.log.lines import entries_from
 
     run = create_run(_config(directory, stage))
     command = [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
     subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, capture_output=True)
-    steps = [entry["time_ms"] / 1000 for entry in read_new(run)[0] if entry["kind"] == "train"]
+    steps = [entry["time_ms"] / 1000 for entry, _ in entries_from(run) if entry["kind"] == "train"]
     return _median_step(steps)
 
 

@@ -30,7 +30,7 @@ from pipeline.run.history import environment, last_logged, logged, logged_checkp
 from pipeline.run.inputs import open_inputs
 from pipeline.run.lifecycle import record_failure, replay
 from pipeline.run.log import lines as log_lines
-from pipeline.run.log.lines import entries_backwards, entries_from, log_size, read_metrics, read_new
+from pipeline.run.log.lines import entries_backwards, entries_from, log_size, read_metrics
 from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
 from pipeline.run.state import Heartbeat
@@ -126,7 +126,7 @@ def test_what_was_done_to_checkpoints_before_a_kill_is_told_once(
         before = log_size(run)
         with closing(RunLog(run, since=since)) as log, closing(Heartbeat(run, 0, 900.0)) as heartbeat:
             RunCheckpoints(run, config, rank, kept, inputs, log, heartbeat, None)
-        return [(entry["kind"], entry["step"]) for entry in read_new(run, before)[0]]
+        return [(entry["kind"], entry["step"]) for entry, _ in entries_from(run, before)]
 
     for step, loss in ((4, 2.0), (8, 1.0)):
         write_files(kept, state_at(step, loss))
@@ -218,7 +218,7 @@ def test_what_a_resumption_repeats_is_not_logged_again_and_what_was_torn_is(run:
         recorded = {step: resumed.recorded(step) for step in (5, 9, 11, 12)}
     repeated = {step: {"elapsed_s": step * 0.1} for step in (5, 9)}
     assert recorded == repeated | {11: {"elapsed_s": 7.0}, 12: None}
-    kinds = [entry["kind"] for entry in read_new(run)[0]]
+    kinds = [entry["kind"] for entry, _ in entries_from(run)]
     assert kinds[12:] == ["spike", "spike", "held_out", "train", "checkpoint"]
 
 
@@ -234,7 +234,7 @@ def test_neither_opening_nor_sending_a_long_log_reads_it_all(run: RunDirectory, 
     with closing(RunLog(run, since=1_000_000)) as log:
         assert not log.write("train", 1_000_000, {"long": 2.0})
         assert log.write("train", 1_000_001, {"long": 3.0})
-    assert [entry["step"] for entry in read_new(run, hole + 1)[0]] == [1_000_000, 1_000_001]
+    assert [entry["step"] for entry, _ in entries_from(run, hole + 1)] == [1_000_000, 1_000_001]
     send(run, tracked, "long")
     assert history(tracked, "long") == [(1_000_000, 1.0), (1_000_001, 3.0)]
 
@@ -253,7 +253,7 @@ def test_a_log_reads_the_same_in_both_directions(
     with pytest.MonkeyPatch.context() as patch:
         # Line breaks at every place of a block.
         patch.setattr(log_lines, "BLOCK_BYTES", block)
-        assert list(entries_backwards(run))[::-1] == read_new(run)[0]
+        assert list(entries_backwards(run))[::-1] == [entry for entry, _ in entries_from(run)]
 
 
 def test_the_last_status_is_set_after_everything_else_arrived(

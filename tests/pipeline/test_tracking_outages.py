@@ -23,7 +23,7 @@ from mlflow import MlflowClient
 
 from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
 from pipeline.run.directory import RunDirectory, RunInfo
-from pipeline.run.log.lines import LogKind, read_metrics, read_new
+from pipeline.run.log.lines import LogKind, entries_from, read_metrics
 from pipeline.run.log.log import RunLog
 from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
 from pipeline.run.model_versions import find_version, logged_models, register_checkpoint
@@ -100,7 +100,7 @@ def test_a_run_goes_on_through_every_outage_and_everything_arrives_once(
     want_status(RunDirectory(tmp_path), "FINISHED")
     send_log(tied(RunDirectory(tmp_path), tracked.uri, tracked.run_id, "outages"))
 
-    log = read_new(RunDirectory(tmp_path))[0]
+    log = [entry for entry, _ in entries_from(RunDirectory(tmp_path))]
     rows = server.metric_rows(tracked.run_id)
     for name in ("loss", "lr"):
         assert rows[name] == [(e["step"], e["data"][name]) for e in log if e["kind"] == "train"], name

@@ -162,15 +162,6 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
             yield head
 
 
-def read_new(run: RunDirectory, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """The complete entries from byte `offset` on, and the offset after them."""
-    found = []
-    for entry, after in entries_from(run, offset):
-        found.append(entry)
-        offset = after
-    return found, offset
-
-
 def read_metrics(run: RunDirectory, kind: LogKind = LogKind.STEP) -> list[dict[str, Any]]:
     """The metrics of each logged step, as dicts with `step` added, the oldest first."""
     entries = entries_backwards(run, b'"%s"' % kind.encode())
@@ -178,6 +169,6 @@ def read_metrics(run: RunDirectory, kind: LogKind = LogKind.STEP) -> list[dict[s
 
 
 def log_size(run: RunDirectory) -> int:
-    """Bytes of the log; 0 when there is none. From this offset, `read_new` returns only new entries."""
+    """Bytes of the log; 0 when there is none. From this offset, `entries_from` returns only new entries."""
     path = run.log
     return path.stat().st_size if path.exists() else 0
