@@ -16,15 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cluster.artefacts.errors import CorruptArtefactError
-from cluster.artefacts.manifest import Manifest
 from cluster.artefacts.places import Place
 from cluster.artefacts.reading import inside
-from cluster.artefacts.storage import contents_of, open_artefact
+from cluster.artefacts.storage import contents_of
 from cluster.copies import local_copy, manifest_at
 from data_prep.document import Document, named_by_place
-from data_prep.layout import DOCUMENTS, REPAIR
+from data_prep.layout import DOCUMENTS, REPAIR, SELECTION_FILES
 from data_prep.ragged import string_offsets
-from data_prep.selection import Selection, edit_texts
+from data_prep.selection import Selection, edit_texts, load_selection
 
 ROW_GROUP_BYTES = 8 << 20
 """A row group is closed once its texts fill this many bytes."""
@@ -146,29 +145,23 @@ def text_bytes_by(labels: pa.Array, texts: pa.Array) -> dict[str, int]:
 
 
 class DocumentStore:
-    """The committed documents of a preparation."""
+    """The committed documents of a preparation, and what a later stage selected of them."""
 
-    def __init__(self, place: Place, manifest: Manifest) -> None:
-        self.place = place
-        self.manifest = manifest
-        self._files = [entry.path for entry in manifest.files if entry.path.endswith(".parquet")]
-
-    @classmethod
-    def open(cls, place: Place, *, verify: bool = True) -> DocumentStore:
-        """Open the documents at a place; the shards of those at a URI are copied to this machine when they are read.
+    def __init__(self, documents: Place, selections: Place) -> None:
+        """Find the shards of artefacts; those at a URI are copied to this machine when they are read.
 
         Args:
-            verify: hash every file; otherwise only their sizes are compared.
+            documents: place of the documents.
+            selections: place of the artefact that decided which of them are kept.
 
         Raises:
-            CorruptArtefactError: names every damaged file.
+            CorruptArtefactError: there are no documents.
         """
-        if isinstance(place, Path):
-            return cls(place, open_artefact(place, kind=DOCUMENTS, deep=verify, repair=REPAIR))
-        manifest = manifest_at(place)
+        manifest = manifest_at(documents)
         if manifest is None:
-            raise CorruptArtefactError(f"There are no documents at {place}.", next_step=REPAIR)
-        return cls(place, manifest)
+            raise CorruptArtefactError(f"There are no documents at {documents}.", next_step=REPAIR)
+        self._documents, self._selections = documents, selections
+        self._files = [entry.path for entry in manifest.files if entry.path.endswith(".parquet")]
 
     @property
     def num_shards(self) -> int:
@@ -178,15 +171,28 @@ class DocumentStore:
     def file(self, shard: int) -> Path:
         """The file of a shard on this machine."""
         name = self._files[shard]
-        return inside(local_copy(self.place, kind=DOCUMENTS, only=[name]), name)
+        return inside(local_copy(self._documents, kind=DOCUMENTS, only=[name]), name)
 
-    def read_selected(self, shard: int, selection: Selection) -> Iterator[Document]:
+    def selection(self, shard: int) -> Selection:
+        """What is kept of a shard.
+
+        Raises:
+            CorruptArtefactError: the file is missing or unreadable.
+        """
+        name = SELECTION_FILES.file(shard, self.num_shards)
+        return load_selection(inside(local_copy(self._selections, only=[name]), name))
+
+    def read(self, shard: int, selection: Selection | None = None) -> Iterator[Document]:
         """The selected documents of a shard, in order, their texts without the removed spans.
+
+        Args:
+            selection: another one than `selection(shard)`.
 
         Raises:
             CorruptArtefactError: the file is not readable Parquet.
         """
         path = self.file(shard)
+        selection = self.selection(shard) if selection is None else selection
         with contents_of(path, next_step=REPAIR):
             for table in read_selected(path, SCHEMA.names, selection):
                 for row in table.to_pylist():

@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 
 from cluster.artefacts.errors import ClozeError, CorruptArtefactError
 from cluster.artefacts.storage import contents_of
-from cluster.copies import beside, local_copy, manifest_at
+from cluster.copies import beside, manifest_at
 from data_prep.document import Document
-from data_prep.documents import DocumentStore, read_row_groups
+from data_prep.documents import read_row_groups
 from data_prep.layout import DOCUMENTS
-from data_prep.selection import read_selection
 from data_prep.sources.streams import Gap, read_chunks
 from data_prep.token_store import TokenStore
 
@@ -47,11 +46,9 @@ def find_numbers(
         found.append(np.flatnonzero(is_wanted.to_numpy(zero_copy_only=False)))
     copies: list[dict[str, str]] = []
     if uris or texts:
-        first = 0
-        documents = DocumentStore.open(beside(store.path, DOCUMENTS), verify=False)
-        selections = local_copy(beside(store.path, store.selection_kind))
+        first, documents = 0, store.documents_beside()
         for shard in range(documents.num_shards):
-            kept = read_selection(selections, shard, documents.num_shards).rows
+            kept = documents.selection(shard).rows
             for row, copy in _fitting(documents.file(shard), uris, texts):
                 place = int(np.searchsorted(kept, row))
                 if place < len(kept) and kept[place] == row:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cluster.artefacts.storage import contents_of
-from data_prep.layout import REPAIR, SELECTION_FILES
+from data_prep.layout import REPAIR
 from data_prep.ragged import Ragged
 
 _SCHEMA = pa.schema([("row", pa.uint32()), ("removed", pa.list_(pa.uint32())), ("repeats_id", pa.bool_())])
@@ -100,12 +100,3 @@ def load_selection(path: Path) -> Selection:
         spans = removed.flatten().to_numpy(zero_copy_only=False).astype(np.int64).reshape(-1, 2)
         offsets = removed.offsets.to_numpy().astype(np.int64) // 2
         return Selection(rows, Ragged(spans, offsets), rows[table["repeats_id"].to_numpy()])
-
-
-def read_selection(directory: Path, shard: int, num_shards: int) -> Selection:
-    """The selection of one document shard in an artefact that holds one file for each.
-
-    Raises:
-        CorruptArtefactError: the shard's file is missing or unreadable.
-    """
-    return load_selection(directory / SELECTION_FILES.file(shard, num_shards))

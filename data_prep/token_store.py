@@ -28,7 +28,7 @@ from data_prep.documents import DocumentStore
 from data_prep.hashing import as_fraction, hash_strings
 from data_prep.layout import DECONTAMINATION, DEDUP, DOCUMENTS, REPAIR, TAKEDOWN, TOKENIZER_FILE, TOKENS
 from data_prep.ragged import offsets_of
-from data_prep.selection import Selection, read_selection, remove_spans
+from data_prep.selection import Selection, remove_spans
 from data_prep.token_files import (
     FIRST,
     ID_OFFSETS,
@@ -309,11 +309,9 @@ class TokenStore:
         Raises:
             CorruptArtefactError: the documents, or what was selected of them, are gone or damaged.
         """
-        documents, selections = self._documents_beside(), self._selections()
-        shards = self._file_number(numbers)
+        store, shards = self.documents_beside(), self._file_number(numbers)
         for shard in np.unique(shards).tolist():
-            chosen = self._selection(selections, shard, numbers[shards == shard])
-            yield from documents.read_selected(shard, chosen)
+            yield from store.read(shard, self._selection(store, shard, numbers[shards == shard]))
 
     def document_and_removed(self, document: int) -> tuple[Document, Document, np.ndarray]:
         """The document as `document` gives it, the same before anything was removed from its text, and the
@@ -323,29 +321,25 @@ class TokenStore:
             CorruptArtefactError: the documents, or what was selected of them, are gone or damaged.
         """
         number = range(self.num_documents)[document]
-        shard = int(self._file_number(number))
-        own = self._selection(self._selections(), shard, np.array([number]))
-        (whole,) = self._documents_beside().read_selected(shard, own.with_whole_texts())
+        store, shard = self.documents_beside(), int(self._file_number(number))
+        own = self._selection(store, shard, np.array([number]))
+        (whole,) = store.read(shard, own.with_whole_texts())
         spans = own.spans.values
         return replace(whole, text=remove_spans(whole.text, spans)) if len(spans) else whole, whole, spans
 
-    def _documents_beside(self) -> DocumentStore:
-        return DocumentStore.open(beside(self.path, DOCUMENTS), verify=False)
+    def documents_beside(self) -> DocumentStore:
+        """The documents that this store was made of.
 
-    def _selections(self) -> Path:
-        """A local directory of the selections that this store was made of."""
-        return local_copy(beside(self.path, self.selection_kind))
-
-    def _selection(self, selections: Path, shard: int, numbers: np.ndarray) -> Selection:
-        """The selection of the documents with the given ascending indices, which are all in one file."""
-        selection = read_selection(selections, shard, len(self._buffers))
-        return selection.take(numbers - self._first_of_file[shard])
-
-    @property
-    def selection_kind(self) -> str:
-        """The artefact that decided which documents are here."""
+        Raises:
+            CorruptArtefactError: they are gone.
+        """
         kinds = {entry.kind for entry in self.manifest.inputs}
-        return next(kind for kind in (TAKEDOWN, DECONTAMINATION, DEDUP) if kind in kinds or kind == DEDUP)
+        selected = next(kind for kind in (TAKEDOWN, DECONTAMINATION, DEDUP) if kind in kinds or kind == DEDUP)
+        return DocumentStore(beside(self.path, DOCUMENTS), beside(self.path, selected))
+
+    def _selection(self, documents: DocumentStore, shard: int, numbers: np.ndarray) -> Selection:
+        """The selection of the documents with the given ascending indices, which are all in one file."""
+        return documents.selection(shard).take(numbers - self._first_of_file[shard])
 
     def _file_number(self, documents: Any) -> Any:
         """Return the index of the file that a document is in, or of each of [n] documents."""

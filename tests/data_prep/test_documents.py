@@ -21,7 +21,7 @@ from data_prep.hashing import as_fraction, hash_strings
 from data_prep.inputs import group_inputs, list_inputs, read_ids
 from data_prep.layout import DEDUP, DOCUMENT_FILES
 from data_prep.ragged import Ragged
-from data_prep.selection import Selection, load_selection, read_selection, write_selection
+from data_prep.selection import Selection, load_selection, write_selection
 from data_prep.sources.base import FilePart, Gap, SourceConfig, SourceFile
 from data_prep.stages.collect import collect, collect_documents
 from data_prep.stages.deduplicate import deduplicate
@@ -44,14 +44,14 @@ def open_store(directory, written):
         for document in written:
             writer.add(document)
     commit(staging, directory / "documents", "documents", config={})
-    return DocumentStore.open(directory / "documents")
+    return DocumentStore(directory / "documents", directory / "dedup")
 
 
 @given(st.lists(st.builds(Document, TEXT, TEXT, TEXT, TEXT, TEXT, TEXT), max_size=8))
 def test_documents_come_back_as_they_were_written_with_the_columns_of_the_contract(tmp_path_factory, written):
     written = [*written, make(0, byte_start=3)]
     store = open_store(tmp_path_factory.mktemp("d"), written)
-    assert list(store.read_selected(0, Selection.whole(np.arange(len(written))))) == written
+    assert list(store.read(0, Selection.whole(np.arange(len(written))))) == written
     table = pq.read_table(store.file(0))
     assert table.column_names == ["doc_id", "source", "uri", "title", "lang", "text", "meta"]
     assert table["meta"].to_pylist()[-1] == '{"byte_start":3}'
@@ -75,7 +75,7 @@ def test_removed_spans_are_missing_from_the_text_that_is_read(tmp_path):
     store = open_store(tmp_path, [make(0, "one\ntwö\nthree"), make(1, "gone"), make(2, "whole")])
     spans = np.array([[4, 9]])
     selection = Selection(np.array([0, 2]), Ragged(spans, np.array([0, 1, 1])))
-    assert [document.text for document in store.read_selected(0, selection)] == ["one\nthree", "whole"]
+    assert [document.text for document in store.read(0, selection)] == ["one\nthree", "whole"]
 
 
 def test_selection_without_a_column_is_a_damaged_file(tmp_path):
@@ -142,12 +142,8 @@ def prepare(directory, files, shard_bytes, **changes):
     with without_ray():
         job.documents = collect(job, inputs, digests)
         manifest = deduplicate(job)
-    store = DocumentStore.open(config.out / "documents")
-    documents = [
-        document
-        for shard in range(len(job.shards))
-        for document in store.read_selected(shard, read_selection(config.out / DEDUP, shard, len(job.shards)))
-    ]
+    store = DocumentStore(config.out / "documents", config.out / DEDUP)
+    documents = [document for shard in range(len(job.shards)) for document in store.read(shard)]
     return manifest, {(each.uri, each.meta["byte_start"]): each.doc_id for each in documents}
 
 

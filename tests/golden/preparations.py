@@ -14,7 +14,6 @@ from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.document import Document
 from data_prep.documents import DocumentStore
 from data_prep.job import Prepared, prepare
-from data_prep.selection import read_selection
 
 INPUTS = Path(__file__).with_name("inputs")
 RECORDS = {"kind": "json_lines", "id_field": "id", "text_field": "text"}
@@ -56,9 +55,5 @@ def identity(manifest: Manifest) -> str:
 
 def kept(prepared: Prepared) -> list[list[Document]]:
     """By shard, the documents that are tokenised."""
-    store = DocumentStore.open(prepared.out / "documents")
-    place = prepared.out / prepared.selection.kind
-    return [
-        list(store.read_selected(shard, read_selection(place, shard, store.num_shards)))
-        for shard in range(store.num_shards)
-    ]
+    store = DocumentStore(prepared.out / "documents", prepared.out / prepared.selection.kind)
+    return [list(store.read(shard)) for shard in range(store.num_shards)]

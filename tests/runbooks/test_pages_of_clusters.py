@@ -156,7 +156,7 @@ def prepare_a_corpus(corpus: Corpus, tmp_path: Path, situation: Prepares) -> Sit
 def decontaminate_a_corpus(corpus: Corpus, prepared: Path, tmp_path: Path, situation: Prepares) -> Situation:
     """A corpus with a document that an evaluation set holds too, and one of many words that it does not."""
     corpus.write(tmp_path / "data.yaml", tmp_path / "data")
-    shared = DocumentStore.open(prepared / "documents").file(0)
+    shared = DocumentStore(prepared / "documents", prepared / "dedup").file(0)
     first = next(iter(read_selected(shared, ["text"], Selection.whole(np.asarray([0])))))
     words = " ".join(first["text"][0].as_py().split())
     folder = tmp_path / "evaluation" / "glue" / "RTE"

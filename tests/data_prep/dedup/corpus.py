@@ -23,7 +23,6 @@ from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter
 from data_prep.inputs import ShardInput
 from data_prep.layout import DEDUP, DOCUMENT_FILES, DOCUMENTS
-from data_prep.selection import read_selection
 from data_prep.stages.deduplicate import deduplicate
 from data_prep.workspace import Workspace
 
@@ -90,25 +89,16 @@ def dedup(out: Path, texts: Sequence[Sequence[str]], settings: Any) -> Manifest:
 
 def kept_texts(out: Path, num_shards: int) -> list[list[str]]:
     """Per shard the texts that deduplication kept, without what it removed from them."""
-    store = DocumentStore.open(out / "documents")
-    return [
-        [
-            document.text
-            for document in store.read_selected(shard, read_selection(out / DEDUP, shard, num_shards))
-        ]
-        for shard in range(num_shards)
-    ]
+    store = DocumentStore(out / DOCUMENTS, out / DEDUP)
+    return [[document.text for document in store.read(shard)] for shard in range(num_shards)]
 
 
 def kept_documents(out: Path, num_shards: int) -> list[int]:
     """Positions in the corpus of the documents that deduplication kept."""
-    counts = [entry.rows or 0 for entry in DocumentStore.open(out / "documents").manifest.files]
+    store = DocumentStore(out / DOCUMENTS, out / DEDUP)
+    counts = [entry.rows or 0 for entry in read_manifest(out / DOCUMENTS).files]
     starts = np.cumsum([0, *counts])
-    return [
-        int(starts[shard] + row)
-        for shard in range(num_shards)
-        for row in read_selection(out / DEDUP, shard, num_shards).rows
-    ]
+    return [int(starts[shard] + row) for shard in range(num_shards) for row in store.selection(shard).rows]
 
 
 def firsts_of_components(linked: np.ndarray) -> list[int]:
