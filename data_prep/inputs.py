@@ -15,7 +15,7 @@ from cluster.artefacts.places import size_and_version
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts, check_evaluation_texts
 from data_prep.filters import FilterChain
-from data_prep.sources.base import FilePart, SourceConfig, SourceFile
+from data_prep.sources.base import SourceConfig, SourceFile
 from data_prep.tokenizers.pretrained import PretrainedTokenizer, find_tokenizer
 
 MIN_PART_BYTES = 1 << 20
@@ -40,7 +40,7 @@ class ShardInput:
     """The input of one document shard."""
 
     source: SourceConfig
-    parts: list[FilePart]
+    parts: list[SourceFile]
     """Files of the source, or parts of big ones."""
     size_bytes: int
     """Of the parts as they are stored."""
@@ -195,7 +195,7 @@ def group_inputs(inputs: Iterable[Input], shard_bytes: int) -> list[ShardInput]:
     shards: list[ShardInput] = []
     part_bytes = max(shard_bytes, MIN_PART_BYTES)
     for own in inputs:
-        parts = [FilePart(own.file)]
+        parts = [own.file]
         if own.size_bytes > part_bytes:
             parts = own.source.split_file(own.file, own.size_bytes, part_bytes)
         for part in parts:

@@ -191,7 +191,6 @@ and its import."""
 USES = {
     "source, filter and tokenizer": """
         from data_prep.config import PreparationConfig
-        from data_prep.sources import FilePart
 
         Path("note.txt").write_text("banana")
         Path("data.yaml").write_text(
@@ -199,7 +198,7 @@ USES = {
             " tokenizer: {kind: letters}}"
         )
         config = load_config(PreparationConfig, Path("data.yaml"))
-        (document,) = config.sources[0].read(FilePart(config.sources[0].list_files()[0]))
+        (document,) = config.sources[0].read(config.sources[0].list_files()[0])
         text = config.filters[0].build()(document).document.text
         assert config.tokenizer.train([text]) == ("ABN", {})
         """,

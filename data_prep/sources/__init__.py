@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from data_prep.sources.base import FilePart, Gap, Skipped, SourceConfig, SourceFile
+from data_prep.sources.base import Gap, Skipped, SourceConfig, SourceFile
 from data_prep.sources.books import BooksTextConfig, TextFilesConfig
 from data_prep.sources.books_epub import BooksEpubConfig
 from data_prep.sources.books_tei import BooksTeiConfig
@@ -35,4 +35,4 @@ AnySource = Annotated[
 ]
 """Every source, and the type of a config field that takes any; its `kind` decides."""
 
-__all__ = ["AnySource", "FilePart", "Gap", "Skipped", "SourceConfig", "SourceFile"]
+__all__ = ["AnySource", "Gap", "Skipped", "SourceConfig", "SourceFile"]

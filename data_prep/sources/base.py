@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,12 +22,17 @@ from data_prep.text import UnreadableError
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input file."""
+    """One input file, or the part of it that one task reads."""
 
     path: str
     """A local path or an fsspec URI."""
     name: str
     """Path below the pattern's fixed part, equal on every machine. Enters the fingerprints."""
+    start: int = 0
+    """First byte of the part, in the file as it is stored (compressed or not)."""
+    end: int | None = None
+    """Byte after the last; None reads to the end of the file. The part's documents are those whose record (page,
+    block, line, compressed stream) begins in `start <= byte < end`, wherever they end."""
 
 
 def expand_patterns(patterns: Iterable[str], *, folders: bool = False) -> list[SourceFile]:
@@ -66,18 +71,6 @@ def expand_patterns(patterns: Iterable[str], *, folders: bool = False) -> list[S
                 next_step="name both by one pattern with a wildcard for the directory, such as `DIR/*/FILE`",
             )
     return [SourceFile(path, name) for path, _, name in found]
-
-
-@dataclass(frozen=True, slots=True)
-class FilePart:
-    """A file, or what one task reads of it."""
-
-    file: SourceFile
-    start: int = 0
-    """First byte of the file as it is stored (compressed or not)."""
-    end: int | None = None
-    """Byte after the last; None reads to the end of the file. The part's documents are those whose record (page,
-    block, line, compressed stream) begins in `start <= byte < end`, wherever they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +134,14 @@ class SourceConfig(BaseModel, ABC):
         its beginning. Reads little of the file: it is asked before any task runs."""
         return False
 
-    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[SourceFile]:
         """The file in parts of about `part_bytes` bytes as stored, that together read as the file does; as a whole
         where it is not divisible. Depends on the file's bytes and the arguments only."""
         count = max(1, round(size_bytes / part_bytes)) if self.is_divisible(file) else 1
         bounds = [size_bytes * number // count for number in range(count)]
-        return [FilePart(file, start, end) for start, end in itertools.zip_longest(bounds, bounds[1:])]
+        return [
+            replace(file, start=start, end=end) for start, end in itertools.zip_longest(bounds, bounds[1:])
+        ]
 
     def document(
         self,
@@ -169,17 +164,17 @@ class SourceConfig(BaseModel, ABC):
         return Document(f"{self.name}:{own_id}", self.name, file.name, title, lang or self.lang, text, meta)
 
     @abstractmethod
-    def read(self, part: FilePart) -> Iterator[Item]:
+    def read(self, part: SourceFile) -> Iterator[Item]:
         """Stream the documents of a part, bounded in memory. Unreadable records come out as Gap."""
 
 
 class WholeFiles(SourceConfig):
     """A source whose files are read as a whole, and rejected as a whole where something is wrong with them."""
 
-    def read(self, part: FilePart) -> Iterator[Item]:
+    def read(self, part: SourceFile) -> Iterator[Item]:
         """The documents of a file, or one Gap."""
         try:
-            yield from list(self.documents_of(part.file))
+            yield from list(self.documents_of(part))
         except UnreadableError as error:
             yield Gap(error.offset, error.reason)
 

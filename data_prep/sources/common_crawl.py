@@ -16,7 +16,7 @@ from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Item, Skipped, SourceConfig, SourceFile
+from data_prep.sources.base import Item, Skipped, SourceConfig, SourceFile
 from data_prep.sources.decompression import Gap
 from data_prep.sources.warc_records import HEADER_BYTES, RawRecord, is_record_by_record, read_records
 from data_prep.text import UnreadableError, clean_text
@@ -58,14 +58,14 @@ class CommonCrawlConfig(SourceConfig):
         """Whether it was not compressed as a whole. Reads the first record only."""
         return is_record_by_record(file.path, self.max_record_bytes)
 
-    def read(self, part: FilePart) -> Iterator[Item]:
+    def read(self, part: SourceFile) -> Iterator[Item]:
         """The pages of a part in its order. Records without a page or text are skipped and counted by their reason.
 
         `meta` holds `url`, `date` (as the archive has it), `byte_start` and `byte_end` of the record, and
         `stream_start` where a file is compressed record by record. There, rejects have the offset of the stored file.
         """
-        for piece in read_records(part.file.path, part.start, part.end, self.max_record_bytes):
-            yield self._document(part.file, piece) if isinstance(piece, RawRecord) else piece
+        for piece in read_records(part.path, part.start, part.end, self.max_record_bytes):
+            yield self._document(part, piece) if isinstance(piece, RawRecord) else piece
 
     def _document(self, file: SourceFile, record: RawRecord) -> Document | Gap | Skipped:
         found = _open_record(record)

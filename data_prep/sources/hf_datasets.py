@@ -20,7 +20,7 @@ from pydantic import Field
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.reading import inside
 from data_prep.sources import parquet
-from data_prep.sources.base import FilePart, Item, SourceFile
+from data_prep.sources.base import Item, SourceFile
 from data_prep.sources.records import MAX_LINE_BYTES, RecordsConfig, holds_lines, read_json
 from data_prep.sources.streams import Gap, open_file
 
@@ -81,7 +81,7 @@ class HfDatasetsConfig(RecordsConfig):
             parquet.require_columns(self, tables)
         return sorted(files, key=lambda file: file.name)
 
-    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[SourceFile]:
         if _format(file) in _PARQUET:
             return parquet.split_row_groups(file, size_bytes, part_bytes)
         return super().split_file(file, size_bytes, part_bytes)
@@ -90,14 +90,14 @@ class HfDatasetsConfig(RecordsConfig):
         """JSON lines are, and Parquet files at their row groups."""
         return _format(file) in _JSON_LINES and holds_lines(file)
 
-    def read(self, part: FilePart) -> Iterator[Item]:
+    def read(self, part: SourceFile) -> Iterator[Item]:
         """The rows of a part in order. A damaged file ends at the damage, with one reject."""
-        suffix = _format(part.file)
+        suffix = _format(part)
         if suffix in _PARQUET:
             return parquet.read_rows(self, part)
         if suffix in _JSON_LINES:
             return read_json(self, part, MAX_LINE_BYTES)
-        return _read_with_datasets(self, part.file, *_LOADERS[suffix])
+        return _read_with_datasets(self, part, *_LOADERS[suffix])
 
 
 def _format(file: SourceFile) -> str:

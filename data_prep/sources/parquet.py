@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from cluster.artefacts.errors import ConfigError
-from data_prep.sources.base import FilePart, Item, SourceFile
+from data_prep.sources.base import Item, SourceFile
 from data_prep.sources.records import RecordsConfig
 from data_prep.sources.streams import Gap, open_file
 
@@ -35,10 +35,10 @@ class ParquetConfig(RecordsConfig):
     def list_files(self) -> Sequence[SourceFile]:
         return require_columns(self, super().list_files())
 
-    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+    def split_file(self, file: SourceFile, size_bytes: int, part_bytes: int) -> list[SourceFile]:
         return split_row_groups(file, size_bytes, part_bytes)
 
-    def read(self, part: FilePart) -> Iterator[Item]:
+    def read(self, part: SourceFile) -> Iterator[Item]:
         return read_rows(self, part)
 
 
@@ -64,21 +64,21 @@ def require_columns(config: RecordsConfig, files: Sequence[SourceFile]) -> Seque
     return files
 
 
-def split_row_groups(file: SourceFile, size_bytes: int, part_bytes: int) -> list[FilePart]:
+def split_row_groups(file: SourceFile, size_bytes: int, part_bytes: int) -> list[SourceFile]:
     """Parts of whole row groups; the file as one part when its footer cannot be read."""
     with open_file(file.path) as stored:
         try:
             starts = [_bounds(group)[0] for group in _row_groups(_open(stored))]
         except DAMAGE:
-            return [FilePart(file)]
+            return [file]
     cuts = [0]
     for start, end in zip(starts, [*starts[1:], size_bytes], strict=True):
         if start > starts[0] and end - cuts[-1] > part_bytes:
             cuts.append(start)
-    return [FilePart(file, start, end) for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
+    return [replace(file, start=start, end=end) for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
 
 
-def read_rows(config: RecordsConfig, part: FilePart) -> Iterator[Item]:
+def read_rows(config: RecordsConfig, part: SourceFile) -> Iterator[Item]:
     """The rows of the row groups whose first page lies in the part, in order.
 
     A damaged row group is one reject, at its first byte, after the rows that could be read of it; so is a damaged
@@ -87,14 +87,14 @@ def read_rows(config: RecordsConfig, part: FilePart) -> Iterator[Item]:
     Raises:
         ConfigError: the file has no column `text_field`.
     """
-    with open_file(part.file.path) as stored:
+    with open_file(part.path) as stored:
         try:
             file = _open(stored)
             schema = file.schema_arrow
         except DAMAGE as error:
             yield Gap(part.start, f"not a readable Parquet file: {_first_line(error)}")
             return
-        columns = present_columns(config, part.file, schema)
+        columns = present_columns(config, part, schema)
         first_row = 0
         for number, group in enumerate(_row_groups(file)):
             start, end = _bounds(group)
@@ -102,7 +102,7 @@ def read_rows(config: RecordsConfig, part: FilePart) -> Iterator[Item]:
                 row = first_row
                 try:
                     batches = file.iter_batches(BATCH_ROWS, row_groups=[number], columns=columns)
-                    for item in documents_of(config, part.file, batches, first_row, start, end):
+                    for item in documents_of(config, part, batches, first_row, start, end):
                         yield (
                             replace(item, reason=f"row group {number}, {item.reason}")
                             if isinstance(item, Gap)

@@ -11,7 +11,7 @@ import orjson
 from pydantic import Field
 
 from data_prep.document import Document
-from data_prep.sources.base import NO_TEXT, FilePart, Item, Skipped, SourceConfig, SourceFile
+from data_prep.sources.base import NO_TEXT, Item, Skipped, SourceConfig, SourceFile
 from data_prep.sources.streams import HEAD_BYTES, Gap, open_file, read_chunks, storage_of, to_utf8
 from data_prep.text import clean_text
 
@@ -122,7 +122,7 @@ class JsonLinesConfig(RecordsConfig):
     def is_divisible(self, file: SourceFile) -> bool:
         return holds_lines(file)
 
-    def read(self, part: FilePart) -> Iterator[Item]:
+    def read(self, part: SourceFile) -> Iterator[Item]:
         """The records of a part in order; a line that is no record of text is rejected, and only that line."""
         return read_json(self, part, self.max_line_bytes)
 
@@ -134,7 +134,7 @@ def holds_lines(file: SourceFile) -> bool:
     return not is_list and storage_of(file.path) == "plain"
 
 
-def read_json(config: RecordsConfig, part: FilePart, max_line_bytes: int) -> Iterator[Item]:
+def read_json(config: RecordsConfig, part: SourceFile, max_line_bytes: int) -> Iterator[Item]:
     """The documents of a part of a file of JSON lines. Offsets are of the decompressed file."""
     lines = read_lines(part, max_line_bytes)
     for item in parse_lines(lines, is_first=part.start == 0):
@@ -142,7 +142,7 @@ def read_json(config: RecordsConfig, part: FilePart, max_line_bytes: int) -> Ite
             yield item
         else:
             start, end, record = item
-            yield config.document_of(part.file, record, start, {"byte_start": start, "byte_end": end})
+            yield config.document_of(part, record, start, {"byte_start": start, "byte_end": end})
 
 
 def parse_lines(
@@ -190,7 +190,7 @@ def _parse(line: bytes) -> Any:
             raise error from None
 
 
-def read_lines(part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes] | Gap]:
+def read_lines(part: SourceFile, max_line_bytes: int) -> Iterator[tuple[int, bytes] | Gap]:
     """(offset, line without its line feed) of every line that begins in the part, in order.
 
     Offsets are of the decompressed file, for UTF-16 of that as UTF-8. Of a compressed file, the part must
@@ -201,7 +201,7 @@ def read_lines(part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes
     """
     # The byte before the part shows whether the part's first byte begins a line.
     before = part.start - 1 if part.start else 0
-    chunks = read_chunks(part.file.path, start=before)
+    chunks = read_chunks(part.path, start=before)
     chunks = chunks if before else to_utf8(chunks)
     return split_lines(chunks, max_line_bytes, before, in_line=bool(part.start), end=part.end)
 

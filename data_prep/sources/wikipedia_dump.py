@@ -23,7 +23,7 @@ from pydantic import Field
 
 from cluster.artefacts.errors import MissingInputError
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, Item, LeftOut, Skipped, SourceConfig, SourceFile
+from data_prep.sources.base import Item, LeftOut, Skipped, SourceConfig, SourceFile
 from data_prep.sources.books import primary_language
 from data_prep.sources.elements import Between, Element, cut_elements
 from data_prep.sources.streams import Gap, read_chunks, read_streams, storage_of, to_utf8
@@ -142,14 +142,14 @@ class WikipediaDumpConfig(SourceConfig):
         """
         return storage_of(file.path) == "plain" or is_multistream(file.path)
 
-    def read(self, part: FilePart) -> Iterator[Item]:
+    def read(self, part: SourceFile) -> Iterator[Item]:
         """The articles of a part in their order. Redirects, other namespaces, disambiguation pages and pages
         without text are skipped. Templates that nothing is known to show for are left out of sentences, and counted.
 
         Offsets are of the decompressed file, for a UTF-16 dump of that as UTF-8. In a multistream dump they are of
         the decompressed stream, which `stream_start` and the reasons of rejects name.
         """
-        path = part.file.path
+        path = part.path
         site = read_site(path)
         if not site.is_export:
             if part.start == 0:
@@ -157,7 +157,7 @@ class WikipediaDumpConfig(SourceConfig):
             return
         if part.start == 0 and site.problem:
             yield Gap(0, site.problem)
-        reader = _Reader(self, part.file, site)
+        reader = _Reader(self, part, site)
         reads_to_end = True
         if is_multistream(path):
             for stream in read_streams(path, part.start, part.end):

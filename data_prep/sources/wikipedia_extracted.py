@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from data_prep.document import Document
-from data_prep.sources.base import NO_TEXT, FilePart, Item, Skipped, SourceConfig, SourceFile
+from data_prep.sources.base import NO_TEXT, Item, Skipped, SourceConfig, SourceFile
 from data_prep.sources.books import primary_language
 from data_prep.sources.elements import Element, cut_elements
 from data_prep.sources.records import (
@@ -54,13 +54,13 @@ class WikipediaExtractedConfig(SourceConfig):
     def is_divisible(self, file: SourceFile) -> bool:
         return storage_of(file.path) == "plain"
 
-    def read(self, part: FilePart) -> Iterator[Item]:
+    def read(self, part: SourceFile) -> Iterator[Item]:
         """The articles of a part in their order. Blocks without text below their title are skipped.
 
         Offsets are of the decompressed stream, from the `<` of `<doc` to after `</doc>`.
         """
         # The cutter wants to see the byte before the part.
-        chunks = read_chunks(part.file.path, start=max(0, part.start - 1))
+        chunks = read_chunks(part.path, start=max(0, part.start - 1))
         for piece in cut_elements(
             chunks,
             _OPENING,
@@ -71,7 +71,7 @@ class WikipediaExtractedConfig(SourceConfig):
             end=part.end,
         ):
             if isinstance(piece, Element):
-                yield self._article(part.file, piece)
+                yield self._article(part, piece)
             elif isinstance(piece, Gap):
                 yield piece
             elif stray := piece.head.lstrip():
@@ -132,20 +132,20 @@ class WikipediaHtmlConfig(SourceConfig):
         """Whether it is neither compressed nor an archive."""
         return not is_archive(file.path) and storage_of(file.path) == "plain"
 
-    def read(self, part: FilePart) -> Iterator[Item]:
+    def read(self, part: SourceFile) -> Iterator[Item]:
         """The articles of a part in order. Pages of other namespaces, disambiguation pages and pages without text are
         skipped; a line that is no article is rejected, and only that line.
 
         Offsets are of the decompressed file; of an archive, of the decompressed archive.
         """
         for item in parse_lines(self._lines(part)):
-            yield item if isinstance(item, Gap) else self._article(part.file, *item)
+            yield item if isinstance(item, Gap) else self._article(part, *item)
 
-    def _lines(self, part: FilePart) -> Iterator[tuple[int, bytes] | Gap]:
-        if part.start or not is_archive(part.file.path):
+    def _lines(self, part: SourceFile) -> Iterator[tuple[int, bytes] | Gap]:
+        if part.start or not is_archive(part.path):
             yield from read_lines(part, self.max_line_bytes)
             return
-        for member in read_archive(part.file.path):
+        for member in read_archive(part.path):
             if isinstance(member, Gap):
                 yield member
             else:

@@ -20,7 +20,7 @@ from data_prep.documents import DocumentWriter
 from data_prep.filters import AnyFilter, FilterChain
 from data_prep.inputs import Input
 from data_prep.layout import DOCUMENT_FILES, DOCUMENTS
-from data_prep.sources.base import FilePart, Gap, LeftOut, Skipped, SourceConfig
+from data_prep.sources.base import Gap, LeftOut, Skipped, SourceConfig, SourceFile
 from data_prep.workspace import Workspace
 
 VERSION = 6
@@ -57,7 +57,7 @@ def collect(job: Workspace, inputs: Sequence[Input], digests: Mapping[str, str])
 
     def contents(shard: int) -> list[Any]:
         own = job.shards[shard]
-        parts = [[part.file.name, digests[part.file.path], part.start, part.end] for part in own.parts]
+        parts = [[part.name, digests[part.path], part.start, part.end] for part in own.parts]
         return [VERSION, settings[own.source.name], parts, least]
 
     return job.build(
@@ -102,7 +102,7 @@ NOTED_NAMES = 1000
 
 def collect_documents(
     source: SourceConfig,
-    parts: Sequence[FilePart],
+    parts: Sequence[SourceFile],
     filters: Sequence[AnyFilter],
     min_characters: int,
     path: Path,
@@ -116,7 +116,7 @@ def collect_documents(
     left_out: dict[str, Counter[str]] = {}
     num_read = num_short = 0
     chain = FilterChain(filters)
-    found = ((part.file.name, item) for part in parts for item in source.read(part))
+    found = ((part.name, item) for part in parts for item in source.read(part))
     with DocumentWriter(path) as writer:
         for file, item in found:
             if isinstance(item, Gap):

@@ -16,7 +16,6 @@ from pathlib import Path
 from data_prep.document import Document
 from data_prep.filters import AnyFilter, FilterChain
 from data_prep.filters.gopher import GopherQualityConfig, GopherRepetitionConfig
-from data_prep.sources import FilePart
 from data_prep.sources.common_crawl import CommonCrawlConfig, parse_headers, parse_response
 from data_prep.sources.warc_records import RawRecord, read_records
 from data_prep.text import UnreadableError
@@ -90,7 +89,7 @@ def _write_archive(path: Path, records: list[RawRecord], count: int) -> None:
 def _filtered(archive: Path) -> list[Document | None]:
     config, chain = CommonCrawlConfig(name="cc", paths=(str(archive),)), FilterChain(FILTERS)
     (file,) = config.list_files()
-    return [chain.apply(item) for item in config.read(FilePart(file)) if isinstance(item, Document)]
+    return [chain.apply(item) for item in config.read(file) if isinstance(item, Document)]
 
 
 def _resiliparse(archive: Path) -> list[str]:

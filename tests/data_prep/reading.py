@@ -3,11 +3,12 @@
 import os
 import tracemalloc
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from data_prep.document import Document
-from data_prep.sources import FilePart, Gap, Skipped, SourceConfig
+from data_prep.sources import Gap, Skipped, SourceConfig
 
 T = TypeVar("T")
 PAGES = Path(__file__).parent / "pages"
@@ -73,7 +74,10 @@ def read(config: SourceConfig, bounds: Sequence[int] = (), part_bytes: int | Non
     """All results of all files, in parts that begin at 0 and at every bound, or in those that the source makes."""
     found = Results()
     for file in config.list_files():
-        parts = [FilePart(file, start, end) for start, end in zip([0, *bounds], [*bounds, None], strict=True)]
+        parts = [
+            replace(file, start=start, end=end)
+            for start, end in zip([0, *bounds], [*bounds, None], strict=True)
+        ]
         if part_bytes:
             parts = config.split_file(file, os.path.getsize(file.path), part_bytes)
         found += (result for part in parts for result in config.read(part))

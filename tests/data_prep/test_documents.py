@@ -22,7 +22,7 @@ from data_prep.inputs import group_inputs, list_inputs, read_ids
 from data_prep.layout import DEDUP, DOCUMENT_FILES
 from data_prep.ragged import Ragged
 from data_prep.selection import Selection, load_selection, write_selection
-from data_prep.sources.base import FilePart, Gap, SourceConfig, SourceFile
+from data_prep.sources.base import Gap, SourceConfig, SourceFile
 from data_prep.stages.collect import collect, collect_documents
 from data_prep.stages.deduplicate import deduplicate
 from data_prep.stages.take_down import leave_out
@@ -93,7 +93,7 @@ def test_text_that_is_no_unicode_becomes_a_reject_and_the_rest_is_kept(tmp_path,
         def read(self, part):
             yield from [make(0), broken, Gap(9, "bad"), make(2)]
 
-    parts = (FilePart(SourceFile("x", "x")),)
+    parts = (SourceFile("x", "x"),)
     result = collect_documents(Source(kind="x", name="source"), parts, [], 1, tmp_path / "out.parquet")
     assert result.rows == 2
     assert ["d:1" in reject.reason for reject in result.rejects] == [True, False]

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from data_prep.config import PreparationConfig
 from data_prep.input_hashes import CACHE_NAME, hash_inputs
 from data_prep.inputs import Input, ShardInput, check_inputs, group_inputs, list_inputs
 from data_prep.layout import DOCUMENT_FILES
-from data_prep.sources.base import FilePart, SourceFile
+from data_prep.sources.base import SourceFile
 
 
 def configured(tmp_path: Path, **kinds: str) -> PreparationConfig:
@@ -138,7 +139,7 @@ def test_a_group_holds_consecutive_files_of_one_source_up_to_its_size(files, sha
     assert group_inputs(inputs, shard_bytes) == [
         ShardInput(
             sources[files[group[0]][0]],
-            [FilePart(inputs[each].file) for each in group],
+            [inputs[each].file for each in group],
             sum(files[each][1] for each in group),
         )
         for group in expected
@@ -151,7 +152,9 @@ def test_a_big_file_is_split_into_parts_that_end_where_the_next_begins(tmp_path)
     shards = group_inputs(list_inputs(configured(tmp_path, s="json_lines")), 1 << 20)
     file = SourceFile(f"{tmp_path}/s/big", "big")
     bounds = [(0, 1 << 20), (1 << 20, 2 << 20), (2 << 20, None)]
-    assert [shard.parts for shard in shards] == [[FilePart(file, start, end)] for start, end in bounds]
+    assert [shard.parts for shard in shards] == [
+        [replace(file, start=start, end=end)] for start, end in bounds
+    ]
     assert [shard.size_bytes for shard in shards] == [1 << 20] * 3
 
 

@@ -19,7 +19,7 @@ from data_prep import provenance
 from data_prep.dedup.config import NearDedup
 from data_prep.layout import DOCUMENTS
 from data_prep.provenance import trace_document
-from data_prep.sources import FilePart, SourceFile
+from data_prep.sources import SourceFile
 from data_prep.sources.records import JsonLinesConfig
 from data_prep.stages.collect import collect_documents
 from data_prep.stats import SAMPLED_DOCUMENTS, describe_store, render_report
@@ -116,7 +116,7 @@ def test_rejects_are_listed_before_and_after_a_preparation_is_finished_and_name_
         list_rejects(tmp_path)
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\nnot json\n')
     source = JsonLinesConfig(name="mine", paths=(str(tmp_path / "bad.jsonl"),))
-    parts = (FilePart(SourceFile(str(tmp_path / "bad.jsonl"), "bad.jsonl")),)
+    parts = (SourceFile(str(tmp_path / "bad.jsonl"), "bad.jsonl"),)
     (reject,) = collect_documents(source, parts, [], 0, tmp_path / "d").rejects
     assert isinstance(reject, Reject)
     assert str(reject).startswith("bad.jsonl of mine at byte 14: ")

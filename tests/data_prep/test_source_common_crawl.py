@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import ConfigError
-from data_prep.sources import FilePart
 from data_prep.stages.collect import collect_documents
 from data_prep.text import UnreadableError
 from data_prep.text.encodings import decode_html
@@ -98,7 +97,7 @@ def test_records_that_are_no_pages_are_counted_by_their_reason(tmp_path):
     assert len(found) == len(NO_PAGES) + 1
     (file,) = config_of(tmp_path / "a.warc.gz").list_files()
     source = config_of(tmp_path / "a.warc.gz")
-    stats = collect_documents(source, [FilePart(file)], [], 0, tmp_path / "shard.parquet").stats
+    stats = collect_documents(source, [file], [], 0, tmp_path / "shard.parquet").stats
     assert (stats["documents_read"], stats["skipped.no_text"], stats["skipped.request"]) == (0, 4, 1)
 
 

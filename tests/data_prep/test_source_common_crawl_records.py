@@ -11,7 +11,6 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_prep.sources import FilePart
 from tests.data_prep.reading import traced
 from tests.data_prep.warc_files import COMPRESS, config_of, http, page, read, record, warcinfo, write
 
@@ -94,7 +93,7 @@ def test_a_file_compressed_as_a_whole_is_one_part(tmp_path, compress):
     path.write_bytes(compress(b"".join(tricky_records())))
     plain = write(tmp_path / "a.warc", tricky_records())
     (file,) = config_of(path).list_files()
-    assert config_of(path).split_file(file, path.stat().st_size, 1000) == [FilePart(file)]
+    assert config_of(path).split_file(file, path.stat().st_size, 1000) == [file]
     assert [d.meta for d in read(path).documents] == [d.meta for d in read(plain).documents]
 
 

@@ -6,6 +6,7 @@ import lzma
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -17,7 +18,7 @@ from pydantic import TypeAdapter
 
 from cluster.artefacts.errors import ConfigError
 from data_prep.document import Document
-from data_prep.sources import AnySource, FilePart, Gap, Skipped, SourceConfig, SourceFile
+from data_prep.sources import AnySource, Gap, Skipped, SourceConfig, SourceFile
 from data_prep.sources.base import LeftOut
 from tests.golden.documents import SETTINGS, write_inputs
 
@@ -60,14 +61,14 @@ class Sample:
         """Everything that the parts between the bounds give in order, and what they left out."""
         found, left_out = [], Counter[str]()
         for start, end in zip((0, *bounds), (*bounds, None), strict=True):
-            for item in self.config.read(FilePart(self.file, start, end)):
+            for item in self.config.read(replace(self.file, start=start, end=end)):
                 if isinstance(item, LeftOut):
                     left_out.update(item.counts)
                 else:
                     found.append(item)
         return found, left_out
 
-    def split(self, part_bytes: int) -> list[FilePart]:
+    def split(self, part_bytes: int) -> list[SourceFile]:
         return self.config.split_file(self.file, os.path.getsize(self.file.path), part_bytes)
 
 
@@ -127,7 +128,7 @@ def test_a_compressed_file_reads_alike_and_is_one_part(sample: Sample, pack: Cal
     plain = sample.read()
     sample.write(pack(sample.data))
     assert sample.read() == plain
-    assert sample.split(10) == [FilePart(sample.file)]
+    assert sample.split(10) == [sample.file]
 
 
 @ANY_PACKED

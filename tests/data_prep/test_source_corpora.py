@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.document import Document
-from data_prep.sources.base import FilePart, SourceConfig
+from data_prep.sources.base import SourceConfig
 from data_prep.sources.books import BooksTextConfig
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
 from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
@@ -41,7 +41,7 @@ def test_real_dumps_give_articles_without_markup_in_their_script(corpora, patter
 def test_the_first_pages_of_an_english_dump_are_plausible(corpora):
     config = WikipediaDumpConfig(name="wikipedia", paths=(f"{corpora}/wikipedia/dumps/enwiki-latest*",))
     (file,) = config.list_files()
-    results = (result for result in config.read(FilePart(file)) if isinstance(result, Document))
+    results = (result for result in config.read(file) if isinstance(result, Document))
     documents = list(itertools.islice(results, 8))
     assert documents[0].title == "Anarchism"
     assert documents[0].text.startswith("Anarchism is a political philosophy")

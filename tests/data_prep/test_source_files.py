@@ -8,7 +8,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from data_prep.sources import AnySource
-from data_prep.sources.base import FilePart, LeftOut
+from data_prep.sources.base import LeftOut
 from data_prep.sources.records import JsonLinesConfig
 from tests.data_prep import reading
 from tests.data_prep.test_source_books_epub import epub
@@ -77,4 +77,4 @@ def test_a_list_in_place_of_lines_is_one_part(tmp_path):
     (tmp_path / "file").write_bytes(b' [{"text": "a"}]')
     config = JsonLinesConfig(name="s", paths=(f"{tmp_path}/file",))
     (file,) = config.list_files()
-    assert config.split_file(file, 16, 5) == [FilePart(file)]
+    assert config.split_file(file, 16, 5) == [file]

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cluster.artefacts.errors import ConfigError
-from data_prep.sources.base import FilePart, Skipped
+from data_prep.sources.base import Skipped
 from data_prep.sources.parquet import ParquetConfig
 from tests.data_prep import reading
 
@@ -109,7 +109,7 @@ def test_what_is_no_whole_parquet_file_is_one_reject_and_one_part(path, data):
     path.write_bytes(path.read_bytes()[:5000] if data is None else data)
     assert "not a readable Parquet file" in reading.read(config(path)).rejected().reason
     (file,) = config(path).list_files()
-    assert config(path).split_file(file, 100, 10) == [FilePart(file)]
+    assert config(path).split_file(file, 100, 10) == [file]
 
 
 def test_a_damaged_row_group_costs_only_itself(path):

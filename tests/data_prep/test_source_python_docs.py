@@ -7,7 +7,6 @@ import pytest
 from pydantic import ValidationError
 
 from cluster.artefacts.errors import MissingInputError
-from data_prep.sources.base import FilePart
 from data_prep.sources.python_docs import PythonDocsConfig
 from tests.data_prep import reading
 
@@ -98,5 +97,5 @@ def test_the_standard_library_is_named_relative_to_its_root():
     config = PythonDocsConfig(name="s")
     files = {file.name: file for file in config.list_files()}
     assert not any("site-packages" in name or "/test/" in name for name in files)
-    titles = reading.Results(config.read(FilePart(files["json/decoder.py"]))).titles
+    titles = reading.Results(config.read(files["json/decoder.py"])).titles
     assert "json.decoder.JSONDecoder" in titles

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import MissingInputError
-from data_prep.sources.base import FilePart
 from data_prep.sources.wikipedia_dump import WikipediaDumpConfig
 from tests.data_prep import reading
 
@@ -157,7 +156,7 @@ def test_what_can_only_be_read_from_its_beginning_is_one_part(tmp_path, stored):
     assert read(tmp_path, stored).texts == whole.texts
     config = WikipediaDumpConfig(name="s", paths=(f"{tmp_path}/dump",))
     (file,) = config.list_files()
-    assert config.split_file(file, len(stored), 100) == [FilePart(file)]
+    assert config.split_file(file, len(stored), 100) == [file]
 
 
 def test_indexes_beside_a_dump_are_not_read_as_dumps(tmp_path):

@@ -11,7 +11,6 @@ from tokenizers import Tokenizer
 
 from data_prep.document import Document
 from data_prep.sentences import cut_sentences
-from data_prep.sources.base import FilePart
 from data_prep.sources.python_docs import PythonDocsConfig
 from data_prep.token_writer import EncodedBatch
 from data_prep.tokenizers import (
@@ -40,7 +39,7 @@ def docstrings() -> tuple[Document, ...]:
     config = PythonDocsConfig(
         kind="python_docs", name="docstrings", stdlib=False, packages=("numpy",), max_bytes=8_000_000
     )
-    parts = (FilePart(file, 0, None) for file in config.list_files())
+    parts = (file for file in config.list_files())
     found = (each for part in parts for each in config.read(part))
     return tuple(each for each in found if isinstance(each, Document) and len(each.text) >= 200)
 
