@@ -16,7 +16,7 @@ from data_prep.documents import one_chunk, read_selected
 from data_prep.hashing import mix
 from data_prep.ragged import Ragged, offsets_of, string_offsets
 from data_prep.selection import Selection, load_selection
-from data_prep.text.words import split_joined
+from data_prep.text.words import Words, split_joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +91,41 @@ def shingle(texts: pa.StringArray, ngram: int, *, fold_digits: bool = False) -> 
     Args:
         fold_digits: read every digit as 0.
     """
-    words = hash_words(texts, fold_digits=fold_digits)
-    lengths = words.lengths
-    total = len(words.values)
-    # How many words each word has before and after it in its text.
-    position = np.arange(total) - np.repeat(words.offsets[:-1], lengths)
-    following = np.repeat(lengths, lengths) - position
-    padded = np.concatenate([words.values, np.zeros(ngram, dtype=np.uint64)])
-    sums = words.values.copy()
-    with np.errstate(over="ignore"):
-        for offset in range(1, ngram):
-            # An odd factor for each place in an n-gram.
-            factor = mix(np.array([offset], dtype=np.uint64))[0] | np.uint64(1)
-            own = padded[offset : offset + total] * factor
-            sums += np.where(following > offset, own, np.uint64(0))
-    is_start = (following >= ngram) | (position == 0)
-    counts = np.where(lengths >= ngram, lengths - ngram + 1, np.minimum(lengths, 1))
+    words = hash_words(split_joined(*join_texts(texts), fold_digits=fold_digits))
+    sums, following = hash_windows(words, ngram)
+    is_start = (following >= ngram) | (following == np.repeat(words.lengths, words.lengths))
+    counts = np.where(words.lengths >= ngram, words.lengths - ngram + 1, np.minimum(words.lengths, 1))
     return Ragged(mix(sums[is_start]), offsets_of(counts))
 
 
-def hash_words(texts: pa.StringArray, *, fold_digits: bool = False) -> Ragged:
+def hash_windows(words: Ragged, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Combine the hashes of `size` words from each word on, fewer where its text ends.
+
+    Args:
+        words: uint64 hashes of the words of every text.
+
+    Returns:
+        [words] uint64 sums, to be mixed; and [words] int64, how many words its text has from each on.
+    """
+    lengths, total = words.lengths, len(words.values)
+    following = np.repeat(words.offsets[1:], lengths) - np.arange(total)
+    late = np.flatnonzero(following < size)
+    padded = np.concatenate([words.values, np.zeros(size, dtype=np.uint64)])
+    sums = words.values.copy()
+    with np.errstate(over="ignore"):
+        for offset in range(1, size):
+            # An odd factor for each place in an n-gram.
+            factor = mix(np.array([offset], dtype=np.uint64))[0] | np.uint64(1)
+            own = padded[offset : offset + total] * factor
+            own[late[following[late] <= offset]] = 0
+            sums += own
+    return sums, following
+
+
+def hash_words(words: Words) -> Ragged:
     """Hash the words of every text to uint64, in order."""
     from data_prep.text.word_kernel import hash_runs
 
-    words = split_joined(*join_texts(texts), fold_digits=fold_digits)
     hashes = np.empty(words.num_words, dtype=np.uint64)
     hash_runs(words.codes, words.starts[:-1], words.starts[1:], hashes)
     return Ragged(mix(hashes), words.first_words)

@@ -41,6 +41,8 @@ from data_prep.workspace import Workspace
 
 VERSION = 2
 """Raised when the code changes what it makes, so that older artefacts do not count as current."""
+STEPS_VERSION = 3
+"""Raised when the code changes what a step makes, so that older work does not count as current."""
 EVALUATION, HITS = "evaluation-ngrams", "decontamination-hits"
 TEXTS_FILE = "texts.parquet"
 _COUNTS_FILE = "document_counts.npy"
@@ -200,7 +202,7 @@ def _index_texts(job: Workspace, texts: EvaluationTexts, digest: str) -> Manifes
     """Make the n-grams of the evaluation texts, whose hash is `digest`."""
     settings = job.config.decontaminate.located()
     config = {
-        "version": VERSION,
+        "version": STEPS_VERSION,
         "evaluation_texts": digest,
         "ngram": settings.ngram,
         "min_words": settings.shortest,
@@ -243,7 +245,7 @@ def _find_hits(job: Workspace, selection: Manifest, evaluation: Manifest) -> Man
         HITS,
         HIT_FILES,
         make,
-        config={"version": VERSION},
+        config={"version": STEPS_VERSION},
         inputs=[job.documents, selection, evaluation],
         finish=finish,
     )

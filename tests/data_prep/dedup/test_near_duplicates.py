@@ -20,6 +20,7 @@ from data_prep.dedup.records import RecordWriter, document_ranges, number_docume
 from data_prep.dedup.texts import hash_words, shingle
 from data_prep.layout import RECORD_FILES
 from data_prep.ragged import Ragged
+from data_prep.text.words import split_words
 from tests.data_prep.dedup.corpus import dedup, firsts_of_components, kept_documents
 from tests.pipeline.real_text import docstrings
 
@@ -57,7 +58,7 @@ def test_real_words_do_not_collide():
     # Without superscripts, which the hash takes for figures.
     text = unicodedata.normalize("NFKC", "\n".join(document.text for document in docstrings()))
     words = words_of(text)
-    hashes = hash_words(pa.array([text]))[0]
+    hashes = hash_words(split_words([text]))[0]
     assert len(hashes) == len(words) > 20_000
     assert len(np.unique(hashes)) == len(set(words))
     assert len(np.unique(shingle(pa.array([text]), 3)[0])) == len(set(ngrams_of(text, 3)))
