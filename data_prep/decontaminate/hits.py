@@ -16,12 +16,11 @@ import pyarrow.parquet as pq
 from cluster.shards import ShardResult
 from data_prep.decontaminate.edits import EditedText
 from data_prep.decontaminate.ngrams import NgramIndex
+from data_prep.dedup.texts import join_texts, text_blocks
 from data_prep.documents import one_chunk, read_selected
 from data_prep.selection import Selection, edit_texts, load_selection
-from data_prep.text.words import split_words
+from data_prep.text.words import split_joined
 
-BATCH_CHARACTERS = 1 << 20
-"""Documents are searched together until they have this many characters."""
 SCHEMA = pa.schema(
     [
         ("row", pa.uint32()),
@@ -92,14 +91,9 @@ def load_hits(path: Path) -> Hits:
 
 
 def _search(documents: pa.Table, own: Selection, index: NgramIndex) -> Iterator[pa.Table]:
-    """The hits in some documents, as many at a time as make BATCH_CHARACTERS."""
-    texts = edit_texts(one_chunk(documents["text"]), own).to_pylist()
-    first = size = 0
-    for number, text in enumerate(texts):
-        size += len(text)
-        if size < BATCH_CHARACTERS and number < len(texts) - 1:
-            continue
-        words = split_words(texts[first : number + 1])
+    """The hits in some documents, a block of texts at a time."""
+    for first, texts in text_blocks(edit_texts(one_chunk(documents["text"]), own)):
+        words = split_joined(*join_texts(texts))
         ngrams, begins, counts = index.find(words)
         if len(begins):
             numbers = words.text_of(begins) + first
@@ -108,7 +102,6 @@ def _search(documents: pa.Table, own: Selection, index: NgramIndex) -> Iterator[
             doc_ids = one_chunk(documents["doc_id"].take(pa.array(numbers))).dictionary_encode()
             columns = [own.rows[numbers], doc_ids, ngrams, *places]
             yield pa.table(columns, names=SCHEMA.names).cast(SCHEMA)
-        first, size = number + 1, 0
 
 
 def _to_bytes(

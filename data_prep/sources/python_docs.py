@@ -25,8 +25,7 @@ from pydantic import Field, model_validator
 
 from cluster.artefacts.errors import MissingInputError
 from data_prep.document import Document
-from data_prep.sources.base import Skipped, SourceFile, WholeFiles
-from data_prep.sources.streams import open_file
+from data_prep.sources.base import Skipped, SourceFile, WholeFiles, read_whole
 from data_prep.text import UnreadableError, clean_text
 
 SKIPPED_DIRECTORIES = frozenset(
@@ -89,10 +88,7 @@ class PythonDocsConfig(WholeFiles):
 
     def documents_of(self, file: SourceFile) -> Iterator[Document | Skipped]:
         """A file's docstrings of `min_characters` or more, in their order."""
-        with open_file(file.path) as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise UnreadableError(f"longer than the limit of {MAX_FILE_BYTES} bytes")
+        data = read_whole(file, MAX_FILE_BYTES)
         try:
             # From its coding cookie or byte order mark.
             encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)

@@ -14,7 +14,14 @@ from typing import BinaryIO
 
 from cluster.artefacts import places
 from cluster.artefacts.errors import MissingInputError, StorageError
-from data_prep.sources.decompression import READ_BYTES, Gap, Stream, compression_of, decompress_streams
+from data_prep.sources.decompression import (
+    READ_BYTES,
+    Gap,
+    Stream,
+    Window,
+    compression_of,
+    decompress_streams,
+)
 from data_prep.text.encodings import utf16_encoding
 
 # -- formats that no source reads ----------------------------------------------------------------------------
@@ -194,21 +201,19 @@ class _Archive:
 
     def __init__(self, chunks: Iterator[bytes | Gap]) -> None:
         self._chunks = chunks
-        self._rest = b""
+        self._window = Window(self._next_chunk)
         self.offset = 0
         """Byte of the decompressed archive."""
         self.damage: Gap | None = None
 
+    def _next_chunk(self) -> bytes:
+        chunk = next(self._chunks, b"") if self.damage is None else b""
+        if isinstance(chunk, Gap):
+            self.damage, chunk = chunk, b""
+        return chunk
+
     def read(self, size: int) -> bytes:
-        pieces = [self._rest]
-        length = len(self._rest)
-        while length < size and self.damage is None and (chunk := next(self._chunks, None)) is not None:
-            if isinstance(chunk, Gap):
-                self.damage = chunk
-                break
-            pieces.append(chunk)
-            length += len(chunk)
-        data = b"".join(pieces)
-        self._rest = data[size:]
-        self.offset += min(size, len(data))
-        return data[:size]
+        data = self._window.get(self.offset, size)
+        self.offset += len(data)
+        self._window.forget(self.offset)
+        return data
