@@ -12,6 +12,7 @@ from cluster.artefacts.places import UriSetting
 from data_prep.decontaminate.config import DecontaminationConfig
 from data_prep.dedup.config import DedupConfig
 from data_prep.filters import AnyFilter
+from data_prep.layout import DECONTAMINATION, STAGES, TAKEDOWN
 from data_prep.sources import AnySource
 from data_prep.tokenizers import AnyTokenizer, ByteLevelBPE, TrainedTokenizer
 
@@ -74,3 +75,9 @@ class PreparationConfig(BaseModel):
                 " Give every source a weight (0 leaves it out)"
             )
         return self
+
+    @property
+    def stages(self) -> list[str]:
+        """Names of the stages that it makes, in order."""
+        left_out = {DECONTAMINATION: not self.decontaminate.tasks, TAKEDOWN: self.takedown is None}
+        return [name for name in STAGES if not left_out.get(name)]

@@ -100,10 +100,9 @@ def check_inputs(config: PreparationConfig, evaluation_texts: EvaluationTexts | 
         config.filters,
         config.tokenizer,
         config.decontaminate,
+        config.takedown,
         evaluation_texts,
     )
-    if (ids := config.takedown) is not None:
-        found += _errors([("takedown", lambda: read_ids(ids))])
     if len(found) == 1:
         raise found[0][1]
     problems = tuple(problem for key, error in found for problem in as_problems(key, error))
@@ -120,13 +119,14 @@ def find_input_errors(
     filters: Sequence[Any],
     tokenizer: Any,
     decontaminate: Any,
+    takedown: Path | None,
     evaluation_texts: EvaluationTexts | None,
 ) -> tuple[list[tuple[str, ClozeError]], dict[int, Sequence[SourceFile]]]:
     """The errors of all parts of a configuration, each with the dotted key of its part; and the files of the sources.
 
     Args:
         sources: settings of sources by their place in the list.
-        tokenizer: settings of a tokenizer; None leaves it out, as for `decontaminate`.
+        tokenizer: settings of a tokenizer; None leaves it out, as for `decontaminate` and `takedown`.
     """
     listed: dict[int, Sequence[SourceFile]] = {}
 
@@ -143,17 +143,15 @@ def find_input_errors(
         checks.append(("tokenizer.path", lambda: find_tokenizer(tokenizer.path)))
     if decontaminate is not None:
         checks.append(("decontaminate", lambda: check_evaluation_texts(decontaminate, evaluation_texts)))
-    return _errors(checks), listed
-
-
-def _errors(checks: Sequence[tuple[str, Callable[[], Any]]]) -> list[tuple[str, ClozeError]]:
-    errors: list[tuple[str, ClozeError]] = []
+    if takedown is not None:
+        checks.append(("takedown", lambda: read_ids(takedown)))
+    found: list[tuple[str, ClozeError]] = []
     for key, check in checks:
         try:
             check()
         except (ConfigError, MissingInputError) as error:
-            errors.append((key, error))
-    return errors
+            found.append((key, error))
+    return found, listed
 
 
 def as_problems(key: str, error: ClozeError) -> list[ConfigProblem]:

@@ -23,7 +23,7 @@ from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.dedup.records import count_partitions
 from data_prep.inputs import Input, check_inputs, group_inputs, list_inputs, stored_size_and_version
-from data_prep.layout import DECONTAMINATION, DOCUMENTS, STAGES, TAKEDOWN, TOKENIZER, TOKENS, WORK
+from data_prep.layout import DOCUMENTS, STAGES, TOKENIZER, TOKENS, WORK
 from data_prep.stages.decontaminate import EVALUATION
 
 
@@ -65,15 +65,13 @@ def plan_preparation(
             "largest_shard_bytes": max(sizes, default=0),
         }
     totals = {key: sum(own[key] for own in sources.values()) for key in ("files", "size_bytes", "shards")}
-    left_out = {DECONTAMINATION: not config.decontaminate.tasks, TAKEDOWN: config.takedown is None}
-    stages = {name: _state(config.out, name) for name in STAGES if not left_out.get(name)}
     plan = {
         "name": config.name,
         "out": str(config.out),
         "settings": _settings(config),
         **totals,
         "sources": sources,
-        "stages": stages,
+        "stages": {name: _state(config.out, name) for name in config.stages},
     }
     return plan | ({"near_duplicates": near.describe()} if (near := config.dedup.near) is not None else {})
 
@@ -239,9 +237,8 @@ def _differences(
     for name, was, wanted in pairs:
         if was != wanted:
             yield f"{name}: measured with {_shown(was)}, planned with {_shown(wanted)}"
-    wanted_stages = {DECONTAMINATION: bool(config.decontaminate.tasks), TAKEDOWN: config.takedown is not None}
-    for name, wanted in wanted_stages.items():
-        if wanted and name not in manifests:
+    for name in config.stages:
+        if name not in manifests:
             yield f"{name} was not measured, and is not counted"
     if not (measured / WORK).is_dir():
         yield f"{measured / WORK} is gone: the steps that lay there are not counted"

@@ -54,6 +54,7 @@ def load_with_inputs(path: Path, overrides: Sequence[str] = ()) -> tuple[Prepara
             filters=list(_valid_items(AnyFilter, plain.get("filters")).values()),
             tokenizer=_valid(AnyTokenizer, plain.get("tokenizer")),
             decontaminate=_valid(DecontaminationConfig, plain.get("decontaminate")),
+            takedown=_valid(Path, plain.get("takedown")),
             evaluation_texts=evaluation_texts,
         )
         if not found:
