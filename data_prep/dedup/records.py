@@ -139,6 +139,12 @@ def read_documents(directory: Path, shard: int) -> Records | None:
     return {name: column[order] for name, column in joined.items()}
 
 
+def read_rows(directory: Path | None, shard: int) -> np.ndarray:
+    """[n] int64 different rows of a shard whose documents have records, ascending; none without a directory."""
+    found = None if directory is None else read_documents(directory, shard)
+    return np.empty(0, dtype=np.int64) if found is None else np.unique(rows_of(found["document"]))
+
+
 def join(runs: list[Records]) -> Records:
     """The records of all runs, in order."""
     return {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}

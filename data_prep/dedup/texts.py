@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data_prep.dedup.records import number_documents, read_documents, rows_of
+from data_prep.dedup.records import number_documents, read_rows
 from data_prep.documents import one_chunk, read_selected
 from data_prep.hashing import mix
 from data_prep.ragged import Ragged, offsets_of, string_offsets
@@ -27,20 +27,20 @@ class Survivors:
     """The document shard."""
     shard: int
     """Its number."""
-    repeats: tuple[Path, ...] = ()
-    """Directories with the documents that repeat an earlier one, equal or nearly so."""
+    equal: Path | None = None
+    """Directory with the documents that are equal to an earlier one; None where they stay."""
+    near: Path | None = None
+    """Directory with the documents that are nearly equal to an earlier one; None where they stay."""
     selection: Path | None = None
-    """The rows and texts without `repeats` that are left once repeated paragraphs are removed; None where that is
-    not asked for."""
+    """The rows and texts without these that are left once repeated paragraphs are removed; None where they stay."""
 
     def load(self) -> Selection:
         """The rows and texts that are left."""
         if self.selection is not None:
             return load_selection(self.selection)
         rows = np.arange(self.num_documents())
-        for directory in self.repeats:
-            if (found := read_documents(directory, self.shard)) is not None:
-                rows = np.setdiff1d(rows, rows_of(found["document"]))
+        for directory in (self.equal, self.near):
+            rows = np.setdiff1d(rows, read_rows(directory, self.shard))
         return Selection.whole(rows)
 
     def num_documents(self) -> int:

@@ -23,7 +23,7 @@ from cluster.shards import ShardResult, WriteShard
 from data_prep.dedup import near, paragraphs, records
 from data_prep.dedup.config import NearDedup, ParagraphDedup
 from data_prep.dedup.graph import ROUND, link_documents, list_leaves, pair_documents
-from data_prep.dedup.records import count_partitions, document_ranges, read_documents, rows_of
+from data_prep.dedup.records import count_partitions, document_ranges, read_rows
 from data_prep.dedup.texts import Survivors
 from data_prep.documents import read_selected
 from data_prep.layout import DEDUP, RECORD_FILES, SELECTION_FILES, ShardNames
@@ -74,7 +74,6 @@ def deduplicate(job: Workspace) -> Manifest:
     def make(shard: int) -> WriteShard:
         return partial(
             decide,
-            distinct=steps.distinct(shard),
             survivors=steps.survivors(shard),
             id_repeats=job.directory(ID_REPEATS),
             reject_repeated_ids=job.config.repeated_ids == "reject",
@@ -99,22 +98,17 @@ another; paragraphs and UTF-8 bytes that are removed from the documents that are
 whose id an earlier one has."""
 
 
-def decide(
-    path: Path, *, distinct: Survivors, survivors: Survivors, id_repeats: Path, reject_repeated_ids: bool
-) -> ShardResult:
+def decide(path: Path, *, survivors: Survivors, id_repeats: Path, reject_repeated_ids: bool) -> ShardResult:
     """Write what deduplication keeps of a document shard.
 
     Args:
-        distinct: the documents that remain without equal ones.
         survivors: the documents and texts that remain in the end.
         id_repeats: directory with the documents whose id an earlier one has.
         reject_repeated_ids: leave these out, as rejects, instead of telling them apart by their places.
     """
-    num_distinct = len(distinct.load())
-    whole, left = replace(survivors, selection=None).load(), survivors.load()
-    found = read_documents(id_repeats, survivors.shard)
-    repeated = np.empty(0, dtype=np.int64) if found is None else np.unique(rows_of(found["document"]))
-    repeated = repeated[np.isin(repeated, left.rows)]
+    shard, left = survivors.shard, survivors.load()
+    num_equal, num_near = (len(read_rows(own, shard)) for own in (survivors.equal, survivors.near))
+    repeated = np.intersect1d(read_rows(id_repeats, shard), left.rows)
     kept = replace(left, repeated_ids=repeated)
     rejects: tuple[Reject, ...] = ()
     if reject_repeated_ids and len(repeated):
@@ -135,9 +129,9 @@ def decide(
     write_selection(path, kept)
     counts = (
         len(kept),
-        survivors.num_documents() - num_distinct,
-        len(whole) - len(left),
-        num_distinct - len(whole),
+        num_equal,
+        survivors.num_documents() - num_equal - num_near - len(left),
+        num_near,
         len(kept.spans.values),
         int(np.diff(kept.spans.values, axis=1).sum()),
         len(repeated),
@@ -153,14 +147,13 @@ class Deduplication:
 
     def distinct(self, shard: int) -> Survivors:
         """A document shard without the documents that are equal to earlier ones."""
-        repeats = (self.job.directory(DOCUMENT_REPEATS),) if self.job.config.dedup.documents else ()
-        return Survivors(self.job.documents_path(shard), shard, repeats)
+        equal = self.job.directory(DOCUMENT_REPEATS) if self.job.config.dedup.documents else None
+        return Survivors(self.job.documents_path(shard), shard, equal)
 
     def unlike(self, shard: int) -> Survivors:
         """A document shard without equal documents and near-duplicates of earlier ones."""
-        own = self.distinct(shard)
-        near = (self.job.directory(NEAR_REPEATS),) if self.job.config.dedup.near is not None else ()
-        return replace(own, repeats=own.repeats + near)
+        near = self.job.directory(NEAR_REPEATS) if self.job.config.dedup.near is not None else None
+        return replace(self.distinct(shard), near=near)
 
     def survivors(self, shard: int) -> Survivors:
         """A document shard after all methods."""
