@@ -35,11 +35,12 @@ def hash_inputs(inputs: Sequence[Input], directory: Path) -> dict[str, str]:
     again. A file that was altered without changing its size and time of modification goes unnoticed.
     """
     known = _read_cache(directory / CACHE_NAME)
-    pending = [own for own in inputs if known.get(_key(own), ("",))[0] != own.version]
+    keys = [_key(own) for own in inputs]
+    pending = [own for key, own in zip(keys, inputs, strict=True) if known.get(key, ("",))[0] != own.version]
     if pending:
         with storage_errors(directory):
             _hash_pending(pending, known, directory / CACHE_NAME)
-    return {own.file.path: known[_key(own)][1].hex() for own in inputs}
+    return {own.file.path: known[key][1].hex() for key, own in zip(keys, inputs, strict=True)}
 
 
 Known = dict[str, tuple[str, bytes]]
