@@ -23,8 +23,8 @@ EXTENSIONS = {
             paths: tuple[str, ...]
 
             def read(self, part):
-                text = open(part.file.path).read()
-                yield Document("notes:1", self.name, part.file.name, "", self.lang, text, {})
+                text = open(part.path).read()
+                yield Document("notes:1", self.name, part.name, "", self.lang, text, {})
         """,
         "data_prep/sources/__init__.py",
         "AnySource = Annotated[\n",

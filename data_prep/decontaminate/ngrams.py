@@ -94,12 +94,12 @@ class NgramIndex:
         candidates = zip(*(each[is_one].tolist() for each in (maybe, low, high)), strict=True)
         found = []
         for place, first, last in candidates:
-            begin = words.starts[place]
             for ngram in range(first, last):
                 count, start, end = self._places[ngram]
-                run = words.codes[begin : begin + end - start]
-                if count <= following[place] and np.array_equal(run, self.codes[start:end]):
-                    found.append((ngram, place, count))
+                if count <= following[place]:
+                    run = words.codes[words.starts[place] : words.starts[place + count]]
+                    if np.array_equal(run, self.codes[start:end]):
+                        found.append((ngram, place, count))
         ngrams, places, counts = np.array(found, dtype=np.int64).reshape(-1, 3).T
         return ngrams, places, counts
 
