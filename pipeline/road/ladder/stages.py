@@ -22,6 +22,7 @@ from cluster.artefacts.errors import ClozeError, StagesFailedError
 from cluster.artefacts.manifest import Manifest, hash_file, read_manifest, write_durably
 from cluster.artefacts.owner import exclusive
 from cluster.artefacts.storage import is_committed, storage_errors
+from data_prep.layout import TOKENS
 from pipeline.checkpoint.checkpoint import KIND as CHECKPOINT_KIND
 from pipeline.checkpoint.store import store_of
 from pipeline.config.loading import to_yaml
@@ -60,7 +61,7 @@ def preparation(ladder: Ladder, file: Path) -> Stage:
     config = ladder.data[file]
 
     def place() -> Path | None:
-        tokens = config.out / "tokens"
+        tokens = config.out / TOKENS
         return tokens if is_committed(tokens) else None
 
     def command() -> list[str]:
@@ -202,7 +203,6 @@ def run_stages(ladder: Ladder, command: str) -> None:
         exclusive(ladder.work, "a ladder", in_use="wait for it, or choose another `name`"),
         signals.continued_by(command, kept="finished stages, and checkpoints of the others"),
     ):
-        prepare_tracking(ladder.config.runs_dir)
         stages = stages_of(ladder)
         finished = {name for name, stage in stages.items() if place_of(ladder, stage) is not None}
         if finished:
@@ -213,15 +213,6 @@ def run_stages(ladder: Ladder, command: str) -> None:
                 kept=f"{len(finished)} of {len(stages)} finished stages",
                 next_step=f"mend it (whole output: {ladder.work / 'logs'}), then {command}",
             )
-
-
-def prepare_tracking(runs_dir: Path) -> None:
-    """Make the tracking store before several processes would at the same time."""
-    from pipeline.run.tracking import connect, tracking_uri
-
-    with storage_errors(runs_dir):
-        runs_dir.mkdir(parents=True, exist_ok=True)
-    connect(tracking_uri(runs_dir)).search_experiments(max_results=1)
 
 
 def _run(ladder: Ladder, stages: Mapping[str, Stage], finished: set[str]) -> dict[str, int]:

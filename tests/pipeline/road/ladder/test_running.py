@@ -71,7 +71,6 @@ def order_of(ladder: Ladder, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
     def ran(*stages: Stage) -> list[str]:
         monkeypatch.setattr(running, "stages_of", lambda _: {stage.name: stage for stage in stages})
         monkeypatch.setattr(running, "seconds_of", seconds_of)
-        monkeypatch.setattr(running, "prepare_tracking", lambda _: None)
         run_stages(ladder, "cloze ladder ladder.yaml")
         return (ladder.config.out / "order").read_text().split()
 
