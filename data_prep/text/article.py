@@ -2,12 +2,13 @@
 
 The method, step by step:
 
-1. `page_blocks.py` cuts the page, as a parser of HTML has repaired it, into texts and tags, without those that change
+1. `page_scan.py` cuts the page, as a parser of HTML has repaired it, into texts and tags, without those that change
    nothing.
-2. It gives elements a role by their tag, their classes and id, and machine-readable marks: an article's text, a detail
-   of it (byline, caption), an aside (navigation, advertisements), by others (comments, related articles), hidden.
-3. It makes blocks of text between which lines break, and scores each: its characters of plain text,
-   less a price for every block and twice the characters in links. Plain text counts for the elements around it,
+2. `page_roles.py` gives elements a role by their tag, their classes and id, and machine-readable marks: an article's
+   text, a detail of it (byline, caption), an aside (navigation, advertisements), by others (comments, related
+   articles), hidden.
+3. `page_blocks.py` makes blocks of text between which lines break, and scores each: its characters of plain text, less
+   a price for every block and twice the characters in links. Plain text counts for the elements around it,
    links and scraps against them (as in Kohlschütter et al. 2010, "Boilerplate Detection using Shallow Text
    Features", section 3, and in the reader modes of browsers).
 4. `without_asides` drops the elements whose role says so, unless they hold too large a share of the page's prose.
@@ -28,8 +29,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_prep.text.page_blocks import HEADINGS, KINDS, PROSE, SENTENCE_ENDS, Block, Blocks, Role
-from data_prep.text.page_scan import HEADER, LANDMARK
+from data_prep.text.page_blocks import HEADINGS, SENTENCE_ENDS, Block, Blocks
+from data_prep.text.page_roles import Role
+from data_prep.text.page_scan import HEADER, KINDS, LANDMARK, PROSE
 
 _ROW, _PRE, _FIRST_HEADING = map(KINDS.index, ("tr", "pre", "h1"))
 _MAX_SHARES = {Role.DETAIL: 0.2, Role.ASIDE: 0.5, Role.OTHERS: 0.0, Role.HIDDEN: 0.0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from resiliparse.extract.html2text import extract_plain_text
@@ -39,61 +38,43 @@ class Page:
     text: str
 
 
-def read_page(
-    html: str, *, main_content: bool, max_depth: int, prepare: Callable[[HTMLTree], None] | None = None
-) -> Page:
+def read_page(html: str, *, main_content: bool, max_depth: int) -> Page:
     """Title and text of a page, paragraphs on lines of their own.
 
     Args:
         main_content: leave out the surroundings of an article: headline, byline, captions, teasers, comments, menus.
             Of a page without an article, such as a list of headlines, the text without navigation and footers.
         max_depth: most elements inside each other. The extraction takes time that grows with the square of it.
-        prepare: takes out of the page what its kind of pages has around its text, in place of the choice of an article.
 
     Raises:
         UnreadableError: the page is deeper, has an element with thousands of attributes, or its text is not decoded.
     """
-    sample = html[:_SAMPLE_CHARACTERS]
-    data = sample.encode("utf-8", "replace")
-    if len(data) - len(data.translate(None, _NO_TEXT)) > _MAX_NO_TEXT_SHARE * len(sample):
-        return Page("", "")  # a picture, an archive or the like that is called a page
-    _require_decoded(sample)
-    if len(html) > _SHORT_PAGE and any(tag[1] for tag in _TAG.finditer(html)):
-        raise UnreadableError("the page has an element with thousands of attributes")
-    page = _read_article(html, max_depth) if main_content and prepare is None else None
-    page = page or _read_text(html, main_content, max_depth, prepare)
-    _require_decoded(page.text)
-    return page
-
-
-def _require_decoded(text: str) -> None:
-    if text.count("\ufffd") > _MAX_NO_TEXT_SHARE * len(text):
-        raise UnreadableError("the page is in an unknown encoding: neither declared, nor one of `lang`")
-
-
-def _read_article(html: str, max_depth: int) -> Page | None:
-    """The page's article; None if there is none, or a small fraction of the page's text."""
-    from data_prep.text.article import main_content
-    from data_prep.text.page_blocks import MAX_DEPTH, read_blocks
-
-    page = read_blocks(html, min(max_depth, MAX_DEPTH))
-    text = None if page is None else main_content(page)
-    if page is None or text is None:
-        return None
-    title = " ".join(clean_text(page.title).split())
-    return Page(title, clean_text(text.replace(_SOFT_HYPHEN, "")))
-
-
-def _read_text(
-    html: str, main_content: bool, max_depth: int, prepare: Callable[[HTMLTree], None] | None
-) -> Page:
-    tree = HTMLTree.parse(html)
-    if tree.document is None or tree.body is None:
+    if not _is_text(html):
         return Page("", "")
-    if tree.document.query_selector(" > ".join(["*"] * (max_depth + 1))) is not None:
-        raise UnreadableError(f"the page has more than {max_depth} elements inside each other")
-    if prepare is not None:
-        prepare(tree)
+    page = _read_article(html, max_depth) if main_content else None
+    if page is None and (tree := _parse(html, max_depth)) is not None:
+        page = Page(
+            " ".join(clean_text(tree.title or "").split()),
+            text_of_tree(tree, html, main_content=main_content),
+        )
+    return page or Page("", "")
+
+
+def read_tree(html: str, max_depth: int) -> HTMLTree | None:
+    """The elements of a page; None if it has no text.
+
+    Raises:
+        UnreadableError: see `read_page`.
+    """
+    return _parse(html, max_depth) if _is_text(html) else None
+
+
+def text_of_tree(tree: HTMLTree, html: str, *, main_content: bool = False) -> str:
+    """The text of the elements of a page.
+
+    Raises:
+        UnreadableError: it is not decoded, or many times as long as the page.
+    """
     text = extract_plain_text(
         tree,
         preserve_formatting=True,
@@ -107,4 +88,46 @@ def _read_text(
     )
     if len(text) > _MAX_GROWTH * len(html):
         raise UnreadableError(f"a page of {len(html)} characters shows {len(text)} of them")
-    return Page(" ".join(clean_text(tree.title or "").split()), clean_text(text.replace(_SOFT_HYPHEN, "")))
+    text = clean_text(text.replace(_SOFT_HYPHEN, ""))
+    _require_decoded(text)
+    return text
+
+
+def _is_text(html: str) -> bool:
+    """Whether a page is text and not a picture, an archive or the like that is called a page."""
+    sample = html[:_SAMPLE_CHARACTERS]
+    data = sample.encode("utf-8", "replace")
+    if len(data) - len(data.translate(None, _NO_TEXT)) > _MAX_NO_TEXT_SHARE * len(sample):
+        return False
+    _require_decoded(sample)
+    if len(html) > _SHORT_PAGE and any(tag[1] for tag in _TAG.finditer(html)):
+        raise UnreadableError("the page has an element with thousands of attributes")
+    return True
+
+
+def _require_decoded(text: str) -> None:
+    if text.count("\ufffd") > _MAX_NO_TEXT_SHARE * len(text):
+        raise UnreadableError("the page is in an unknown encoding: neither declared, nor one of `lang`")
+
+
+def _read_article(html: str, max_depth: int) -> Page | None:
+    """The page's article; None if there is none, or a small fraction of the page's text."""
+    from data_prep.text.article import main_content
+    from data_prep.text.page_blocks import read_blocks
+
+    page = read_blocks(html, max_depth)
+    text = None if page is None else main_content(page)
+    if page is None or text is None:
+        return None
+    text = clean_text(text.replace(_SOFT_HYPHEN, ""))
+    _require_decoded(text)
+    return Page(" ".join(clean_text(page.title).split()), text)
+
+
+def _parse(html: str, max_depth: int) -> HTMLTree | None:
+    tree = HTMLTree.parse(html)
+    if tree.document is None or tree.body is None:
+        return None
+    if tree.document.query_selector(" > ".join(["*"] * (max_depth + 1))) is not None:
+        raise UnreadableError(f"the page has more than {max_depth} elements inside each other")
+    return tree

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from resiliparse.parse.html import HTMLTree
 
 from data_prep.text import clean_text, names
-from data_prep.text.html import read_page
+from data_prep.text.html import read_tree, text_of_tree
 from data_prep.text.wikitext import drop_empty_sections
 
 _TAGS = names("table figure figcaption audio video style script noscript nav input label map link meta img")
@@ -55,10 +54,13 @@ def article_text(html: str, *, keep_formulas: bool, max_depth: int) -> str:
     Raises:
         UnreadableError: see `read_page`.
     """
-    prepare = partial(_keep_article, keep_formulas=keep_formulas)
-    page = read_page(html.replace(_HEADING, ""), main_content=False, max_depth=max_depth, prepare=prepare)
-    lines = [line.replace("\u00a0", " ") for line in page.text.split("\n")]
-    return clean_text(drop_empty_sections("\n".join(lines), _HEADING))
+    html = html.replace(_HEADING, "")
+    tree = read_tree(html, max_depth)
+    if tree is None:
+        return ""
+    _keep_article(tree.body, keep_formulas=keep_formulas)
+    text = text_of_tree(tree, html).replace("\u00a0", " ")
+    return clean_text(drop_empty_sections(text, _HEADING))
 
 
 def is_disambiguation_page(html: str) -> bool:
@@ -69,10 +71,9 @@ def is_disambiguation_page(html: str) -> bool:
     return document is not None and document.query_selector(_DISAMBIGUATION) is not None
 
 
-def _keep_article(tree: HTMLTree, *, keep_formulas: bool) -> None:
-    """Take the furniture out of the tree, write formulas as TeX, and mark headings."""
-    assert tree.body is not None
-    for element in list(_outermost(tree.body)):
+def _keep_article(body: Any, *, keep_formulas: bool) -> None:
+    """Take the furniture out of a page, write formulas as TeX, and mark headings."""
+    for element in list(_outermost(body)):
         if element.tag in _HEADINGS:
             title = " ".join((element.text or "").split())
             element.text = f"{_HEADING}{element.tag[1]}{title}"

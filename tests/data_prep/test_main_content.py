@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.text import page_blocks_kernel, page_scan
+from data_prep.text import page_blocks, page_scan
 from data_prep.text.html import read_page
-from data_prep.text.page_blocks import Role, role_of_names
+from data_prep.text.page_roles import Role, role_of_names
 from tests.data_prep import reading
 
 PARAGRAPHS = [
@@ -164,9 +164,9 @@ def test_an_attribute_whose_name_begins_with_an_equals_sign_closes_no_element():
 
 
 def test_compiled_loops_over_a_page_give_the_same_numbers_the_same_names():
-    shared = {name for name in vars(page_blocks_kernel) if name.isupper()} & set(vars(page_scan))
+    shared = {name for name in vars(page_blocks) if name.isupper()} & set(vars(page_scan))
     assert {"TEXT", "BLOCK", "HAS_PROSE", "SPACE"} <= shared
-    assert all(getattr(page_blocks_kernel, name) == getattr(page_scan, name) for name in shared)
+    assert all(getattr(page_blocks, name) == getattr(page_scan, name) for name in shared)
 
 
 def test_control_characters_references_hyphens_and_declarations_of_xhtml_change_no_text():
