@@ -68,22 +68,13 @@ def cut_sentences(texts: pa.Array, langs: pa.Array, method: str) -> Ragged:
     if method == "none" or not len(data):
         return Ragged(np.empty(0, dtype=np.int64), np.zeros(len(texts) + 1, dtype=np.int64))
     starts: list[int] = []
-    of_blingfire: list[int] = []
-    origins: list[int] = []
-    english: list[bool] = []
     for row, lang in enumerate(langs.to_pylist()):
         start, end = int(offsets[row]), int(offsets[row + 1])
         if method == "sentencex" or lang in NOT_FOR_BLINGFIRE:
             starts += starts_by_sentencex(data, start, end, lang)
-        elif found := starts_by_blingfire(data, start, end):
-            of_blingfire += found
-            origins += [start] * len(found)
-            english += [lang in _ENGLISH] * len(found)
-    chosen = np.array(of_blingfire, dtype=np.int64)
-    chosen = chosen[
-        is_sentence_start(data, chosen, np.array(origins, dtype=np.int64), np.array(english, dtype=bool))
-    ]
-    return cuts_ahead_of(np.concatenate([np.array(starts, dtype=np.int64), chosen]), data, offsets)
+        else:
+            starts += starts_by_blingfire(data, start, end, lang in _ENGLISH)
+    return cuts_ahead_of(np.array(starts, dtype=np.int64), data, offsets)
 
 
 def cuts_ahead_of(starts: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> Ragged:
@@ -154,8 +145,8 @@ SENTENCEX_PIECE_BYTES = 1 << 12
 """Approximate bytes per call of sentencex: its time grows with the square of the length of a line."""
 
 
-def starts_by_blingfire(data: np.ndarray, start: int, end: int) -> list[int]:
-    """Starts of the sentences of a text but its first.
+def starts_by_blingfire(data: np.ndarray, start: int, end: int, is_english: bool) -> list[int]:
+    """Starts of the sentences of a text but its first, without those within a sentence that BlingFire cuts in two.
 
     BlingFire returns sentences, each on a line of its own and a line break within as a space; they are found again
     in the text in order. Its variant with offsets costs several times the segmentation.
@@ -170,14 +161,16 @@ def starts_by_blingfire(data: np.ndarray, start: int, end: int) -> list[int]:
 
     starts: list[int] = []
     for first, stop in pieces_of(data, start, end, BLINGFIRE_PIECE_BYTES):
-        text = data[first:stop].tobytes().replace(b"\0", b" ")  # a NUL would end the text for the library
-        sentences = blingfire.text_to_sentences(text.decode()).encode().split(b"\n")
-        text = text.replace(b"\n", b" ")
-        place = text.find(sentences[0]) + len(sentences[0])
+        text = data[first:stop].tobytes()
+        flat = text.replace(b"\0", b" ")  # a NUL would end the text for the library
+        sentences = blingfire.text_to_sentences(flat.decode()).encode().split(b"\n")
+        flat = flat.replace(b"\n", b" ")
+        before, place = 0, flat.find(sentences[0]) + len(sentences[0])
         for sentence in sentences[1:]:
-            place = text.index(sentence, place)
-            starts.append(first + place)
-            place += len(sentence)
+            begin = flat.index(sentence, place)
+            if not continues_sentence(text, before, place, begin, is_english):
+                starts.append(first + begin)
+            before, place = begin, begin + len(sentence)
     return starts
 
 
@@ -221,8 +214,7 @@ def pieces_of(data: np.ndarray, start: int, end: int, size: int) -> Iterator[tup
 
 # -- sentences that BlingFire cuts in two --------------------------------------------------------------------
 #
-# Quotations are cut from what says who spoke, and titles and initials from names. What tells is in the few bytes around
-# every cut, of a whole batch at once.
+# Quotations are cut from what says who spoke, and titles and initials from names.
 
 TITLES = "Mr Mrs Ms Dr St Mme Mlle Mons Messrs Prof"
 ENGLISH_TITLES = "Capt Col Gen Lieut Lt Maj Sgt Rev Hon Gov Sen Rep viz"
@@ -231,8 +223,11 @@ NUMBERED = (
     "No Nos Nr Vol vol Vols vols Fig fig Figs figs Ch ch Chap chap Art art pp p Jan Feb Aug Sept Oct Nov Dec"
 )
 """Abbreviations before a number."""
-_LONGEST = 8
-"""Bytes of the longest of them, with its full stop and the byte ahead of it."""
+_BEFORE_NUMBERS, _BEFORE_NAMES, _BEFORE_ENGLISH_NAMES = (
+    frozenset(words.encode().split()) for words in (NUMBERED, TITLES, f"{TITLES} {ENGLISH_TITLES}")
+)
+_LONGEST = 7
+"""Letters: more than any of them has."""
 _SPEECH = (
     "said|asked|cried|replied|answered|exclaimed|inquired|enquired|demanded|observed|remarked|whispered|murmured"
     "|muttered|shouted|echoed|repeated|ejaculated|retorted|rejoined|screamed|gasped|interposed|suggested|queried"
@@ -245,133 +240,57 @@ SPEAKER = re.compile(
 """`I asked`, `Mr. Pumblechook cried`: begins with a capital and continues a sentence after a quotation that ends
 with a question or exclamation. A pronoun would begin with a small letter if it did so."""
 _SPEAKER_BYTES = 64
-_SPACE = np.zeros(256, dtype=bool)
-_SPACE[list(b" \t")] = True
-_ALPHANUMERIC = np.zeros(256, dtype=bool)
-_ALPHANUMERIC[list(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")] = True
-_SMALL = np.array([chr(code).islower() for code in range(0x800)])
-_CAPITAL = np.array([chr(code).isupper() for code in range(0x800)])
-_DIGIT = np.array([chr(code) in "0123456789" for code in range(0x800)])
-"""[code points of one or two bytes] bool."""
-_STOP, _FIRST_LETTER, _LAST_LETTER, _PRONOUN = b".AZI"
-_QUOTES = (b'"', b"'", "”".encode(), "’".encode(), "»".encode(), "“".encode(), "«".encode(), "›".encode())
+_MAX_SPACES = 3
+"""Spaces and tabs between the parts of a sentence."""
+_QUOTES = tuple(quote.encode() for quote in "\"'”’»“«›")
 """Closing quotation marks."""
 _EXCLAMATIONS = tuple(mark + quote for mark in (b"?", b"!") for quote in _QUOTES)
-_MAY_QUOTE = np.isin(np.arange(256), [quote[-1] for quote in _QUOTES])
-_LONGEST_QUOTE = 3
-_LINE_FEED = ord("\n")
-_DASHES = (b"-", "–".encode(), "—".encode())
+_DASH = re.compile("(?:(?:-|–|—)[ \t]?)?".encode())
+_NO_LETTER = re.compile(rb"[^A-Za-z0-9]")
+_LONE_INITIAL = re.compile(rb"(?:%b)?[A-Z]\." % b"|".join(_QUOTES))
 
 
-def is_sentence_start(
-    data: np.ndarray, starts: np.ndarray, origins: np.ndarray, english: np.ndarray
-) -> np.ndarray:
-    """Return which of the places where BlingFire begins a sentence begin one.
+def continues_sentence(text: bytes, before: int, end: int, start: int, is_english: bool) -> bool:
+    """Whether a place in UTF-8 where BlingFire begins a sentence is in the midst of one.
 
     Args:
-        data: [bytes] uint8 UTF-8 text.
-        starts: [sentences] int64, ascending.
-        origins: [sentences] int64, where in `data` the document of each begins, ahead of it.
-        english: [sentences] bool, whether it is English.
-
-    Returns:
-        [sentences] bool.
+        before, end: where BlingFire begins and ends the sentence ahead of it.
     """
-    if not len(starts):
-        return np.ones(0, dtype=bool)
-    ends = _skip_back(data, starts - 1, origins)
-    last = data[ends]
-    is_start = np.ones(len(starts), dtype=bool)
-    quoted = np.flatnonzero(_MAY_QUOTE[last])
-    tags = quoted[_is_among(_SMALL, data, _skip_dash(data, starts[quoted]))]
-    is_start[tags[_ends_with_any(data, ends[tags], _QUOTES)]] = False
-    stopped = np.flatnonzero(last == _STOP)
-    is_start[stopped[_goes_with_abbreviation(data, starts, ends, origins, english, stopped)]] = False
-    quoted = quoted[english[quoted] & is_start[quoted]]
-    for number in quoted[_ends_with_any(data, ends[quoted], _EXCLAMATIONS)].tolist():
-        is_start[number] = not SPEAKER.match(data[starts[number] : starts[number] + _SPEAKER_BYTES].tobytes())
-    return is_start
+    last = text[max(end - 1, 0) : end]
+    word = text[max(end - 1 - _LONGEST, 0) : max(end - 1, 0)]
+    if last == b"." and word.isalpha() and len(word) == _LONGEST:
+        return False
+    if start - end > _MAX_SPACES or text[end:start].strip(b" \t"):
+        return False
+    if last != b".":
+        return _continues_quotation(text, end, start, is_english)
+    word, first = _NO_LETTER.split(word)[-1], _letter(text, start)
+    if first.isascii() and first.isdigit():
+        return word in _BEFORE_NUMBERS
+    if not first.isupper():
+        return False
+    if word in (_BEFORE_ENGLISH_NAMES if is_english else _BEFORE_NAMES):
+        return True
+    # `J. | R. R. Tolkien`, and any single letter that would be a sentence.
+    if len(word) != 1 or not word.isupper():
+        return False
+    is_alone = text[end - 3 : end - 2] == b"\n" or _LONE_INITIAL.fullmatch(text, before, end) is not None
+    return is_alone or (word != b"I" and text[start + 1 : start + 2] == b".")
 
 
-def _goes_with_abbreviation(
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    origins: np.ndarray,
-    english: np.ndarray,
-    rows: np.ndarray,
-) -> np.ndarray:
-    """[rows] bool: whether the word ahead of a start is a title, an initial, or what a number follows."""
-    stop, origin = ends[rows], origins[rows]
-    is_capital, is_digit = (_is_among(kind, data, starts[rows]) for kind in (_CAPITAL, _DIGIT))
-    token = np.zeros(len(rows), dtype=np.uint64)
-    for back in range(_LONGEST - 1, -1, -1):
-        token = token << np.uint64(8) | _byte(data, stop - back, origin).astype(np.uint64)
-    joined = np.zeros(len(rows), dtype=bool)
-    for length in range(2, _LONGEST):
-        ahead = ((token >> np.uint64(8 * length)) & np.uint64(0xFF)).astype(np.uint8)
-        among = np.flatnonzero(~_ALPHANUMERIC[ahead] & ~joined & (is_capital | is_digit))
-        word = token[among] & np.uint64((1 << 8 * length) - 1)
-        after_title = np.isin(word, _codes(TITLES, length)) | (
-            english[rows[among]] & np.isin(word, _codes(ENGLISH_TITLES, length))
-        )
-        joined[among] = np.where(is_digit[among], np.isin(word, _codes(NUMBERED, length)), after_title)
-    return joined | (is_capital & _follows_initial(data, starts, stop, origin, rows))
+def _continues_quotation(text: bytes, end: int, start: int, is_english: bool) -> bool:
+    """Whether words after a quotation that ends at `end` say who spoke."""
+    if not text.endswith(_QUOTES, 0, end):
+        return False
+    dash = _DASH.match(text, start)
+    if dash is not None and dash.end() < len(text) and _letter(text, dash.end()).islower():
+        return True
+    is_named = is_english and text.endswith(_EXCLAMATIONS, 0, end)
+    return is_named and SPEAKER.match(text, start, start + _SPEAKER_BYTES) is not None
 
 
-def _follows_initial(
-    data: np.ndarray, starts: np.ndarray, stop: np.ndarray, origin: np.ndarray, rows: np.ndarray
-) -> np.ndarray:
-    """[rows] bool: `J. | R. R. Tolkien`, and any single letter that would be a sentence."""
-    letter, ahead = _byte(data, stop - 1, origin), _byte(data, stop - 2, origin)
-    is_initial = (letter >= _FIRST_LETTER) & (letter <= _LAST_LETTER) & ~_ALPHANUMERIC[ahead]
-    before = np.maximum(np.where(rows > 0, starts[rows - 1], 0), origin)
-    is_quoted = _MAY_QUOTE[ahead] & (before >= stop - 1 - _LONGEST_QUOTE) & (before < stop - 1)
-    alone = (before == stop - 1) | is_quoted | (ahead == _LINE_FEED)
-    is_followed = data[np.minimum(starts[rows] + 1, len(data) - 1)] == _STOP
-    return is_initial & (alone | (is_followed & (letter != _PRONOUN)))
-
-
-def _byte(data: np.ndarray, places: np.ndarray, origins: np.ndarray) -> np.ndarray:
-    """The byte at each place; a space ahead of a document."""
-    return np.where(places >= origins, data[np.maximum(places, 0)], ord(" "))
-
-
-def _codes(words: str, length: int) -> np.ndarray:
-    """Words of so many bytes, with their full stop, as big-endian numbers."""
-    encoded = [f"{word}.".encode() for word in words.split()]
-    return np.array([int.from_bytes(word) for word in encoded if len(word) == length], dtype=np.uint64)
-
-
-def _skip_back(data: np.ndarray, places: np.ndarray, origins: np.ndarray) -> np.ndarray:
-    """The last byte at or ahead of each place that is no space; at most three are skipped."""
-    for _ in range(3):
-        places = np.maximum(places - _SPACE[data[places]], origins)
-    return places
-
-
-def _skip_dash(data: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Each place, or the place after a dash and a space there."""
-    last = len(data) - 1
-    after = places
-    for dash in _DASHES:
-        ahead = np.minimum(places + len(dash), len(data))
-        after = np.where(_ends_with_any(data, ahead - 1, (dash,)), np.minimum(ahead, last), after)
-    return np.minimum(after + ((after > places) & _SPACE[data[after]]), last)
-
-
-def _is_among(kind: np.ndarray, data: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Whether a character of a kind, which is a [code points of one or two bytes] bool array, is at each place."""
-    first = data[places].astype(np.int64)
-    second = data[np.minimum(places + 1, len(data) - 1)].astype(np.int64)
-    two = (first & 0x1F) << 6 | second & 0x3F
-    return np.where(first < 0x80, kind[first & 0x7F], (first & 0xE0 == 0xC0) & kind[two])
-
-
-def _ends_with_any(data: np.ndarray, ends: np.ndarray, words: tuple[bytes, ...]) -> np.ndarray:
-    """Whether one of the words ends at each place."""
-    last = [data[np.maximum(ends - back, 0)] for back in range(max(map(len, words)))]
-    found = np.zeros(len(ends), dtype=bool)
-    for word in words:
-        found |= np.logical_and.reduce([last[back] == byte for back, byte in enumerate(reversed(word))])
-    return found
+def _letter(text: bytes, place: int) -> str:
+    """The character of one or two bytes at a place; longer ones are of scripts without small letters, mostly."""
+    if text[place] < 0x80:
+        return chr(text[place])
+    return text[place : place + 2].decode("utf-8", "ignore")[:1]
