@@ -43,6 +43,7 @@ class UnicodeConfig(FilterConfig):
 
     def build(self) -> Apply:
         """A filter that changes text and drops nothing; counts `repaired` documents."""
+        from data_prep.text.encodings import repair_mojibake
 
         def apply(document: Document) -> Passed:
             text = document.text
@@ -52,7 +53,7 @@ class UnicodeConfig(FilterConfig):
             for _ in range(MAX_PASSES):
                 before = text
                 if self.repair:
-                    text = _repair(text)
+                    text = repair_mojibake(text, _SUSPECT)
                     repaired |= text != before
                 text = _normalise(text, self)
                 if text == before:
@@ -60,18 +61,6 @@ class UnicodeConfig(FilterConfig):
             return Passed.with_text(document, text, **({"repaired": 1} if repaired else {}))
 
         return apply
-
-
-def _repair(text: str) -> str:
-    from ftfy import fix_encoding
-    from ftfy.badness import is_bad
-
-    if not _SUSPECT.search(text):
-        return text
-    lines = text.split("\n")
-    return "\n".join(
-        [fix_encoding(line) if _SUSPECT.search(line) and is_bad(line) else line for line in lines]
-    )
 
 
 def _normalise(text: str, config: UnicodeConfig) -> str:
