@@ -3,12 +3,17 @@ when it is needed."""
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, TimeoutError
 from contextlib import suppress
 from contextvars import copy_context
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import psutil
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,3 +86,25 @@ def gathered(value: Any) -> list[Any]:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
+
+
+def host_group() -> Any:
+    """A process group of all ranks for host memory, so that a thread can wait for others beside the collectives of
+    training. A rank that ends is noticed at once; one that is slow is waited for.
+
+    Gloo takes the network interface that leads to rank 0, unless GLOO_SOCKET_IFNAME names another: by itself it would
+    look up the host's name, which may be an address of the loopback.
+    """
+    import torch.distributed as dist
+
+    with suppress(OSError, KeyError, StopIteration):
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)  # sends nothing
+            own = probe.getsockname()[0]
+        interfaces = psutil.net_if_addrs().items()
+        name = next(name for name, found in interfaces if own in (one.address for one in found))
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+    return dist.new_group(backend="gloo", timeout=timedelta(days=1))

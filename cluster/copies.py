@@ -5,7 +5,6 @@
     CLOZE_CACHE/artefacts/KEY/work         locked by the process that fetches files, or evicts the copy
     CLOZE_CACHE/artefacts/KEY/users        locked by every process that reads the copy, until it ends
 
-The KEY of a checkpoint, which may be saved again, hashes the URI alone.
 A process that opens a copy reads the manifest in the store first, so an artefact that was replaced there is noticed.
 The kernel releases the locks of a process however it ends, and the files that a killed one fetched serve the next.
 """
@@ -25,14 +24,21 @@ import xxhash
 from cluster import logs
 from cluster.artefacts.credentials import without_credentials
 from cluster.artefacts.errors import MissingInputError, StoreError
-from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest, write_durably
+from cluster.artefacts.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    Manifest,
+    manifest_bytes,
+    read_manifest,
+    write_durably,
+)
 from cluster.artefacts.owner import lock
 from cluster.artefacts.places import Place, Uri, as_place, parse_size, shown_size
 from cluster.artefacts.private import cache_directory
 from cluster.artefacts.reading import confined_name
-from cluster.artefacts.remote import Remote, remove_unlisted
-from cluster.artefacts.seen_files import SeenFiles
-from cluster.artefacts.storage import damaged, find_damage, is_committed, storage_errors
+from cluster.artefacts.remote import Remote
+from cluster.artefacts.seals import SeenFiles
+from cluster.artefacts.storage import Damage, damaged, find_damage, is_committed, storage_errors
 from cluster.progress import transfer
 
 SIZE_VARIABLE = "CLOZE_CACHE_BYTES"
@@ -55,16 +61,24 @@ def manifest_at(place: Place | str) -> Manifest | None:
     place = as_place(place)
     if isinstance(place, Path):
         return read_manifest(place) if is_committed(place) else None
-    try:
-        return Remote.open(place).manifest()[1]
-    except FileNotFoundError:
-        return None
+    return Remote.open(place).manifest()
 
 
 def is_there(place: Place | str) -> bool:
     """Whether a committed artefact is at a place; its bytes are not checked."""
     place = as_place(place)
     return is_committed(place) if isinstance(place, Path) else Remote.open(place).exists(MANIFEST_NAME)
+
+
+def damage_at(place: Place, manifest: Manifest, *, deep: bool = True) -> list[Damage]:
+    """Compare the files of the artefact at a place with its manifest: sizes always, hashes when `deep`. Those at a URI
+    are then read through the network, and not kept."""
+    if isinstance(place, Path):
+        return find_damage(place, manifest, deep=deep)
+    remote = Remote.open(place)
+    if not deep:
+        return remote.find_damage(manifest)
+    return [damage for damage in remote.download(manifest.files, None) if damage is not None]
 
 
 def committed_at(place: Place | str, kind: str) -> Place:
@@ -81,7 +95,6 @@ def local_copy(
     kind: str | None = None,
     only: Collection[str] | None = None,
     verify: bool = True,
-    one_place: bool = False,
 ) -> Path:
     """A directory on this machine with the artefact at a place: the place itself, or a copy of the artefact at a URI.
 
@@ -90,10 +103,8 @@ def local_copy(
 
     Args:
         kind: the kind that it must be; None accepts any.
-        only: paths of the files that are needed; without the others, the copy has no manifest.
+        only: paths of the files that are needed; the copy may lack the others.
         verify: hash files that changed since they were fetched; otherwise only sizes are compared.
-        one_place: keep the copy in `copy_directory(place)`, whichever artefact is there, and its manifest with it even
-            if not all files are needed.
 
     Raises:
         MissingInputError: there is no artefact at the URI, or one of another kind.
@@ -104,19 +115,13 @@ def local_copy(
     if isinstance(place, Path):
         return place
     remote = Remote.open(place)
-    try:
-        data, manifest = remote.manifest()
-    except FileNotFoundError:
-        raise MissingInputError(
-            f"There is no artefact at {place}: it has no {MANIFEST_NAME}.",
-            next_step=f"correct the URI, or put one there: cloze push DIRECTORY {place}",
-        ) from None
+    manifest = remote.require_manifest()
     if kind is not None and manifest.kind != kind:
         raise MissingInputError(
             f"{place} is an artefact of the kind `{manifest.kind}`; one of the kind `{kind}` is needed here.",
             next_step=f"name the URI of an artefact with {kind}",
         )
-    copy = _directory(place, "" if one_place else manifest.fingerprint)
+    copy = _directory(place, manifest.fingerprint)
     own = copy.parent
     entries = [entry for entry in manifest.files if only is None or entry.path in only]
     with storage_errors(own), _locked(own / _WORK, place):
@@ -126,31 +131,12 @@ def local_copy(
             _make_room(own, remote.uri, sum(entry.size_bytes for entry in present))
             fetch_files(remote, manifest, stale, copy, "fetch")
         copy.mkdir(parents=True, exist_ok=True)
-        if one_place:
-            # The artefact that was there before may have had other files.
-            remove_unlisted(copy, manifest)
-        file = copy / MANIFEST_NAME
-        if (only is None or one_place) and not (file.exists() and file.read_bytes() == data):
+        file, data = copy / MANIFEST_NAME, manifest_bytes(manifest)
+        if not (file.exists() and file.read_bytes() == data):
             write_durably(file, data)
         _hold(own / _USERS)
     _opened[copy] = place
     return copy
-
-
-def copy_directory(place: Uri) -> Path:
-    """The directory of a copy that `local_copy` made with `one_place`; nothing is read."""
-    return _directory(place, "")
-
-
-def drop_copies(below: str, kept: Collection[str]) -> None:
-    """Delete the copies from places below a URI, except from those in `kept` and those that other processes use."""
-    start, safe = f"{without_credentials(below)}/", set(map(without_credentials, kept))
-    for own in _root().glob("*"):
-        uri = _origin(own).get("uri", "")
-        if uri.startswith(start) and uri not in safe:
-            if (users := _held.pop(own / _USERS, None)) is not None:
-                os.close(users)
-            _evict(own)
 
 
 def place_of(directory: Path) -> str:

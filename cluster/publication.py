@@ -17,20 +17,22 @@ from pathlib import Path
 import orjson
 
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.errors import ConfigError, CorruptArtefactError, MissingInputError, StoreError
+from cluster.artefacts.errors import ConfigError, CorruptArtefactError, StoreError
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
     Manifest,
     hash_json,
+    manifest_bytes,
     read_manifest,
     write_durably,
 )
 from cluster.artefacts.places import is_web, shown_size
 from cluster.artefacts.reading import for_files, inside
-from cluster.artefacts.remote import TRANSFERS, Remote, remove_unlisted
+from cluster.artefacts.remote import TRANSFERS, Remote
 from cluster.artefacts.shard_records import LOG_NAME
 from cluster.artefacts.storage import (
+    find_damage,
     is_committed,
     open_artefact,
     put_in_place,
@@ -82,8 +84,8 @@ def push(directory: Path, uri: str, *, replace: bool = False, again: bool = Fals
     remote, manifest = Remote.open(uri), read_manifest(directory)
     there, sizes = None, remote.sizes()
     # A damaged manifest is written again.
-    with suppress(FileNotFoundError, CorruptArtefactError):
-        there = remote.manifest(anyone=True)[1]
+    with suppress(CorruptArtefactError):
+        there = remote.manifest(anyone=True)
     files = [*manifest.files, *_records_in(directory)]
     is_same = there is not None and there.fingerprint == manifest.fingerprint
     if there is not None and not is_same and not replace:
@@ -116,15 +118,8 @@ def push(directory: Path, uri: str, *, replace: bool = False, again: bool = Fals
         _upload(remote, directory, missing)
         if over:
             remote.write(_NOTE, orjson.dumps(note))
-        sizes = remote.sizes()
-    if wrong := [entry.path for entry in files if sizes.get(entry.path) != entry.size_bytes]:
-        raise StoreError(
-            f"{uri} does not hold what was written: {', '.join(wrong[:3])}.",
-            next_step="find out who else writes there, and type the same command again",
-        )
-    data = (directory / MANIFEST_NAME).read_bytes()
-    if not is_same or remote.read(MANIFEST_NAME) != data:
-        remote.write(MANIFEST_NAME, data)
+    if missing or there != manifest:
+        remote.commit(manifest)
     return _copied(manifest, without_credentials(uri), missing)
 
 
@@ -141,10 +136,7 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
         CorruptArtefactError: files in the store are missing or damaged; names them.
     """
     remote = Remote.open(uri)
-    try:
-        data, manifest = remote.manifest()
-    except FileNotFoundError:
-        raise _nothing_at(uri) from None
+    manifest = remote.require_manifest()
     there = read_manifest(directory, anyone=True) if is_committed(directory) else None
     is_same = there is not None and there.fingerprint == manifest.fingerprint
     if there is not None and not is_same and not replace:
@@ -158,12 +150,13 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
         )
     # Never use what another address returned.
     target = directory if is_same else staging_directory(directory, hash_json([uri, manifest.fingerprint]))
-    missing = [entry for entry in manifest.files if not (target / entry.path).is_file()]
     with storage_errors(directory):
         target.mkdir(parents=True, exist_ok=True)
         if not is_same:
             # Also the records of an earlier attempt, which no hash vouches for.
-            remove_unlisted(target, manifest)
+            _remove_unlisted(target, manifest)
+        damages = {damage.path for damage in find_damage(target, manifest)}
+        missing = [entry for entry in manifest.files if entry.path in damages]
         needed, free = sum(entry.size_bytes for entry in missing), shutil.disk_usage(target).free
         if needed > free:
             raise StoreError(
@@ -171,7 +164,7 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
                 f" {shown_size(free)}.",
                 next_step="free disk space, or name a directory of another file system",
             )
-        fetch_files(remote, manifest, manifest.files, target, "pull")
+        fetch_files(remote, manifest, missing, target, "pull")
         names = remote.sizes() if remote.lists else ()
 
         def fetch_record(name: str) -> None:
@@ -180,7 +173,7 @@ def pull(uri: str, directory: Path, *, replace: bool = False) -> Copied:
             write_durably(file, remote.read(name, RECORD_BYTES))
 
         for_files(fetch_record, [name for name in names if _is_record(name)])
-        write_durably(target / MANIFEST_NAME, data)
+        write_durably(target / MANIFEST_NAME, manifest_bytes(manifest))
     if not is_same:
         put_in_place(target, directory, manifest.files)
     return _copied(manifest, str(directory), missing)
@@ -202,15 +195,16 @@ def find_published(uri: str) -> list[str]:
     # The insides of artefacts are theirs.
     outermost = [name for name in found if not any(name.startswith(f"{one}/") for one in found)]
     if not outermost:
-        raise _nothing_at(uri)
+        raise remote.nothing_here()
     return outermost
 
 
-def _nothing_at(uri: str) -> MissingInputError:
-    return MissingInputError(
-        f"There is no artefact at {uri}: it has no {MANIFEST_NAME}.",
-        next_step="correct the URI; a web server cannot be listed, so name one artefact there",
-    )
+def _remove_unlisted(directory: Path, manifest: Manifest) -> None:
+    """Delete the files that a manifest does not list."""
+    listed = {MANIFEST_NAME, *(entry.path for entry in manifest.files)}
+    for path in list(directory.rglob("*")):
+        if path.relative_to(directory).as_posix() not in listed and (path.is_symlink() or not path.is_dir()):
+            path.unlink()
 
 
 def _require_none_below(uri: str, others: Collection[str]) -> None:

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import xxhash
 
 from cluster.artefacts.credentials import without_credentials
-from cluster.artefacts.manifest import has_seal, write_durably, write_seal
+from cluster.artefacts.manifest import write_durably
+from cluster.artefacts.seals import has_seal, write_seal
 from cluster.artefacts.storage import storage_errors
 from cluster.progress import progress
 from cluster.runtime import require_ray, run_tasks

@@ -20,7 +20,7 @@ import pyarrow as pa
 from cluster.artefacts.errors import MissingInputError
 from cluster.artefacts.manifest import MANIFEST_NAME, Manifest
 from cluster.artefacts.places import Place
-from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.seals import SeenFiles
 from cluster.artefacts.storage import contents_of, open_artefact
 from cluster.copies import beside, committed_at, local_copy, place_of
 from data_prep.document import Document

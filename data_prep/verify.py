@@ -9,10 +9,9 @@ from typing import Any
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
 from cluster.artefacts.manifest import MANIFEST_NAME, Manifest, read_manifest
 from cluster.artefacts.places import Place, Uri, as_place
-from cluster.artefacts.remote import Remote
 from cluster.artefacts.shard_records import SHARD_RECORDS, Reject
-from cluster.artefacts.storage import Damage, find_damage, is_committed
-from cluster.copies import manifest_at
+from cluster.artefacts.storage import Damage, is_committed
+from cluster.copies import damage_at, manifest_at
 from cluster.publication import find_published
 from data_prep.layout import DEDUP, DOCUMENTS, REPAIR, STAGES, WORK
 
@@ -90,11 +89,11 @@ def examine(place: Place) -> tuple[Manifest | None, list[Damage]]:
     except CorruptArtefactError as error:
         return None, [Damage(MANIFEST_NAME, error.problem)]
     assert manifest is not None, "it was found by its manifest"
-    if isinstance(place, Uri):
-        found = Remote.open(place).download(manifest.files, None)
-        return manifest, [each for each in found if each is not None]
-    shards = [entry.path for entry in manifest.files if entry.rows is not None]
-    return manifest, [*find_damage(place, manifest), *SHARD_RECORDS.find_damage(place, shards)]
+    found = damage_at(place, manifest)
+    if isinstance(place, Path):
+        shards = [entry.path for entry in manifest.files if entry.rows is not None]
+        found += SHARD_RECORDS.find_damage(place, shards)
+    return manifest, found
 
 
 def list_rejects(out: Path) -> list[Reject]:

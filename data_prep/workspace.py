@@ -13,8 +13,7 @@ from typing import Any
 
 from cluster.artefacts.manifest import InputEntry, Manifest, hash_json
 from cluster.artefacts.shard_records import ShardRecord, sum_stats
-from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard, WriteShard
+from cluster.shards import Shard, WriteShard, build_sharded_artefact
 from data_prep.config import PreparationConfig
 from data_prep.inputs import ShardInput
 from data_prep.layout import DOCUMENTS, SELECTION_FILES, STAGES, WORK, ShardNames

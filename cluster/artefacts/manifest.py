@@ -6,6 +6,7 @@ nothing that varies between two correct runs (places, times, hosts, worker count
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import os
 import platform
@@ -18,7 +19,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 from uuid import uuid4
 
 import orjson
@@ -43,8 +44,8 @@ from cluster.artefacts.signatures import Signature
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
+_BLOCK_BYTES = 1 << 24
 _CHECKSUM = "checksum"
-_SIGNATURE = "signature"
 
 
 class _Frozen(BaseModel):
@@ -82,6 +83,16 @@ class FileEntry:
             name, size_bytes, digest, rows, tokens, sha256_of(file) if signatures.is_signing() else None
         )
 
+    def difference(self, other: FileEntry) -> str:
+        """How another entry of the file differs in size or hash; empty where it does not."""
+        if other.size_bytes != self.size_bytes:
+            return f"{other.size_bytes} bytes instead of {self.size_bytes}"
+        if other.xxh3_128 != self.xxh3_128:
+            return f"xxh3_128 is {other.xxh3_128} instead of {self.xxh3_128}"
+        if self.sha256 not in (None, other.sha256):
+            return f"SHA-256 is {other.sha256} instead of {self.sha256}"
+        return ""
+
     def under(self, directory: Path) -> Path:
         """Path of the file if the artefact is in `directory`.
 
@@ -89,6 +100,44 @@ class FileEntry:
             CorruptArtefactError: a link leads out of it.
         """
         return inside(directory, self.path)
+
+
+class HashingWriter:
+    """A binary stream that hashes what is written to it, so that files need not be read again for their hash."""
+
+    def __init__(self, stream: BinaryIO, *, sha256: bool) -> None:
+        self._stream = stream
+        self._digest = xxhash.xxh3_128()
+        self._sha256 = hashlib.sha256() if sha256 else None
+        self.size_bytes = 0
+        self.error: Exception | None = None
+        """The error of the stream, if it raised one."""
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write all of `data`; returns its size in bytes."""
+        view = memoryview(data).cast("B")
+        try:
+            for start in range(0, len(view), _BLOCK_BYTES):
+                block = view[start : start + _BLOCK_BYTES]
+                self._stream.write(block)
+                self._digest.update(block)
+                if self._sha256 is not None:
+                    self._sha256.update(block)
+        except Exception as error:
+            self.error = error
+            raise
+        self.size_bytes += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Flush the stream below."""
+        self._stream.flush()
+
+    def entry(self, path: str) -> FileEntry:
+        """The manifest's entry of the bytes written."""
+        sha256 = None if self._sha256 is None else self._sha256.hexdigest()
+        digest = self._digest.hexdigest()
+        return FileEntry(path=path, size_bytes=self.size_bytes, xxh3_128=digest, sha256=sha256)
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
@@ -135,10 +184,11 @@ class Manifest(_Frozen):
 
 def hash_json(value: Any) -> str:
     """xxh3_128 hex digest of the canonical JSON (sorted keys) of `value`."""
-    return xxhash.xxh3_128_hexdigest(_canonical(value))
+    return xxhash.xxh3_128_hexdigest(canonical_json(value))
 
 
-def _canonical(value: Any) -> bytes:
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
@@ -159,55 +209,6 @@ def unseal(sealed: Any) -> dict[str, Any]:
     if (found := hash_json(contents)) != (stated := sealed.get(_CHECKSUM)):
         raise ValueError(f"it was altered: it states checksum {stated}, its contents give {found}")
     return contents
-
-
-def write_sealed(path: Path, contents: Mapping[str, Any], *, signed: bool = False) -> None:
-    """Write a JSON file with a checksum, durably.
-
-    Args:
-        signed: add a signature where this process signs, because another process continues from the file.
-    """
-    if signed and signatures.is_signing():
-        contents = {**contents, _SIGNATURE: signatures.sign(_canonical(contents)).model_dump()}
-    write_durably(path, orjson.dumps(seal(contents), option=None if signed else orjson.OPT_INDENT_2))
-
-
-def read_sealed(path: Path | str, *, signed: bool = False) -> dict[str, Any]:
-    """The contents of a file that `write_sealed` wrote.
-
-    Args:
-        signed: require a good signature where this process signs, or asks for signatures.
-
-    Raises:
-        OSError, StorageError: as `read_bytes`.
-        ValueError: the checksum does not fit the contents, or a signature is missing.
-    """
-    contents = unseal(orjson.loads(read_bytes(path)))
-    signature = contents.pop(_SIGNATURE, None)
-    if signed and signatures.is_sealing() and not signatures.is_vouched(_canonical(contents), signature):
-        raise ValueError("it has no signature by a trusted key")
-    return contents
-
-
-def write_seal(path: Path) -> None:
-    """Sign a file of work in progress in a file beside it, where this process signs."""
-    if signatures.is_signing():
-        write_sealed(seal_of(path), {"sha256": sha256_of(path)}, signed=True)
-
-
-def has_seal(path: Path) -> bool:
-    """Whether a file of work in progress may be continued from: where signatures are asked for, it needs one."""
-    if not signatures.is_sealing():
-        return True
-    try:
-        return read_sealed(seal_of(path), signed=True) == {"sha256": sha256_of(path)}
-    except (OSError, ValueError):
-        return False
-
-
-def seal_of(path: Path) -> Path:
-    """The file of `write_seal`."""
-    return path.with_name(f"{path.name}.seal")
 
 
 def fingerprint_of(
@@ -269,7 +270,7 @@ def signed(manifest: Manifest, digest: Callable[[FileEntry], str]) -> Manifest:
 
 def signed_bytes(manifest: Manifest) -> bytes:
     """The bytes that a signature is of: canonical JSON of everything but the signature."""
-    return _canonical(manifest.model_copy(update={"signature": None}).model_dump(mode="json"))
+    return canonical_json(manifest.model_copy(update={"signature": None}).model_dump(mode="json"))
 
 
 def write_durably(path: Path, data: bytes) -> None:

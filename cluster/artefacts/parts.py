@@ -18,16 +18,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict
 
 from cluster.artefacts.errors import ConfigError, CorruptArtefactError
-from cluster.artefacts.manifest import (
-    MANIFEST_NAME,
-    FileEntry,
-    InputEntry,
-    Manifest,
-    read_manifest,
-    read_sealed,
-    write_sealed,
-)
+from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, InputEntry, Manifest, read_manifest
 from cluster.artefacts.reading import for_files
+from cluster.artefacts.seals import read_sealed, write_sealed
 from cluster.artefacts.signatures import is_sealing, require_key
 from cluster.artefacts.storage import (
     Damage,

@@ -21,16 +21,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
-
-import xxhash
+from typing import Any, TypeVar
 
 from cluster.artefacts.credentials import message_without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError, StoreError
-from cluster.artefacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
+from cluster.artefacts.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    HashingWriter,
+    Manifest,
+    manifest_bytes,
+    parse_manifest,
+)
 from cluster.artefacts.places import Uri, is_web
 from cluster.artefacts.reading import inside
-from cluster.artefacts.storage import Damage, difference, storage_errors
+from cluster.artefacts.storage import Damage, storage_errors
 
 Result = TypeVar("Result")
 
@@ -61,7 +66,6 @@ _LASTING_NAMES = frozenset(
 """Errors of botocore, which is not imported here."""
 _BLOCK_BYTES = 1 << 24
 """Size of a read, which is repeated as a whole."""
-_READ_AHEAD_BYTES = 1 << 26
 SMALL_BYTES = 1 << 30
 """More than the manifest of a million files has. A web server may send without end."""
 _CHECK = "check the store's address, credentials and permissions, then run the same command again"
@@ -109,21 +113,19 @@ class Remote:
         """Whether there are listings, and reads of parts of files; web servers need not have either."""
         return not is_web(self.uri)
 
-    def names(self, directory: str = "") -> list[str]:
-        """Names of the entries of a directory, without its own name; none if there is no such directory."""
+    def names(self) -> list[str]:
+        """Names of the entries of the directory, without its own name; none if there is no such directory."""
         try:
-            found = self._do("read", directory, lambda path: self.filesystem.ls(path, detail=False))
+            found = self._do("read", "", lambda path: self.filesystem.ls(path, detail=False))
         except FileNotFoundError:
             return []
-        own = self._path(directory)
-        return [path.rpartition("/")[2] for each in found if (path := each.rstrip("/")) != own]
+        return [path.rpartition("/")[2] for each in found if (path := each.rstrip("/")) != self.root]
 
-    def sizes(self, directory: str = "") -> dict[str, int]:
-        """Bytes of every file below a directory, by its name relative to that directory; none if there is no such
-        directory, or no such bucket."""
-        prefix = f"{self._path(directory)}/"
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every file below the directory, by name; none if there is no such directory, or no such bucket."""
+        prefix = f"{self.root}/"
         try:
-            found = self._do("read", directory, lambda path: self.filesystem.find(path, detail=True))
+            found = self._do("read", "", lambda path: self.filesystem.find(path, detail=True))
         except FileNotFoundError:
             return {}
         # A key that ends in a slash is what the consoles of stores make of "create folder".
@@ -133,9 +135,9 @@ class Remote:
             if not path.endswith("/")
         }
 
-    def find_damage(self, manifest: Manifest, directory: str = "") -> list[Damage]:
-        """Compare the sizes of the files in a directory with a manifest."""
-        sizes = self.sizes(directory)
+    def find_damage(self, manifest: Manifest) -> list[Damage]:
+        """Compare the sizes of the files with a manifest."""
+        sizes = self.sizes()
         return [
             Damage(name, f"{sizes[name]} bytes instead of {entry.size_bytes}" if name in sizes else "missing")
             for entry in manifest.files
@@ -174,19 +176,47 @@ class Remote:
 
         return self._do("read", name, read_blocks)
 
-    def manifest(self, name: str = "", *, anyone: bool = False) -> tuple[bytes, Manifest]:
-        """The manifest of the artefact in this directory or in the one called `name`: its bytes, and parsed.
+    def manifest(self, *, anyone: bool = False) -> Manifest | None:
+        """The manifest of the artefact in this directory; None where there is none.
 
         Args:
             anyone: as for `read_manifest`.
 
         Raises:
-            FileNotFoundError: there is none.
             CorruptArtefactError, MismatchError, UntrustedArtefactError: as `read_manifest`.
         """
-        file = f"{name}/{MANIFEST_NAME}" if name else MANIFEST_NAME
-        data = self.read(file)
-        return data, parse_manifest(data, self.place(file), anyone=anyone)
+        try:
+            data = self.read(MANIFEST_NAME)
+        except FileNotFoundError:
+            return None
+        return parse_manifest(data, self.place(MANIFEST_NAME), anyone=anyone)
+
+    def require_manifest(self) -> Manifest:
+        """`manifest`, with a MissingInputError where there is none."""
+        if (found := self.manifest()) is None:
+            raise self.nothing_here()
+        return found
+
+    def nothing_here(self) -> MissingInputError:
+        """The error of a place without an artefact."""
+        return MissingInputError(
+            f"There is no artefact at {self.uri}: it has no {MANIFEST_NAME}.",
+            next_step=f"correct the URI, or put one there: cloze push DIRECTORY {self.uri}; a web server cannot be"
+            " listed, so name one artefact there",
+        )
+
+    def commit(self, manifest: Manifest) -> None:
+        """Write the manifest when all its files are there in their size.
+
+        Raises:
+            StoreError: the store does not hold what was written.
+        """
+        if damages := self.find_damage(manifest):
+            raise StoreError(
+                f"{self.uri} does not hold what was written: {damages[0]}.",
+                next_step="find out who else writes there, and type the same command again",
+            )
+        self.write(MANIFEST_NAME, manifest_bytes(manifest))
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file."""
@@ -208,16 +238,6 @@ class Remote:
         """Copy a local file to the store."""
         self._do("write", name, lambda path: self.filesystem.put_file(str(file), path))
 
-    @contextmanager
-    def opened(self, name: str, cache: str = "readahead") -> Iterator[BinaryIO]:
-        """A file, to be read from its beginning to its end; `cache` is a name of fsspec's."""
-        size = _READ_AHEAD_BYTES if self.lists else 0
-        with (
-            self._errors("read", name),
-            self.filesystem.open(self._path(name), "rb", block_size=size, cache_type=cache) as stream,
-        ):
-            yield stream
-
     def sha256(self, name: str) -> str:
         """SHA-256 hex digest of a file, which is read through the network."""
         digest = hashlib.sha256()
@@ -225,11 +245,11 @@ class Remote:
             digest.update(block)
         return digest.hexdigest()
 
-    def copy(self, directory: str, target: str) -> None:
-        """Copy all files below a directory to another name."""
-        for name in self.sizes(directory):
-            to = self._path(f"{target}/{name}")
-            self._do("move", f"{directory}/{name}", lambda path, to=to: self.filesystem.cp_file(path, to))
+    def copy(self, target: Uri) -> None:
+        """Copy all files to another directory of the same store."""
+        root = Remote.open(target).root
+        for name in self.sizes():
+            self._do("move", name, lambda path, name=name: self.filesystem.cp_file(path, f"{root}/{name}"))
 
     def remove(self, names: Collection[str]) -> None:
         """Delete files one by one (`rm` would take a bracket in a name for a pattern); missing ones are passed over."""
@@ -241,10 +261,10 @@ class Remote:
         with ThreadPoolExecutor(_DELETIONS) as pool:
             list(pool.map(remove_one, names))
 
-    def remove_directory(self, directory: str) -> None:
-        """Delete all files below a directory, its manifest before all others."""
-        self.remove([f"{directory}/{MANIFEST_NAME}"])
-        self.remove([f"{directory}/{name}" for name in self.sizes(directory)])
+    def remove_all(self) -> None:
+        """Delete all files, the manifest before all others."""
+        self.remove([MANIFEST_NAME])
+        self.remove(self.sizes())
 
     def download(
         self,
@@ -255,8 +275,7 @@ class Remote:
         """Read files and compare their hashes with a manifest.
 
         Args:
-            target: local directory for the files; those that it holds with the right hash are not read again. None
-                keeps nothing.
+            target: local directory for the files; None keeps nothing.
             advance: called with the bytes of each file that is done.
 
         Returns the damage of each file, None if its hash is right.
@@ -271,10 +290,6 @@ class Remote:
 
         with ThreadPoolExecutor(TRANSFERS) as pool:
             return list(pool.map(download_one, entries))
-
-    def below(self, name: str) -> Remote:
-        """A directory in this one."""
-        return Remote(self.filesystem, f"{self.root}/{name}", self.uri / name)
 
     def place(self, name: str) -> Uri:
         """URI of a file or directory."""
@@ -330,20 +345,10 @@ class Remote:
             ) from error
 
 
-def remove_unlisted(directory: Path, manifest: Manifest) -> None:
-    """Delete the files that a manifest does not list."""
-    listed = {MANIFEST_NAME, *(entry.path for entry in manifest.files)}
-    for path in list(directory.rglob("*")):
-        if path.relative_to(directory).as_posix() not in listed and (path.is_symlink() or not path.is_dir()):
-            path.unlink()
-
-
 def _keep(blocks: Iterator[bytes], entry: FileEntry, target: Path | None) -> Damage | None:
     """Hash the blocks of a file and put them at `target` if the hash is right."""
     if target is None:
         return _write(blocks, entry, Path(os.devnull))
-    if target.is_file() and target.stat().st_size == entry.size_bytes and not difference(target, entry):
-        return None
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         with storage_errors(target):
@@ -357,25 +362,15 @@ def _keep(blocks: Iterator[bytes], entry: FileEntry, target: Path | None) -> Dam
 
 
 def _write(blocks: Iterator[bytes], entry: FileEntry, copy: Path) -> Damage | None:
-    digests: list[tuple[str, Any, str]] = [("xxh3_128", xxhash.xxh3_128(), entry.xxh3_128)]
-    if entry.sha256 is not None:
-        digests.append(("SHA-256", hashlib.sha256(), entry.sha256))
-    size_bytes = 0
     try:
         with copy.open("wb") as stream:
+            writer = HashingWriter(stream, sha256=entry.sha256 is not None)
             for block in blocks:
-                size_bytes += len(block)
-                if size_bytes > entry.size_bytes:
+                if writer.size_bytes + len(block) > entry.size_bytes:
                     # Room was made for the bytes of the manifest, and no more may be taken.
                     return Damage(entry.path, f"more than {entry.size_bytes} bytes")
-                for _, digest, _ in digests:
-                    digest.update(block)
-                stream.write(block)
+                writer.write(block)
     except FileNotFoundError:
         return Damage(entry.path, "missing")
-    if size_bytes < entry.size_bytes:
-        return Damage(entry.path, f"{size_bytes} bytes instead of {entry.size_bytes}")
-    for name, digest, wanted in digests:
-        if (found := digest.hexdigest()) != wanted:
-            return Damage(entry.path, f"{name} is {found} instead of {wanted}")
-    return None
+    reason = entry.difference(writer.entry(entry.path))
+    return Damage(entry.path, reason) if reason else None

@@ -26,7 +26,7 @@ from cluster.artefacts.manifest import (
     write_manifest,
 )
 from cluster.artefacts.reading import for_files, inside, reading, refusal
-from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.seals import SeenFiles
 from cluster.artefacts.signatures import require_key
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -130,13 +130,10 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def difference(path: Path, entry: FileEntry) -> str:
-    """The difference between the hashes of a file and its entry; empty where there is none."""
-    digest = hash_file(path)[0]
-    if digest != entry.xxh3_128:
-        return f"xxh3_128 is {digest} instead of {entry.xxh3_128}"
-    if entry.sha256 is not None and (digest := sha256_of(path)) != entry.sha256:
-        return f"SHA-256 is {digest} instead of {entry.sha256}"
-    return ""
+    """The difference between a file and its entry; empty where there is none."""
+    digest, size_bytes = hash_file(path)
+    sha256 = sha256_of(path) if entry.sha256 else None
+    return entry.difference(FileEntry(entry.path, size_bytes, digest, sha256=sha256))
 
 
 def describe_damage(directory: Path, manifest: Manifest) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from cluster.artefacts.errors import ConfigError, MismatchError, ReferenceNotFoundError
 from cluster.artefacts.manifest import read_manifest
-from cluster.artefacts.places import absolute, as_place
+from cluster.artefacts.places import absolute
 from pipeline.checkpoint.checkpoint import TrainerState, read_trainer_state
 from pipeline.checkpoint.references import find_checkpoint
 from pipeline.run.directory import RunDirectory, list_runs
@@ -93,7 +93,7 @@ def register(
     found = find_checkpoint(reference, runs_dir)
     path = found.fetch()
     state, fingerprint = read_trainer_state(path), read_manifest(path).fingerprint
-    place = str(absolute(as_place(found.place)))
+    place = str(absolute(found.place))
     run = next((one for one in list_runs(runs_dir) if one.path.name == state.run_name), None)
     # The run may be tracked as another MLflow run by now.
     run_id, uri = state.run_id if run is None else run.info.run_id, tracking_uri(runs_dir)

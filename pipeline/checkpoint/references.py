@@ -19,13 +19,13 @@ from cluster.artefacts.errors import (
     ReferenceNotFoundError,
 )
 from cluster.artefacts.manifest import read_manifest
-from cluster.artefacts.places import Uri, as_place
+from cluster.artefacts.places import Place, Uri, absolute, as_place
 from cluster.artefacts.storage import is_committed
+from cluster.copies import is_there
 from pipeline.checkpoint import checkpoint as checkpoints
-from pipeline.checkpoint.disk_store import CheckpointStore, open_checkpoint
 from pipeline.checkpoint.hub import HubName, fetch, hub_name
 from pipeline.checkpoint.pretrained import WEIGHT_FILES, PretrainedModel, Weights, read_directory
-from pipeline.checkpoint.store import best_step, open_store, store_of
+from pipeline.checkpoint.store import best_step, fetch_checkpoint, store_of
 from pipeline.run.directory import RUN_FILE, RunDirectory, find_run
 
 _MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>.+)|/(?P<version>\d+|latest))$")
@@ -33,30 +33,21 @@ _MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>.+)|/(?P<versio
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReference:
-    """A checkpoint, wherever it is kept."""
+    """A checkpoint, wherever it is kept and whatever its directory is called."""
 
-    store: CheckpointStore
+    place: Place
     step: int
-    directory: Path | None = None
-    """Directory of a checkpoint that was named by it, whatever that is called."""
-
-    @property
-    def place(self) -> str:
-        """Path or URI."""
-        return self.store.place(self.step) if self.directory is None else str(self.directory)
 
     def fetch(self, files: Collection[str] | None = None) -> Path:
-        """`CheckpointStore.fetch`, with the way out in the message.
+        """`fetch_checkpoint`, with the way out in the message.
 
         Raises:
             CorruptCheckpointError: the checkpoint's bytes changed.
         """
         try:
-            if self.directory is not None:
-                return open_checkpoint(self.directory, files)
-            return self.store.fetch(self.step, files)
+            return fetch_checkpoint(self.place, self.step, files)
         except CorruptArtefactError as error:
-            kept_in = Path(self.place).parent
+            kept_in = Path(absolute(self.place)).parent
             run = RunDirectory(kept_in.parent).typed if kept_in.name == "checkpoints" else kept_in.name
             raise CorruptCheckpointError(
                 error.problem,
@@ -100,7 +91,7 @@ def find_checkpoint(reference: str, runs_dir: Path) -> CheckpointReference:
             f"{name} has no checkpoint {selector}; its checkpoints: {steps}.",
             next_step=f"cloze checkpoints {run.typed}",
         )
-    return CheckpointReference(store, chosen)
+    return CheckpointReference(store.at(chosen), chosen)
 
 
 def resolve_checkpoint(reference: str, runs_dir: Path) -> Path:
@@ -111,9 +102,7 @@ def resolve_checkpoint(reference: str, runs_dir: Path) -> Path:
         ReferenceNotFoundError: names what exists instead.
     """
     found = find_checkpoint(reference, runs_dir)
-    if not found.store.copies:
-        return found.directory or found.store.local(found.step)
-    return found.fetch(checkpoints.DESCRIPTION_FILES)
+    return found.place if isinstance(found.place, Path) else found.fetch(checkpoints.DESCRIPTION_FILES)
 
 
 def resolve_model(reference: str, runs_dir: Path, weights: Weights = "model") -> PretrainedModel:
@@ -143,7 +132,7 @@ def resolve_model(reference: str, runs_dir: Path, weights: Weights = "model") ->
     path = found.fetch(wanted)
     manifest = read_manifest(path)
     if WEIGHT_FILES[weights] not in {entry.path for entry in manifest.files}:
-        raise _no_average(found.place)
+        raise _no_average(str(found.place))
     state = checkpoints.read_trainer_state(path)
     return PretrainedModel(
         directory=path,
@@ -208,10 +197,9 @@ def _at_uri(uri: Uri) -> CheckpointReference:
             next_step="name one of them, or a run; `cloze lineage` also takes an artefact, such as URI/tokens;"
             " `cloze pull URI DIRECTORY` copies an export to this machine",
         ) from None
-    store = open_store(uri.parent.parent, uri.parent.name)
-    if step not in store.steps():
+    if not is_there(uri):
         raise ReferenceNotFoundError(f"{uri} holds no checkpoint.")
-    return CheckpointReference(store, step)
+    return CheckpointReference(uri, step)
 
 
 def _in_directory(directory: Path) -> CheckpointReference:
@@ -220,7 +208,7 @@ def _in_directory(directory: Path) -> CheckpointReference:
         step = int(read_manifest(directory).config["step"])
     except (CorruptArtefactError, KeyError):
         step = -1  # `fetch` names its fault
-    return CheckpointReference(CheckpointStore(directory.parent), step, directory)
+    return CheckpointReference(directory, step)
 
 
 def _was_checkpoint(directory: Path) -> bool:

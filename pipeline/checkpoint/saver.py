@@ -1,8 +1,7 @@
 """Saving during training: the state is copied between two updates, and a thread writes the copy.
 
-Every rank writes its own parts and marks them as done; rank 0 waits for the marks of all, puts the weights together and
-publishes. The threads talk to each other only through the store, never through the process group, which belongs to
-training.
+Every rank writes its own files; rank 0 waits for all, asks them for their slices of the weights and publishes. The
+threads have a process group of their own, because the other one belongs to training.
 
 A save that fails, on whichever rank, leaves no files and is reported; the checkpoints before it stay.
 """
@@ -16,13 +15,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from cluster.artefacts.errors import ClozeError, StorageError
 from cluster.artefacts.manifest import FileEntry, InputEntry
+from cluster.collectives import host_group
 from cluster.group import Rank
 from models.config import NetworkConfig
 from pipeline.checkpoint.checkpoint import (
@@ -34,18 +36,22 @@ from pipeline.checkpoint.checkpoint import (
     manifest_of,
 )
 from pipeline.checkpoint.rank_save import (
+    Extent,
     RankSave,
     Snapshot,
-    assemble,
+    Written,
     explained,
-    files_of_all,
     own_slices,
     write_rank_files,
+    write_weights,
 )
 from pipeline.checkpoint.store import CheckpointStore, best_step
 
 if TYPE_CHECKING:
     from pipeline.engine.deepspeed.engine import Engine
+
+_NO_FILE = -1
+"""Number that rank 0 asks for when it has all slices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +111,15 @@ class CheckpointSaver:
 
     def __post_init__(self) -> None:
         self._snapshot = Snapshot()
-        self._save: RankSave | None = None
         self._thread: threading.Thread | None = None
         self._outcomes: deque[Committed | Failed] = deque()
         self._count = 0
-        # Marks of earlier attempts never count.
+        # What earlier attempts left never counts.
         attempt = [uuid.uuid4().hex[:8]]
+        self._group: Any = None
         if self.rank.world_size > 1:
             dist.broadcast_object_list(attempt, src=0)
+            self._group = host_group()
         self.attempt: str = attempt[0]
         self._known: set[int] = set()
         self._untidy = False
@@ -131,41 +138,25 @@ class CheckpointSaver:
         self.wait()
         began = time.perf_counter()
         save = self._collect(engine, state, began)
-        self._save = save
         save.waited_s = time.perf_counter() - began
         if self.asynchronous:
-
-            def write() -> None:
-                write_rank_files(save, self.rank.rank)
-                self._conclude(save)
-
-            self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
+            self._thread = threading.Thread(target=self._write, args=(save,), name="checkpoint", daemon=True)
             self._thread.start()
         else:
-            write_rank_files(save, self.rank.rank)
-            self._settle(save)
-            self._conclude(save)
-            self._save = None
+            self._write(save)
 
     def finished(self) -> list[Committed | Failed]:
         """Outcomes of saves since the last call, oldest first; on other ranks than 0 nothing."""
         return [self._outcomes.popleft() for _ in range(len(self._outcomes))]
 
     def wait(self) -> None:
-        """Return when nothing is being written any more. All ranks must call it at the same step."""
-        save, thread = self._save, self._thread
-        if save is None:
-            return
-        if thread is not None:
-            self._await(save.written.wait)
-            self._settle(save)
-
-            def ended(seconds: float) -> bool:
-                thread.join(seconds)
-                return not thread.is_alive()
-
-            self._await(ended)
-        self._save = self._thread = None
+        """Return when nothing is being written any more."""
+        while self._thread is not None:
+            self._thread.join(0.1)
+            if self._thread.is_alive():
+                self.while_waiting()
+            else:
+                self._thread = None
 
     def _collect(self, engine: Engine, state: TrainerState, began: float) -> RankSave:
         self._count += 1
@@ -192,30 +183,64 @@ class CheckpointSaver:
         save.error = save.error or failure
         return save
 
-    def _settle(self, save: RankSave) -> None:
-        """Tell rank 0 whether a rank failed that could not even write that down. All ranks are here."""
-        if self.rank.world_size > 1:
-            device = torch.device("cpu")
-            if dist.get_backend() == "nccl":
-                device = torch.device("cuda", torch.cuda.current_device())
-            failed = torch.tensor([float(save.error is not None)], device=device)
-            dist.all_reduce(failed, op=dist.ReduceOp.MAX)
-            save.any_failed = bool(failed.item())
-        save.settled.set()
-
-    def _conclude(self, save: RankSave) -> None:
-        """Rank 0: wait for the others, then publish or give up."""
+    def _write(self, save: RankSave) -> None:
+        """Write the files of this rank; rank 0 then joins the weights and publishes, or gives up. Never raises."""
+        own = write_rank_files(save)
         if self.rank.rank != 0:
+            with suppress(Exception):  # Rank 0 has ended.
+                dist.gather_object(own, dst=0, group=self._group)
+                self._send_slices(save)
             return
         try:
-            entries = files_of_all(save, self.rank.world_size, self.store.place(save.state.step))
-            if save.error is not None:
-                raise save.error
+            ranks = [own]
+            if self._group is not None:
+                ranks *= self.rank.world_size
+                dist.gather_object(own, ranks, dst=0, group=self._group)
+            try:
+                if failures := [rank.error for rank in ranks if rank.error is not None]:
+                    raise failures[0]
+                entries = [entry for rank in ranks for entry in rank.entries]
+                entries += [self._join(save, file, ranks) for file in save.weights]
+            finally:
+                for rank in range(1, self.rank.world_size):
+                    dist.send(torch.tensor([_NO_FILE, 0]), dst=rank, group=self._group)
             self._outcomes.append(self._publish(save, entries))
         except Exception as error:
             with suppress(Exception):
                 save.staging.discard()
             self._outcomes.append(Failed(save.state.step, explained(error, save.state.step)))
+
+    def _send_slices(self, save: RankSave) -> None:
+        """Send rank 0 each slice that it asks for by the numbers of its file and of the slice, until it has all."""
+        slices = [*save.weights.values()]
+        wanted = torch.zeros(2, dtype=torch.int64)
+        while True:
+            dist.recv(wanted, src=0, group=self._group)
+            file, number = wanted.tolist()
+            if file == _NO_FILE:
+                return
+            dist.send(slices[file][number].values, dst=0, group=self._group)
+
+    def _join(self, save: RankSave, name: str, ranks: Sequence[Written]) -> FileEntry:
+        """Write MODEL_FILE or EMA_FILE from the slices of all ranks."""
+        file = [*save.weights].index(name)
+
+        def read(rank: int, number: int, extent: Extent) -> np.ndarray:
+            if rank == 0:
+                return save.weights[name][number].values.numpy()
+            dist.send(torch.tensor([file, number]), dst=rank, group=self._group)
+            values = torch.empty(extent.count)
+            dist.recv(values, src=rank, group=self._group)
+            return values.numpy()
+
+        slices = [
+            (extent, partial(read, rank, number, extent))
+            for rank, written in enumerate(ranks)
+            for number, extent in enumerate(written.extents[name])
+        ]
+        with save.staging.create(name) as stream:
+            write_weights(stream, save.shapes, slices)
+        return stream.entry(name)
 
     def _publish(self, save: RankSave, entries: list[FileEntry]) -> Committed:
         step, staging, state = save.state.step, save.staging, save.state
@@ -223,8 +248,6 @@ class CheckpointSaver:
             with staging.create(name) as stream:
                 stream.write(data)
             entries.append(stream.entry(name))
-        for file in save.weights:
-            entries.append(assemble(save, file, self.rank.world_size))
         self.before_publishing()
         manifest = staging.publish(manifest_of(state, entries, self.inputs))
         seconds = time.perf_counter() - save.began
@@ -254,8 +277,3 @@ class CheckpointSaver:
             size_bytes=sum(entry.size_bytes for entry in manifest.files),
             warning=warning,
         )
-
-    def _await(self, condition: Callable[[float], bool]) -> None:
-        """Wait for something that can be waited for so many seconds at a time."""
-        while not condition(0.1):
-            self.while_waiting()

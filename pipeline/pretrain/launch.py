@@ -13,7 +13,7 @@ from cluster import logs, signals
 from cluster.artefacts.credentials import tracking_environment
 from cluster.artefacts.errors import ClozeError, ResumeRefusedError
 from cluster.artefacts.places import absolute
-from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.seals import SeenFiles
 from cluster.artefacts.signatures import require_key
 from cluster.artefacts.visible import visible
 from cluster.collectives import from_rank_zero

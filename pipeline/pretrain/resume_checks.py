@@ -14,8 +14,7 @@ import xxhash
 
 from cluster.artefacts.errors import CorruptCheckpointError, ResumeRefusedError
 from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
-from cluster.artefacts.places import as_place
-from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.seals import SeenFiles
 from cluster.artefacts.storage import contents_of
 from cluster.artefacts.visible import visible
 from pipeline.checkpoint import checkpoint as checkpoints
@@ -66,7 +65,7 @@ def check_resume(
     if at is None:
         start, messages = newest_good(store, look_only=look_only, files=files)
     else:
-        start, messages = CheckpointReference(store, at).fetch(files), []
+        start, messages = CheckpointReference(store.at(at), at).fetch(files), []
     for message in messages:
         print(visible(f"A damaged checkpoint is passed over: {message}"), file=sys.stderr)
         if not look_only:
@@ -167,7 +166,7 @@ def _require_same_checkpoints(run: RunDirectory, config: PretrainConfig) -> None
         raise ResumeRefusedError(
             f"checkpoint.directory is to change, and the newest checkpoint {old.place(steps[-1])} is not there.",
             kept="the run and its checkpoints",
-            next_step=f"copy the checkpoints to {as_place(new.place(steps[-1])).parent} first, or leave the setting",
+            next_step=f"copy the checkpoints to {new.directory} first, or leave the setting",
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.artefacts.errors import StorageError, TakenOverError
+from cluster.artefacts.places import Uri
 from cluster.collectives import from_rank_zero, while_others_wait
 from cluster.group import Rank
 from pipeline.checkpoint.checkpoint import Counters, TrainerState, evaluated, read_trainer_state, step_of
@@ -55,9 +56,9 @@ def find_start(run: RunDirectory, rank: Rank, store: CheckpointStore) -> Trainer
     step = from_rank_zero(while_others_wait(newest_step if rank.rank == 0 else None))
     if step is None:
         return None
-    copies = store.copies and rank.local_rank == 0 and rank.rank != 0
+    copies = isinstance(store.directory, Uri) and rank.local_rank == 0 and rank.rank != 0
     while_others_wait((lambda: store.fetch(step)) if copies else None)
-    return read_trainer_state(store.local(step))
+    return read_trainer_state(store.fetch(step, deep=False))
 
 
 @dataclass

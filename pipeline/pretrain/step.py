@@ -94,7 +94,8 @@ class Trainer:
         self.counters = state.counters(self.config.metric)
         # At the checkpoint's step: heartbeats count the updates since the first one.
         self._beat("loading")
-        self.engine.restore(self.checkpoints.store.local(state.step) / DEEPSPEED_DIRECTORY)
+        checkpoint = self.checkpoints.store.fetch(state.step, deep=False)
+        self.engine.restore(checkpoint / DEEPSPEED_DIRECTORY)
         self._watch_losses(state.losses)
 
     def _watch_losses(self, losses: list[float]) -> None:
@@ -217,7 +218,7 @@ class Trainer:
         store, before = self.checkpoints.store, self.skipped.entries
         start = find_start(self.run, self.rank, store)
         if start is None or len(before) >= self.config.guards.max_rollbacks:
-            checkpoint = None if start is None else store.local(start.step)
+            checkpoint = None if start is None else store.fetch(start.step, deep=False)
             raise loss_spike(self.run, self.config, (*before, spike), checkpoint)
         (self.skipped.add if self.rank.rank == 0 else self.skipped.note)(spike)
         # It is on disk before any rank goes on.

@@ -45,9 +45,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from cluster.artefacts.credentials import message_without_credentials, without_credentials
 from cluster.artefacts.errors import CorruptArtefactError, ReferenceNotFoundError, StorageError
-from cluster.artefacts.manifest import created_by, read_sealed, write_durably, write_sealed
+from cluster.artefacts.manifest import created_by, write_durably
 from cluster.artefacts.owner import LOCK_NAME, exclusive
 from cluster.artefacts.reading import inside, read_bytes, read_json_lines
+from cluster.artefacts.seals import read_sealed, write_sealed
 from cluster.artefacts.storage import contents_of, storage_errors
 from pipeline.config.loading import Config, to_plain, validate, with_overrides
 from pipeline.config.problems import nearest

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from cluster.artefacts.manifest import MANIFEST_NAME, InputEntry, hash_json
-from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.seals import SeenFiles
 from cluster.artefacts.storage import contents_of
 from data_prep.token_store import TokenStore
 from models.config import NetworkConfig

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cluster.artefacts.errors import CorruptArtefactError
-from cluster.artefacts.manifest import read_sealed, write_sealed
+from cluster.artefacts.seals import read_sealed, write_sealed
 from pipeline.run.directory import RunDirectory
 
 

@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 
 from cluster.artefacts.errors import ClozeError
-from cluster.artefacts.manifest import hash_json, read_sealed, write_sealed
+from cluster.artefacts.manifest import hash_json
 from cluster.artefacts.owner import lock
+from cluster.artefacts.seals import read_sealed, write_sealed
 from cluster.artefacts.storage import commit, is_committed, open_artefact, staging_directory
 from pipeline.samples import digest_of
 from pipeline.samples.mixture import Part

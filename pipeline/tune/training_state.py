@@ -22,7 +22,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cluster.artefacts.errors import CorruptArtefactError, PreemptedError
-from cluster.artefacts.manifest import FileEntry, read_sealed, replaced, write_sealed
+from cluster.artefacts.manifest import FileEntry, replaced
+from cluster.artefacts.seals import read_sealed, write_sealed
 from cluster.artefacts.storage import difference, storage_errors
 from cluster.stopping import StopFile
 from models.weights import with_prefix

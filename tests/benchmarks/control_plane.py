@@ -79,8 +79,7 @@ def _many_nodes(count: int) -> Iterator[str]:
 
 
 def _build(directory: Path, num_shards: int, size_bytes: int = 8) -> None:
-    from cluster.sharded_artefact import build_sharded_artefact
-    from cluster.shards import Shard
+    from cluster.shards import Shard, build_sharded_artefact
 
     build_sharded_artefact(
         directory,

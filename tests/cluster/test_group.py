@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from cluster.artefacts.errors import PreemptedError, StorageError, WorkersLostError
+from cluster.collectives import host_group
 from cluster.failures import restarts
 from cluster.group import GroupSize, Rank, run_group, worker_environment
 from cluster.runtime import ray_runtime
@@ -167,3 +169,23 @@ def test_failures_are_tried_again_as_often_as_their_class_allows(make, limits, t
     with pytest.raises(WorkersLostError, match="1 restarts"):
         run(make(tmp_path), tmp_path, 1, **limits)
     assert starts(tmp_path) == 2
+
+
+def test_messages_in_host_memory_take_the_interface_that_leads_to_rank_zero(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.distributed.new_group", lambda **options: options["backend"])
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    addresses = {
+        one.address: name
+        for name, found in psutil.net_if_addrs().items()
+        for one in found
+        if one.family == socket.AF_INET
+    }
+    for address, name in addresses.items():
+        monkeypatch.setenv("MASTER_ADDR", address)
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+        monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+        assert (host_group(), os.environ["GLOO_SOCKET_IFNAME"]) == ("gloo", name)
+    # What the user says counts.
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    host_group()
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"

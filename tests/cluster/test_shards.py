@@ -26,8 +26,7 @@ from cluster.artefacts.shard_records import (
     report_status,
 )
 from cluster.runtime import node_cpus, ray_runtime, tasks_in_flight
-from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard, ShardResult, map_shards
+from cluster.shards import Shard, ShardResult, build_sharded_artefact, map_shards
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -19,21 +19,18 @@ from cluster.artefacts.errors import (
 from cluster.artefacts.manifest import (
     MANIFEST_NAME,
     FileEntry,
-    has_seal,
     hash_json,
     read_manifest,
     seal,
     sha256_of,
     signed_bytes,
     unseal,
-    write_seal,
 )
-from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.seals import SeenFiles, has_seal, write_seal
 from cluster.artefacts.shard_records import SHARD_RECORDS, ShardRecord
 from cluster.artefacts.signatures import KEY_VARIABLE, PUBLIC_SUFFIX, TRUST_VARIABLE, make_keys, sign
 from cluster.artefacts.storage import difference, open_artefact, staging_directory
-from cluster.sharded_artefact import build_sharded_artefact
-from cluster.shards import Shard
+from cluster.shards import Shard, build_sharded_artefact
 from data_prep.tokenizers.pretrained import find_tokenizer
 from tests.cluster.materials import make
 from tests.pipeline.command import cloze, invoke

@@ -9,11 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from cluster.artefacts import seen_files, storage
+from cluster.artefacts import seals, storage
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError
 from cluster.artefacts.manifest import hash_file
 from cluster.artefacts.reading import for_files
-from cluster.artefacts.seen_files import SeenFiles
+from cluster.artefacts.seals import SeenFiles
 from cluster.artefacts.storage import (
     Damage,
     commit,
@@ -143,7 +143,7 @@ def test_files_are_read_in_order_and_an_error_of_one_is_raised_in_one_thread_or_
 
 @pytest.fixture
 def artefact(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(seen_files, "SETTLED_NS", 0)
+    monkeypatch.setattr(seals, "SETTLED_NS", 0)
     return make(directory, {"a.bin": b"a" * 1000, "sub/b.bin": b"b" * 10})
 
 
@@ -201,7 +201,7 @@ def test_a_file_that_was_touched_is_read_again(artefact, hashed, change):
 
 
 def test_a_file_that_was_changed_just_now_may_change_again_unseen(artefact, hashed, monkeypatch):
-    monkeypatch.setattr(seen_files, "SETTLED_NS", 3_600_000_000_000)
+    monkeypatch.setattr(seals, "SETTLED_NS", 3_600_000_000_000)
     seen = SeenFiles()
     for _ in range(2):
         open_artefact(artefact, seen=seen)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
-from cluster import sharded_artefact
+from cluster import shards as making
 from cluster.artefacts.errors import (
     ConfigError,
     CorruptArtefactError,
@@ -97,7 +97,7 @@ def test_lineage_leads_from_the_tokens_to_the_bytes_of_the_source_files(finished
 
 
 def test_preparing_again_redoes_nothing_and_nothing_temporary_is_left(finished, configure, monkeypatch):
-    monkeypatch.setattr(sharded_artefact, "map_shards", None)
+    monkeypatch.setattr(making, "map_shards", None)
     monkeypatch.setattr("data_prep.input_hashes.run_tasks", None)
     assert made_again(configure(finished.out), finished) == set()
     names = {name for _, names, files in os.walk(finished.out) for name in [*names, *files]}

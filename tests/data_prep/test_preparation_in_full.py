@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cluster import sharded_artefact
+from cluster import shards as making
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.manifest import hash_file
 from cluster.runtime import ray_runtime
@@ -189,7 +189,7 @@ def test_every_overlap_is_reported_and_leads_to_the_bytes_of_the_evaluation_file
 def test_preparing_again_redoes_nothing_and_changed_evaluation_texts_are_noticed(
     two_workers, full_corpus, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(sharded_artefact, "map_shards", None)
+    monkeypatch.setattr(making, "map_shards", None)
     assert fingerprints(prepared(full_corpus, two_workers.out)) == fingerprints(two_workers)
     other = tmp_path / "lamps.txt"
     other.write_text(

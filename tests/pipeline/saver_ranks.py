@@ -130,7 +130,7 @@ def saved_as_it_was(directory: Path, store: CheckpointStore, rank: Rank, case: s
     if rank.local_rank == 0:
         store.fetch(2)
     dist.barrier()
-    path = store.local(2)
+    path = store.fetch(2, deep=False)
     whole = {"weights": load_file(path / MODEL_FILE), "average": load_file(path / EMA_FILE)}
     shares = []
     for name, values in before.items():
@@ -169,7 +169,7 @@ def one_rank_fails(directory: Path, store: CheckpointStore, rank: Rank) -> dict[
     outcomes = []
     full = rank.rank == rank.world_size - 1
     for step in range(1, 6):
-        # Not even a mark can be written; then a mark and no weights.
+        # Nothing can be written; then half of a file.
         limit = {2: 1, 4: 2000}.get(step)
         with largest_file(limit) if limit and full else nullcontext():
             saver.save(engine, state_at(step))

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ConfigError, MissingInputError, StorageError
-from cluster.artefacts.manifest import write_sealed
+from cluster.artefacts.seals import write_sealed
 from data_prep.tokenizers import ByteLevelBPE
 from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS
 from pipeline.commands.output import show

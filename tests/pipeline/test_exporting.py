@@ -89,7 +89,7 @@ def commit_checkpoint(name: str, runs_dir: Path) -> str:
         tokenizer_json=tokenizer_json(),
         inputs=[InputEntry(kind="tokens", uri="tokens", fingerprint="t")],
     )
-    return str(store.local(5))
+    return store.place(5)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

@@ -53,7 +53,7 @@ def road(tmp_path: Path) -> Path:
     checkpoints = CheckpointStore(run / "checkpoints")
     write_files(checkpoints, state_at(10), inputs=[tokens])
     # As fine-tuning records them: the checkpoint by reference, the tokens by their preparation.
-    checkpoint = replace(entry_of("checkpoint", checkpoints.local(10)), uri="run@10")
+    checkpoint = replace(entry_of("checkpoint", checkpoints.fetch(10)), uri="run@10")
     preparation = replace(tokens, uri=str(tmp_path / "data"))
     make(tmp_path / "scores" / "run@10", "scores", checkpoint, preparation)
     return tmp_path

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cluster import sharded_artefact
+from cluster import shards as making
 from cluster.artefacts import parts
 from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.shard_records import SHARD_RECORDS
@@ -177,7 +177,7 @@ def flip_a_byte(directory) -> None:
 def test_an_intact_artefact_needs_none_of_the_work(tmp_path, monkeypatch):
     job, fingerprint = prepared(tmp_path)
     shutil.rmtree(job.config.out / "work")
-    monkeypatch.setattr(sharded_artefact, "map_shards", None)
+    monkeypatch.setattr(making, "map_shards", None)
     assert deduplicate(job).fingerprint == fingerprint
     assert not (job.config.out / "work").exists()
 

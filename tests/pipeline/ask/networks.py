@@ -174,7 +174,7 @@ def checkpoint(directory: Path, network: Any, objective: str) -> Path:
     state = state_at(5, identity={"seed": 1, "objective": {"kind": objective}})
     files = {"model.safetensors": save(network.state_dict())}
     write_files(store, state, files, network=network.config, tokenizer_json=tokenizer.to_str())
-    return store.local(5)
+    return store.fetch(5)
 
 
 def _drawn(config: Any) -> Any:
