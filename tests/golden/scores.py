@@ -107,5 +107,23 @@ def _fine_tune(directory: Path, family: str, tasks: Mapping[str, Any]) -> dict[s
     found = {}
     for task in tasks:
         lines = file.with_name(f"predictions-{task}-pretrained-1.jsonl").read_bytes().splitlines()
-        found[task] = {"metrics": metrics[task], "predictions": [orjson.loads(line) for line in lines]}
+        predictions = [less_their_largest(orjson.loads(line)) for line in lines]
+        found[task] = {"metrics": metrics[task], "predictions": predictions}
     return found
+
+
+def less_their_largest(prediction: dict[str, Any]) -> dict[str, Any]:
+    """A prediction with the scores of choices and spans less their largest.
+
+    A softmax takes these scores together, so that the loss does not depend on the bias that they share: its gradient is
+    rounding alone, from which Adam makes steps that differ between processors.
+    """
+    if "scores" in prediction:
+        largest = max(prediction["scores"])
+        return prediction | {"scores": [score - largest for score in prediction["scores"]]}
+    if "n_best" in prediction:
+        largest = max(each["score"] for each in prediction["n_best"])
+        return prediction | {
+            "n_best": [each | {"score": each["score"] - largest} for each in prediction["n_best"]]
+        }
+    return prediction
