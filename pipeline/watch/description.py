@@ -36,7 +36,7 @@ from pipeline.run.events import Event
 from pipeline.run.history import environment
 from pipeline.run.log.lines import lines_backwards
 from pipeline.run.submission import CONFIG_KEY, VERB_KEY
-from pipeline.watch.run_status import changed_s, newest_entries, read_status
+from pipeline.watch.run_status import LogEnd, changed_s, read_status
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails
@@ -206,7 +206,7 @@ def parts_of_run(run: RunDirectory, job: Any) -> list[Part]:
     return [
         ("description.json", lambda: _json(describe(str(run.path), run.path.parent, job))),
         ("status.json", lambda: _json(asdict(read_status(run)) | {"in_use": is_in_use(run.path)})),
-        ("last-metrics.json", lambda: _json(newest_entries(run))),
+        ("last-metrics.json", lambda: _json(dict(LogEnd(run).newest()))),
         ("run/log-tail.jsonl", lambda: _tail_of(run.log)),
         ("run/files.txt", lambda: "".join(_listing(run.path))),
         *copies,

@@ -29,8 +29,8 @@ from pipeline.terms import TOTAL
 WATCHED = frozenset(
     {LogKind.STEP, LogKind.HELD_OUT, LogKind.SYSTEM, LogKind.RANKS, LogKind.SAVING, LogKind.CHECKPOINT}
 )
-_SEARCHED_BYTES = 16 << 20
-"""How far back a look goes for kinds that are rare, or that the log may not have at all; some 50,000 steps."""
+SEARCHED_BYTES = 64 << 20
+"""How far back the first look goes for kinds that are rare, or that the log may not have at all."""
 _KIND = re.compile(rb'"kind": ?"([^"]*)"')
 UNREADABLE = "unreadable"
 RUNNING = frozenset({"starting", "running", "stalled"})
@@ -99,41 +99,60 @@ def changed_s(run: RunDirectory) -> float:
     return max(_stat(path)[0] for path in (run.log, run.history)) / 1e9
 
 
-def newest_entries(run: RunDirectory) -> dict[str, Mapping[str, Any]]:
-    """The newest entry of each kind of WATCHED in the last _SEARCHED_BYTES of the log, as `decode` gives it."""
-    found: dict[str, Mapping[str, Any]] = {}
-    searched = 0
-    for line in lines_backwards(run.log):
-        searched += len(line) + 1
-        kind = _KIND.search(line)
-        name = kind[1].decode(errors="replace") if kind else ""
-        # Decoding each line of a long log takes many times as long as searching its bytes.
-        if name in WATCHED and name not in found and (entry := decode(line)) is not None:
-            found[name] = entry
-        if len(found) == len(WATCHED) or searched > _SEARCHED_BYTES:
-            break
-    return found
+class LogEnd:
+    """The end of a run's log. The first look searches it backwards, each later one only what was added."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._log = run.log
+        self._line: bytes | None = None
+        """The newest line of the last look, where the next one ends."""
+        self._entries: dict[str, Mapping[str, Any]] = {}
+
+    def newest(self) -> Mapping[str, Mapping[str, Any]]:
+        """The newest entry of each kind of WATCHED, as `decode` gives it."""
+        found: dict[str, Mapping[str, Any]] = {}
+        newest, searched = None, 0
+        for line in lines_backwards(self._log):
+            newest = line if newest is None else newest
+            if line == self._line:
+                found = self._entries | found
+                break
+            searched += len(line) + 1
+            kind = _KIND.search(line)
+            name = kind[1].decode(errors="replace") if kind else ""
+            # Decoding each line of a long log takes many times as long as searching its bytes.
+            if name in WATCHED and name not in found and (entry := decode(line)) is not None:
+                found[name] = entry
+            if len(found) == len(WATCHED) or searched > SEARCHED_BYTES:
+                break
+        self._line, self._entries = newest, found
+        return found
 
 
-def read_status(run: RunDirectory) -> RunStatus:
-    """The status of a run now."""
+def read_status(run: RunDirectory, log: LogEnd | None = None) -> RunStatus:
+    """The status of a run now.
+
+    Args:
+        log: for the next look at the same run.
+    """
+    log = log or LogEnd(run)
     try:
-        return _read_status(run)
+        return _read_status(run, log)
     except _DAMAGE as error:
         problem = error.problem if isinstance(error, ClozeError) else f"{type(error).__name__}: {error}"
         step = 0
         # The last step in the log, whatever else of the run is damaged.
         with suppress(*_DAMAGE):
-            step = newest_entries(run)[LogKind.STEP]["step"]
+            step = log.newest()[LogKind.STEP]["step"]
         return RunStatus(run.path.name, str(run.path), UNREADABLE, problem, step=step)
 
 
-def _read_status(run: RunDirectory) -> RunStatus:
+def _read_status(run: RunDirectory, log: LogEnd) -> RunStatus:
     info, settings = run.info, StoredSettings.of(run)
     state, events = state_of(run), run.events()
     attempts = list_attempts(events)
     launches = (event["submission_id"] for event in reversed(events) if event["event"] == Event.LAUNCHED)
-    newest = newest_entries(run)
+    newest = log.newest()
     step = newest[LogKind.STEP]["step"] if LogKind.STEP in newest else 0
     checkpoint = newest.get(LogKind.CHECKPOINT)
     nodes: dict[str, dict[str, float]] = {}
@@ -247,6 +266,7 @@ class RunsReader:
         """
         self._directories, self._seconds, self._most = directories, days * 86400, most
         self._over: dict[Path, tuple[Any, RunStatus]] = {}
+        self._logs: dict[Path, LogEnd] = {}
 
     def read(self) -> tuple[list[RunStatus], int]:
         """The runs now, those that are seen to and the newest activity first; and how many are left out, because they
@@ -267,7 +287,8 @@ class RunsReader:
         key = [_stat(path) for path in (run.log, run.history, run.config_file, run.info_file, run.log_sent)]
         if run.path in self._over and self._over[run.path][0] == key:
             return self._over[run.path][1]
-        status = read_status(run)
+        status = read_status(run, self._logs.setdefault(run.path, LogEnd(run)))
         if status.state in _OVER:
             self._over[run.path] = key, status
+            del self._logs[run.path]
         return status

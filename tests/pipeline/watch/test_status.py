@@ -22,8 +22,9 @@ from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind
 from pipeline.run.log.log import RunLog
 from pipeline.run.state import Heartbeat
+from pipeline.watch import run_status
 from pipeline.watch.overview import read_data
-from pipeline.watch.run_status import RunsReader, newest_entries, read_status
+from pipeline.watch.run_status import LogEnd, RunsReader, read_status
 from tests.pipeline.command import cloze
 from tests.pipeline.watch.conftest import HOST, contents, start
 
@@ -148,16 +149,32 @@ def test_status_has_the_newest_figures_counts_what_happened_and_follows_the_run(
 
 
 def test_torn_lines_wait_for_their_end_and_a_replaced_log_is_read_anew(run: RunDirectory):
-    assert newest_entries(run)[LogKind.STEP]["step"] == 7
+    log = LogEnd(run)
+    assert log.newest()[LogKind.STEP]["step"] == 7
     with run.log.open("ab") as stream:
         stream.write(b'{"kind":"train","step":8,"time_ms":1,"data":{}}\n{"kind":"held_out","st')
-    newest = newest_entries(run)
-    assert [newest[kind]["step"] for kind in (LogKind.STEP, LogKind.HELD_OUT)] == [8, 4]
+    for each in (log, LogEnd(run)):
+        assert [each.newest()[kind]["step"] for kind in (LogKind.STEP, LogKind.HELD_OUT)] == [8, 4]
     with run.log.open("ab") as stream:
         stream.write(b'ep":8,"time_ms":1,"data":{}}\n')
-    assert newest_entries(run)[LogKind.HELD_OUT]["step"] == 8
+    assert log.newest()[LogKind.HELD_OUT]["step"] == 8
     run.log.write_bytes(b'{"kind":"train","step":1,"time_ms":1,"data":{}}\n')
-    assert {kind: entry["step"] for kind, entry in newest_entries(run).items()} == {"train": 1}
+    assert {kind: entry["step"] for kind, entry in log.newest().items()} == {"train": 1}
+
+
+def test_checkpoint_of_a_running_run_stays_known_however_much_is_logged_after_it(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    # The alert about old checkpoints asks for the time of the newest.
+    monkeypatch.setattr(run_status, "SEARCHED_BYTES", 2000)
+    reader = RunsReader([run.path.parent], days=7, most=50)
+    with closing(Heartbeat(run, 0, 900.0)) as heartbeat:
+        heartbeat.beat(7, "forward")
+        for step in range(8, 200):
+            with closing(RunLog(run)) as log:
+                log.write(LogKind.STEP, step, {"loss": 1.0})
+            ((status,), _) = reader.read()
+            assert (status.state, status.step, status.checkpoint_step) == ("running", step, 4)
 
 
 def test_looking_at_a_lock_keeps_no_process_from_taking_it(tmp_path: Path):
