@@ -21,7 +21,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from cluster.artefacts.errors import CorruptArtefactError, PreemptedError
+from cluster.artefacts.errors import CorruptArtefactError, PreemptedError, StorageError
 from cluster.artefacts.manifest import FileEntry, replaced
 from cluster.artefacts.seals import read_sealed, write_sealed
 from cluster.artefacts.storage import difference, storage_errors
@@ -198,7 +198,7 @@ def read_facts(path: Path, identity: str) -> dict[str, Any]:
     try:
         facts = read_sealed(path, signed=True)
         return facts if facts["identity"] == identity else {}
-    except (OSError, KeyError, ValueError):
+    except (OSError, StorageError, KeyError, ValueError):
         return {}
 
 
@@ -209,7 +209,7 @@ def _whole(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
         if not difference(entry.under(path.parent), entry):
             return facts
     # There are no tensors before the first save.
-    except (OSError, KeyError, TypeError, ValueError, CorruptArtefactError):
+    except (OSError, StorageError, KeyError, TypeError, ValueError, CorruptArtefactError):
         pass
     return {name: facts[name] for name in ("tracked_run", "seconds") if name in facts}
 

@@ -247,7 +247,10 @@ def test_every_optimizer_goes_on_bit_for_bit_from_its_saved_state(tmp_path, kind
     assert not torch.equal(whole["model.weight"], learner_of(**made).tensors()["model.weight"])
 
 
-@pytest.mark.parametrize("damage", ["other training", "cut", "other tensors", "no tensors", "absent"])
+@pytest.mark.parametrize(
+    "damage",
+    ["other training", "cut", "no file", "other tensors", "no tensors", "no file of tensors", "absent"],
+)
 def test_state_that_does_not_fit_or_cannot_be_read_costs_only_its_updates(tmp_path, damage):
     path = tmp_path / "a.json"
     state = state_in(path)
@@ -258,8 +261,13 @@ def test_state_that_does_not_fit_or_cannot_be_read_costs_only_its_updates(tmp_pa
         path.write_bytes(path.read_bytes()[:100])
     elif damage == "other tensors":
         save_file({"model.weight": torch.ones(1)}, tensors)
-    elif damage == "no tensors":
+    elif "tensors" in damage:
         tensors.unlink()
+        if damage == "no file of tensors":
+            tensors.mkdir()
+    elif damage == "no file":
+        path.unlink()
+        path.mkdir()
     elif damage == "absent":
         path.unlink()
     found = state_in(path, "another" if damage == "other training" else "me")
