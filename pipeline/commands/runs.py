@@ -29,8 +29,9 @@ def runs(
     from cluster.artefacts.errors import CorruptArtefactError, StorageError
     from pipeline.run.directory import list_runs
     from pipeline.run.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile
+    from pipeline.run.state import is_held
     from pipeline.run.tracking import runs_page
-    from pipeline.watch.run_status import RUNNING, read_status
+    from pipeline.watch.run_status import read_status
 
     found = list_runs(runs_dir)
     silent: set[str] = set()
@@ -62,14 +63,14 @@ def runs(
     columns = ("run", "state", "step", "steps", "loss", "metric", "held_out", "mlflow_run")
     if not output.show(rows, f"runs in {runs_dir}", as_json=as_json, columns=columns):
         return
-    for one in statuses:
+    for run, one in zip(found, statuses, strict=True):
         if one.state not in ("created", "finished") and one.detail:
             output.print_line(f"{one.name}: {one.state}, {one.detail}")
-        if one.unsent_bytes > SENT_ON_THE_WAY_BYTES and one.state not in RUNNING:
+        if one.unsent_bytes > SENT_ON_THE_WAY_BYTES and not is_held(run):
             missing = f"{one.unsent_bytes / 1e6:,.0f} MB of its log are not in MLflow yet"
-            typer.echo(f"{one.name}: {missing}: cloze runs replay {one.name}")
+            output.print_line(f"{one.name}: {missing}: cloze runs replay {one.name}")
     for uri, ids in experiments.items():
-        typer.echo(f"Curves, and runs side by side: {runs_page(uri, sorted(ids))}")
+        output.print_line(f"Curves, and runs side by side: {runs_page(uri, sorted(ids))}")
     if not rows:
         typer.echo("None yet. Start one: cloze pretrain roberta-small-cpu (cloze configs list names others)")
     if (scores := _scores_beside(runs_dir)) is not None:

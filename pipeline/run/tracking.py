@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -224,7 +225,7 @@ def runs_page(uri: str, experiment_ids: Sequence[str]) -> str:
     view = f"#/{path}?{urlencode(query, quote_via=quote)}"
     if uri.startswith(("http://", "https://")):
         return f"Open {uri.rstrip('/')}/{view}"
-    return f"Type `mlflow ui --backend-store-uri {uri}`, then open {_SERVED_AT}/{view}"
+    return f"Type `mlflow ui --backend-store-uri {shlex.quote(uri)}`, then open {_SERVED_AT}/{view}"
 
 
 def knows_run(uri: str, run_id: str) -> bool:

@@ -145,6 +145,15 @@ def test_list_of_runs_names_the_page_of_their_experiments_in_mlflow(
     assert len(connect(tracked[0].uri).search_runs(asked)) == 2
 
 
+def test_address_that_a_run_names_acts_neither_on_the_terminal_nor_on_the_shell(tmp_path: Path):
+    run = make_run(tmp_path, tmp_path / "tokens", "stranger")
+    identity = {"tracking_uri": "file:///\x1b[2J$(id)", "experiment_id": "1"}
+    write_sealed(run.info_file, run.info.model_dump(mode="json") | identity)
+    printed = cloze("runs", "--runs-dir", run.path.parent)
+    assert "--backend-store-uri 'file:///\u241b[2J$(id)'" in printed
+    assert "\x1b" not in printed
+
+
 def test_page_of_one_experiment_on_a_server_is_opened_there():
     assert runs_page("http://tracking:5000/", ["3"]).startswith(
         "Open http://tracking:5000/#/experiments/3/runs?"

@@ -138,6 +138,8 @@ def test_list_leaves_a_long_log_that_is_not_sent_to_replay(run: RunDirectory):
     line = encode("train", 1, 0, {"loss": 1.0, **{f"metric {n}": float(n) for n in range(40)}})
     tracked.log.write_bytes(line * (SENT_ON_THE_WAY_BYTES // len(line) + 1))
     assert "cloze runs replay tracked" in cloze("runs", "--runs-dir", run.path.parent)
+    with tracked.held("a run"):
+        assert "cloze runs replay" not in cloze("runs", "--runs-dir", run.path.parent)
     assert not database.exists()
 
 
