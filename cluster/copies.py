@@ -98,8 +98,8 @@ def local_copy(
 ) -> Path:
     """A directory on this machine with the artefact at a place: the place itself, or a copy of the artefact at a URI.
 
-    A copy stays as long as this process runs. Its files have the hashes of the manifest: they are compared when a file
-    is fetched, and again when it changed since.
+    A copy stays as long as this process runs, or until its `release`. Its files have the hashes of the manifest: they
+    are compared when a file is fetched, and again when it changed since.
 
     Args:
         kind: the kind that it must be; None accepts any.
@@ -137,6 +137,12 @@ def local_copy(
         _hold(own / _USERS)
     _opened[copy] = place
     return copy
+
+
+def release(directory: Path) -> None:
+    """Let a copy make room for others although this process still runs; any other directory is left alone."""
+    if (held := _held.pop(directory.parent / _USERS, None)) is not None:
+        os.close(held)
 
 
 def place_of(directory: Path) -> str:

@@ -18,6 +18,7 @@ import torch
 from cluster import logs
 from cluster.artefacts.errors import PreemptedError
 from cluster.collectives import from_rank_zero, summed
+from cluster.copies import release
 from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, Counters, TrainerState
 from pipeline.pretrain.batches import Totals, seed_dropout
 from pipeline.pretrain.ownership import taken_over
@@ -96,6 +97,7 @@ class Trainer:
         self._beat("loading")
         checkpoint = self.checkpoints.store.fetch(state.step, deep=False)
         self.engine.restore(checkpoint / DEEPSPEED_DIRECTORY)
+        release(checkpoint)
         self._watch_losses(state.losses)
 
     def _watch_losses(self, losses: list[float]) -> None:

@@ -35,6 +35,7 @@ from cluster.copies import (
     is_there,
     local_copy,
     place_of,
+    release,
 )
 from cluster.publication import pull, push
 from tests.cluster.materials import FILES, SIZE_BYTES, claim_a_huge_file, forged, make
@@ -149,8 +150,16 @@ def test_copy_that_was_used_longest_ago_makes_room_unless_a_process_uses_it(uri,
     limit = "10.7KiB, as CLOZE_CACHE_BYTES says, of which processes that run now use 9.8KiB"
     assert [text for text in ("4.9KiB", limit) if text not in caught.value.problem] == []
     used.communicate("end\n")
-    open_artefact(local_copy(f"{uri}/3"))
+    copy = local_copy(f"{uri}/3")
+    open_artefact(copy)
     assert kept() == {"2", "3"}
+    with pytest.raises(StorageError):
+        local_copy(f"{uri}/0")
+    # What this process does not read any more makes room; what is no copy is left alone.
+    for directory in (copy, tmp_path):
+        release(directory)
+    open_artefact(local_copy(f"{uri}/0"))
+    assert kept() == {"0", "2"}
 
 
 def test_artefact_that_is_larger_than_the_cache_is_refused_with_both_sizes(uri, tokens, monkeypatch, proxy):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -24,6 +26,7 @@ from cluster.artefacts.errors import (
 from cluster.artefacts.places import Uri
 from cluster.artefacts.remote import Remote
 from cluster.artefacts.signatures import KEY_VARIABLE, TRUST_VARIABLE, make_keys
+from cluster.copies import SIZE_VARIABLE
 from pipeline.checkpoint.checkpoint import (
     DEEPSPEED_DIRECTORY,
     MODEL_FILE,
@@ -42,7 +45,9 @@ from pipeline.checkpoint.store import (
     store_of,
 )
 from pipeline.pretrain.resume_checks import require_not_lost
+from pipeline.pretrain.step import Trainer
 from pipeline.run.directory import RunDirectory
+from pipeline.run.events import Event
 from pipeline.run.log.log import RunLog
 from tests.object_store import flip_byte, objects
 from tests.pipeline.command import invoke
@@ -194,6 +199,19 @@ def test_retention_keeps_the_newest_the_best_and_every_so_many(store: Checkpoint
     assert names_in(store) == {f"step-{step:08d}" for step in (20, 30, 50)}
 
 
+def test_a_copy_that_training_was_restored_from_makes_room_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv(SIZE_VARIABLE, "15 kB")
+    store = open_store(f"memory://{tmp_path.name}", "run")
+    trainer: Any = Mock(config=Mock(metric="loss"), checkpoints=Mock(store=store))
+    for step in (10, 20):
+        write_files(store, state_at(step), {"large": bytes(10_000)})
+        Trainer.restore(trainer, read_trainer_state(store.fetch(step)))
+    assert trainer.engine.restore.call_count == 2
+
+
 def test_a_deletion_that_was_killed_half_way_is_finished_by_the_next(tmp_path: Path):
     store = CheckpointStore(tmp_path)
     write(store, 10)
@@ -291,8 +309,8 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path: Path):
 
 def test_a_torn_line_of_the_history_costs_that_line_alone(tmp_path: Path):
     run = RunDirectory(tmp_path)
-    run.record_event("started", step=0)
+    run.record_event(Event.STARTED, step=0)
     with (tmp_path / "events.jsonl").open("ab") as stream:
         stream.write(b'{"event":"checkpoint-fai')
-    run.record_event("finished", step=9)
+    run.record_event(Event.FINISHED, step=9)
     assert [event["event"] for event in run.events()] == ["started", "finished"]
