@@ -7,10 +7,10 @@ import os
 import platform
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cluster.artefacts.errors import OutOfMemoryError, WorkersLostError
+from cluster.artefacts.errors import OutOfMemoryError, StorageError, WorkersLostError
 from cluster.group import GroupFailure
 from cluster.node_load import memory
 from models.config import NetworkConfig, TransformerConfig
@@ -56,7 +56,10 @@ class Attempts:
             Whether there is a new checkpoint since the last failure: then restarts begin to count again, because a run
             of weeks loses a worker now and then, and only one without progress is given up.
         """
-        run, failure, newest = self._run, reason, self._newest_step()
+        run, failure, newest = self._run, reason, self._saved
+        # The next attempt says that a store does not answer, if it still does not.
+        with suppress(StorageError):
+            newest = self._newest_step()
         if isinstance(failure, str):
             run.record_event(Event.MOVED, step=newest, reason=failure)
             return False

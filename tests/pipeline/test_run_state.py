@@ -11,10 +11,13 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from cluster.artefacts.errors import StoreError
 from cluster.group import GroupFailure
+from pipeline.checkpoint.store import CheckpointStore
 from pipeline.pretrain.launch import create_run
 from pipeline.pretrain.lost_workers import Attempts
 from pipeline.run.directory import RunDirectory, find_run_of_job
@@ -116,8 +119,20 @@ def test_worker_that_died_is_named_with_its_place_and_why(run: RunDirectory):
         assert why in lost["why"]
 
 
+def test_restarts_count_again_from_a_new_checkpoint_and_a_silent_store_ends_nothing(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    attempts = Attempts(run, run.config())
+    found = [[4], StoreError("It does not answer."), [4], [4, 8]]
+    monkeypatch.setattr(CheckpointStore, "steps", Mock(side_effect=found))
+    failure = GroupFailure({0: RuntimeError("a worker died")})
+    assert [attempts.record(failure) for _ in range(4)] == [True, False, False, True]
+    events = [event["event"] for event in run.events()]
+    assert events == [*4 * [Event.WORKERS_LOST], Event.RESTARTS_RENEWED]
+
+
 def test_list_names_states_and_last_losses_and_outlives_a_run_that_cannot_be_read(run: RunDirectory):
-    run.record_event("failed", error="NonFiniteError", message="no finite number")
+    run.record_event(Event.FAILED, error="NonFiniteError", message="no finite number")
     log = RunLog(run)
     log.write("held_out", 0, {"loss": 6.0})
     for step in (1, 2):
@@ -134,7 +149,7 @@ def test_list_names_states_and_last_losses_and_outlives_a_run_that_cannot_be_rea
 def test_list_leaves_a_long_log_that_is_not_sent_to_replay(run: RunDirectory):
     database = run.path.parent / "mlflow.db"
     tracked = sibling(run, "tracked", tracking_uri=f"sqlite:///{database}")
-    tracked.record_event("failed", error="NonFiniteError", message="no finite number")
+    tracked.record_event(Event.FAILED, error="NonFiniteError", message="no finite number")
     line = encode("train", 1, 0, {"loss": 1.0, **{f"metric {n}": float(n) for n in range(40)}})
     tracked.log.write_bytes(line * (SENT_ON_THE_WAY_BYTES // len(line) + 1))
     assert "cloze runs replay tracked" in cloze("runs", "--runs-dir", run.path.parent)
