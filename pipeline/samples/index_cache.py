@@ -143,7 +143,7 @@ class IndexCache:
             if manifest.config != identity:
                 raise ValueError(f"{directory} holds something else: {manifest.config}.")
             return EpochRows(**{path.stem: _map_array(path) for path in directory.glob("*.npy")})
-        except (ClozeError, OSError, ValueError) as error:
+        except (ClozeError, OSError, ValueError, TypeError) as error:
             self._notify("index-damaged", error)
             if self.writes:
                 shutil.rmtree(directory, ignore_errors=True)

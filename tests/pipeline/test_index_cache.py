@@ -118,6 +118,13 @@ def test_damage_anywhere_is_noticed_before_it_is_used_and_mended(
         # An index without a manifest was never finished, and the summary is made anew without a word.
         unseen = file.name == "parts.json" or (file.name == "manifest.json" and damage is Path.unlink)
         assert (first, second) == ([] if unseen else ["index-damaged"], [])
+    foreign, reported = next((tmp_path / "good").glob("*/part-*")) / "foreign.npy", []
+    np.save(foreign, samples)
+    assert same(
+        make(stores[:1], writing(tmp_path / "good", reported), format=format).batch(samples), expected
+    )
+    assert reported == ["index-damaged"]
+    assert not foreign.exists()
 
 
 def test_an_index_is_made_by_one_of_those_that_need_it_and_mapped_by_all(
