@@ -228,8 +228,9 @@ class CheckpointSaver:
         def read(rank: int, number: int, extent: Extent) -> np.ndarray:
             if rank == 0:
                 return save.weights[name][number].values.numpy()
-            dist.send(torch.tensor([file, number]), dst=rank, group=self._group)
+            # First, because a rank that was asked waits until its slice is taken.
             values = torch.empty(extent.count)
+            dist.send(torch.tensor([file, number]), dst=rank, group=self._group)
             dist.recv(values, src=rank, group=self._group)
             return values.numpy()
 
