@@ -165,12 +165,14 @@ def starts_by_blingfire(data: np.ndarray, start: int, end: int, is_english: bool
         flat = text.replace(b"\0", b" ")  # a NUL would end the text for the library
         sentences = blingfire.text_to_sentences(flat.decode()).encode().split(b"\n")
         flat = flat.replace(b"\n", b" ")
-        before, place = 0, flat.find(sentences[0]) + len(sentences[0])
+        ahead, before, place = sentences[0], 0, flat.find(sentences[0]) + len(sentences[0])
         for sentence in sentences[1:]:
             begin = flat.index(sentence, place)
-            if not continues_sentence(text, before, place, begin, is_english):
+            # The rules take several times as long as this, and most sentences end otherwise.
+            is_open = ahead[-3:] in _ENDS_OF_ABBREVIATIONS or ahead[-1:] in _ENDS_OF_QUOTES
+            if not (is_open and continues_sentence(text, before, place, begin, is_english)):
                 starts.append(first + begin)
-            before, place = begin, begin + len(sentence)
+            ahead, before, place = sentence, begin, begin + len(sentence)
     return starts
 
 
@@ -228,6 +230,17 @@ _BEFORE_NUMBERS, _BEFORE_NAMES, _BEFORE_ENGLISH_NAMES = (
 )
 _LONGEST = 7
 """Letters: more than any of them has."""
+_ABBREVIATIONS = {
+    *_BEFORE_NUMBERS,
+    *_BEFORE_ENGLISH_NAMES,
+    *(bytes([code]) for code in range(ord("A"), ord("Z") + 1)),
+}
+_ENDS_OF_ABBREVIATIONS = frozenset(
+    (ahead + word)[-2:] + b"."
+    for word in _ABBREVIATIONS
+    for ahead in (b"", *(bytes([code]) for code in range(256) if len(word) == 1))
+)
+"""The last three bytes of all sentences that may go on after a full stop."""
 _SPEECH = (
     "said|asked|cried|replied|answered|exclaimed|inquired|enquired|demanded|observed|remarked|whispered|murmured"
     "|muttered|shouted|echoed|repeated|ejaculated|retorted|rejoined|screamed|gasped|interposed|suggested|queried"
@@ -244,6 +257,8 @@ _MAX_SPACES = 3
 """Spaces and tabs between the parts of a sentence."""
 _QUOTES = tuple(quote.encode() for quote in "\"'”’»“«›")
 """Closing quotation marks."""
+_ENDS_OF_QUOTES = frozenset(quote[-1:] for quote in _QUOTES)
+"""The last byte of all sentences that may go on after a quotation."""
 _EXCLAMATIONS = tuple(mark + quote for mark in (b"?", b"!") for quote in _QUOTES)
 _DASH = re.compile("(?:(?:-|–|—)[ \t]?)?".encode())
 _NO_LETTER = re.compile(rb"[^A-Za-z0-9]")
@@ -258,8 +273,6 @@ def continues_sentence(text: bytes, before: int, end: int, start: int, is_englis
     """
     last = text[max(end - 1, 0) : end]
     word = text[max(end - 1 - _LONGEST, 0) : max(end - 1, 0)]
-    if last == b"." and word.isalpha() and len(word) == _LONGEST:
-        return False
     if start - end > _MAX_SPACES or text[end:start].strip(b" \t"):
         return False
     if last != b".":
