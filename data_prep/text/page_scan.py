@@ -331,13 +331,13 @@ def read_tokens(html: str) -> Tokens | None:
     if count < 0:
         raise UnreadableError(f"the page has more than {MAX_DEPTH} elements inside each other")
     tokens = tokens[:count]
-    _setroles_of(tokens, markup)
+    _set_roles(tokens, markup)
     found = markup[title : markup.index("<", title)] if title >= 0 else ""
     title_text = html_escapes.unescape(found.replace("&#xFFFD;", ""))  # a character that XML lacks
     return Tokens(title_text, texts[:size], tokens)
 
 
-def _setroles_of(tokens: np.ndarray, markup: str) -> None:
+def _set_roles(tokens: np.ndarray, markup: str) -> None:
     """Fill in the roles of elements with names, and numbers of tag and classes for all with a role."""
     chosen = np.flatnonzero((tokens["flags"] & HAS_NAMES > 0) | (tokens["role"] >= Role.DETAIL))
     firsts, ends, values = (tokens[name][chosen].tolist() for name in ("first", "end", "value"))
