@@ -63,7 +63,9 @@ def _pages(root: Path) -> Iterator[tuple[bytes, RawRecord]]:
     """Successful HTML responses of intact archives, whose pages can be decoded, by record id."""
     for path in sorted(root.glob("commoncrawl/*/*.warc.gz")):
         for record in read_records(str(path), 0, None, MAX_BYTES):
-            if not isinstance(record, RawRecord) or not (found := _ID.search(record.header)):
+            if not isinstance(record, RawRecord) or record.problem:
+                continue
+            if not (found := _ID.search(record.header)):
                 continue
             if b"\r\nWARC-Type: response\r\n" not in record.header:
                 continue
