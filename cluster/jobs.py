@@ -43,6 +43,10 @@ _POLL_S = 0.5
 ANSWER_S = 60.0
 _UPLOAD_S = 600.0
 """Longest waits for the dashboard, because Ray's client has no deadlines; a submission uploads the code."""
+_BUSY = "please try again later"
+"""What the dashboard answers while no node can take a job: the agents of a new or busy cluster start late."""
+_ATTEMPTS = 6
+"""Submissions to a busy cluster. The dashboard waits for an agent before each answer."""
 _SILENCE_S = 20.0
 """The dashboard is checked after so many seconds without a line of a followed log."""
 
@@ -135,8 +139,16 @@ def submit(
         entrypoint_memory=memory_bytes,
         entrypoint_num_gpus=num_gpus or None,
     )
+    import tenacity
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_message(match=f".*{_BUSY}"),
+        stop=tenacity.stop_after_attempt(_ATTEMPTS),
+        wait=tenacity.wait_fixed(_POLL_S),
+        reraise=True,
+    )
     try:
-        _ask(client, submission, _UPLOAD_S)
+        _ask(client, partial(retrying, submission), _UPLOAD_S)
     except RuntimeError as error:
         if "already exists" in str(error):
             return False

@@ -17,7 +17,7 @@ import pytest
 from ray.job_submission import JobSubmissionClient
 
 from cluster import drain, jobs, local_cluster
-from cluster.artefacts.errors import ClusterUnreachableError, ReferenceNotFoundError
+from cluster.artefacts.errors import ClozeError, ClusterUnreachableError, ReferenceNotFoundError
 from cluster.artefacts.owner import find_process
 from cluster.connecting import host_and_port, named_address, named_exactly, tcp_answers
 from cluster.jobs import connect
@@ -182,6 +182,24 @@ def test_running_job_is_submitted_once_and_stopped_gracefully(client, cluster, b
     assert jobs.find_job(client, name).status == "STOPPED"
     assert "taking leave" in jobs.read_logs(client, name)
     assert not jobs.stop(client, name)[1]
+
+
+def test_a_cluster_that_cannot_take_a_job_yet_is_asked_again(client, monkeypatch):
+    refusals, submit_job = [2], client.submit_job
+
+    def busy(**options: Any) -> str:
+        if refusals[0]:
+            refusals[0] -= 1
+            raise RuntimeError("status code 500: No available agent to submit job, please try again later.")
+        return submit_job(**options)
+
+    monkeypatch.setattr(client, "submit_job", busy)
+    assert submit(client, "patient", "pass")
+    jobs.stop(client, "patient")
+    refusals[0] = 1000
+    with pytest.raises(ClozeError, match="No available agent"):
+        submit(client, "in-vain", "pass")
+    assert refusals[0] > 900
 
 
 def test_unknown_job_names_the_nearest(client):
