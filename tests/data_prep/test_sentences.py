@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from itertools import accumulate, pairwise
+from string import ascii_uppercase
 
 import blingfire
 import pyarrow as pa
@@ -106,6 +107,14 @@ def has_invisible_controls(text):
     lang=st.sampled_from(["en", "de"]),
 )
 def test_cuts_are_those_of_the_slow_definition(texts, lang):
+    assert [cuts.tolist() for cuts in cut_in(texts, lang)] == [slow_cuts(text, lang) for text in texts]
+
+
+@pytest.mark.parametrize("lang", ["en", "fr"])
+def test_cuts_after_every_abbreviation_and_quotation_mark_are_those_of_the_slow_definition(lang):
+    words = [*f"{TITLES} {ENGLISH_TITLES} {NUMBERED}".split(), *ascii_uppercase]
+    texts = [f"{word}. Smith met ({word}. Smith. It is on {word}. 12 there." for word in words]
+    texts += [f"“Why?{mark} said he. “No!{mark} Smith cried. “So.{mark} he said." for mark in "\"'”’»“«›"]
     assert [cuts.tolist() for cuts in cut_in(texts, lang)] == [slow_cuts(text, lang) for text in texts]
 
 
