@@ -71,7 +71,8 @@ class CommonCrawlConfig(SourceConfig):
         found = _open_record(record)
         if isinstance(found, Skipped):
             return found
-        if record.problem:  # after what is skipped: a film that is longer than the limit is no loss
+        # Records that are no pages were passed over above: a film longer than the limit is no loss.
+        if record.problem:
             return Gap(record.stored_start, record.problem)
         headers, response = found
         try:

@@ -205,7 +205,7 @@ def draw(state: np.uint64, number: int) -> np.uint64:
 def choose_positions(
     input_ids: np.ndarray, begins_piece: np.ndarray, states: np.ndarray, masking: Masking, spans: Spans | None
 ) -> np.ndarray:
-    """[predicted] int64: ascending positions, in the flattened batch, of what is predicted.
+    """[predicted] int64: ascending positions of the predicted tokens in the flattened batch.
 
     Args:
         input_ids: [batch, length] int64.
