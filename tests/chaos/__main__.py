@@ -20,8 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.campaigns import CAMPAIGNS, AnyScene, Campaign
-from tests.chaos.scene import Reference, Row, make_reference
+from tests.chaos.campaigns import CAMPAIGNS, Campaign
+from tests.chaos.scene import Reference, Row, Scene, make_reference
 from tests.chaos.table import page
 from tests.conftest import write_store
 
@@ -78,12 +78,12 @@ def attempt(
         return [Row(name, name, skipped=why)]
     directory = work / name
     began = time.monotonic()
-    scene: AnyScene | None = None
+    scene: Scene | None = None
     with ExitStack() as held:
         try:
             overrides = [each.format(directory=directory) for each in campaign.overrides]
             around = held.enter_context(campaign.around(directory))
-            scene = campaign.scene(directory, store, seed, reference, *overrides, around=around)
+            scene = Scene(directory, store, seed, reference, *overrides, around=around)
             held.callback(scene.close)
             campaign.suffer(scene)
         except Exception as error:

@@ -1,6 +1,6 @@
 """A rank with a fault in it: `python -m tests.chaos.injected FAULT RUN`, else like `python -m pipeline.pretrain RUN`.
 
-FAULT is JSON. The system calls of Python raise audit events (`open`, `os.rename`, `os.rmdir`, `fcntl.flock`) before
+FAULT is JSON. The system calls of Python raise audit events (`open`, `os.rename`, `os.rmdir`) before
 they happen; at those of one kind that name a path, the process is killed, an error takes the place of the call, or the
 call is slow. Libraries written in other languages are not reached.
 """
@@ -42,9 +42,6 @@ class Injected:
     clock: str = ""
     """A file with the seconds by which the process's clock is wrong, as long as it exists."""
 
-    pace: str = ""
-    """A file with the seconds that every update takes longer, as long as it exists: without, it takes milliseconds."""
-
     def to_argument(self) -> str:
         return json.dumps(asdict(self))
 
@@ -52,8 +49,6 @@ class Injected:
 def install(fault: Injected) -> None:
     if fault.clock:
         _set_clock(Path(fault.clock))
-    if fault.pace:
-        _slow_down(Path(fault.pace))
     if not fault.event or fault.rank not in (-1, int(os.environ.get("RANK", "0"))):
         return
     wanted, seen = re.compile(fault.path), [0]
@@ -63,8 +58,6 @@ def install(fault: Injected) -> None:
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event != fault.event or is_spent or getattr(own, "busy", False):
             return
-        if event == "fcntl.flock":
-            arguments = (os.readlink(f"/proc/self/fd/{arguments[0]}"),)
         if not wanted.search(" ".join(map(str, arguments))):
             return
         seen[0] += 1
@@ -91,28 +84,14 @@ def _strike(fault: Injected) -> None:
 def _set_clock(path: Path) -> None:
     seconds, nanoseconds = time.time, time.time_ns
 
-    time.time = lambda: seconds() + _number_in(path)
-    time.time_ns = lambda: nanoseconds() + int(_number_in(path) * 1e9)
+    def wrong_by() -> float:
+        try:
+            return float(path.read_text())
+        except (OSError, ValueError):
+            return 0.0
 
-
-def _number_in(path: Path) -> float:
-    try:
-        return float(path.read_text())
-    except (OSError, ValueError):
-        return 0.0
-
-
-def _slow_down(pace: Path) -> None:
-    from pipeline.run.state import Heartbeat
-
-    beat = Heartbeat.beat
-
-    def slow(self: Heartbeat, step: int, part: str) -> None:
-        beat(self, step, part)
-        if part == "update":
-            time.sleep(_number_in(pace))
-
-    Heartbeat.beat = slow
+    time.time = lambda: seconds() + wrong_by()
+    time.time_ns = lambda: nanoseconds() + int(wrong_by() * 1e9)
 
 
 def main() -> None:

@@ -40,7 +40,6 @@ SETTINGS = (
     "guards.stall_timeout_s=60",
 )
 LEFT_OVER = ("*.partial", "*.tmp", ".step-*")
-TRAINING = "training"
 ITSELF = "nothing"
 AGAIN = "the same command again"
 
@@ -66,7 +65,6 @@ class Row:
     note: str = ""
     runbooks: list[str] = field(default_factory=list)
     """Pages that the command named."""
-    of: str = TRAINING
 
     def ended(self, code: int, said: str) -> None:
         """Note an end of the command: its exit code, and the pages that its message names."""

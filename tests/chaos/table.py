@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.chaos.scene import TRAINING
-
 _TOP = """# Faults, and what they cost
 
 `make chaos` does this to real processes, and writes this page. A tiny pre-training on two ranks (160 updates, a
@@ -23,13 +21,6 @@ start-up. The machine had {processors} processors, and a load of {least:.0f} to 
 | Fault | What a person or scheduler did | Exit code | Runbook | Updates repeated | Seconds | Same run, bit for bit |
 |---|---|---|---|---|---|---|
 """
-_DATA = """
-`cloze data prepare` of a small corpus in seven shards suffers these. *Seconds* are from the fault to the end of the
-command that finished the work, *shards repeated* those that were made although they had been finished.
-
-| Fault | What a person or scheduler did | Exit code | Runbook | Shards repeated | Seconds | Same fingerprint |
-|---|---|---|---|---|---|---|
-"""
 
 
 def page(found: Mapping[str, Any], campaigns: Sequence[str]) -> str:
@@ -39,12 +30,10 @@ def page(found: Mapping[str, Any], campaigns: Sequence[str]) -> str:
         campaigns: all of them, in their order.
     """
     done = found["campaigns"]
-    rows = [row for name in campaigns for row in done[name]]
-    training = "".join(_line(row) for row in rows if row["of"] == TRAINING)
-    data = "".join(_line(row) for row in rows if row["of"] != TRAINING)
+    lines = "".join(_line(row) for name in campaigns for row in done[name])
     loads = found["loads"].values()
     top = _TOP.format(**found, least=min(loads), most=max(loads))
-    return f"{top}{training}{_DATA + data if data else ''}\nSeed {found['seed']}.\n"
+    return f"{top}{lines}\nSeed {found['seed']}.\n"
 
 
 def _line(row: Mapping[str, Any]) -> str:

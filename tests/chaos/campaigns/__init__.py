@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.campaigns import hosts, preparation, processes, storage, tracking
+from tests.chaos.campaigns import hosts, processes, storage
 from tests.chaos.scene import Scene
-
-AnyScene = Scene | preparation.Preparation
-"""Work that suffers faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +23,10 @@ class Campaign:
     """Why it cannot be done on this machine; empty where it can."""
     around: Callable[[Path], AbstractContextManager[Any]] = nullcontext
     """Sets up, in the scene's directory, what the run needs around it: `Scene.around`."""
-    scene: Callable[..., AnyScene] = Scene
 
 
 def _on_a_disk(suffer: Callable[[Scene], None], *overrides: str) -> Campaign:
     return Campaign(suffer, overrides, storage.can_mount, storage.small_disk)
-
-
-def _of_data(suffer: Callable[[preparation.Preparation], None]) -> Campaign:
-    return Campaign(
-        suffer, (), storage.can_mount, preparation.cluster_and_disk, scene=preparation.Preparation
-    )
 
 
 def _with_cables(suffer: Callable[[Scene], None], around: Any, *overrides: str) -> Campaign:
@@ -44,28 +34,18 @@ def _with_cables(suffer: Callable[[Scene], None], around: Any, *overrides: str) 
 
 
 _BESIDE_RUN, _TEN_STEPS = "checkpoint.directory={directory}/disk", "checkpoint.every_steps=10"
-_LONG, _LONGER = "guards.stall_timeout_s=600", "guards.stall_timeout_s=900"
 CAMPAIGNS = {
     "power-failure": Campaign(processes.killed_together),
     "moments": Campaign(processes.moments),
-    "sender": Campaign(processes.killed_sender),
     "checkpoint-disk": _on_a_disk(storage.checkpoint_disk, _BESIDE_RUN, _TEN_STEPS),
     "run-disk": _on_a_disk(storage.run_disk, "runs_dir={directory}/disk"),
     "habits": Campaign(storage.habits),
     "stale-start": Campaign(storage.stale_start),
-    "checkpoints": Campaign(storage.damaged_checkpoints, ("checkpoint.keep_last=3",)),
-    "tokens": Campaign(storage.damaged_tokens),
     "clocks": Campaign(processes.clock_jumps),
-    "two-starts": Campaign(hosts.two_starts, cannot=hosts.can_be_another_host),
-    "cut-off-host": Campaign(hosts.cut_off_host, (_LONGER,), hosts.can_be_another_host),
-    "network": _with_cables(hosts.cables, hosts.two_hosts, _LONG),
+    "network": _with_cables(hosts.cables, hosts.two_hosts, "guards.stall_timeout_s=600"),
     "network-cut": _with_cables(hosts.cut_for_good, hosts.two_hosts),
     "network-ray": _with_cables(hosts.cables_of_ray, hosts.ray_on_two_hosts),
-    "tracking": Campaign(tracking.outages, (), storage.can_mount, tracking.server_on_a_disk),
     "nodes": Campaign(processes.nodes, around=processes.cluster_of_nodes),
-    "data-processes": _of_data(preparation.lost_processes),
-    "data-storage": _of_data(preparation.storage),
-    "data-damage": _of_data(preparation.damage),
     "ray": Campaign(processes.ray_processes),
 }
 """By name."""

@@ -1,19 +1,16 @@
-"""Several hosts on this machine: two that start one run at once, and two with a cable between them.
+"""Two hosts on this machine with a cable between them.
 
-A host has process ids and a name of its own; with a cable also a network namespace, joined to the other by a switch in
-a third. Storage is not behind the cable. A cut takes a host's port of the switch down, as somebody does who pulls the
-cable out.
+A host has process ids, a name and a network namespace of its own, joined to the other by a switch in a third. Storage
+is not behind the cable. A cut takes a host's port of the switch down, as somebody does who pulls the cable out.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import secrets
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,11 +21,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.chaos.injected import Injected
-from tests.chaos.scene import STEPS, WORKERS, Scene
+from tests.chaos.scene import WORKERS, Scene
 from tests.pipeline.process_group import ONE_THREAD, PATIENCE_S
 
-NO_LOCKS = Injected("fcntl.flock", r"/runs/", times=10**9, error=errno.ENOLCK, rank=-1)
 _PORT, _RAY_PORT = 29500, 6379
 _SLOW = ("tbf", "rate", "2mbit", "burst", "4kb", "limit", "6kb")
 """A line that is slow, and a queue of some packets: more are lost."""
@@ -36,12 +31,6 @@ _SLOW = ("tbf", "rate", "2mbit", "burst", "4kb", "limit", "6kb")
 
 def _run(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def can_be_another_host() -> str:
-    """Why no second host can be imitated here; empty where it can."""
-    probe = subprocess.run(["unshare", "--fork", "--pid", "--uts", "true"], capture_output=True)
-    return "" if probe.returncode == 0 else "process and host name spaces are not allowed here"
 
 
 def as_host(name: str, addresses: Mapping[str, str], directory: Path) -> list[str]:
@@ -59,59 +48,6 @@ def as_host(name: str, addresses: Mapping[str, str], directory: Path) -> list[st
         *("unshare", "--fork", "--kill-child", "--pid", "--uts", "--mount-proc"),
         *("sh", "-c", inside, "sh"),
     ]
-
-
-def on_another_host(scene: Scene, fault: Injected | None, *launcher: str) -> subprocess.Popen[str]:
-    """Start the run as another host does: with other process ids, and another name. One rank without a launcher."""
-    host = as_host("second-host", {"second-host": "127.0.0.1"}, scene.directory)
-    return subprocess.Popen(
-        [*host, sys.executable, "-m", *launcher, *scene.program(fault)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | ONE_THREAD,
-    )
-
-
-def two_starts(scene: Scene) -> None:
-    """A second start beside a living one is told who holds the run, from the same host and from others."""
-    group = scene.start(NO_LOCKS)
-    scene.until_step(5, 30)
-    holder = f"process {group.pids[0]} on {os.uname().nodename}"
-    for name, fault, injected in (
-        ("second-start", "a second start on another host", None),
-        ("second-start-no-locks", "the same on a file system without locks", NO_LOCKS),
-    ):
-        row = scene.strike(name, fault, "told who holds the run")
-        second = on_another_host(scene, injected)
-        said, _ = second.communicate()
-        row.ended(second.returncode, said)
-        if second.returncode != 33 or holder not in said:
-            row.problems.append(f"it was not told of {holder}: {said[-300:]}")
-        row.operator = "nothing: the first start trains on"
-        if scene.progress.last_step < STEPS - 1:
-            scene.until_trained_again()
-    scene.finish()
-
-
-def cut_off_host(scene: Scene) -> None:
-    """A host stops answering and another takes the run over; the first comes back, and must not write."""
-    first = scene.start(NO_LOCKS)
-    scene.until_step(10, 40)
-    for pid in first.pids:
-        os.kill(pid, signal.SIGSTOP)
-    row = scene.strike("cut-off-host", "a host is cut off, and comes back after another has taken over")
-    torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}", "-m")
-    ranks = on_another_host(scene, NO_LOCKS, *torchrun)
-    scene.until(lambda: scene.progress.has_moved_since(scene.struck_s), "training on the second host")
-    for pid in first.pids:
-        os.kill(pid, signal.SIGCONT)
-    row.ended(first.wait(), first.output)
-    row.operator = "a start on the other host"
-    said, _ = ranks.communicate()
-    scene.check(ranks.returncode)
-    if ranks.returncode:
-        row.problems.append(said[-600:])
 
 
 class HostRanks:

@@ -56,17 +56,6 @@ def moments(scene: Scene) -> None:
     scene.finish()
 
 
-def killed_sender(scene: Scene) -> None:
-    """The process that sends the log to MLflow is killed; the driver sends the rest at the end."""
-    scene.start()
-    scene.until_step(10, STEPS // 2)
-    _, pid = scene.run.log_sender.read_text().split()
-    row = scene.strike("killed-sender", "SIGKILL of the process that sends the log")
-    psutil.Process(int(pid)).kill()
-    row.note = f"process of update {scene.progress.last_step}"
-    scene.finish()
-
-
 def killed_together(scene: Scene) -> None:
     """A power failure: all processes at once, at a drawn time of a drawn update."""
     group = scene.start()
