@@ -12,13 +12,13 @@ import torch
 import transformers
 from scipy.special import log_softmax
 
-from cluster.artefacts.errors import ClozeError
+from cluster.artefacts.errors import ConfigError, MismatchError
 from pipeline.ask.config import PromptConfig
 from pipeline.ask.prompting.prompter import Prompter, Template
 from pipeline.ask.prompting.run import calibrated, draw_demonstrations, prior, prompt_task
 from pipeline.config.loading import validate
 from pipeline.tasks.forms import Example
-from tests.pipeline.ask.networks import KINDS
+from tests.pipeline.ask.conftest import KINDS
 from tests.pipeline.command import invoke
 
 PHRASES = ["the film was great", "a bad plot", "they play a long play", "she plays"]
@@ -112,13 +112,6 @@ def test_a_task_is_scored_with_every_template_and_seed(kind: str, reviews: Path,
     assert prompt_task(config, network) == found
 
 
-def test_without_demonstrations_there_is_one_run_per_template(reviews: Path, writer):
-    network = writer("bert")
-    found = prompt_task(settings(reviews), network)
-    assert [each.seed for each in found.scores] == [None, None]
-    assert found.overall.lowest <= found.overall.mean <= found.overall.highest
-
-
 def test_calibration_makes_a_text_without_content_undecided(writer):
     network = writer("gpt2")
     prompter = Prompter(network, Template("[x] It was [z]"), ("great", "terrible"), max_length=64)
@@ -134,7 +127,7 @@ def test_demonstrations_are_balanced_and_follow_from_the_seed():
     assert sorted(each.label for each in drawn) == [0, 0, 0, 1, 1, 1]
     assert drawn == draw_demonstrations(examples, 2, 6, seed=3)
     assert drawn != draw_demonstrations(examples, 2, 6, seed=4)
-    with pytest.raises(ClozeError, match="examples"):
+    with pytest.raises(ConfigError):
         draw_demonstrations(examples, 2, 10, seed=3)
 
 
@@ -156,34 +149,35 @@ def test_long_and_strange_texts_are_cut_to_fit(kind: str, writer):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"templates": ["It was [z]"]}, r"has no \[x\]"),
-        ({"templates": ["[x] It was"]}, r"has no \[z\]"),
-        ({"templates": ["[x] [y] [z]"]}, r"leave out \[y\]"),
-        ({"verbalizers": {"positiv": "great", "negative": "bad"}}, "mean positive"),
-        ({"verbalizers": {"positive": "great", "1": "bad"}}, "for negative"),
-        ({"verbalizers": {"positive": "great", "negative": "Great"}}, "same tokens"),
-        ({"verbalizers": {"positive": "great", "negative": "漢"}}, "not know"),
-        ({"verbalizers": {"positive": "great", "negative": "great"}}, "its own"),
-        ({"shots": 12, "max_length": 40}, "lower --shots|more examples"),
-        ({"shots": 6, "max_length": 40}, "lower --shots"),
-        ({"seeds": [1, 1]}, "different"),
-        (
-            {"task": {"kind": "stsb", "path": "."}},
-            r"task\.kind = 'stsb': must be one of cola, sst2, .*rows_classification",
-        ),
+        {"templates": ["It was [z]"]},
+        {"templates": ["[x] It was"]},
+        {"templates": ["[x] [y] [z]"]},
+        {"verbalizers": {"positiv": "great", "negative": "bad"}},
+        {"verbalizers": {"positive": "great", "1": "bad"}},
+        {"verbalizers": {"positive": "great", "negative": "Great"}},
+        {"verbalizers": {"positive": "great", "negative": "漢"}},
+        {"verbalizers": {"positive": "great", "negative": "great"}},
+        {"shots": 12},
+        {"shots": 6, "max_length": 40},
+        {"seeds": [1, 1]},
+        {"task": {"kind": "stsb", "path": "."}},
     ],
+    ids=str,
 )
-def test_mistakes_are_answered_in_words(changes: dict[str, Any], message: str, reviews: Path, writer):
+def test_what_cannot_be_asked_is_refused(changes: dict[str, Any], reviews: Path, writer):
     network = writer("bert")
-    with pytest.raises(ClozeError, match=message):
+    with pytest.raises((ConfigError, MismatchError)):
         prompt_task(settings(reviews, **changes), network)
 
 
 def test_a_text_behind_the_answer_is_refused_where_it_would_not_be_seen(reviews: Path, writer):
-    with pytest.raises(ClozeError, match="text after"):
-        prompt_task(settings(reviews, templates=["It was [z]: [x]"]), writer("gpt2"))
+    config = settings(reviews, templates=["It was [z]: [x]"])
+    found = prompt_task(config, writer("bert"))
+    assert [each.seed for each in found.scores] == [None], "there is nothing to draw"
+    with pytest.raises(ConfigError):
+        prompt_task(config, writer("gpt2"))
 
 
 def test_the_verb_takes_a_kind_or_a_file(reviews: Path, tmp_path: Path, directory_of):
@@ -202,4 +196,4 @@ def test_the_verb_takes_a_kind_or_a_file(reviews: Path, tmp_path: Path, director
     )
     again = invoke("prompt", "--task", file, "--from", directory_of("bert"), "--json")
     assert json.loads(again.stdout) == found
-    assert "ANSWER=LABEL" in str(invoke(*arguments, "--verbalizer", "great").exception)
+    assert isinstance(invoke(*arguments, "--verbalizer", "great").exception, ConfigError)
