@@ -12,6 +12,7 @@ where the program is process 1, it does nothing at all.
 from __future__ import annotations
 
 import errno
+import faulthandler
 import os
 import select
 import signal
@@ -109,6 +110,9 @@ def answer_signals(command: str) -> None:
     import psutil
 
     _state.psutil = psutil
+    # A crash in C shows where its threads were. Without standard error, or in a notebook, it shows nothing.
+    with suppress(RuntimeError, OSError):
+        faulthandler.enable()
 
 
 def answers_signals() -> bool:

@@ -186,3 +186,12 @@ def test_a_forked_child_neither_ends_nor_wakes_its_parent():
     child.terminate()
     wait_for(process, f"child {-signal.SIGTERM}")
     assert end_of(process, mark)[0] == 0
+
+
+def test_a_crash_in_c_says_where_the_program_was():
+    process, mark = start_verb("import ctypes; ctypes.string_at(0)")
+    told = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == -signal.SIGSEGV
+    assert "string_at" in told
+    assert "in verb" in told
+    assert living(mark) == []

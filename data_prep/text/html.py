@@ -15,8 +15,10 @@ _ATTRIBUTE = (
     rf"[{_BLANK}/]*+[^{_BLANK}/=>]++"
     rf"(?:[{_BLANK}]*+=[{_BLANK}]*+(?:\"[^\"]*+\"|'[^']*+'|(?![\"'])[^{_BLANK}>\"']*+))?+"
 )
-_TAG = re.compile(rf"<[A-Za-z][^{_BLANK}/>]*+((?:{_ATTRIBUTE}){{2000}}+)?+")
-"""A tag, and its attributes if it has thousands: the parsers compare each with all before it, which takes minutes."""
+_TAG = re.compile(rf"<[A-Za-z][^{_BLANK}/>]*+(?=((?:{_ATTRIBUTE}){{0,1999}}+)({_ATTRIBUTE})?+)")
+"""A tag; its attributes, at most 1999; one more. Parsers compare each with all before it: thousands take minutes."""
+_MAX_SCANS = 64
+"""A tag may begin inside another one's attributes, as in scripts; a page of such tags would be scanned 2000 times."""
 _SAMPLE_CHARACTERS = 1 << 14
 _NO_TEXT = bytes([*range(9), *range(14, 27), *range(28, 32)])
 """Control characters, which are no text."""
@@ -100,9 +102,17 @@ def _is_text(html: str) -> bool:
     if len(data) - len(data.translate(None, _NO_TEXT)) > _MAX_NO_TEXT_SHARE * len(sample):
         return False
     _require_decoded(sample)
-    if len(html) > _SHORT_PAGE and any(tag[1] for tag in _TAG.finditer(html)):
-        raise UnreadableError("the page has an element with thousands of attributes")
+    if len(html) > _SHORT_PAGE:
+        _require_few_attributes(html)
     return True
+
+
+def _require_few_attributes(html: str) -> None:
+    left = _MAX_SCANS * len(html)
+    for tag in _TAG.finditer(html):
+        left -= len(tag[1])
+        if tag[2] is not None or left < 0:
+            raise UnreadableError("the page has an element with thousands of attributes")
 
 
 def _require_decoded(text: str) -> None:

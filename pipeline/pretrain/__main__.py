@@ -7,7 +7,7 @@ import sys
 
 from cluster import logs, signals
 
-_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+_ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 """Variables that torchrun would set for a group of one."""
 
 
@@ -16,16 +16,33 @@ def main() -> None:
 
     A ClozeError ends the process with its message and its exit code.
     """
-    (directory,) = sys.argv[1:]
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print("Usage: torchrun --nproc-per-node N -m pipeline.pretrain RUN_DIRECTORY", file=sys.stderr)
+        sys.exit(2)
+    directory = sys.argv[1]
     signals.run(f"cloze resume {directory}", lambda: _train(directory))
 
 
-def _train(directory: str) -> None:
+def _train(directory: str) -> int | None:
+    from cluster.artefacts.errors import ClozeError, ConfigError
+
+    logs.start()
+    if "RANK" not in os.environ:
+        os.environ |= _ALONE
+    try:
+        number, world_size, local = (int(os.environ.get(name, "")) for name in _ALONE)
+    except ValueError:
+        given = " ".join(f"{name}={os.environ.get(name, '')}" for name in _ALONE)
+        error = ConfigError(
+            f"these variables describe no process of a group: {given}.",
+            next_step="start it by torchrun, or unset RANK to train with one process",
+        )
+        logs.say(f"\n{error}", "error", **error.members)
+        return error.exit_code
     from contextlib import nullcontext, suppress
     from datetime import timedelta
     from pathlib import Path
 
-    from cluster.artefacts.errors import ClozeError
     from cluster.collectives import GROUP_TIMEOUT_S, from_rank_zero
     from cluster.group import Rank
     from pipeline.pretrain.launch import driven, run_rank, stopped
@@ -33,13 +50,9 @@ def _train(directory: str) -> None:
     from pipeline.run.directory import RunDirectory
     from pipeline.run.lifecycle import record_failure, replay
 
-    if "RANK" not in os.environ:
-        os.environ |= _ALONE
     run = RunDirectory(Path(directory))
-    number, world_size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     rank = Rank(number, world_size, local, int(os.environ.get("OMP_NUM_THREADS", "1")))
     is_first = rank.rank == 0
-    logs.start()
     logs.bind(run=run.path.name, rank=rank.rank)
     try:
         # Before the process group starts, which the other ranks wait for. Other errors may follow from another rank's.

@@ -253,6 +253,7 @@ HOSTILE = {
     "deep, closed by others": "<div></p>" * 300_000,
     "attributes": "<p " + " ".join(f"a{n}=1" for n in range(200_000)) + ">text",
     "quoted attributes": "<p " + "".join(f"a{n}='>'" for n in range(200_000)) + ">text",
+    "tags as attributes": ("<a b" * 1998 + ">") * 400,
     "indented lists": ("<ul><li>x" * 250 + "</ul>" * 250) * 300,
 }
 

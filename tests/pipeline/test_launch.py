@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,21 @@ def test_algorithms_are_deterministic_inside_the_block_only_and_where_they_are_w
     assert not torch.are_deterministic_algorithms_enabled()
     with pytest.raises(RuntimeError, match="other"), deterministic_algorithms(True):
         raise RuntimeError("other")
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "code", "message"),
+    [
+        ({"RANK": "1"}, ["runs/none"], 10, "RANK=1 WORLD_SIZE= LOCAL_RANK="),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "x"}, ["runs/none"], 10, "LOCAL_RANK=x"),
+        ({}, [], 2, "RUN_DIRECTORY"),
+    ],
+)
+def test_processes_that_no_launcher_started_are_refused(
+    variables: dict[str, str], arguments: list[str], code: int, message: str
+):
+    command = [sys.executable, "-m", "pipeline.pretrain", *arguments]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
