@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -21,8 +21,9 @@ FIRST_TEXT = 4
 """Ids from here are text."""
 
 
+@lru_cache(64)
 def vocabulary_for(
-    objective: Objective, languages: Sequence[str] = ("en",), *, word_length: int = 1
+    objective: Objective, languages: tuple[str, ...] = ("en",), *, word_length: int = 1
 ) -> Vocabulary:
     """A byte-pair vocabulary in which every `word_length`-th id begins a word, with the objective's own tokens."""
     specials = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -150,6 +151,11 @@ def pairs(batch: Batch) -> list[Pair]:
         found.append(Pair(row, source, inputs, [target_at[place] for place in predicted]))
     assert seen == len(target_at)
     return found
+
+
+def sentinels_of(vocabulary: Vocabulary) -> list[int]:
+    """Ids of T5's 100 sentinels."""
+    return [vocabulary[f"<extra_id_{number}>"] for number in range(100)]
 
 
 def hidden_spans(pair: Pair, sentinels: list[int]) -> list[list[int]]:

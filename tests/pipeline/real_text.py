@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -13,22 +13,17 @@ from data_prep.document import Document
 from data_prep.sentences import cut_sentences
 from data_prep.sources.python_docs import PythonDocsConfig
 from data_prep.token_writer import EncodedBatch
-from data_prep.tokenizers import (
-    ByteLevelBPE,
-    SentencePiece,
-    WordLexicon,
-    WordPiece,
-)
+from data_prep.tokenizers import ByteLevelBPE, SentencePiece, WordLexicon, WordPiece
 from data_prep.tokenizers.reference import ReferenceEncoder
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
 from tests.conftest import commit_tokens
 
 VOCAB_SIZE = 1024
-TRAINERS: Mapping[str, Callable[[Iterable[str]], str]] = {
-    "tiny": lambda texts: ByteLevelBPE(vocab_size=VOCAB_SIZE).train(texts)[0],
-    "tiny-wordpiece": lambda texts: WordPiece(vocab_size=VOCAB_SIZE).train(texts)[0],
-    "tiny-sentencepiece": lambda texts: SentencePiece(vocab_size=VOCAB_SIZE, sentinels=100).train(texts)[0],
-    "tiny-words": lambda texts: WordLexicon(vocab_size=VOCAB_SIZE).train(texts)[0],
+TRAINERS = {
+    "tiny": ByteLevelBPE(vocab_size=VOCAB_SIZE),
+    "tiny-wordpiece": WordPiece(vocab_size=VOCAB_SIZE),
+    "tiny-sentencepiece": SentencePiece(vocab_size=VOCAB_SIZE, sentinels=100),
+    "tiny-words": WordLexicon(vocab_size=VOCAB_SIZE),
 }
 """By the name of a configuration in configs/data/, a smaller tokenizer of its kind."""
 
@@ -36,9 +31,7 @@ TRAINERS: Mapping[str, Callable[[Iterable[str]], str]] = {
 @cache
 def docstrings() -> tuple[Document, ...]:
     """Docstrings of NumPy of at least 200 characters."""
-    config = PythonDocsConfig(
-        kind="python_docs", name="docstrings", stdlib=False, packages=("numpy",), max_bytes=8_000_000
-    )
+    config = PythonDocsConfig(name="docstrings", stdlib=False, packages=("numpy",), max_bytes=8_000_000)
     parts = (file for file in config.list_files())
     found = (each for part in parts for each in config.read(part))
     return tuple(each for each in found if isinstance(each, Document) and len(each.text) >= 200)
@@ -55,7 +48,7 @@ def write_text_store(
     """
     documents = documents or docstrings()
     texts = [document.text for document in documents]
-    tokenizer_json = TRAINERS[kind](texts)
+    tokenizer_json = TRAINERS[kind].train(texts)[0]
     tokenizer = Tokenizer.from_str(tokenizer_json)
     cuts = cut_sentences(pa.array(texts), pa.array(["en"] * len(texts)), "blingfire")
     ids, starts = ReferenceEncoder(tokenizer_json).encode(pa.array(texts, pa.string()), cuts)
