@@ -20,34 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import psutil
 from cpuinfo import get_cpu_info
 
 from tests.benchmarks.harness import line_of
 from tests.benchmarks.published import differences, published
 
 PUBLISHED = (
-    "reading",
-    "noising",
-    "denoising",
-    "encoding",
-    "near_duplicates",
-    "web_archive",
-    "training_step",
-    "finetuning",
-    "trainer",
-    "checkpointing",
-    "start",
+    *("reading", "noising", "encoding", "near_duplicates", "web_archive", "training_step", "finetuning"),
+    *("trainer", "checkpointing", "start"),
 )
 """Files of this folder whose figures the table of speeds has."""
 OTHERS = (
-    "packing",
-    "growth",
-    "plan_memory",
-    "control_plane",
-    "many_inputs",
-    "large_store",
-    "long_histories",
+    *("packing", "growth", "plan_memory", "control_plane", "many_inputs", "large_store", "long_histories"),
 )
 """Files that count, or ask how large things may grow."""
 BENCHMARKS = (*PUBLISHED, *OTHERS)
@@ -56,18 +40,21 @@ BENCHMARKS = (*PUBLISHED, *OTHERS)
 def main() -> None:
     """Run the chosen benchmarks, or all that `docs/speeds.md` reports."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all, {', '.join(BENCHMARKS)}")
     parser.add_argument("--out", type=Path, default=Path("bench"), help="directory of results.json")
     given = parser.parse_args()
     names = BENCHMARKS if given.names == ["all"] else given.names or PUBLISHED
-    if unknown := [name for name in names if name not in BENCHMARKS]:
-        parser.error(
-            f"no benchmark is named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}, and all"
-        )
+    if unknown := {*names} - {*BENCHMARKS}:
+        parser.error(f"no benchmark is named {', '.join(unknown)}")
     given.out.mkdir(parents=True, exist_ok=True)
     results = {
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
+        "machine": {
+            "processor": get_cpu_info().get("brand_raw", platform.machine()),
+            "cores": len(os.sched_getaffinity(0)),
+            "system": platform.platform(),
+            "load": [round(one, 2) for one in os.getloadavg()],
+        },
         "versions": dict(sorted((one.metadata["Name"], one.version) for one in distributions())),
         "seconds": (seconds := dict[str, float]()),
         "lines": (lines := list[dict[str, Any]]()),
@@ -103,18 +90,6 @@ def measure(name: str, path: str) -> None:
             print(outcome, flush=True)
             lines.write(orjson.dumps(line_of(name, outcome), option=orjson.OPT_APPEND_NEWLINE))
             lines.flush()
-
-
-def machine() -> dict[str, Any]:
-    """The machine, as far as speeds depend on it."""
-    return {
-        "processor": get_cpu_info().get("brand_raw", platform.machine()),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "load": [round(one, 2) for one in os.getloadavg()],
-    }
 
 
 if __name__ == "__main__":

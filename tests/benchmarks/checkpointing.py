@@ -26,14 +26,8 @@ from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 
-VOCABULARY = 16_000
 SHAPE = TransformerConfig(
-    vocab_size=VOCABULARY,
-    num_layers=8,
-    hidden_size=512,
-    num_heads=8,
-    intermediate_size=2048,
-    max_positions=128,
+    vocab_size=16_000, num_layers=8, hidden_size=512, num_heads=8, intermediate_size=2048, max_positions=128
 )
 UPDATES, ROUNDS = 3, 9
 BATCH, LENGTH = 1, 32
@@ -42,8 +36,8 @@ BATCH, LENGTH = 1, 32
 def run() -> list[str]:
     """Seconds that an asynchronous save adds to the loop, as a share of those that a synchronous one adds."""
     os.environ |= {"LOCAL_RANK": "0", "DS_ACCELERATOR": "cpu"}
-    with tempfile.TemporaryDirectory() as directory:
-        return _measure(Path(directory))
+    with tempfile.TemporaryDirectory() as scratch:
+        return _measure(Path(scratch))
 
 
 def _measure(directory: Path) -> list[str]:
@@ -62,20 +56,14 @@ def _measure(directory: Path) -> list[str]:
     model = MaskedLanguageModel(SHAPE)
     init_weights(model, 1)
     engine = Engine(model, EngineSettings.of(make_config(directory, directory / "none")), rank)
-    stores = {name: CheckpointStore(directory / name) for name in ("synchronous", "asynchronous")}
-    savers = {
-        name: CheckpointSaver(
-            store,
-            rank,
-            model=SHAPE,
-            tokenizer_json="{}",
-            inputs=[],
-            ema=False,
-            retain=partial(apply_retention, store, 1),
-            asynchronous=name == "asynchronous",
+    savers: dict[str, CheckpointSaver] = {}
+    for name in ("synchronous", "asynchronous"):
+        store = CheckpointStore(directory / name)
+        settings = {"model": SHAPE, "tokenizer_json": "{}", "inputs": [], "ema": False}
+        retain = partial(apply_retention, store, 1)
+        savers[name] = CheckpointSaver(
+            store, rank, retain=retain, asynchronous=name == "asynchronous", **settings
         )
-        for name, store in stores.items()
-    }
     step = 0
 
     def stretch(saver: CheckpointSaver | None) -> tuple[float, int]:
@@ -125,7 +113,7 @@ def _compare(
 
 def _update(engine: Any) -> None:
     generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(VOCABULARY, (BATCH, LENGTH), generator=generator)
+    ids = torch.randint(SHAPE.vocab_size, (BATCH, LENGTH), generator=generator)
     positions = torch.arange(0, ids.numel(), 7)
     losses, _ = engine(input_ids=ids, predicted_positions=positions, targets=ids.flatten()[positions])
     engine.backward(torch.stack(list(losses.values())).sum() / len(positions), last=True)

@@ -1,4 +1,7 @@
-"""English text for benchmarks: real articles and novels where CLOZE_DATA names them, else docstrings."""
+"""Text for benchmarks, and token stores of random documents.
+
+Text is English, real articles and novels where CLOZE_DATA names them, else docstrings.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,18 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
+import numpy as np
+import pyarrow as pa
+from tokenizers import Tokenizer, models
 
+from data_prep.ragged import Ragged
 from data_prep.sources.base import SourceConfig
 from data_prep.text import clean_text
+from data_prep.token_writer import EncodedBatch
+from tests.conftest import commit_tokens
 
 FILES = 8
+SPECIAL = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
 
 
 def documents() -> Iterator[str]:
@@ -39,21 +48,31 @@ def read_texts(config: SourceConfig) -> Iterator[str]:
                     yield text
 
 
-def write_json_lines(directory: Path, num_bytes: int) -> int:
-    """At least `num_bytes` of text as JSON lines (`text`, `id`) in FILES files; returns the bytes of text.
+def tokenizer_of(vocab_size: int) -> str:
+    """A tokenizer.json of that many words, the first of which are special."""
+    words = [f"<{name}>" for name in SPECIAL] + [f"w{number}" for number in range(len(SPECIAL), vocab_size)]
+    ids = {word: number for number, word in enumerate(words)}
+    return Tokenizer(models.WordLevel(ids, unk_token="<unk>")).to_str()
 
-    The documents are repeated, each time with a mark in front, until there is enough.
-    """
-    directory.mkdir(parents=True)
-    streams = [(directory / f"part-{number}.jsonl").open("wb") for number in range(FILES)]
-    texts = list(documents())
-    written = number = 0
-    while written < num_bytes:
-        text = texts[number % len(texts)]
-        text = text if number < len(texts) else f"Copy {number // len(texts)}.\n{text}"
-        streams[number % FILES].write(orjson.dumps({"id": f"d{number}", "text": text}) + b"\n")
-        written += len(text.encode("utf-8"))
-        number += 1
-    for stream in streams:
-        stream.close()
-    return written
+
+def write_random_store(path: Path, lengths: np.ndarray, vocab_size: int) -> Path:
+    """Commit a token store of documents of these lengths: random tokens, in sentences of about 25."""
+    shards = []
+    for number, own in enumerate(np.array_split(lengths, FILES)):
+        generator, ends = np.random.Generator(np.random.Philox(number)), np.cumsum(own)
+        starts = np.union1d(np.flatnonzero(generator.random(ends[-1]) < 1 / 25), ends - own)
+        owners = np.searchsorted(ends, starts, side="right")
+        batch = EncodedBatch(
+            doc_ids=pa.array([f"benchmark:{number}-{document}" for document in range(len(own))]),
+            langs=pa.array(["en"]).take(pa.array(np.zeros(len(own), dtype=np.int32))),
+            input_ids=Ragged(
+                generator.integers(len(SPECIAL), vocab_size, size=ends[-1], dtype=np.uint16),
+                np.concatenate([[0], ends]),
+            ),
+            sentence_starts=Ragged(
+                (starts - (ends - own)[owners]).astype(np.int32),
+                np.searchsorted(owners, np.arange(len(own) + 1)),
+            ),
+        )
+        shards.append(("benchmark", batch))
+    return commit_tokens(path, shards, tokenizer_of(vocab_size), vocab_size, SPECIAL)

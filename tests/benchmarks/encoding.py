@@ -14,12 +14,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import orjson
 
-from tests.benchmarks.corpus import write_json_lines
+from tests.benchmarks.corpus import documents
 from tests.benchmarks.harness import Comparison, compare, compare_all, in_process, peer_name
 
 NUM_PROCESSES = 2
@@ -34,7 +36,7 @@ def run() -> Iterator[Comparison]:
 
     with tempfile.TemporaryDirectory() as scratch, ray_runtime("local", num_cpus=NUM_PROCESSES):
         folder = Path(scratch)
-        megabytes = write_json_lines(folder / "text", NUM_BYTES) / 1e6
+        megabytes = _write_json_lines(folder / "text") / 1e6
         # GPT-2's, where CLOZE_DATA has it; else one trained on the text itself.
         root = os.environ.get("CLOZE_DATA")
         wanted = {"path": f"{root}/tokenizers/gpt2"} if root else {"vocab_size": 50_000}
@@ -47,10 +49,8 @@ def run() -> Iterator[Comparison]:
         }
         peer = partial(in_process, __name__)
         theirs = {
-            peer_name("datasets", f"map, {NUM_PROCESSES} processes, without sentences"): peer(
-                "with_datasets", scratch
-            ),
-            peer_name("datatrove", f"DocumentTokenizer, {NUM_PROCESSES} tasks, without sentences"): peer(
+            peer_name("datasets", "map, 2 processes, without sentences"): peer("with_datasets", scratch),
+            peer_name("datatrove", "DocumentTokenizer, 2 tasks, without sentences"): peer(
                 "with_datatrove", scratch
             ),
         }
@@ -70,21 +70,31 @@ def run() -> Iterator[Comparison]:
         )
 
 
+def _write_json_lines(directory: Path) -> int:
+    """At least NUM_BYTES of text as JSON lines (`text`, `id`) in some files; returns the bytes of text.
+
+    The documents are repeated, each time with a mark in front, until there is enough.
+    """
+    directory.mkdir()
+    texts, written, number = list(documents()), 0, 0
+    with ExitStack() as stack:
+        files = [stack.enter_context((directory / f"part-{file}.jsonl").open("wb")) for file in range(8)]
+        while written < NUM_BYTES:
+            copy, place = divmod(number, len(texts))
+            text = f"Copy {copy}.\n{texts[place]}" if copy else texts[place]
+            files[number % 8].write(orjson.dumps({"id": f"d{number}", "text": text}) + b"\n")
+            written += len(text.encode("utf-8"))
+            number += 1
+    return written
+
+
 def _config(folder: Path, name: str, tokenizer: dict, sentences: str = "none"):
     from data_prep.config import PreparationConfig
 
+    source = {"kind": "json_lines", "name": "text", "paths": [f"{folder}/text/*"], "id_field": "id"}
+    settings = {"sources": [source], "tokenizer": tokenizer, "sentences": sentences, "dedup": "none"}
     return PreparationConfig.model_validate(
-        {
-            "name": "benchmark",
-            "out": str(folder / name),
-            "sources": [
-                {"kind": "json_lines", "name": "text", "paths": [f"{folder}/text/*"], "id_field": "id"}
-            ],
-            "tokenizer": tokenizer,
-            "sentences": sentences,
-            "shard_bytes": SHARD_BYTES,
-            "dedup": "none",
-        }
+        {"name": "benchmark", "out": str(folder / name), "shard_bytes": SHARD_BYTES, **settings}
     )
 
 
@@ -162,7 +172,6 @@ def with_datatrove(scratch: str) -> None:
 def encode_alone(scratch: str) -> float:
     """Seconds of encoding texts that are in memory."""
     import fastokens
-    import orjson
 
     files = sorted((Path(scratch) / "text").iterdir())
     texts = [orjson.loads(line)["text"] for path in files for line in path.open("rb")]

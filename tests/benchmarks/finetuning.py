@@ -8,17 +8,16 @@ is a process of its own, in turn. Tokens are those of the texts with their speci
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.benchmarks.harness import Comparison, compare_all, in_process, peer_name
+from tests.benchmarks.harness import Comparison, compare_all, in_process, peer_name, steps_of_hugging_face
 
 BATCH, UPDATES, WARM_UP, ROUNDS = 32, 16, 4, 3
-SHAPE = {"num_layers": 6, "hidden_size": 512, "num_heads": 8, "intermediate_size": 2048, "max_positions": 128}
+MAX_LENGTH = 128
 EXAMPLES = BATCH * UPDATES
 
 
@@ -28,16 +27,12 @@ def run() -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         tokens = _write_inputs(directory, corpora)
-        what = (
-            f"fine-tuning on SST-2, {SHAPE['num_layers']} layers x {SHAPE['hidden_size']}, batches of {BATCH}"
-        )
         process = partial(in_process, __name__, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
-        ours = {what: process("ours", scratch)}
+        ours = {f"fine-tuning on SST-2, 6 layers x 512, batches of {BATCH}": process("ours", scratch)}
+        peers = {"Trainer": "random", "Trainer, by length": "group_by_length"}
         theirs = {
-            peer_name("transformers", "Trainer"): process("hugging_face", scratch, "random"),
-            peer_name("transformers", "Trainer, by length"): process(
-                "hugging_face", scratch, "group_by_length"
-            ),
+            peer_name("transformers", name): process("hugging_face", scratch, sampling)
+            for name, sampling in peers.items()
         }
         yield from compare_all(ours, theirs, "tokens", tokens, ROUNDS)
 
@@ -56,11 +51,11 @@ def _write_inputs(directory: Path, corpora: Path) -> float:
     (folder / "dev.tsv").write_text("\n".join(lines[:33]) + "\n", encoding="utf-8")
     torch.manual_seed(0)
     config = BertConfig(
-        num_hidden_layers=SHAPE["num_layers"],
-        hidden_size=SHAPE["hidden_size"],
-        num_attention_heads=SHAPE["num_heads"],
-        intermediate_size=SHAPE["intermediate_size"],
-        max_position_embeddings=SHAPE["max_positions"],
+        num_hidden_layers=6,
+        hidden_size=512,
+        num_attention_heads=8,
+        intermediate_size=2048,
+        max_position_embeddings=MAX_LENGTH,
     )
     BertForSequenceClassification(config).save_pretrained(directory / "model")
     tokenizer.save(str(directory / "model/tokenizer.json"))
@@ -70,9 +65,7 @@ def _write_inputs(directory: Path, corpora: Path) -> float:
 
 def _seconds_of_an_update(ends: list[float]) -> float:
     """Mean processor seconds of the updates behind the first ones: lengths differ, so a median would choose."""
-    return statistics.fmean(
-        after - before for before, after in zip(ends[WARM_UP:], ends[WARM_UP + 1 :], strict=False)
-    )
+    return (ends[-1] - ends[WARM_UP]) / (len(ends) - 1 - WARM_UP)
 
 
 def ours(scratch: str) -> float:
@@ -93,7 +86,7 @@ def ours(scratch: str) -> float:
     config = FinetuneConfig.model_validate(
         {
             "tasks": {"sst2": {"kind": "sst2", "path": directory / "SST-2"}},
-            "training": {"epochs": 1, "batch_size": BATCH, "max_length": SHAPE["max_positions"]},
+            "training": {"epochs": 1, "batch_size": BATCH, "max_length": MAX_LENGTH},
         }
     )
     assert isinstance(config, Config)
@@ -109,15 +102,10 @@ def ours(scratch: str) -> float:
     # Nothing is saved within the hour.
     state = TrainingState(directory / "state.json", "", accelerator, 3600)
 
-    train(
-        accelerator,
-        model,
-        task,
-        settings,
-        1,
-        state,
-        on_update=lambda *_: ends.append(time.process_time()),
-    )
+    def on_update(*_: object) -> None:
+        ends.append(time.process_time())
+
+    train(accelerator, model, task, settings, 1, state, on_update=on_update)
     return _seconds_of_an_update(ends)
 
 
@@ -125,18 +113,7 @@ def hugging_face(scratch: str, sampling: str) -> float:
     """Seconds of an update of Hugging Face's Trainer in one epoch."""
     import torch
     from datasets import Dataset
-    from transformers import (
-        BertForSequenceClassification,
-        DataCollatorWithPadding,
-        PreTrainedTokenizerFast,
-        Trainer,
-        TrainerCallback,
-        TrainingArguments,
-    )
-
-    class Clock(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            ends.append(time.process_time())
+    from transformers import BertForSequenceClassification, DataCollatorWithPadding, PreTrainedTokenizerFast
 
     directory = Path(scratch)
     tokenizer = PreTrainedTokenizerFast(
@@ -146,29 +123,19 @@ def hugging_face(scratch: str, sampling: str) -> float:
         sep_token="[SEP]",
     )
     rows = [line.split("\t") for line in (directory / "SST-2/train.tsv").read_text().splitlines()[1:]]
-    encoded = tokenizer([text for text, _ in rows], truncation=True, max_length=SHAPE["max_positions"])
+    encoded = tokenizer([text for text, _ in rows], truncation=True, max_length=MAX_LENGTH)
     data = Dataset.from_dict({**encoded, "labels": [int(label) for _, label in rows]})
-    arguments = TrainingArguments(
-        output_dir=str(directory / "out"),
+    torch.manual_seed(0)
+    ends = steps_of_hugging_face(
+        BertForSequenceClassification.from_pretrained(directory / "model"),
+        data,
+        DataCollatorWithPadding(tokenizer),
+        str(directory / "out"),
+        time.process_time,
         num_train_epochs=1,
         per_device_train_batch_size=BATCH,
         learning_rate=2e-5,
         weight_decay=0.1,
-        use_cpu=True,
-        report_to=[],
-        save_strategy="no",
-        disable_tqdm=True,
-        logging_steps=10_000,
         train_sampling_strategy=sampling,
     )
-    ends: list[float] = []
-    torch.manual_seed(0)
-    trainer = Trainer(
-        BertForSequenceClassification.from_pretrained(directory / "model"),
-        arguments,
-        train_dataset=data,
-        data_collator=DataCollatorWithPadding(tokenizer),
-        callbacks=[Clock()],
-    )
-    trainer.train()
     return _seconds_of_an_update(ends)

@@ -25,7 +25,6 @@ import yaml
 from cluster.artefacts.shard_records import LOG_NAME
 from data_prep.decontaminate.config import EvaluationText
 from data_prep.layout import WORK
-from data_prep.sources.base import SourceConfig
 from data_prep.text import clean_text
 from tests.benchmarks.corpus import read_texts
 
@@ -95,12 +94,10 @@ def _prepare(sentences: dict[str, list[str]], num_bytes: int) -> _Stages:
 
 def _stages(out: Path) -> _Stages:
     found: _Stages = {}
-    directories = [path for path in sorted(out.iterdir()) if path.is_dir() and path.name != WORK]
-    for directory in [*directories, *sorted((out / WORK).iterdir())]:
-        if (log := directory / LOG_NAME).exists():
-            shards = [line for line in map(orjson.loads, log.read_bytes().splitlines()) if "file" in line]
-            total = sum(own["processor_seconds"] for own in shards)
-            found[directory.name] = total, max(int(own["peak_rss_bytes"]) for own in shards)
+    for log in [*sorted(out.glob(f"*/{LOG_NAME}")), *sorted(out.glob(f"{WORK}/*/{LOG_NAME}"))]:
+        shards = [line for line in map(orjson.loads, log.read_bytes().splitlines()) if "file" in line]
+        total = sum(own["processor_seconds"] for own in shards)
+        found[log.parent.name] = total, max(int(own["peak_rss_bytes"]) for own in shards)
     return found
 
 
@@ -136,17 +133,15 @@ def _sentences(root: str) -> dict[str, list[str]]:
     from data_prep.sources.books_tei import BooksTeiConfig
     from data_prep.sources.wikipedia_extracted import WikipediaExtractedConfig
 
-    sources: list[SourceConfig] = [
-        WikipediaExtractedConfig(name=label, lang=label, paths=(f"{root}/wikipedia/extracted-{label}/*",))
+    found = {
+        label: list(
+            read_texts(WikipediaExtractedConfig(name=label, paths=(f"{root}/wikipedia/extracted-{label}/*",)))
+        )
         for label in ("en", "ko")
-    ]
-    # Both count as one language, because neither has much.
-    sources += [
-        BooksTeiConfig(name="ro", lang="ro", paths=(f"{root}/books/{each}/*.xml",)) for each in ("fr", "ro")
-    ]
-    found: dict[str, list[str]] = {}
-    for source in sources:
-        found.setdefault(source.name, []).extend(read_texts(source))
+    }
+    # French and Romanian count as one language, because neither has much.
+    books = (f"{root}/books/fr/*.xml", f"{root}/books/ro/*.xml")
+    found["ro"] = list(read_texts(BooksTeiConfig(name="ro", lang="ro", paths=books)))
     if folder := os.environ.get("CLOZE_CHINESE"):
         found["zh"] = [clean_text(path.read_text("utf-8")) for path in sorted(Path(folder).rglob("*.txt"))]
     return {

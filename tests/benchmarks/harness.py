@@ -123,6 +123,23 @@ def in_process(module: str, function: str, *arguments: str, **environment: str) 
     return call
 
 
+def steps_of_hugging_face(
+    model: Any, data: Any, collator: Any, directory: str, clock: Callable[[], float], **arguments: Any
+) -> list[float]:
+    """Times at which Hugging Face's Trainer ended its updates, on the processor."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            ends.append(clock())
+
+    ends: list[float] = []
+    arguments |= {"save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
+    settings = TrainingArguments(output_dir=directory, **arguments)
+    Trainer(model, settings, train_dataset=data, data_collator=collator, callbacks=[Clock()]).train()
+    return ends
+
+
 def processor_seconds(work: Callable[[], object], calls: int = 1) -> float:
     """Seconds that a call takes of this process's processor, the mean of some."""
     started = time.process_time()

@@ -18,22 +18,21 @@ from data_prep.config import PreparationConfig
 
 NUM_FILES = int(os.environ.get("CLOZE_BENCHMARK_FILES", 100_000))
 FILES_PER_SHARD = int(os.environ.get("CLOZE_BENCHMARK_FILES_PER_SHARD", 100))
-REPAIRED = "one shard of documents in a hundred made again"
 _FILES_PER_FOLDER = 1000
 _LINE = '{"id": "%09d", "text": "This is document %09d, which says what its number is, and is like no other one."}\n'
 _IN_MEMORY = Path("/dev/shm")
 
 
 def run() -> Iterator[str]:
-    """Planned, prepared, confirmed, repaired, verified, followed back, and the manifest alone."""
+    """Planned, prepared, confirmed, verified, followed back, and the manifest alone."""
     with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as scratch:
         folder = Path(scratch)
-        _write_files(folder / "texts")
-        out = folder / "out"
+        for number in range(NUM_FILES):
+            parent = folder / "texts" / f"folder-{number // _FILES_PER_FOLDER:06d}"
+            if number % _FILES_PER_FOLDER == 0:
+                parent.mkdir(parents=True)
+            (parent / f"document-{number:09d}.jsonl").write_text(_LINE % (number, number))
         for what, command in _COMMANDS.items():
-            if what == REPAIRED:
-                for path in sorted((out / "documents").glob("*.parquet"))[::100]:
-                    path.unlink()
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
                 effort = process.submit(_measure, command, folder).result()
             yield (
@@ -41,7 +40,6 @@ def run() -> Iterator[str]:
                 f" {effort['seconds']:,.1f} s, {effort['processor_seconds']:,.1f} s of the driver's processor,"
                 f" {effort['peak_rss_bytes'] / 2**20:,.0f} MiB"
             )
-        yield f"manifest of {NUM_FILES:,} source files: {_manifest(out).stat().st_size / 1e6:,.1f} MB"
 
 
 def _measure(command: Callable[[Path], object], folder: Path) -> Effort:
@@ -84,14 +82,13 @@ def _lineage(folder: Path) -> None:
 def _read_manifest(folder: Path) -> None:
     from cluster.artefacts.manifest import read_manifest
 
-    read_manifest(_manifest(folder / "out").parent)
+    read_manifest(folder / "out" / "documents")
 
 
 _COMMANDS = {
     "planned": _plan,
     "prepared": _prepare,
     "confirmed": _prepare,
-    REPAIRED: _prepare,
     "verified": _verify,
     "lineage of the tokens": _lineage,
     "manifest of the documents read": _read_manifest,
@@ -99,28 +96,14 @@ _COMMANDS = {
 
 
 def _config(folder: Path) -> PreparationConfig:
-    size = len(_LINE % (0, 0))
+    many = {"kind": "json_lines", "name": "many", "paths": [f"{folder}/texts/*/*"], "id_field": "id"}
     return PreparationConfig.model_validate(
         {
             "name": "benchmark",
             "out": str(folder / "out"),
-            "sources": [
-                {"kind": "json_lines", "name": "many", "paths": [f"{folder}/texts/*/*"], "id_field": "id"}
-            ],
+            "sources": [many],
             "min_characters": 1,
             "tokenizer": {"vocab_size": 1024, "train_bytes": 1_000_000},
-            "shard_bytes": FILES_PER_SHARD * size,
+            "shard_bytes": FILES_PER_SHARD * len(_LINE % (0, 0)),
         }
     )
-
-
-def _write_files(folder: Path) -> None:
-    for number in range(NUM_FILES):
-        parent = folder / f"folder-{number // _FILES_PER_FOLDER:06d}"
-        if number % _FILES_PER_FOLDER == 0:
-            parent.mkdir(parents=True)
-        (parent / f"document-{number:09d}.jsonl").write_text(_LINE % (number, number))
-
-
-def _manifest(out: Path) -> Path:
-    return out / "documents" / "manifest.json"

@@ -94,12 +94,6 @@ def _run_datatrove(documents: Path, num_shards: int, out: Path) -> int:
     """Signatures, buckets and clusters; returns how many documents are to be removed."""
     from datatrove.executor import LocalPipelineExecutor
     from datatrove.pipeline.dedup import minhash
-    from datatrove.pipeline.dedup.minhash import (
-        MinhashConfig,
-        MinhashDedupBuckets,
-        MinhashDedupCluster,
-        MinhashDedupSignature,
-    )
     from datatrove.pipeline.readers import ParquetReader
     from datatrove.utils.word_tokenizers import WordTokenizer
 
@@ -111,17 +105,17 @@ def _run_datatrove(documents: Path, num_shards: int, out: Path) -> int:
 
         sent_tokenize = span_tokenize = word_tokenize
 
-    config = MinhashConfig(n_grams=NGRAM, num_buckets=BANDS, hashes_per_bucket=ROWS)
+    config = minhash.MinhashConfig(n_grams=NGRAM, num_buckets=BANDS, hashes_per_bucket=ROWS)
     folders = [str(out / name) for name in ("signatures", "buckets", "remove")]
     reader = ParquetReader(str(documents), text_key="text", id_key="doc_id", glob_pattern="*.parquet")
     words: Any = PlainWords()
     # Its default hash hands strings to xxhash, which from version 4 on wants bytes.
     minhash.create_hash_func = lambda config: lambda gram: xxhash.xxh64_intdigest(gram.encode())
-    sign = MinhashDedupSignature(folders[0], config, language=words)
+    sign = minhash.MinhashDedupSignature(folders[0], config, language=words)
     steps = [
         ([reader, sign], num_shards),
-        ([MinhashDedupBuckets(folders[0], folders[1], config=config)], BANDS),
-        ([MinhashDedupCluster(folders[1], folders[2], config=config)], 1),
+        ([minhash.MinhashDedupBuckets(folders[0], folders[1], config=config)], BANDS),
+        ([minhash.MinhashDedupCluster(folders[1], folders[2], config=config)], 1),
     ]
     for number, (pipeline, tasks) in enumerate(steps):
         LocalPipelineExecutor(

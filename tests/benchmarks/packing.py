@@ -1,4 +1,5 @@
-"""Share of real tokens in what the network reads: every format, beside padding, on documents of natural lengths.
+"""Share of real tokens in what the network reads: every format of single texts, beside padding, on documents of natural
+lengths.
 
 Articles and novels, and news (XSum), where CLOZE_DATA names them, else docstrings; a token is a word or a punctuation
 mark here, a sentence ends at a full stop. Nothing is timed: shares are the same on every machine.
@@ -16,7 +17,7 @@ import numpy as np
 import orjson
 
 from data_prep.token_files import TokenArrays
-from pipeline.samples.formats import FORMATS, PAIR_FORMATS
+from pipeline.samples.formats import FORMATS, SINGLE_FORMATS
 from pipeline.samples.packed import FormatInput
 from pipeline.samples.shuffle import StoreOrder
 from tests.benchmarks.corpus import documents
@@ -32,32 +33,19 @@ def run() -> Iterator[str]:
         arrays = _tokens(texts)
         if not len(arrays.lengths):
             continue
-        everything = np.arange(len(arrays.lengths), dtype=np.int32)
-        yield f"packing {corpus}, {_padded(arrays.lengths, LENGTH)}"
-        for format, cut in FORMATS.items():
-            relation = "nsp" if format in PAIR_FORMATS else None
-            order = StoreOrder("benchmark", 1)
-            given = (everything, LENGTH, order, "the benchmark's text", relation)
-            rows = cut(FormatInput(arrays.lengths, lambda arrays=arrays: arrays, *given))
+        cut = np.minimum(arrays.lengths + 2, LENGTH)
+        order = np.random.Generator(np.random.Philox(1)).permutation(len(cut))
+        batches = np.array_split(cut[order], max(len(cut) // BATCH, 1))
+        longest = sum(int(batch.max()) * len(batch) for batch in batches)
+        share = cut.sum() / longest
+        yield f"packing {corpus}, a document cut to one row, padded to the longest of {BATCH}: {share:.1%}"
+        everything, shuffle = np.arange(len(arrays.lengths), dtype=np.int32), StoreOrder("benchmark", 1)
+        for format in SINGLE_FORMATS:
+            given = (everything, LENGTH, shuffle, "the benchmark's text", None)
+            rows = FORMATS[format](FormatInput(arrays.lengths, lambda arrays=arrays: arrays, *given))
             slices = rows.epoch(0).slices_of(np.arange(rows.num_rows))
             real = (slices.stops - slices.starts).sum() + slices.opened.sum() + slices.closed.sum()
-            share = real / (rows.num_rows * LENGTH)
-            yield f"packing {corpus}, {format}: {share:.2%} real tokens"
-
-
-def _padded(lengths: np.ndarray, length: int) -> str:
-    """What padding leaves, of documents that are cut to one row, and of documents in as many rows as they need."""
-    cut = np.minimum(lengths + 2, length)
-    order = np.random.Generator(np.random.Philox(1)).permutation(len(cut))
-    batches = np.array_split(cut[order], max(len(cut) // BATCH, 1))
-    longest = sum(int(batch.max()) * len(batch) for batch in batches)
-    rows = -(-(lengths + 1) // (length - 1))
-    return (
-        f"padded to the row {(lengths + 1 + rows).sum() / (rows.sum() * length):.1%},"
-        f" cut to one row (reads {cut.sum() / (lengths + 2).sum():.0%} of the text), padded to it"
-        f" {cut.sum() / (len(cut) * length):.1%}, the same padded to the longest of {BATCH}"
-        f" {cut.sum() / longest:.1%}"
-    )
+            yield f"packing {corpus}, {format}: {real / (rows.num_rows * LENGTH):.2%} real tokens"
 
 
 def _news() -> Iterator[str]:

@@ -11,21 +11,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
 
-from data_prep.ragged import Ragged
 from data_prep.token_store import TokenStore
-from data_prep.token_writer import EncodedBatch
 from pipeline.samples.dataset import TokenDataset
 from pipeline.samples.mixture import Sampling, StoreShare
-from pipeline.samples.noise import Noise
+from tests.benchmarks.corpus import write_random_store
 from tests.benchmarks.harness import Comparison, compare_all, peer_name
-from tests.conftest import commit_tokens
-from tests.pipeline.materials import ANY_TOKENIZER
 
 BATCH, LENGTH, VOCAB_SIZE = 256, 512, 50_257
-NUM_DOCUMENTS, NUM_FILES = 60_000, 4
+NUM_DOCUMENTS = 60_000
 BATCHES = 100
 """Batches that one call reads."""
 
@@ -33,14 +28,18 @@ BATCHES = 100
 def run() -> Iterator[Comparison]:
     """Samples per second."""
     torch.set_num_threads(1)
+    generator = np.random.Generator(np.random.Philox(1))
+    # An encyclopaedia's lengths are nearly log-normal.
+    lengths = np.clip(np.exp(5.7 + 0.9 * generator.standard_normal(NUM_DOCUMENTS)), 8, 20_000).astype(int)
     with tempfile.TemporaryDirectory() as scratch:
-        store = TokenStore.open(_write_store(Path(scratch) / "tokens"))
+        store = TokenStore.open(write_random_store(Path(scratch) / "tokens", lengths, VOCAB_SIZE))
         tokens = np.concatenate([store.tokens(document) for document in range(store.num_documents)])
         blocks = tokens[: len(tokens) // LENGTH * LENGTH].reshape(-1, LENGTH)
+        order = generator.permutation(len(blocks))
         peers = {
-            peer_name("datasets", "torch format"): _datasets(blocks, Path(scratch)),
+            peer_name("datasets", "torch format"): _datasets(blocks, order, Path(scratch)),
             peer_name("litdata", "StreamingDataset, TokensLoader, shuffle"): _litdata(store, Path(scratch)),
-            peer_name("numpy", "take"): _take(blocks, Path(scratch)),
+            peer_name("numpy", "take"): _take(blocks, order, Path(scratch)),
         }
         ours = {
             f"reading, {BATCH} x {LENGTH}, {each}": _ours(store, each) for each in ("contiguous", "best_fit")
@@ -48,33 +47,6 @@ def run() -> Iterator[Comparison]:
         for read in (*ours.values(), *peers.values()):
             read()
         yield from compare_all(ours, peers, "samples", BATCHES * BATCH, rounds=7)
-
-
-def _write_store(path: Path) -> Path:
-    """Commit documents of random tokens as a token store.
-
-    Their lengths are those of an encyclopaedia, nearly log-normal with median 300; sentences have about 25 tokens.
-    """
-    normal = np.random.Generator(np.random.Philox(1)).standard_normal(NUM_DOCUMENTS)
-    lengths = np.clip(np.exp(5.7 + 0.9 * normal), 8, 20_000).astype(np.int64)
-    shards = []
-    for number, own in enumerate(np.array_split(lengths, NUM_FILES)):
-        noise, offsets = Noise.of("benchmark", number), np.concatenate([[0], np.cumsum(own)])
-        positions = np.arange(offsets[-1])
-        begins = noise.at("sentence", positions).integers(25) == 0
-        begins[offsets[:-1]] = True
-        owner = np.searchsorted(offsets, positions[begins], side="right") - 1
-        sentences = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(own)))])
-        ids = (5 + noise.at("token", positions).integers(VOCAB_SIZE - 5)).astype(np.uint16)
-        batch = EncodedBatch(
-            doc_ids=pa.array([f"benchmark:{number}-{document}" for document in range(len(own))]),
-            langs=pa.array(["en"] * len(own)),
-            input_ids=Ragged(ids, offsets),
-            sentence_starts=Ragged((positions[begins] - offsets[owner]).astype(np.int32), sentences),
-        )
-        shards.append(("benchmark", batch))
-    special = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
-    return commit_tokens(path, shards, ANY_TOKENIZER.decode(), VOCAB_SIZE, special)
 
 
 def _in_batches(batch_of: Callable[[np.ndarray], torch.Tensor]) -> Callable[[], object]:
@@ -97,14 +69,14 @@ def _ours(store: TokenStore, format: str) -> Callable[[], object]:
     return _in_batches(lambda positions: torch.from_numpy(dataset.batch(positions).input_ids))
 
 
-def _datasets(blocks: np.ndarray, scratch: Path) -> Callable[[], object]:
+def _datasets(blocks: np.ndarray, order: np.ndarray, scratch: Path) -> Callable[[], object]:
+    import pyarrow as pa
     from datasets import Dataset, load_from_disk
 
     offsets = pa.array(np.arange(len(blocks) + 1, dtype=np.int32) * LENGTH)
     rows = pa.ListArray.from_arrays(offsets, pa.array(blocks.reshape(-1)))
     Dataset(pa.table({"input_ids": rows})).save_to_disk(str(scratch / "datasets"))
     data = load_from_disk(str(scratch / "datasets")).with_format("torch", dtype=torch.int64)
-    order = np.random.Generator(np.random.Philox(2)).permutation(len(blocks))
     return _in_batches(lambda positions: data[np.take(order, positions, mode="wrap")]["input_ids"])
 
 
@@ -130,13 +102,12 @@ def _litdata(store: TokenStore, scratch: Path) -> Callable[[], object]:
     return _in_batches(lambda positions: torch.stack([next(samples) for _ in positions]).long())
 
 
-def _take(blocks: np.ndarray, scratch: Path) -> Callable[[], object]:
+def _take(blocks: np.ndarray, order: np.ndarray, scratch: Path) -> Callable[[], object]:
     """The rows as NumPy copies them fastest from a mapped file: first in the type of the file, into a buffer."""
     np.save(scratch / "blocks.npy", blocks)
     # Indexing asks every mapped array for its class.
     mapped = np.asarray(np.load(scratch / "blocks.npy", mmap_mode="r"))
     rows = np.empty((BATCH, LENGTH), dtype=mapped.dtype)
-    order = np.random.Generator(np.random.Philox(2)).permutation(len(mapped))
 
     def batch_of(positions: np.ndarray) -> torch.Tensor:
         # Another mode would copy once more, so as not to leave half a result behind.

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.harness import Comparison, compare_all, in_process, peer_name
+from tests.benchmarks.harness import Comparison, compare_all, in_process, peer_name, steps_of_hugging_face
 from tests.conftest import write_store
 
 SAMPLES, LENGTH, VOCAB_SIZE, MASKED_SHARE = 32, 128, 8192, 0.15
@@ -90,48 +90,28 @@ def hugging_face(directory: str) -> float:
     """Seconds of a step as Hugging Face's language modelling example trains."""
     import torch
     from datasets import Dataset
-    from tokenizers import Tokenizer
-    from transformers import (
-        DataCollatorForLanguageModeling,
-        PreTrainedTokenizerFast,
-        Trainer,
-        TrainerCallback,
-        TrainingArguments,
-    )
+    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
     from data_prep.token_store import TokenStore
     from tests.benchmarks.training_step import roberta
-
-    class Times(TrainerCallback):
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            ends.append(time.perf_counter())
 
     torch.set_num_threads(2)
     store = TokenStore.open(Path(directory) / "tokens", verify=False)
     flat = np.concatenate([store.tokens(number) for number in range(store.num_documents)]).astype(np.int64)
     blocks = flat[: len(flat) // LENGTH * LENGTH].reshape(-1, LENGTH)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_file(str(store.tokenizer_path)),
-        mask_token="<mask>",
-        pad_token="<pad>",
+        tokenizer_file=str(store.tokenizer_path), mask_token="<mask>", pad_token="<pad>"
     )
-    ends: list[float] = []
-    Trainer(
-        model=roberta(),
-        args=TrainingArguments(
-            output_dir=f"{directory}/hugging-face",
-            per_device_train_batch_size=SAMPLES,
-            max_steps=STEPS,
-            learning_rate=1e-4,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            use_cpu=True,
-        ),
-        train_dataset=Dataset.from_dict({"input_ids": blocks}),
-        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=MASKED_SHARE),
-        callbacks=[Times()],
-    ).train()
+    ends = steps_of_hugging_face(
+        roberta(),
+        Dataset.from_dict({"input_ids": blocks}),
+        DataCollatorForLanguageModeling(tokenizer, mlm_probability=MASKED_SHARE),
+        f"{directory}/hugging-face",
+        time.perf_counter,
+        per_device_train_batch_size=SAMPLES,
+        max_steps=STEPS,
+        learning_rate=1e-4,
+    )
     return _median_step(ends)
 
 

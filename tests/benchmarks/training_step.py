@@ -7,8 +7,8 @@ has documents of natural lengths, packed here and padded to the longest of the b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,30 +17,29 @@ from torch import nn
 from models.config import TransformerConfig
 from models.initialization import init_weights
 from models.language_models import CausalLanguageModel, MaskedLanguageModel
-from pipeline.samples.noise import Noise
 from tests.benchmarks.harness import Comparison, compare, peer_name
 
 BATCH, LENGTH, VOCAB_SIZE, PAD = 32, 128, 8192, 1
 MASKED_SHARE = 0.15
-SHAPE: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 256,
-    "num_layers": 4,
-    "num_heads": 4,
-    "intermediate_size": 1024,
-    "attention_dropout": 0.0,
-}
-DECODER = {"network": "decoder", "norm": "pre", "embedding_norm": False, "activation": "gelu_tanh"}
+SHAPE = TransformerConfig(
+    vocab_size=VOCAB_SIZE,
+    hidden_size=256,
+    num_layers=4,
+    num_heads=4,
+    intermediate_size=1024,
+    attention_dropout=0.0,
+)
+DECODER = replace(SHAPE, network="decoder", norm="pre", embedding_norm=False, activation="gelu_tanh")
+Inputs = dict[str, torch.Tensor]
+Task = Callable[[torch.Tensor, list[int]], tuple[torch.Tensor, torch.Tensor]]
 
 
 def run() -> Iterator[Comparison]:
     """Tokens per second of a step."""
     torch.set_num_threads(2)
     for name, batch in {"dense": [LENGTH] * BATCH, "natural lengths": _natural_lengths()}.items():
-        masked = MaskedLanguageModel(TransformerConfig(**SHAPE))
-        yield _compare(f"masked LM, {name}", masked, roberta(), _masked, batch)
-        causal = CausalLanguageModel(TransformerConfig(**SHAPE, **DECODER))
-        yield _compare(f"causal LM, {name}", causal, _gpt2(), _causal, batch)
+        yield _compare(f"masked LM, {name}", MaskedLanguageModel(SHAPE), roberta(), _masked, batch)
+        yield _compare(f"causal LM, {name}", CausalLanguageModel(DECODER), _gpt2(), _causal, batch)
 
 
 def roberta() -> nn.Module:
@@ -73,11 +72,11 @@ def _compare(
     what: str,
     ours: nn.Module,
     theirs: nn.Module,
-    task: Callable[[list[int]], tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]],
+    task: Task,
     lengths: list[int],
 ) -> Comparison:
     init_weights(ours, 1)
-    packed, padded = task(lengths)
+    packed, padded = _batches(task, lengths)
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True) for model in (ours, theirs)]
 
     def step_ours() -> None:
@@ -103,60 +102,41 @@ def _compare(
 
 
 def _natural_lengths() -> list[int]:
-    """Lengths of documents that fill a batch of BATCH x LENGTH: log-normal, cut at a row, the last one to fit."""
-    lengths: list[int] = []
-    row = 0
-    for number in range(10_000):
-        draw = Noise.of("lengths", number)
-        normal = np.sqrt(-2 * np.log1p(-draw.at(0).uniform())) * np.cos(2 * np.pi * draw.at(1).uniform())
-        length = int(np.clip(np.exp(3.6 + 0.8 * normal), 8, LENGTH - row))
-        lengths.append(length)
-        row = (row + length) % LENGTH
-        if LENGTH - row < 8:
-            lengths[-1] += LENGTH - row
-            row = 0
-        if row == 0 and sum(lengths) == BATCH * LENGTH:
-            return lengths
-    raise AssertionError("the lengths do not fill the batch")
+    """Lengths of documents that fill the rows of a batch: log-normal, the last one of a row to fit."""
+    generator, lengths = np.random.Generator(np.random.Philox(1)), []
+    for _ in range(BATCH):
+        left = LENGTH
+        while left:
+            length = max(8, int(np.exp(3.6 + 0.8 * generator.standard_normal())))
+            lengths.append(length if left - length >= 8 else left)
+            left -= lengths[-1]
+    return lengths
 
 
-def _documents(lengths: list[int]) -> list[torch.Tensor]:
-    draws = Noise.of("bench").at(np.arange(sum(lengths), dtype=np.uint64)).integers(VOCAB_SIZE - 5) + 5
-    return list(torch.from_numpy(draws).split(lengths))
+def _masked(flat: torch.Tensor, lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions that are predicted, and labels as `transformers` takes them."""
+    chosen = torch.rand(len(flat)) < MASKED_SHARE
+    return chosen.nonzero().flatten(), torch.where(chosen, flat, -100)
 
 
-def _packed(documents: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-    ids = torch.cat(documents).view(BATCH, LENGTH)
-    boundaries = torch.tensor([0, *np.cumsum([len(each) for each in documents])], dtype=torch.int32)
-    return {"input_ids": ids} | ({} if len(documents) == BATCH else {"cu_seqlens": boundaries})
+def _causal(flat: torch.Tensor, lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    last = torch.tensor(lengths).cumsum(0) - 1
+    return torch.from_numpy(np.setdiff1d(np.arange(len(flat)), last)), flat
 
 
-def _padded(documents: list[torch.Tensor], labels: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+def _batches(task: Task, lengths: list[int]) -> tuple[Inputs, Inputs]:
+    """The same documents, packed for our network and padded for the other."""
+    torch.manual_seed(1)
+    flat = torch.randint(5, VOCAB_SIZE, (sum(lengths),))
+    positions, labels = task(flat, lengths)
+    targets = flat[positions] if task is _masked else flat[positions + 1]
+    packed = {"input_ids": flat.view(BATCH, LENGTH), "predicted_positions": positions, "targets": targets}
     pad = partial(nn.utils.rnn.pad_sequence, batch_first=True)
-    mask = pad([torch.ones_like(each) for each in documents])
-    return {
-        "input_ids": pad(documents, padding_value=PAD),
-        "labels": pad(labels, padding_value=-100),
-        **({} if mask.all() else {"attention_mask": mask}),
+    padded = {
+        "input_ids": pad(flat.split(lengths), padding_value=PAD),
+        "labels": pad(labels.split(lengths), padding_value=-100),
     }
-
-
-def _masked(lengths: list[int]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    documents = _documents(lengths)
-    draws = torch.from_numpy(Noise.of("mask").at(np.arange(sum(lengths), dtype=np.uint64)).uniform())
-    chosen = draws < MASKED_SHARE
-    flat = torch.cat(documents)
-    positions = chosen.nonzero().flatten()
-    packed = _packed(documents) | {"predicted_positions": positions, "targets": flat[positions]}
-    labels = torch.where(chosen, flat, -100).split(lengths)
-    return packed, _padded(documents, list(labels))
-
-
-def _causal(lengths: list[int]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    documents = _documents(lengths)
-    flat = torch.cat(documents)
-    last = torch.zeros(len(flat), dtype=torch.bool)
-    last[torch.tensor(lengths).cumsum(0) - 1] = True
-    positions = (~last).nonzero().flatten()
-    packed = _packed(documents) | {"predicted_positions": positions, "targets": flat[positions + 1]}
-    return packed, _padded(documents, documents)
+    if len(lengths) > BATCH:
+        packed["cu_seqlens"] = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+        padded["attention_mask"] = pad(torch.ones_like(flat).split(lengths))
+    return packed, padded
