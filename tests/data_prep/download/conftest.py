@@ -80,13 +80,11 @@ class _Handler(BaseHTTPRequestHandler):
             start, end = int(asked.removeprefix("bytes=").removesuffix("-")), len(body)
             status, body = (206, body[start:]) if start < end else (416, b"")
             headers |= {"Content-Range": f"bytes {start}-{end - 1}/{end}"} if body else {}
+        length = str(len(body) if answer.length is None else answer.length)
+        headers |= {"Connection": "close"} if answer.no_length else {"Content-Length": length}
         self.send_response(status)
-        for name, value in (headers | answer.headers).items():
-            self.send_header(name, value)
-        if answer.no_length:
-            self.send_header("Connection", "close")
-        else:
-            self.send_header("Content-Length", str(len(body) if answer.length is None else answer.length))
+        for header in (headers | answer.headers).items():
+            self.send_header(*header)
         self.end_headers()
         self.wfile.write(body[: answer.cut_at])
         self.close_connection |= answer.no_length or answer.cut_at is not None

@@ -78,22 +78,27 @@ def test_without_published_checksum_one_is_recorded(offered, http, tmp_path):
 # -- connections that break -------------------------------------------------------------------------------------
 
 
+OVER = formatdate(time.time() - 5, usegmt=True)
+
+
 @pytest.mark.parametrize(
-    ("answers", "is_tagged", "checksum", "ranges"),
+    ("answers", "is_tagged", "published", "ranges"),
     [
-        ([Answer(cut_at=3000), Answer(cut_at=1000)], True, None, [None, "bytes=3000-", "bytes=4000-"]),
-        ([Answer(cut_at=3000), Answer(ignore_range=True)], True, None, [None, "bytes=3000-"]),
-        ([Answer(cut_at=3000)], False, None, [None, None]),
-        ([Answer(cut_at=3000)], False, sha1(BODY), [None, "bytes=3000-"]),
+        ([Answer(cut_at=3000), Answer(cut_at=1000)], True, {}, [None, "bytes=3000-", "bytes=4000-"]),
+        ([Answer(cut_at=3000), Answer(ignore_range=True)], True, {}, [None, "bytes=3000-"]),
+        ([Answer(cut_at=3000)], False, {}, [None, None]),
+        ([Answer(cut_at=3000)], False, {"sha1": sha1(BODY)}, [None, "bytes=3000-"]),
+        ([Answer(no_length=True)], True, {"size": len(BODY)}, [None]),
+        ([Answer(503, {"Retry-After": OVER})], True, {}, [None, None]),
     ],
-    ids=["continued", "ranges ignored", "versions not known", "checksum published"],
+    ids=["continued", "ranges ignored", "unknown version", "checksum", "no length", "wait that is over"],
 )
-def test_dropped_connections_are_continued_where_the_version_is_known(
-    offered, fetch, answers, is_tagged, checksum, ranges
+def test_broken_connections_are_continued_where_the_version_is_known_and_begun_again_elsewhere(
+    offered, fetch, answers, is_tagged, published, ranges
 ):
     if not is_tagged:
         del offered.tags[PATH]
-    assert fetch(*answers, sha1=checksum) == BODY
+    assert fetch(*answers, **published) == BODY
     assert offered.asked == [(PATH, each) for each in ranges]
 
 
@@ -149,12 +154,8 @@ def test_what_is_not_the_file_is_named_and_never_taken_for_it(
     assert len(offered.asked) == num_asked
 
 
-def test_a_file_without_length_or_that_was_wrong_once_arrives(offered, fetch, tmp_path):
-    assert fetch(Answer(no_length=True), size=len(BODY)) == BODY
-    (tmp_path / NAME).unlink()
-    offered.asked.clear()
-    offered.changes[PATH] = BODY
-    offered.files[PATH] = BODY[:-1] + b"!"
+def test_a_file_that_was_wrong_once_is_fetched_again(offered, fetch):
+    offered.changes[PATH], offered.files[PATH] = BODY, BODY[:-1] + b"!"
     assert fetch(sha1=sha1(BODY)) == BODY
 
 
@@ -165,10 +166,7 @@ def test_the_wait_that_a_server_asks_for_is_kept(fetch, status):
     assert time.monotonic() - started >= 1
 
 
-def test_a_wait_until_a_date_that_is_over_is_none_and_a_server_that_is_not_there_is_named(
-    http, fetch, tmp_path
-):
-    assert fetch(Answer(503, {"Retry-After": formatdate(time.time() - 5, usegmt=True)})) == BODY
+def test_a_server_that_is_not_there_is_named(http, tmp_path):
     with pytest.raises(DownloadError, match=r"a\.xml"):
         download(http, [RemoteFile("http://127.0.0.1:9/a.xml", "a.xml")], tmp_path)
 
@@ -206,14 +204,14 @@ def test_missing_files_are_all_named_and_do_not_keep_the_others_away(offered, ht
 
 
 def test_no_more_connections_than_allowed_and_requests_say_who_asks(offered, tmp_path):
-    offered.files |= {f"/{number}": BODY for number in range(20)}
+    paths = [f"/{number}" for number in range(20)]
+    offered.files |= dict.fromkeys(paths, BODY)
     http = Http(contact="me@example.org")
-    download(http, [remote(offered, f"/{number}") for number in range(20)], tmp_path)
+    download(http, [remote(offered, path) for path in paths], tmp_path)
     assert offered.most_busy <= http.connections
     assert len(left_in(tmp_path)) == 20
     (agent,) = offered.agents
-    assert agent.startswith("cloze/")
-    assert agent.endswith("(me@example.org)")
+    assert re.fullmatch(r"cloze/\S+ \(me@example\.org\)", agent)
 
 
 # -- files that are there already -------------------------------------------------------------------------------
