@@ -147,12 +147,12 @@ def scores_of(folder: Path, family: str, rank: int | None) -> Path:
     return scores_directory(config, start)
 
 
-def check_labels(directory, found):
+def check_labels(made, found):
     inputs = [
         {"text": row["text"], "text_pair": row["text_b"]} if "text_b" in line else row["text"]
         for row, line in zip(ROWS, found, strict=True)
     ]
-    for each, line in zip(pipe(directory, "text-classification")(inputs), found, strict=True):
+    for each, line in zip(pipe(made, "text-classification")(inputs), found, strict=True):
         if "logits" in line:
             right = torch.tensor(line["logits"]).softmax(0).max()
             assert each == {"label": line["prediction"], "score": pytest.approx(float(right), abs=1e-4)}
@@ -160,29 +160,27 @@ def check_labels(directory, found):
             assert each["score"] == pytest.approx(line["prediction"], abs=1e-4)
 
 
-def pipe(directory: Path, kind: str, **arguments: Any) -> Any:
+def pipe(made: Export, kind: str, **arguments: Any) -> Any:
     make: Any = transformers.pipeline
-    return make(kind, model=str(directory), batch_size=len(ROWS), **arguments)
+    return make(kind, model=str(made.directory), batch_size=len(ROWS), **arguments)
 
 
-def check_tags(directory, found):
+def check_tags(made, found):
     inputs = [row["text"] for row in ROWS]
-    tagged = pipe(directory, "token-classification")(inputs)
+    tagged = pipe(made, "token-classification")(inputs)
     assert [[word["entity"] for word in words] for words in tagged] == [line["predictions"] for line in found]
 
 
-def read(directory: Path, kind: str) -> tuple[Any, Any]:
-    library = transformers
-    if (directory / "adapter_config.json").is_file():
-        settings = json.loads((directory / "adapter_config.json").read_text())
-        library, kind = peft, kind.replace("Auto", "AutoPeft") if settings["task_type"] else "AutoPeftModel"
-    model = getattr(library, kind).from_pretrained(directory).eval()
-    return model, transformers.AutoTokenizer.from_pretrained(directory)
+def read(made: Export) -> tuple[Any, Any]:
+    """The network and the tokenizer, by the class that the export names."""
+    library, _, name = made.auto_class.rpartition(".")
+    model = getattr(peft if library else transformers, name).from_pretrained(made.directory).eval()
+    return model, transformers.AutoTokenizer.from_pretrained(made.directory)
 
 
 @torch.no_grad()
-def check_choices(directory, found):
-    model, tokenizer = read(directory, "AutoModelForMultipleChoice")
+def check_choices(made, found):
+    model, tokenizer = read(made)
     pairs = [(row["question"], choice) for row in ROWS for choice in row["choices"]]
     inputs = tokenizer(*map(list, zip(*pairs, strict=True)), padding=True, return_tensors="pt")
     logits = model(**{name: tensor.view(len(ROWS), 3, -1) for name, tensor in inputs.items()}).logits
@@ -190,8 +188,8 @@ def check_choices(directory, found):
 
 
 @torch.no_grad()
-def check_spans(directory, found):
-    model, tokenizer = read(directory, "AutoModelForQuestionAnswering")
+def check_spans(made, found):
+    model, tokenizer = read(made)
     texts = [row["question"] for row in ROWS], [row["context"] for row in ROWS]
     inputs = tokenizer(*texts, padding=True, return_tensors="pt")
     outputs = model(**inputs)
@@ -206,39 +204,31 @@ def check_spans(directory, found):
         assert ROWS[n]["context"][start:stop] == line["prediction"]
 
 
-def check_texts(directory, found):
+def check_texts(made, found):
     sources = [row["source"] for row in ROWS]
-    model, tokenizer = read(directory, auto_class(directory))
-    check_written(model, tokenizer, tokenizer(sources, padding=True, return_tensors="pt"), found)
-    if not model.config.is_encoder_decoder:
-        piped = pipe(directory, "text-generation", return_full_text=False)(sources)
+    inputs = read(made)[1](sources, padding=True, return_tensors="pt")
+    check_written(made, inputs, found)
+    if made.auto_class.endswith("CausalLM"):
+        piped = pipe(made, "text-generation", return_full_text=False)(sources)
         assert [each[0]["generated_text"] for each in piped] == [line["prediction"] for line in found]
 
 
-def check_chats(directory, found):
+def check_chats(made, found):
     chats = [row["messages"][:-1] for row in ROWS]
-    model, tokenizer = read(directory, auto_class(directory))
-    inputs = tokenizer.apply_chat_template(
-        chats, add_generation_prompt=True, padding=True, return_dict=True, return_tensors="pt"
-    )
-    check_written(model, tokenizer, inputs, found)
-    if not model.config.is_encoder_decoder:
-        piped = [each[0]["generated_text"] for each in pipe(directory, "text-generation")(chats)]
-        assert [turns[-1]["content"] for turns in piped] == [line["prediction"] for line in found]
+    settings = {"add_generation_prompt": True, "padding": True, "return_dict": True, "return_tensors": "pt"}
+    check_written(made, read(made)[1].apply_chat_template(chats, **settings), found)
+    if made.auto_class.endswith("CausalLM"):
+        piped = pipe(made, "text-generation")(chats)
+        answers = [each[0]["generated_text"][-1]["content"] for each in piped]
+        assert answers == [line["prediction"] for line in found]
 
 
-def check_written(model, tokenizer, inputs, found):
+def check_written(made, inputs, found):
+    model, tokenizer = read(made)
     written = model.generate(**inputs)
     if not model.config.is_encoder_decoder:
         written = written[:, inputs["input_ids"].shape[1] :]
-    texts = tokenizer.batch_decode(written, skip_special_tokens=True)
-    assert texts == [line["prediction"] for line in found]
-
-
-def auto_class(directory: Path) -> str:
-    file = next(directory.glob("**/config.json"))
-    writes_behind = json.loads(file.read_text()).get("is_encoder_decoder")
-    return "AutoModelForSeq2SeqLM" if writes_behind else "AutoModelForCausalLM"
+    assert tokenizer.batch_decode(written, skip_special_tokens=True) == [line["prediction"] for line in found]
 
 
 CHECKS = {
@@ -254,7 +244,7 @@ CHECKS = {
 def check_export(scores: Path, form: str, folder: Path, family: str, *, peft: bool = False) -> Export:
     trial = f"{form}-pretrained-1"
     made = export(f"{scores}@{trial}", folder / "export", runs_dir=folder, family=family, peft=peft)
-    CHECKS[form](made.directory, predictions(scores, trial))
+    CHECKS[form](made, predictions(scores, trial))
     return made
 
 
