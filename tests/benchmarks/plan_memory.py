@@ -1,16 +1,13 @@
 """The memory that `cloze plan` predicts, beside what real DeepSpeed steps allocate: networks, objectives, ZeRO stages.
 
 On CUDA the measure is `torch.cuda.max_memory_allocated`, on a CPU what all threads had allocated at most (`heap`), each
-above what is there once libraries are loaded. Where the measured thread alone frees tensors, as in stage 1 on one rank,
-the latter agrees with PyTorch's profiler to 0.1%; an all-gather of known size is measured first. What is offloaded lies
-in the same memory as the device there, and both are compared together. Several updates are made: the optimizer's state
-is there only after the first.
+above what is there once libraries are loaded. On a CPU, what is offloaded lies in the same memory as the rest, and both
+are compared together. Several updates are made: the optimizer's state is there only after the first.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import subprocess
 import sys
@@ -26,8 +23,6 @@ from tests.benchmarks import heap
 
 TOLERANCE = 0.15
 NUM_UPDATES = 3
-_KNOWN = "an all-gather of known size"
-_KNOWN_BYTES = 8 << 20
 _MIB = 1 << 20
 
 CONFIG = """
@@ -128,11 +123,7 @@ CASES = (
 
 
 def run() -> Iterator[str]:
-    """A line for the measure itself, and one per case."""
-    yield (
-        f"all-gather of 2 x {_KNOWN_BYTES / _MIB:.0f} MiB:"
-        f" {' and '.join(f'{each / _MIB:.2f} MiB' for each in measure_known())} at most and afterwards"
-    )
+    """A line for each case."""
     wrong = 0
     for case in CASES:
         predicted, measured = predict(case), measure(case)
@@ -159,35 +150,20 @@ def predict(case: Case) -> int:
 
 def measure(case: Case) -> int:
     """Bytes that the allocator of the busiest rank handed out at most."""
-    return max(peak for (peak,) in _measured(case.name, case.workers))
-
-
-def measure_known() -> tuple[int, int]:
-    """What is measured of an all-gather of two tensors of 8 MiB on gloo: at most, and when all of it is freed.
-
-    The first is 40 MiB: a rank's tensor, both of them, and both once more, because gloo gathers into memory of its own.
-    The second is nothing, although gloo's threads free that.
-    """
-    peak, rest = max(_measured(_KNOWN, 2))
-    return peak, rest
-
-
-def _measured(name: str, workers: int) -> list[tuple[int, ...]]:
-    """What each rank measured."""
     from tests.pipeline.ranks import free_port
 
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}"]
-    command += [f"--master-port={free_port()}", "-m", "tests.benchmarks.plan_memory", name]
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={case.workers}"]
+    command += [f"--master-port={free_port()}", "-m", "tests.benchmarks.plan_memory", case.name]
     with tempfile.TemporaryDirectory() as out:
         environment = os.environ | heap.ENVIRONMENT | {"OMP_NUM_THREADS": "1", "CLOZE_MEASURED": out}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-        found = [tuple(json.loads(path.read_text())) for path in Path(out).iterdir()]
-        if done.returncode != 0 or len(found) != workers:
-            raise RuntimeError(f"{name} could not be measured:\n{done.stderr[-4000:]}")
-        return found
+        found = [int(path.read_text()) for path in Path(out).iterdir()]
+        if done.returncode != 0 or len(found) != case.workers:
+            raise RuntimeError(f"{case.name} could not be measured:\n{done.stderr[-4000:]}")
+        return max(found)
 
 
-def _rank(name: str) -> None:
+def _rank(case: Case) -> None:
     """The body of a rank that is measured."""
     import torch
     import torch.distributed as dist
@@ -199,54 +175,23 @@ def _rank(name: str) -> None:
     number, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if on_cuda:
         torch.cuda.set_device(number)
-    dist.init_process_group("nccl" if on_cuda and name != _KNOWN else "gloo")
-    if name == _KNOWN:
-        found = _known()
-    else:
-        case = next(each for each in CASES if each.name == name)
-        rank = Rank(rank=number, world_size=ranks, local_rank=number, num_threads=1)
-        found = [_peak_on_cuda(case, rank) if on_cuda else _peak_on_cpu(case, rank)]
-    (Path(os.environ["CLOZE_MEASURED"]) / str(number)).write_text(json.dumps(found))
-
-
-def _known() -> list[int]:
-    import torch
-    import torch.distributed as dist
-
-    dist.all_reduce(torch.ones(1))
-    before = heap.mapped_bytes()
-    mine = torch.ones(_KNOWN_BYTES // 4)
-    everything = torch.empty(2 * _KNOWN_BYTES // 4)
-    dist.all_gather_into_tensor(everything, mine)
-    del mine, everything
-    # Its threads may hold tensors for a moment longer; this waits for them to end.
-    dist.destroy_process_group()
-    return [heap.peak_mapped_bytes() - before, heap.mapped_bytes() - before]
-
-
-def _peak_on_cuda(case: Case, rank: Any) -> int:
-    import torch
-
+    dist.init_process_group("nccl" if on_cuda else "gloo")
+    rank = Rank(rank=number, world_size=ranks, local_rank=number, num_threads=1)
     # PyTorch's allocator hands out cuBLAS's workspace too, which a plan counts with CUDA's context.
     _warm_up(case, rank)
     gc.collect()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    _train(case, rank)
-    return torch.cuda.max_memory_allocated() - before
-
-
-def _peak_on_cpu(case: Case, rank: Any) -> int:
-    _warm_up(case, rank)
-    gc.collect()
-    before, reached = heap.mapped_bytes(), heap.peak_mapped_bytes()
-    _train(case, rank)
-    peak = heap.peak_mapped_bytes()
-    if peak == reached:
-        raise RuntimeError(
-            f"{case.name} takes less memory than its start-up; it must be larger to be measured"
-        )
-    return peak - before
+    if on_cuda:
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        _train(case, rank)
+        peak = torch.cuda.max_memory_allocated()
+    else:
+        before, reached = heap.mapped_bytes(), heap.peak_mapped_bytes()
+        _train(case, rank)
+        peak = heap.peak_mapped_bytes()
+        if peak == reached:
+            raise RuntimeError(f"{case.name} takes less memory than its start-up; make it larger")
+    (Path(os.environ["CLOZE_MEASURED"]) / str(number)).write_text(str(peak - before))
 
 
 def _warm_up(case: Case, rank: Any) -> None:
@@ -319,7 +264,7 @@ def _loss(model: Any, batch: dict[str, Any]) -> Any:
 
 if __name__ == "__main__":
     if "RANK" in os.environ:
-        _rank(sys.argv[1])
+        _rank(next(case for case in CASES if case.name == sys.argv[1]))
         # Threads of the process group outlive the interpreter's end now and then.
         os._exit(0)
     for line in run():

@@ -37,11 +37,11 @@ def _optimizers(device: torch.device, adamw: bool) -> Iterator[Check]:
 
 
 def _memory() -> Iterator[Check]:
-    for case in plan_memory.CASES:
-        if case.name in MEMORY_CASES:
-            predicted, allocated = plan_memory.predict(case), plan_memory.measure(case)
-            what = f"memory of {case.name}, {predicted >> 20} MiB predicted, {allocated >> 20} MiB allocated"
-            yield Check(what, abs(predicted / allocated - 1), plan_memory.TOLERANCE)
+    cases = {case.name: case for case in plan_memory.CASES}
+    for name in MEMORY_CASES:
+        predicted, allocated = plan_memory.predict(cases[name]), plan_memory.measure(cases[name])
+        what = f"memory of {name}, {predicted >> 20} MiB predicted, {allocated >> 20} MiB allocated"
+        yield Check(what, abs(predicted / allocated - 1), plan_memory.TOLERANCE)
 
 
 PARTS: dict[str, Callable[[torch.device], Iterable[object]]] = {

@@ -28,6 +28,8 @@ SETTINGS = (
     "evaluation.every_steps=20",
     "compute.deterministic=true",
 )
+MODEL = TRANSFORMER.replace("hidden_size: 32", "hidden_size: 64, attention_dropout: 0.0")
+"""A network that the variable-length kernel can compute: heads of 32, no dropout of attention weights."""
 
 
 def resumed_runs_are_identical(precisions: tuple[str, ...], **environment: str) -> Iterator[Check]:
@@ -39,62 +41,39 @@ def resumed_runs_are_identical(precisions: tuple[str, ...], **environment: str) 
     with tempfile.TemporaryDirectory() as scratch:
         store = write_store(Path(scratch) / "tokens")
         for precision in precisions:
+            settings = (f"precision={precision}", *SETTINGS)
             whole, killed = (
-                make_run(
-                    Path(scratch),
-                    store,
-                    f"{precision}-{name}",
-                    f"precision={precision}",
-                    *SETTINGS,
-                    model=_model(),
-                )
+                make_run(Path(scratch), store, f"{precision}-{name}", *settings, model=MODEL)
                 for name in ("whole", "killed")
             )
-            _train(whole, environment)
-            _kill(killed, environment)
-            _train(killed, environment)
-            yield Check(
-                f"{precision}, tensors that differ after a kill", float(_different_tensors(whole, killed))
-            )
+            for run, is_killed in ((whole, False), (killed, True), (killed, False)):
+                _train(run, environment, is_killed=is_killed)
+            first, second = final_state(whole), final_state(killed)
+            if first.keys() != second.keys():
+                raise RuntimeError(f"other tensors: {sorted(first.keys() ^ second.keys())}")
+            apart = sum(not torch.equal(tensor, second[name]) for name, tensor in first.items())
+            yield Check(f"{precision}, tensors that differ after a kill", float(apart))
             losses = [[line["loss"] for line in read_metrics(run)] for run in (whole, killed)]
             apart = sum(one != other for one, other in zip(*losses, strict=True))
             yield Check(f"{precision}, losses of {STEPS} steps that differ after a kill", float(apart))
 
 
-def _model() -> str:
-    """A network that the variable-length kernel can compute: heads of 32, no dropout of attention weights."""
-    return TRANSFORMER.replace("hidden_size: 32", "hidden_size: 64, attention_dropout: 0.0")
-
-
-def _start(run: RunDirectory, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _train(run: RunDirectory, environment: Mapping[str, str], *, is_killed: bool) -> None:
+    """Train to the end, or kill all processes when a step between two checkpoints is in the log."""
+    deadline = time.monotonic() + PATIENCE_S
     with (run.path / "output").open("ab") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "pipeline.pretrain", str(run.path)],
             env=os.environ | {"DS_ACCELERATOR": "cuda"} | environment,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-
-
-def _train(run: RunDirectory, environment: Mapping[str, str]) -> None:
-    if code := _start(run, environment).wait(PATIENCE_S):
-        raise RuntimeError(f"exit code {code}:\n{(run.path / 'output').read_text()[-4000:]}")
-
-
-def _kill(run: RunDirectory, environment: Mapping[str, str]) -> None:
-    """Start a run, and kill all its processes when a step between two checkpoints is in the log."""
-    process, deadline = _start(run, environment), time.monotonic() + PATIENCE_S
-    while not any(line["step"] >= KILLED_AFTER for line in read_metrics(run)):
+    while is_killed and not any(line["step"] >= KILLED_AFTER for line in read_metrics(run)):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError((run.path / "output").read_text()[-4000:])
+            break
         time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _different_tensors(one: RunDirectory, other: RunDirectory) -> int:
-    first, second = final_state(one), final_state(other)
-    if first.keys() != second.keys():
-        raise RuntimeError(f"other tensors: {sorted(first.keys() ^ second.keys())}")
-    return sum(not torch.equal(tensor, second[name]) for name, tensor in first.items())
+    if is_killed and process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.wait(PATIENCE_S) != (-signal.SIGKILL if is_killed else 0):
+        raise RuntimeError((run.path / "output").read_text()[-4000:])
