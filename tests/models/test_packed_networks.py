@@ -3,6 +3,7 @@ token sees is what no condition hides from it."""
 
 import copy
 from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -19,20 +20,23 @@ LENGTH = 20
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def encoder(request: pytest.FixtureRequest) -> Encoder:
-    return randomised(Encoder(small_config(**KINDS[request.param])))
+class Networks(NamedTuple):
+    """Networks with one kind of position."""
+
+    encoder: Encoder
+    decoder: CausalLanguageModel
+    pair: SequenceToSequence
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def decoder(request: pytest.FixtureRequest) -> CausalLanguageModel:
-    return randomised(CausalLanguageModel(small_config(network="decoder", **KINDS[request.param])))
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def encoder_decoder(request: pytest.FixtureRequest) -> SequenceToSequence:
-    config = small_config(network="encoder_decoder", num_decoder_layers=3, **KINDS[request.param])
-    return randomised(SequenceToSequence(config))
+def networks(request: pytest.FixtureRequest) -> Networks:
+    kind = KINDS[request.param]
+    both = small_config(network="encoder_decoder", num_decoder_layers=3, **kind)
+    return Networks(
+        randomised(Encoder(small_config(**kind))),
+        randomised(CausalLanguageModel(small_config(network="decoder", **kind))),
+        randomised(SequenceToSequence(both)),
+    )
 
 
 def boundaries_of(sizes: list[list[int]]) -> torch.Tensor:
@@ -58,127 +62,85 @@ SEEDS = st.integers(0, 2**31)
 
 
 @settings(max_examples=settings.default.max_examples // 3)
-@given(sizes=PACKED, seed=SEEDS)
-@torch.no_grad()
-def test_packed_pieces_of_an_encoder_equal_each_piece_alone(encoder, sizes, seed):
-    input_ids, boundaries = some_tokens(len(sizes), LENGTH, seed), boundaries_of(sizes)
-    packed = encoder(input_ids, cu_seqlens=boundaries).flatten(0, 1)
-    for start, end in pairwise(boundaries.tolist()):
-        alone = encoder(input_ids.flatten()[None, start:end])
-        torch.testing.assert_close(packed[start:end], alone[0], **CLOSE)
-
-
-@settings(max_examples=settings.default.max_examples // 3)
 @given(sizes=PACKED, seed=SEEDS, with_prefix=st.booleans())
 @torch.no_grad()
-def test_packed_pieces_of_a_decoder_equal_each_piece_alone(decoder, sizes, seed, with_prefix):
+def test_packed_pieces_equal_each_piece_alone(networks, sizes, seed, with_prefix):
     input_ids, boundaries = some_tokens(len(sizes), LENGTH, seed), boundaries_of(sizes)
     prefixes = some_tokens(1, len(boundaries) - 1, seed)[0] % 7 if with_prefix else None
-    packed = decoder.logits(input_ids, cu_seqlens=boundaries, prefix_lengths=prefixes).flatten(0, 1)
+    read = networks.encoder(input_ids, cu_seqlens=boundaries).flatten(0, 1)
+    written = networks.decoder.logits(input_ids, cu_seqlens=boundaries, prefix_lengths=prefixes).flatten(0, 1)
     for number, (start, end) in enumerate(pairwise(boundaries.tolist())):
+        alone = input_ids.flatten()[None, start:end]
+        torch.testing.assert_close(read[start:end], networks.encoder(alone)[0], **CLOSE)
         own_prefix = None if prefixes is None else prefixes[number : number + 1]
-        alone = decoder.logits(input_ids.flatten()[None, start:end], prefix_lengths=own_prefix)
-        torch.testing.assert_close(packed[start:end], alone[0], **CLOSE)
+        expected = networks.decoder.logits(alone, prefix_lengths=own_prefix)[0]
+        torch.testing.assert_close(written[start:end], expected, **CLOSE)
 
 
 @settings(max_examples=settings.default.max_examples // 3)
 @given(sizes=PACKED_PAIRS, seed=SEEDS)
 @torch.no_grad()
-def test_packed_pairs_of_an_encoder_decoder_equal_each_pair_alone(encoder_decoder, sizes, seed):
+def test_packed_pairs_of_an_encoder_decoder_equal_each_pair_alone(networks, sizes, seed):
     rows = len(sizes[0])
     source, target = some_tokens(rows, LENGTH, seed), some_tokens(rows, 13, seed + 1)
     ours, theirs = boundaries_of(sizes[0]), boundaries_of(sizes[1])
-    packed = encoder_decoder.logits(source, target, cu_seqlens=ours, decoder_cu_seqlens=theirs).flatten(0, 1)
+    packed = networks.pair.logits(source, target, cu_seqlens=ours, decoder_cu_seqlens=theirs).flatten(0, 1)
     pairs = zip(pairwise(ours.tolist()), pairwise(theirs.tolist()), strict=True)
     for (start, end), (first, last) in pairs:
-        alone = encoder_decoder.logits(source.flatten()[None, start:end], target.flatten()[None, first:last])
+        alone = networks.pair.logits(source.flatten()[None, start:end], target.flatten()[None, first:last])
         torch.testing.assert_close(packed[first:last], alone[0], **CLOSE)
 
 
-def test_padding_that_only_one_side_of_a_pair_has_is_an_empty_piece_of_the_other(encoder_decoder):
+def test_padding_that_only_one_side_of_a_pair_has_is_an_empty_piece_of_the_other(networks):
     """The encoder's row ends in 4 padding tokens that no decoder piece reads, and the decoder's in 3 that read
     nothing."""
     source, target = some_tokens(1, LENGTH, 1), some_tokens(1, 13, 2)
     ours = torch.tensor([0, 9, LENGTH - 4, LENGTH, LENGTH])
     theirs = torch.tensor([0, 6, 10, 10, 13])
-    packed = encoder_decoder.logits(source, target, cu_seqlens=ours, decoder_cu_seqlens=theirs)
-    alone = encoder_decoder.logits(source[:, 9 : LENGTH - 4], target[:, 6:10])
+    packed = networks.pair.logits(source, target, cu_seqlens=ours, decoder_cu_seqlens=theirs)
+    alone = networks.pair.logits(source[:, 9 : LENGTH - 4], target[:, 6:10])
     torch.testing.assert_close(packed[:, 6:10], alone, **CLOSE)
     packed[:, :10].square().sum().backward()
-    for name, parameter in encoder_decoder.named_parameters():
+    for name, parameter in networks.pair.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-    encoder_decoder.zero_grad()
-
-
-@pytest.mark.parametrize("kind", ["learned, pre-norm", "sinusoidal", "rotary"])
-@torch.no_grad()
-def test_decoder_that_has_its_whole_text_as_prefix_is_an_encoder(kind):
-    decoder = CausalLanguageModel(small_config(network="decoder", **KINDS[kind])).eval().decoder
-    encoder = randomised(Encoder(small_config(**KINDS[kind])))
-    decoder.load_state_dict(encoder.state_dict())
-    tokens, boundaries = some_tokens(2, LENGTH, 4), torch.tensor([0, 8, LENGTH, 2 * LENGTH])
-    read = decoder(tokens, cu_seqlens=boundaries, prefix_lengths=boundaries.diff())
-    torch.testing.assert_close(read, encoder(tokens, cu_seqlens=boundaries), **CLOSE)
+    networks.pair.zero_grad()
 
 
 @settings(max_examples=settings.default.max_examples // 6)
 @given(steps=st.lists(st.integers(1, 6), min_size=2, max_size=6), lengths=st.tuples(*[st.integers(1, 6)] * 3))
 @torch.no_grad()
-def test_cached_decoding_equals_the_full_pass_and_each_text_alone(decoder, steps, lengths):
+def test_cached_decoding_equals_the_full_pass_and_each_text_alone(networks, steps, lengths):
     """Prompts of several lengths, padded on the left, then any number of tokens at a time."""
     steps = [6, *steps]
     total = min(sum(steps), 24)
     tokens = some_tokens(3, total, 11)
     present = padding([total - 6 + length for length in lengths], total, "left")
-    full = decoder.logits(tokens, attention_mask=present)
+    full = networks.decoder.logits(tokens, attention_mask=present)
     for row in range(3):
-        alone = decoder.logits(tokens[row, present[row]][None])
+        alone = networks.decoder.logits(tokens[row, present[row]][None])
         torch.testing.assert_close(full[row, present[row]], alone[0], **CLOSE)
-    cache, done = decoder.decoder.new_cache(), 0
+    cache, done = networks.decoder.decoder.new_cache(), 0
     for step in steps:
         upto = min(done + step, total)
         if upto == done:
             break
-        part = decoder.logits(tokens[:, done:upto], attention_mask=present[:, :upto], cache=cache)
+        part = networks.decoder.logits(tokens[:, done:upto], attention_mask=present[:, :upto], cache=cache)
         seen = present[:, done:upto]
         torch.testing.assert_close(part[seen], full[:, done:upto][seen], **CLOSE)
         done = upto
         assert cache.length == done
     # Heads that queries share are held once.
-    assert cache.self_attention[0].pair()[0].shape == (3, decoder.config.key_value_heads, total, 4)
-
-
-@torch.no_grad()
-def test_cached_encoder_decoder_equals_the_full_pass_and_each_pair_alone(encoder_decoder):
-    """Sources are padded, one on the left and one on the right; so are the decoder's prompts, on the left."""
-    source, target = some_tokens(3, LENGTH, 17), some_tokens(3, 9, 18)
-    mask = torch.ones(3, LENGTH, dtype=torch.bool)
-    mask[1, :6] = mask[2, -7:] = False
-    decoder_mask = torch.ones(3, 9, dtype=torch.bool)
-    decoder_mask[1, :2] = False
-    full = encoder_decoder.logits(source, target, mask, decoder_mask)
-    memory = encoder_decoder.encoder.memory(source, attention_mask=mask)
-    cache = encoder_decoder.decoder.new_cache()
-    for start, end in pairwise([0, 3, 4, 5, 8, 9]):
-        seen = decoder_mask[:, :end]
-        hidden = encoder_decoder.decoder(
-            target[:, start:end], attention_mask=seen, memory=memory, cache=cache
-        )
-        seen = decoder_mask[:, start:end]
-        torch.testing.assert_close(encoder_decoder.project(hidden)[seen], full[:, start:end][seen], **CLOSE)
-    for row in range(3):
-        alone = encoder_decoder.logits(source[row, mask[row]][None], target[row, decoder_mask[row]][None])
-        torch.testing.assert_close(full[row, decoder_mask[row]], alone[0], **CLOSE)
+    assert cache.self_attention[0].pair()[0].shape == (3, networks.decoder.config.key_value_heads, total, 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
-def test_half_precision_stays_near_and_finite_under_padding(encoder_decoder, dtype):
+def test_half_precision_stays_near_and_finite_under_padding(networks, dtype):
     tokens, mask = some_tokens(2, LENGTH, 3), torch.ones(2, LENGTH, dtype=torch.bool)
     mask[0, :5] = mask[1, -6:] = False
-    full = encoder_decoder.logits(tokens, tokens, mask, mask)
-    half = copy.deepcopy(encoder_decoder).to(dtype).logits(tokens, tokens, mask, mask)
+    full = networks.pair.logits(tokens, tokens, mask, mask)
+    half = copy.deepcopy(networks.pair).to(dtype).logits(tokens, tokens, mask, mask)
     assert half.dtype == dtype
     assert half.isfinite().all()
     assert (half - full)[mask].norm() < 0.1 * full[mask].norm()

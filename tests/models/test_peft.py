@@ -30,7 +30,7 @@ from models.peft.settings import (
 )
 from models.transformer import Transformer, TransformerLayer
 from models.visibility import Varlen, Visible
-from tests.models.hf_configs import SMALL, small
+from tests.models.families import SMALL, small
 from tests.models.hf_oracle import TOKENS, assert_close_outputs, random_network
 from tests.models.materials import padding, randomised, small_config, some_tokens, tiny_elmo
 from tests.published_networks import PRESETS
@@ -169,10 +169,9 @@ def test_share_of_trained_parameters_is_that_of_the_papers(preset, settings, lea
     assert least < trained_share(model) < most
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_vocabulary_of_a_generator_is_not_trained(method):
+def test_vocabulary_of_a_generator_is_not_trained():
     model = ConditionalGenerator(small_config(network="encoder_decoder", tie_embeddings=False))
-    apply_peft(model, METHODS[method], 1)
+    apply_peft(model, METHODS["lora"], 1)
     assert "network.head.weight" not in trained_parameters(model)
 
 
@@ -237,22 +236,16 @@ def test_prefix_of_a_decoder_takes_its_first_positions_and_ends_what_it_writes()
         generate(model, prompt, config=GenerationConfig(**settings, max_new_tokens=2))
 
 
-def test_recomputed_layers_have_the_same_gradients():
-    model, gradients = adapted("encoder", "mam").train(), []
-    for recompute in (False, True):
-        model.encoder.transformer.gradient_checkpointing = recompute
-        leaves = [*trained_parameters(model).values()]
-        gradients.append(torch.autograd.grad(model(IDS, MASK).sum(), leaves))
-    torch.testing.assert_close(*gradients, rtol=0, atol=0)
-
-
 HEADS_OF_PEFT: dict[str, tuple[Head, ...]] = {
     "encoder": ("sequence_classification", "token_classification", "question_answering", "masked_lm"),
     "decoder": ("sequence_classification", "token_classification", "causal_lm"),
     "encoder_decoder": ("sequence_classification", "question_answering", "seq2seq_lm"),
 }
 EXPORTED = [
-    (family, head) for family in SMALL if family != "mBART" for head in HEADS_OF_PEFT[small(family).network]
+    (family, head)
+    for family in SMALL
+    if family not in ("mBART", "RoBERTa-PreLayerNorm")
+    for head in HEADS_OF_PEFT[small(family).network]
 ]
 
 
@@ -279,12 +272,8 @@ def test_lora_and_its_head_compute_the_same_on_the_network_they_started_from(tmp
     ids = ended_by(some_tokens(3, 14, 1), mask, TOKENS.eos or 0).where(mask, TOKENS.pad)
     others = some_tokens(3, 14, 2) if config.network == "encoder_decoder" else None
     found = carrier_of(config, head).outputs(model, ids, mask, others)
-    given = (
-        their_inputs(config, ids, mask, None, head)
-        if others is None
-        else {"input_ids": ids, "attention_mask": mask.long(), "decoder_input_ids": others}
-    )
-    assert_close_outputs(found, theirs(**given), mask)
+    decoder = {} if others is None else {"decoder_input_ids": others}
+    assert_close_outputs(found, theirs(**their_inputs(config, ids, mask, None, head), **decoder), mask)
 
 
 @torch.no_grad()
@@ -313,24 +302,6 @@ def test_methods_and_families_that_peft_has_not_are_refused(settings, family, me
         apply_peft(model, settings, 1)
     with pytest.raises(ValueError, match=message):
         to_peft(model, "sequence_classification", family)
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        (LoraSettings, {"rank": 0}),
-        (LoraSettings, {"targets": ()}),
-        (LoraSettings, {"targets": ("q_proj",)}),
-        (AdapterSettings, {"size": 0}),
-        (AdapterSettings, {"dropout": 1.0}),
-        (PrefixSettings, {"length": 0}),
-        (MamSettings, {"prefix_length": 0}),
-    ],
-)
-def test_settings_outside_their_range_are_refused_by_name(kind, fields):
-    (name,) = fields
-    with pytest.raises(ValueError, match=name.removeprefix("prefix_")):
-        kind(**fields)
 
 
 @pytest.mark.parametrize(

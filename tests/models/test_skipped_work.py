@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import models.transformer
@@ -13,7 +11,7 @@ from models.classifiers import SequenceClassifier
 from models.features import recorded_layers
 from models.initialization import init_weights
 from models.language_models import CausalLanguageModel, MaskedLanguageModel
-from models.layout import FEWER_ROWS, Unpadded, make_layout, side_by_side, unpadded
+from models.layout import Unpadded, make_layout, side_by_side
 from models.peft.apply import apply_peft
 from models.peft.settings import AdapterSettings, LoraSettings, MamSettings, PrefixSettings
 from models.stacks import Decoder, Encoder
@@ -71,26 +69,33 @@ def assert_same_with_all_positions(
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
+MASKED = (lambda config: MaskedLanguageModel(config, pair="nsp"), "encoder")
+MODELS: dict[str, tuple[Any, str, dict[str, Tensor]]] = {
+    **dict.fromkeys(
+        ("packed masked LM with pairs", "packed masked LM with pairs, recomputed"),
+        (*MASKED, PACKED | {"pair_labels": torch.tensor([0, 1, 1, 0])}),
+    ),
+    "responses of a packed decoder": (CausalLanguageModel, "decoder", PACKED),
+    **{
+        f"classifier, {network}, {name}": (lambda config: SequenceClassifier(config, 3), network, inputs)
+        for network in NETWORKS
+        for name, inputs in (
+            ("padded", {"input_ids": IDS, "attention_mask": PRESENT}),
+            ("full", {"input_ids": IDS}),
+        )
+    },
+}
+"""Networks, their kind, and inputs."""
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("recompute", [False, True])
-def test_packed_masked_lm_and_pairs_lose_nothing(shape, recompute, monkeypatch):
-    model = build(lambda config: MaskedLanguageModel(config, pair="nsp"), SHAPES[shape])
-    model.encoder.transformer.gradient_checkpointing = recompute
-    inputs = PACKED | {"pair_labels": torch.tensor([0, 1, 1, 0])}
-    assert_same_with_all_positions(model, inputs, monkeypatch)
-
-
-def test_responses_of_a_packed_decoder_lose_nothing(monkeypatch):
-    model = build(CausalLanguageModel, NETWORKS["decoder"])
-    assert_same_with_all_positions(model, PACKED, monkeypatch)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("padded", [False, True])
-def test_classifiers_lose_nothing(shape, network, padded, monkeypatch):
-    model = build(SequenceClassifier, SHAPES[shape] | {"network": network}, 3)
-    inputs = {"input_ids": IDS} | ({"attention_mask": PRESENT} if padded else {})
+@pytest.mark.parametrize("name", MODELS)
+def test_networks_lose_nothing(shape, name, monkeypatch):
+    make, network, inputs = MODELS[name]
+    model = build(make, SHAPES[shape] | {"network": network})
+    for stack in model.modules():
+        if isinstance(stack, Transformer):
+            stack.gradient_checkpointing = "recomputed" in name
     assert_same_with_all_positions(model, inputs, monkeypatch)
 
 
@@ -116,48 +121,17 @@ def test_a_position_that_is_read_twice_comes_twice():
     torch.testing.assert_close(encoder(IDS, read=read), encoder(IDS).flatten(0, 1)[read])
 
 
-def rows_of(present: Tensor):
-    """Places of the tokens, and the rows in which attention sees them."""
-    layout = make_layout(present.long(), None, present, max_positions=None)
-    return side_by_side(Unpadded.of(present), layout)
-
-
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=30), st.sampled_from(["left", "right"]))
-def test_every_token_has_a_place_of_its_own_behind_the_one_before_it(lengths, side):
-    places, layout = rows_of(padding(lengths, 12, side))
-    if layout.present is not None:
-        assert layout.batch == len(lengths)
-        return
-    assert layout.batch <= FEWER_ROWS * len(lengths)
-    assert layout.length == max(lengths)
-    pieces, positions = layout.piece_ids.flatten(), layout.position_ids.flatten()
-    texts = [[text, place] for text, length in enumerate(lengths) for place in range(length)]
-    found = torch.stack((pieces[places.index], positions[places.index]), 1)
-    assert found.tolist() == texts
-    assert places.index.unique().numel() == len(texts)
-    assert (pieces == -1).sum() == pieces.numel() - len(texts)
-    # Neighbours in a text are neighbours in a row.
-    steps = places.index.diff()[torch.tensor(texts)[1:, 1] > 0]
-    assert (steps == 1).all()
-    assert (places.index // layout.length).unique().numel() == layout.batch
-
-
-def test_texts_with_padding_inside_and_full_batches_keep_their_rows():
-    gap = padding([3, 12, 1, 7], 12)
-    gap[1, 4] = False
-    assert rows_of(gap)[1].present is not None
-    assert rows_of(padding([11, 12, 10, 12], 12))[1].present is not None
-    assert unpadded(torch.ones(2, 5, dtype=torch.bool)) is None
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("side", ["left", "right", "inside"])
 @pytest.mark.parametrize("shape", [*SHAPES, "left to right"])
 @pytest.mark.parametrize("skipped", ["unpadded", "side_by_side"])
 def test_states_and_gradients_are_those_of_texts_in_rows_of_their_own(shape, side, skipped, monkeypatch):
     """With padding computed like tokens, and with texts in rows of their own."""
     network = build(Encoder, SHAPES[shape]) if shape in SHAPES else build(Decoder, {"network": "decoder"})
-    ids, present = some_tokens(5, 14, 0), padding([3, 12, 1, 7, 2], 14, side)
-    assert rows_of(present)[1].batch == 3
+    ids, present = some_tokens(5, 14, 0), padding([3, 12, 1, 7, 2], 14, "left" if side == "left" else "right")
+    if side == "inside":
+        present[1, 4] = False
+    layout = make_layout(ids, None, present, max_positions=None)
+    assert side_by_side(Unpadded.of(present), layout)[1].batch == (5 if side == "inside" else 3)
     read = present.flatten().nonzero().squeeze(1)[::2].contiguous()
 
     def computed() -> list[Tensor]:

@@ -15,40 +15,9 @@ from tests.models.hf_oracle import assert_same_tensors
 from tests.models.materials import KINDS, LANGUAGE_MODELS, gradients, randomised, small_config, some_tokens
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"num_layers": 0, "dropout": 2.0, "norm": "none"}, r"num_layers.*dropout.*norm"),
-        ({"vocab_size": 0, "num_heads": True}, r"vocab_size.*num_heads"),
-        ({"num_layers": 1.5, "hidden_size": -8}, r"num_layers.*hidden_size"),
-        ({"intermediate_size": "3072", "attention_dropout": -0.1}, r"intermediate_size.*attention_dropout"),
-        ({"norm": "sandwich", "norm_eps": 0.0, "activation": "swish"}, r"norm .*norm_eps.*activation"),
-        ({"initializer_std": float("nan"), "tie_embeddings": None}, r"initializer_std.*tie_embeddings"),
-        ({"hidden_size": 100}, r"hidden_size \(100\).* 96 "),
-    ],
-)
-def test_impossible_values_are_refused_by_name_all_at_once(fields, message):
-    with pytest.raises(ValueError, match=message):
-        TransformerConfig(**fields)
-
-
-@pytest.mark.parametrize(("network", "exact"), [("encoder", 8), ("decoder", 16), ("encoder_decoder", 16)])
-def test_distances_that_leave_no_far_buckets_are_refused(network, exact):
-    shape = {"network": network, "positions": "relative_bias", "relative_buckets": 32}
-    assert TransformerConfig(**shape, relative_max_distance=exact + 1)
-    with pytest.raises(ValueError, match=rf"relative_max_distance \({exact}\)"):
-        TransformerConfig(**shape, relative_max_distance=exact)
-
-
 def test_network_without_a_vocabulary_is_refused_with_the_remedy():
     with pytest.raises(ValueError, match=r"vocab_size.*tokenizer"):
         Encoder(TransformerConfig())
-
-
-def test_a_configuration_that_leaves_out_sizes_is_of_roberta_base():
-    sizes = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "intermediate_size": 3072}
-    named = TransformerConfig(**sizes, max_positions=512, norm="post", norm_eps=1e-5)
-    assert TransformerConfig() == named
 
 
 def test_weights_are_a_function_of_seed_and_name_and_leave_the_global_generator_alone():

@@ -27,7 +27,7 @@ from pipeline.tune.encoding import encode_examples
 from pipeline.tune.export import export
 from pipeline.tune.run import finetune
 from pipeline.tune.trials import scores_directory
-from tests.models.hf_configs import SMALL
+from tests.models.families import SMALL
 from tests.models.materials import LANGUAGE_MODELS
 from tests.pipeline.tune.conftest import MODEL, Recorder, config_in, enlarged, predictions
 
