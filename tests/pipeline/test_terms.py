@@ -15,72 +15,60 @@ from pydantic import TypeAdapter
 from cluster.artefacts.errors import ConfigError
 from pipeline.checkpoint.checkpoint import Counters, TrainerState
 from pipeline.objectives import ObjectiveChoice
-from pipeline.terms import Term, deciding_metric, metric_names, with_perplexities
+from pipeline.terms import Term, deciding_metric, with_perplexities
 from tests.pipeline.ranks import make_config
 from tests.pipeline.small_checkpoints import state_at
 
-DECIDING = {
-    "{kind: mlm}": "loss",
-    "{kind: mlm, pairs: nsp}": "mlm/loss",
-    "{kind: mlm, pairs: sop}": "mlm/loss",
-    "{kind: span}": "mlm/loss",
-    "{kind: span, boundary: false}": "loss",
-    "{kind: rtd}": "rtd/loss",
-    "{kind: distill, teacher: t}": "mlm/loss",
-    "{kind: clm}": "loss",
-    "{kind: t5_span_corruption}": "loss",
-    "{kind: bilm}": "loss",
-}
 NOT_LIKELIHOODS = {"nsp", "sop", "rtd", "soft", "cosine"}
 
 
-def terms_of(objective: str) -> dict[str, Term]:
-    import yaml
-
-    plain = yaml.safe_load(objective)
-    settings: Any = TypeAdapter(ObjectiveChoice).validate_python(plain)
+def terms_of(**objective: Any) -> dict[str, Term]:
+    settings: Any = TypeAdapter(ObjectiveChoice).validate_python(objective)
     return dict(settings.terms())
 
 
-@pytest.mark.parametrize(("objective", "metric"), DECIDING.items())
+@pytest.mark.parametrize(
+    ("objective", "metric"),
+    [
+        ({"kind": "mlm"}, "loss"),
+        ({"kind": "mlm", "pairs": "nsp"}, "mlm/loss"),
+        ({"kind": "mlm", "pairs": "sop"}, "mlm/loss"),
+        ({"kind": "span"}, "mlm/loss"),
+        ({"kind": "span", "boundary": False}, "loss"),
+        ({"kind": "rtd"}, "rtd/loss"),
+        ({"kind": "distill", "teacher": "t"}, "mlm/loss"),
+        ({"kind": "clm"}, "loss"),
+        ({"kind": "t5_span_corruption"}, "loss"),
+        ({"kind": "bilm"}, "loss"),
+    ],
+    ids=str,
+)
 def test_every_objective_says_which_metric_decides_and_which_terms_are_language_models(
-    objective: str, metric: str
+    objective: dict[str, Any], metric: str
 ):
-    terms = terms_of(objective)
+    terms = terms_of(**objective)
     assert deciding_metric(terms) == metric
     assert {name for name, term in terms.items() if not term.is_likelihood} == NOT_LIKELIHOODS & terms.keys()
 
 
 def test_perplexity_is_of_each_language_models_own_mean():
-    terms = terms_of("{kind: rtd}")
-    found = with_perplexities({"loss": 52.0, "mlm/loss": 2.0, "rtd/loss": 1.0}, terms)
+    found = with_perplexities({"loss": 52.0, "mlm/loss": 2.0, "rtd/loss": 1.0}, terms_of(kind="rtd"))
     assert found == {"loss": 52.0, "mlm/loss": 2.0, "rtd/loss": 1.0, "mlm/perplexity": math.exp(2.0)}
-    assert (
-        with_perplexities({"clm/loss": 1e4}, {"clm": Term(is_likelihood=True)})["clm/perplexity"] == math.inf
-    )
-    nan = with_perplexities({"clm/loss": math.nan}, {"clm": Term(is_likelihood=True)})
-    assert math.isnan(nan["clm/perplexity"])
+    found = with_perplexities({"clm/loss": 1e4}, {"clm": Term(is_likelihood=True)})
+    assert found["clm/perplexity"] == math.inf
 
 
 def test_an_unknown_metric_is_refused_with_those_that_are_measured(tmp_path: Path):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match="mlm/perplexity, rtd/loss, rtd/accuracy"):
         make_config(tmp_path, tmp_path, "evaluation.metric=rtd/perplexity", objective="{kind: rtd}")
-    allowed = ", ".join(metric_names(terms_of("{kind: rtd}")))
-    assert allowed == "loss, mlm/loss, mlm/accuracy, mlm/perplexity, rtd/loss, rtd/accuracy"
-    assert allowed in str(caught.value)
     chosen = make_config(tmp_path, tmp_path, "evaluation.metric=rtd/accuracy", objective="{kind: rtd}")
     assert chosen.metric == "rtd/accuracy"
 
 
 def restored(counters: Counters, metric: str) -> Counters:
     """As a resumed run has it: out of the checkpoint's JSON."""
-    state = state_at(
-        7,
-        metric=metric,
-        held_out=counters.held_out,
-        best=counters.best,
-        evaluations_since_best=counters.evaluations_since_best,
-    )
+    names = ("held_out", "best", "evaluations_since_best")
+    state = state_at(7, metric=metric, **{name: getattr(counters, name) for name in names})
     read = TrainerState.model_validate(orjson.loads(orjson.dumps(state.model_dump(mode="json"))))
     return read.counters(metric)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from scipy.special import log_softmax
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from pipeline.ask.config import PromptConfig
@@ -46,57 +46,57 @@ def settings(reviews: Path, **changes: Any) -> PromptConfig:
     return validate(PromptConfig, plain | changes, "test")
 
 
-def log_probabilities_of(directory: Path, ids: list[int], **more: Any) -> np.ndarray:
-    model = transformers.AutoModelForMaskedLM.from_pretrained(directory)
+def score_of(model: Any, ids: list[int], targets: list[int], first: int, **more: Any) -> float:
+    """Mean log-probability of targets from a place on, by the loss of `transformers`."""
+    labels = [-100] * first + targets
+    labels += [-100] * (len(more.get("decoder_input_ids", [ids])[0]) - len(labels))
     with torch.no_grad():
-        return log_softmax(model(input_ids=torch.tensor([ids]), **more).logits[0].double().numpy(), axis=-1)
-
-
-@pytest.mark.parametrize("scoring", ["left_to_right", "joint"])
-def test_a_masked_answer_of_several_tokens_scores_their_mean(scoring: Any, directory_of, writer):
-    directory, network = directory_of("bert"), writer("bert")
-    answers = ("great", "partook")
-    prompter = Prompter(network, Template("[x] It was [z]."), answers, scoring=scoring, max_length=64)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    found = prompter.scores(TEXTS, 64)
-    for row, phrase in enumerate(PHRASES):
-        for label, answer in enumerate(answers):
-            targets = tokenizer(answer, add_special_tokens=False).input_ids
-            assert (len(targets) > 1) == (answer == "partook")
-            ids = tokenizer(f"{phrase} It was {'[MASK]' * len(targets)}.").input_ids
-            expected = []
-            first = ids.index(tokenizer.mask_token_id)
-            for number, target in enumerate(targets):
-                expected.append(log_probabilities_of(directory, ids)[first + number, target])
-                if scoring == "left_to_right":
-                    ids[first + number] = target
-            assert found[row, label] == pytest.approx(np.mean(expected), abs=1e-4)
-
-
-def test_a_decoder_scores_the_continuation(directory_of, writer):
-    directory, network = directory_of("gpt2"), writer("gpt2")
-    prompter = Prompter(network, Template("[x] It was [z]."), ("great", "terrible"), max_length=64)
-    found = prompter.scores(TEXTS, 100)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    model = transformers.AutoModelForCausalLM.from_pretrained(directory)
-    for row, phrase in enumerate(PHRASES):
-        for label, answer in enumerate(prompter.answers):
-            prompt, targets = tokenizer(f"{phrase} It was").input_ids, tokenizer(f" {answer}").input_ids
-            with torch.no_grad():
-                logits = model(input_ids=torch.tensor([[*prompt, *targets]])).logits[0].double().numpy()
-            scores = log_softmax(logits, axis=-1)
-            places = range(len(prompt) - 1, len(prompt) - 1 + len(targets))
-            expected = [scores[place, target] for place, target in zip(places, targets, strict=True)]
-            assert found[row, label] == pytest.approx(np.mean(expected), abs=1e-4)
+        return -float(model(input_ids=torch.tensor([ids]), labels=torch.tensor([labels]), **more).loss)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_do_not_depend_on_batches(kind: str, writer):
-    network = writer(kind)
-    prompter = Prompter(network, Template("[x] It was [z]"), ("great", "terrible"), max_length=64)
-    together, alone = prompter.scores(TEXTS, 4096), prompter.scores(TEXTS, 1)
-    np.testing.assert_allclose(together, alone, atol=1e-4)
-    assert np.isfinite(together).all()
+def test_answers_of_several_tokens_score_the_loss_of_transformers_in_any_batch(
+    kind: str, directory_of, writer
+):
+    directory, network, answers = directory_of(kind), writer(kind), ("great", "partook")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = getattr(transformers, KINDS[kind][1]).from_pretrained(directory)
+    expected = []
+    for phrase, answer in product(PHRASES, answers):
+        space = " " * (network.kind != "encoder_decoder")
+        targets = tokenizer(space + answer, add_special_tokens=False).input_ids
+        assert len(targets) > 1 or answer == "great"
+        ids = tokenizer(f"{phrase} It was").input_ids
+        more = {}
+        if network.kind == "masked":
+            ids = tokenizer(f"{phrase} It was {tokenizer.mask_token * len(targets)}").input_ids
+            first = ids.index(tokenizer.mask_token_id)
+        elif network.kind == "left_to_right":
+            ids, first = [*ids, *targets], len(ids)
+        else:
+            # BART begins what it writes with `<s>`, and the tokenizer of T5 begins no text with it.
+            before, ids = ([2, 0], ids) if kind == "bart" else ([1], ids[1:])
+            more["decoder_input_ids"] = torch.tensor([[*before, *targets[:-1]]])
+            first = len(before) - 1
+        expected.append(score_of(model, ids, targets, first, **more))
+    prompter = Prompter(network, Template("[x] It was [z]"), answers, scoring="joint", max_length=64)
+    for batch_tokens in (4096, 1):
+        found = prompter.scores(TEXTS, batch_tokens)
+        np.testing.assert_allclose(found.reshape(-1), expected, atol=1e-4)
+
+
+def test_masks_are_filled_from_left_to_right_with_the_answer(directory_of, writer):
+    directory = directory_of("bert")
+    prompter = Prompter(writer("bert"), Template("[x] It was [z]."), ("great", "partook"), max_length=64)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.BertForMaskedLM.from_pretrained(directory)
+    targets = tokenizer("partook", add_special_tokens=False).input_ids
+    ids = tokenizer(f"she plays It was {'[MASK]' * len(targets)}.").input_ids
+    expected = []
+    for place, target in enumerate(targets, ids.index(tokenizer.mask_token_id)):
+        expected.append(score_of(model, ids, [target], place))
+        ids[place] = target
+    assert prompter.scores([("she plays", None)], 64)[0, 1] == pytest.approx(np.mean(expected), abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

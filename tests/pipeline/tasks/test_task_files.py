@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,23 @@ def test_excerpt_of_the_release_gives_its_examples(tmp_path, name):
     assert all(entry.fingerprint for entry in data.inputs)
 
 
+@pytest.mark.parametrize("name", EXCERPTS)
+def test_each_file_that_is_no_text_is_named_and_a_folder_without_files_is_refused(tmp_path, name):
+    excerpt = EXCERPTS[name]
+    task = task_of(tmp_path, excerpt)
+    for file in excerpt.files:
+        (tmp_path / file).write_bytes(b"\xff\xfe\x00")
+        # The test set is not read where nothing is submitted.
+        if not file.startswith("test_"):
+            with pytest.raises(ConfigError, match=re.escape(str(tmp_path / file))):
+                task.load()
+        write(tmp_path, {file: excerpt.files[file]})
+    for file in excerpt.files:
+        (tmp_path / file).unlink()
+    with pytest.raises(MissingInputError, match=str(tmp_path)):
+        task.load()
+
+
 def test_every_task_on_published_files_has_an_excerpt():
     published = {
         kind for kind, task in TASKS.items() if not issubclass(task, RowsTaskConfig | InstructionsConfig)
@@ -78,11 +96,9 @@ WITHOUT_LABELS = {
     ("name", "file", "content", "line", "said"),
     [
         ("sst2", "train.tsv", SST2 + "no label\n", 3, "1 columns"),
-        ("sst2", "train.tsv", SST2 + "too\tmany\t1\n", 3, "3 columns"),
         ("sst2", "train.tsv", "sentence\tlabel\nfine\t2\n", 2, "'2', not one of 0, 1"),
         ("sst2", "train.tsv", SST2 + "\nfine\t1\n", 3, "blank"),
         ("sst2", "train.tsv", "text\tlabel\nfine\t1\n", 1, "`sentence`"),
-        ("sst2", "train.tsv", b"sentence\tlabel\nfi\xffne\t1\n", 2, "not valid UTF-8"),
         ("sst2", "dev.tsv", "index\tsentence\n0\tuneasy .\n", 1, "test sets have no labels"),
         ("stsb", "train.tsv", STSB.replace("3.800", "5.1"), 2, "'5.1', not between 0 and 5"),
         ("stsb", "train.tsv", STSB.replace("3.800", "high"), 2, "'high', no number"),
@@ -96,13 +112,9 @@ WITHOUT_LABELS = {
         ("swag", "train.csv", SWAG.replace("label", "right"), 2, "`label`"),
         ("swag", "train.csv", SWAG_HEAD + '0,v,1,x,a,b,gold,"1,2,3,4,0\n', 2, "unexpected end of data"),
         ("boolq", "train.jsonl", objects({"question": "q", "passage": "p", "idx": 0}), 1, "no labels"),
-        ("cb", "train.jsonl", objects({"premise": "A.", "hypothesis": "B."}), 1, "no labels"),
         ("superglue_rte", "val.jsonl", objects({"premise": "A.", "hypothesis": "B.", "label": "yes"}), 1, "'yes'"),
-        ("wic", "val.jsonl", objects({"sentence1": "A.", "sentence2": "B."}), 1, "no labels"),
         ("copa", "train.jsonl", objects({"premise": "p", "choice1": "a", "choice2": "b", "question": "why"}),
             1, "'why', not one of cause, effect"),
-        ("copa", "train.jsonl", objects({"premise": "p", "choice1": "a", "choice2": "b", "question": "cause"}),
-            1, "no labels"),
         ("multirc", "val.jsonl", objects({"idx": 0, "passage": WITHOUT_LABELS}), 1, "no labels"),
         ("multirc", "val.jsonl", objects({"idx": 0}), 1, "KeyError('passage')"),
         ("record", "train.jsonl", objects({**RECORD, "qas": [{**RECORD["qas"][0], "answers": []}]}), 1, "no answer"),
@@ -114,7 +126,6 @@ WITHOUT_LABELS = {
         ("conllu_pos", "train", "1\ta\tb\n", 1, "3 columns, 10 are needed"),
         ("conllu_pos", "train", conllu("X") + conllu("NN"), 2, "'NN', not one of ADJ"),
         ("mrqa", "NewsQA.jsonl", mrqa(detected_answers=FAR), 2, "q1: characters 28 to 90"),
-        ("mrqa", "NewsQA.jsonl", objects({"context": "x"}), 1, "KeyError('qas')"),
         ("xsum", "test.jsonl", objects({"document": "a", "summary": "b"}, {"document": "a"}), 2, "`summary`"),
         ("cnn_dailymail.csv", "train.csv", "id,article\n1,a\n", 2, "`highlights`"),
     ],
@@ -139,12 +150,8 @@ def refusal(folder: Path, name: str, file: str, content: str | bytes, place: str
         ("sst2", "train.tsv", "", "0 examples to train on"),
         ("race", "dev/high/1.txt", '{"article": "x"}', "KeyError('questions')"),
         ("race", "dev/high/1.txt", json.dumps(RACE | {"answers": ["A", "E"]}), "not in list"),
-        ("race", "dev/high/1.txt", json.dumps(RACE | {"answers": ["A", "AB"]}), "not in list"),
         ("race", "dev/high/1.txt", json.dumps(RACE | {"answers": ["A"]}), "shorter"),
-        ("squad", "train", "{", "JSON"),
         ("squad", "train", json.dumps({"data": [{"paragraphs": [{"context": "ab"}]}]}), "KeyError('qas')"),
-        ("squad", "train", SQUAD.replace("question", "asked"), "KeyError('question')"),
-        ("squad", "train", '{"data": []}', "0 examples to train on"),
         ("squad", "train", squad(answers=[{"text": "b", "answer_start": 0}]), "q7: the answer 'b' is not at"),
         ("squad", "train", squad(answers=[]), "q7: there is no answer"),
         ("mrqa", "NewsQA.jsonl", mrqa(detected_answers=[]), "q1: there is no answer"),
@@ -163,18 +170,11 @@ def test_wrong_file_is_named(tmp_path, name, file, content, said):
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("cola", {"path": "absent"}, ("absent/train.tsv", "CoLA.zip of the GLUE benchmark")),
-        ("sst2", {"path": "train.tsv"}, ("train.tsv/train.tsv", "SST-2.zip")),
+        ("cola", {"path": "absent"}, ("absent/train.tsv", "CoLA.zip")),
         ("sst2", {"submit": True}, ("test.tsv", "SST-2.zip", "`submit`")),
-        ("boolq", {"path": "absent"}, ("train.jsonl", "BoolQ.zip of the SuperGLUE benchmark")),
-        ("superglue_rte", {"submit": True}, ("test.jsonl",)),
-        ("snli {}.tsv", {"split": "test"}, ("snli_1.0_test.jsonl",)),
+        ("boolq", {"path": "absent"}, ("train.jsonl", "BoolQ.zip")),
         ("race", {"split": "test"}, ("test/*/*.txt",)),
         ("squad", {"train": "absent.json"}, ("absent.json", "SQuAD")),
-        ("mrqa", {"evaluation": "absent"}, ("absent", "MRQA 2019")),
-        ("xsum", {"evaluation": "absent.jsonl"}, ("absent.jsonl",)),
-        ("translation", {"train_source": "absent"}, ("absent",)),
-        ("cnn_dailymail", {"evaluation": "absent"}, ("absent", "CNN/DailyMail")),
     ],
 )
 def test_missing_file_is_named_with_where_to_get_it(tmp_path, name, settings, said):
@@ -192,21 +192,21 @@ def test_stories_that_are_missing_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "content", "line", "said"),
+    ("scheme", "content"),
     [
-        ("bio", "a O\nEU I-ORG\n", 2, "'I-ORG' .*'O'"),
-        ("bio", "a B-LOC\nEU I-ORG\n", 2, "'B-LOC'"),
-        ("bioes", "a B-ORG\nEU O\n", 2, "'B-ORG'"),
-        ("bioes", "a O\nEU B-ORG\n", 2, "'B-ORG'"),
+        ("bio", "a O\nEU I-ORG\n"),
+        ("bio", "a B-LOC\nEU I-ORG\n"),
+        ("bioes", "a B-ORG\nEU O\n"),
+        ("bioes", "a O\nEU B-ORG\n"),
     ],
 )
-def test_tags_of_another_scheme_are_named_with_the_one_to_set(tmp_path, scheme, content, line, said):
+def test_tags_of_another_scheme_are_named_with_the_one_to_set(tmp_path, scheme, content):
     task = task_of(tmp_path, EXCERPTS["conll_ner"], scheme=scheme)
     with pytest.raises(ConfigError) as raised:
         task.load()
     assert "`scheme: iob1`" in raised.value.next_step
     write(tmp_path, {"train": content})
-    with pytest.raises(ConfigError, match=f"line {line}: .*{said}"):
+    with pytest.raises(ConfigError, match="train, line 2: "):
         task.load()
 
 
@@ -298,6 +298,9 @@ def test_data_sets_of_the_hub_give_what_the_official_files_give(tmp_path):
         assert found == [("A.", "B.", 1)] * 2
         assert [(each.id, each.label) for each in data.test] == [("5", UNLABELLED)]
         assert len(data.inputs) == 3
+    # MRPC's own files name its columns otherwise.
+    (paraphrase,) = MrpcConfig(path=tmp_path / "files").load().train
+    assert (paraphrase.text_a, paraphrase.text_b, paraphrase.label) == ("A.", "B.", 1)
     unlabelled = json.dumps({"sentence1": "A.", "sentence2": "B.", "label": -1}) + "\n"
     (files / "validation.jsonl").write_text(unlabelled)
     with pytest.raises(ConfigError, match=r"validation\.jsonl, line 1"):
@@ -305,14 +308,6 @@ def test_data_sets_of_the_hub_give_what_the_official_files_give(tmp_path):
     (files / "validation.jsonl").unlink()
     with pytest.raises(MissingInputError, match="`validation`"):
         RteConfig(path=tmp_path / "files").load()
-
-
-def test_paraphrases_of_the_hub_have_the_columns_of_all_pairs(tmp_path):
-    line = json.dumps({"sentence1": "A.", "sentence2": "B.", "label": 0, "idx": 0}) + "\n"
-    for split in ("train", "validation"):
-        (tmp_path / f"{split}.jsonl").write_text(line)
-    data = MrpcConfig(path=tmp_path).load()
-    assert [(e.text_a, e.text_b, e.label) for e in data.train] == [("A.", "B.", 0)]
 
 
 @pytest.mark.corpora
