@@ -10,7 +10,6 @@ import torch
 import transformers
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 from torch import nn
 
 from models.config import TransformerConfig
@@ -200,20 +199,6 @@ def test_dropout_is_off_only_while_writing():
         model.eval()
 
 
-def assert_drawn_from(tokens, probabilities):
-    """Chi-square, tokens that are expected fewer than five times taken together."""
-    expected = (probabilities.double() / probabilities.double().sum()) * len(tokens)
-    counts = torch.bincount(tokens, minlength=len(probabilities)).double()
-    rare = expected < 5
-    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
-    counts = torch.cat([counts[~rare], counts[rare].sum()[None]])
-    if expected[-1] == 0:
-        assert counts[-1] == 0
-        expected, counts = expected[:-1], counts[:-1]
-    assert len(expected) > 3
-    assert chisquare(counts, expected).pvalue > 1e-3
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -233,7 +218,10 @@ def test_tokens_have_the_probabilities_of_the_network(change):
         logits = model.logits(prompts(1))[0, -1:] / change.get("temperature", 1.0)
     logits = keep_top_k(logits, change["top_k"]) if "top_k" in change else logits
     logits = keep_top_p(logits, change["top_p"]) if "top_p" in change else logits
-    assert_drawn_from(tokens, logits[0].softmax(-1))
+    wanted, found = logits[0].softmax(-1), tokens.bincount(minlength=37) / len(tokens)
+    # Five deviations of each share, and two draws of the rarest; none of what is impossible.
+    allowed = 5 * (wanted * (1 - wanted) / len(tokens)).sqrt() + 2 / len(tokens) * (wanted > 0)
+    assert ((found - wanted).abs() <= allowed).all()
 
 
 @given(logits=LOGITS, count=st.integers(1, 40))

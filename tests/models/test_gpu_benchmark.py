@@ -32,10 +32,13 @@ def test_every_objective_is_compared_with_the_cpu():
 
 
 @pytest.mark.parametrize("kind", ["clm", "rtd"])
-def test_networks_on_the_same_device_agree(kind: str, monkeypatch: pytest.MonkeyPatch):
+def test_networks_and_optimizers_on_the_same_device_agree(kind: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(agreement, "OBJECTIVES", {kind: agreement.OBJECTIVES[kind]})
-    found = list(agreement.objectives_agree(torch.device("cpu")))
-    assert [each.what for each in found] == [f"{kind}, losses", f"{kind}, gradients"]
+    found = [
+        *agreement.objectives_agree(torch.device("cpu")),
+        *agreement.optimizers_agree(torch.device("cpu"), ["muon"]),
+    ]
+    assert [each.what for each in found] == [f"{kind}, losses", f"{kind}, gradients", "muon"]
     assert report(found) == 0
 
 
@@ -48,11 +51,6 @@ def test_networks_with_other_weights_and_differences_that_are_no_numbers_do_not_
     found = [*agreement.differences("mlm", model, other, batch), Check("losses", math.nan, 1.0)]
     assert [each.passed for each in found] == [False, False, False]
     assert report(found) == 1
-
-
-def test_optimizers_agree_with_themselves():
-    found = list(agreement.optimizers_agree(torch.device("cpu"), ["adamw", "muon"]))
-    assert [each.passed for each in found] == [True, True]
 
 
 def test_a_run_that_was_killed_is_compared_with_one_that_was_not():
