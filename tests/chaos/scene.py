@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,16 +137,12 @@ class Scene:
         group = self.group = Group(module, arguments, WORKERS)
         return group
 
-    def drive(self, *overrides: str, inside: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-        """`cloze resume` of the run, on a Ray cluster.
-
-        Args:
-            inside: the start of a command that runs it on another host.
-        """
+    def drive(self) -> subprocess.Popen[bytes]:
+        """`cloze resume` of the run, on a Ray cluster."""
         environment = plain_environment()
-        command = [str(Path(sys.executable).with_name("cloze")), "resume", str(self.run.path), *overrides]
+        command = [str(Path(sys.executable).with_name("cloze")), "resume", str(self.run.path)]
         with self.driver_log.open("wb") as stream:
-            self.driver = subprocess.Popen([*inside, *command], env=environment, stdout=stream, stderr=stream)
+            self.driver = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
         return self.driver
 
     def until(self, condition: Callable[[], object], what: str) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.campaigns import hosts, processes, storage
-from tests.chaos.scene import Scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +24,19 @@ class Campaign:
     """Sets up, in the scene's directory, what the run needs around it: `Scene.around`."""
 
 
-def _on_a_disk(suffer: Callable[[Scene], None], *overrides: str) -> Campaign:
-    return Campaign(suffer, overrides, storage.can_mount, storage.small_disk)
-
-
-def _with_cables(suffer: Callable[[Scene], None], around: Any, *overrides: str) -> Campaign:
-    return Campaign(suffer, overrides, hosts.cannot_cable, around)
-
-
-_BESIDE_RUN, _TEN_STEPS = "checkpoint.directory={directory}/disk", "checkpoint.every_steps=10"
+ON_A_DISK: Any = {"cannot": storage.can_mount, "around": storage.small_disk}
+WITH_CABLES: Any = {"cannot": hosts.cannot_cable, "around": hosts.two_hosts}
+BESIDE_RUN = ("checkpoint.directory={directory}/disk", "checkpoint.every_steps=10")
 CAMPAIGNS = {
     "power-failure": Campaign(processes.killed_together),
     "moments": Campaign(processes.moments),
-    "checkpoint-disk": _on_a_disk(storage.checkpoint_disk, _BESIDE_RUN, _TEN_STEPS),
-    "run-disk": _on_a_disk(storage.run_disk, "runs_dir={directory}/disk"),
+    "checkpoint-disk": Campaign(storage.checkpoint_disk, BESIDE_RUN, **ON_A_DISK),
+    "run-disk": Campaign(storage.run_disk, ("runs_dir={directory}/disk",), **ON_A_DISK),
     "habits": Campaign(storage.habits),
     "stale-start": Campaign(storage.stale_start),
     "clocks": Campaign(processes.clock_jumps),
-    "network": _with_cables(hosts.cables, hosts.two_hosts, "guards.stall_timeout_s=600"),
-    "network-cut": _with_cables(hosts.cut_for_good, hosts.two_hosts),
-    "network-ray": _with_cables(hosts.cables_of_ray, hosts.ray_on_two_hosts),
-    "nodes": Campaign(processes.nodes, around=processes.cluster_of_nodes),
+    "network": Campaign(hosts.cables, ("guards.stall_timeout_s=600",), **WITH_CABLES),
+    "network-cut": Campaign(hosts.cut_for_good, **WITH_CABLES),
     "ray": Campaign(processes.ray_processes),
 }
 """By name."""

@@ -8,46 +8,25 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-
-import psutil
 
 from tests.chaos.scene import WORKERS, Scene
 from tests.pipeline.process_group import ONE_THREAD, PATIENCE_S
 
-_PORT, _RAY_PORT = 29500, 6379
+_PORT = 29500
 _SLOW = ("tbf", "rate", "2mbit", "burst", "4kb", "limit", "6kb")
 """A line that is slow, and a queue of some packets: more are lost."""
 
 
 def _run(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def as_host(name: str, addresses: Mapping[str, str], directory: Path) -> list[str]:
-    """The start of a command that gives the rest of it process ids and a host's name of its own.
-
-    Args:
-        addresses: of all hosts that it shall know, by name.
-        directory: gets a file of them.
-    """
-    hosts = directory / "hosts"
-    lines = [f"{address} {host}\n" for host, address in {"localhost": "127.0.0.1", **addresses}.items()]
-    hosts.write_text("".join(lines))
-    inside = f'mount --bind {shlex.quote(str(hosts))} /etc/hosts && hostname {name} && exec "$@"'
-    return [
-        *("unshare", "--fork", "--kill-child", "--pid", "--uts", "--mount-proc"),
-        *("sh", "-c", inside, "sh"),
-    ]
 
 
 class HostRanks:
@@ -129,9 +108,24 @@ class Hosts:
 
     def on(self, number: int, directory: Path) -> list[str]:
         """The start of a command that runs the rest of it on a host."""
-        addresses = {f"host{other}": address(other) for other in range(len(self.names))}
-        host = as_host(f"host{number}", addresses, directory)
-        return ["ip", "netns", "exec", self.names[number], *host]
+        known = directory / "hosts"
+        lines = [f"{address(other)} host{other}\n" for other in range(len(self.names))]
+        known.write_text("".join(["127.0.0.1 localhost\n", *lines]))
+        inside = f'mount --bind {shlex.quote(str(known))} /etc/hosts && hostname host{number} && exec "$@"'
+        return [
+            *(
+                "ip",
+                "netns",
+                "exec",
+                self.names[number],
+                "unshare",
+                "--fork",
+                "--kill-child",
+                "--pid",
+                "--uts",
+            ),
+            *("--mount-proc", "sh", "-c", inside, "sh"),
+        ]
 
     def start(self, scene: Scene) -> HostRanks:
         """A rank of the scene's run on every host, which has process ids and a name of its own."""
@@ -213,89 +207,4 @@ def cut_for_good(scene: Scene) -> None:
         hosts.mend()
         hosts.start(scene)
         row.operator = "the same commands again, on both hosts"
-    scene.finish()
-
-
-class RayHosts:
-    """Ray on two hosts: the head, and a node."""
-
-    def __init__(self, hosts: Hosts, directory: Path, temporary: str) -> None:
-        """
-        Args:
-            temporary: directory with a short name, for Ray's sockets.
-        """
-        self.hosts, self.address = hosts, f"{address(0)}:{_RAY_PORT}"
-        self._directory, self._temporary = directory, temporary
-        token = directory / "token"
-        token.write_text(secrets.token_hex(32))
-        self._access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-        self._nodes = [self._start(0), self._start(1)]
-
-    @property
-    def on_head(self) -> list[str]:
-        (process,) = psutil.Process(self._nodes[0].pid).children()
-        access = [f"{name}={value}" for name, value in self._access.items()]
-        return ["nsenter", "--target", str(process.pid), "--all", f"--wd={Path.cwd()}", "env", *access]
-
-    def start_again(self) -> None:
-        """Start Ray again on the host that is not the head, as its supervisor does."""
-        self._end(self._nodes.pop())
-        self._nodes.append(self._start(1))
-
-    def close(self) -> None:
-        for node in self._nodes:
-            self._end(node)
-
-    def _start(self, number: int) -> subprocess.Popen[bytes]:
-        head = ("--head", f"--port={_RAY_PORT}", f"--temp-dir={self._temporary}", "--include-dashboard=false")
-        command = [
-            *(str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1"),
-            *(f"--node-ip-address={address(number)}", "--object-store-memory=100000000"),
-            *((f"--address={self.address}",) if number else head),
-        ]
-        log = self._directory / f"ray-{number}.log"
-        with log.open("wb") as stream:
-            node = subprocess.Popen(
-                [*self.hosts.on(number, self._directory), *command],
-                env=os.environ | self._access | {"DS_ACCELERATOR": "cpu"},
-                stdout=stream,
-                stderr=stream,
-            )
-        deadline = time.monotonic() + PATIENCE_S
-        while "Ray runtime started" not in log.read_text():
-            assert node.poll() is None, log.read_text()[-3000:]
-            assert time.monotonic() < deadline, log.read_text()[-3000:]
-            time.sleep(0.1)
-        return node
-
-    def _end(self, node: subprocess.Popen[bytes]) -> None:
-        node.kill()
-        node.wait()
-
-
-@contextmanager
-def ray_on_two_hosts(directory: Path) -> Iterator[RayHosts]:
-    """A cluster with room for a rank on each host."""
-    directory.mkdir(parents=True, exist_ok=True)
-    short = tempfile.TemporaryDirectory(prefix="cr-", ignore_cleanup_errors=True)
-    with short as temporary, two_hosts(directory) as hosts:
-        ray = RayHosts(hosts, directory, temporary)
-        try:
-            yield ray
-        finally:
-            ray.close()
-
-
-def cables_of_ray(scene: Scene) -> None:
-    """Seconds are waited out; for a cut of two minutes Ray gives the node up, and the group begins again."""
-    ray: RayHosts = scene.around
-    scene.drive(f"cluster.address={ray.address}", inside=ray.on_head)
-    with scene.strikes("ray-cut-5-s", "the cable between Ray's head and a node out for 5 s", 5, 30):
-        ray.hosts.cut(5)
-    with scene.strikes(
-        "ray-cut-120-s", "the same for 2 minutes", 45, 100, "guards.stall_timeout_s=60"
-    ) as row:
-        ray.hosts.cut(120)
-        ray.start_again()
-        row.operator = "a supervisor: Ray started again on that host"
     scene.finish()

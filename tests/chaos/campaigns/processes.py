@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -35,7 +31,6 @@ MOMENTS = (
     ("killed-in-retention", "SIGKILL while an old checkpoint is deleted", "os.rmdir", "", 2),
 )
 """Name, fault, audit event, path, and the last of the calls at which it may happen."""
-_NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 1024**2}
 
 
 def moments(scene: Scene) -> None:
@@ -98,50 +93,4 @@ def ray_processes(scene: Scene) -> None:
         assert scene.driver is not None
         scene.driver.kill()
         scene.ends_and_starts_again(row)
-    scene.finish()
-
-
-class Nodes:
-    """A cluster with a node for each worker, the head among them."""
-
-    def __init__(self) -> None:
-        from ray.cluster_utils import Cluster
-
-        self.cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "include_dashboard": False})
-        for _ in range(WORKERS - 1):
-            self.join()
-        self.address = f"cluster.address={self.cluster.address}"
-
-    def join(self) -> None:
-        self.cluster.add_node(wait=True, **_NODE)
-
-
-@contextmanager
-def cluster_of_nodes(directory: Path) -> Iterator[list[Nodes]]:
-    """A list with a cluster; all that are in it at the end are shut down."""
-    clusters = [Nodes()]
-    try:
-        yield clusters
-    finally:
-        for nodes in clusters:
-            nodes.cluster.shutdown()
-
-
-def nodes(scene: Scene) -> None:
-    """The group waits for a new node after it lost one, and begins again on a new cluster."""
-    clusters: list[Nodes] = scene.around
-    cluster = clusters[0].cluster
-    scene.drive(clusters[0].address)
-    with scene.strikes("node", "SIGKILL of a node's processes; another node joins 5 s later", 20, 70):
-        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-        time.sleep(5)
-        clusters[0].join()
-    with scene.strikes("head", "SIGKILL of the processes of Ray's head node", 90, 120) as row:
-        assert cluster.head_node is not None
-        cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
-        scene.until_ended(row)
-        clusters.pop().cluster.shutdown()
-        clusters.append(Nodes())
-        scene.drive(clusters[0].address)
-        row.operator = "a new cluster; the same command with its address"
     scene.finish()
