@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import TypeAdapter
 
+from cluster.runtime import ray_runtime
 from data_prep.decontaminate.config import EvaluationText
 from data_prep.document import Document
 from data_prep.filters import FILTERS
 from data_prep.sources import AnySource
 from tests.data_prep import warc_files
 from tests.golden.book import shown
-from tests.golden.preparations import INPUTS, RECORDS, cluster, identities, kept, make
+from tests.golden.preparations import INPUTS, RECORDS, identities, kept, make
 
 FIELDS = {"id_field": "id", "title_field": "title"}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -67,8 +68,15 @@ def values(directory: Path) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(inputs))
         patch.chdir(inputs)
-        with cluster():
-            return _all(directory)
+        with ray_runtime("local", num_cpus=2):
+            return {
+                "sources": _sources(directory),
+                "filters": _filters(directory),
+                "deduplication": {name: _deduplicated(directory / name, DEDUP[name]) for name in DEDUP},
+                "decontamination": {
+                    name: _decontaminated(directory / name, own) for name, own in DECONTAMINATION.items()
+                },
+            }
 
 
 def write_inputs(place: Path) -> Path:
@@ -93,20 +101,6 @@ def write_inputs(place: Path) -> Path:
     records = [warc_files.record(warc_files.http(page), 1), warc_files.record(plain, 2)]
     warc_files.write(place / "pages.warc.gz", [warc_files.warcinfo(), *records])
     return place
-
-
-def _all(directory: Path) -> dict[str, Any]:
-    return {
-        "sources": _sources(directory),
-        "filters": _filters(directory),
-        "deduplication": {
-            name: _deduplicated(directory / f"dedup-{name}", settings) for name, settings in DEDUP.items()
-        },
-        "decontamination": {
-            name: _decontaminated(directory / f"decontaminated-{name}", settings)
-            for name, settings in DECONTAMINATION.items()
-        },
-    }
 
 
 def _records(name: str) -> dict[str, Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster.artefacts.manifest import Manifest
-from cluster.runtime import ray_runtime
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import EvaluationTexts
 from data_prep.document import Document
@@ -18,13 +16,6 @@ from data_prep.job import Prepared, prepare
 INPUTS = Path(__file__).with_name("inputs")
 RECORDS = {"kind": "json_lines", "id_field": "id", "text_field": "text"}
 SMALLEST = {"vocab_size": 512}
-
-
-@contextmanager
-def cluster() -> Iterator[None]:
-    """Ray for all preparations."""
-    with ray_runtime("local", num_cpus=2):
-        yield
 
 
 def make(

@@ -9,11 +9,12 @@ from typing import Any
 import orjson
 from tokenizers import Tokenizer
 
+from cluster.runtime import ray_runtime
 from data_prep.token_store import TokenStore
 from data_prep.tokenizers import PretrainedTokenizer, TrainedTokenizer
 from tests.data_prep.conftest import sentences
 from tests.golden.book import digest
-from tests.golden.preparations import RECORDS, cluster, identities, make
+from tests.golden.preparations import RECORDS, identities, make
 
 LETTERS = {
     "mixed": "Naïve café: “quotes”, 3,500.75 — and…  two  spaces\tand a tab. Straße, ÅNGSTRÖM, İstanbul.",
@@ -54,7 +55,7 @@ def values(directory: Path) -> dict[str, Any]:
     (directory / "texts.jsonl").write_bytes(b"\n".join(lines))
     source = {**RECORDS, "name": "texts", "paths": [str(directory / "texts.jsonl")]}
     found = {}
-    with cluster():
+    with ray_runtime("local", num_cpus=2):
         for name, case in CASES.items():
             settings = {"tokenizer": BYTE_LEVEL, "dedup": "none", **case}
             if "path" in (tokenizer := settings["tokenizer"]):

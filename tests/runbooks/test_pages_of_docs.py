@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.run.directory import RunDirectory
+from tests.benchmarks.published import PAGE, published, table
 from tests.runbooks import map
 from tests.runbooks.materials import (
     BLOCK,
@@ -20,8 +21,6 @@ from tests.runbooks.materials import (
     write_rows,
     write_run,
 )
-from tests.runbooks.picture import PICTURE, picture
-from tests.runbooks.test_map import LINK
 
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.glob("*.md") if BLOCK.search(page.read_text()))
@@ -87,12 +86,13 @@ def test_commands_of_the_page_work(page: Path, request: pytest.FixtureRequest):
     follow(page, request.getfixturevalue(map.situation_of(page)))
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS.glob("*.md")], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *DOCS.glob("*.md"), *map.RUNBOOKS.glob("*.md")], ids=lambda page: page.stem
+)
 def test_links_lead_somewhere(page: Path):
-    targets = [match["target"] for match in LINK.finditer(page.read_text())]
-    targets += re.findall(r'<img src="([^"]+)"', page.read_text())
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+    targets = re.findall(r"""\]\(([^)#]+)|<img src="([^"]+)""", page.read_text())
+    assert [link or image for link, image in targets if not (page.parent / (link or image)).exists()] == []
 
 
-def test_the_picture_of_the_road_is_drawn_from_its_stages():
-    assert PICTURE.read_text() == picture(), "python -m tests.runbooks.picture"
+def test_the_table_of_speeds_has_the_published_rows():
+    assert table(published()) in PAGE.read_text()
