@@ -24,7 +24,6 @@ from cluster.artefacts.storage import (
     find_damage,
     open_artefact,
     quarantine,
-    storage_errors,
 )
 from cluster.copies import local_copy
 from data_prep.selection import load_selection
@@ -210,18 +209,6 @@ def test_a_file_that_may_not_be_read_is_not_told_as_damaged(artefact: Path, monk
     # Too little memory is no damage of the file.
     with pytest.raises(MemoryError), contents_of(file):
         raise MemoryError
-
-
-@pytest.mark.parametrize("place", ["file/out", "file", "/proc/out"])
-def test_a_place_that_cannot_be_a_directory_ends_a_verb_as_documented(tmp_path, monkeypatch, place):
-    (tmp_path / "file").touch()
-
-    def make_directory() -> None:
-        with storage_errors(tmp_path / place):
-            (tmp_path / place).mkdir(parents=True, exist_ok=True)
-
-    monkeypatch.setattr("pipeline.commands.verbs.app", make_directory)
-    assert cli.run_verb() == StorageError.exit_code
 
 
 def test_a_working_directory_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

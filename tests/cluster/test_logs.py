@@ -7,12 +7,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
-
-from pipeline.commands.verbs import app
 
 CLOZE = Path(sys.executable).with_name("cloze")
 PROGRAM = """
@@ -77,22 +73,6 @@ def test_errors_have_their_class_exit_code_and_runbook(tmp_path: Path):
         assert "nosuch.yaml" in told["message"]
     assert run("pretrain", "nosuch.yaml").stderr.startswith("\n")
     assert lines(run("pretrain", "--nosuch", CLOZE_LOG="json").stderr)
-
-
-def test_another_format_is_refused_with_the_formats_that_there_are():
-    done = run("runs", CLOZE_LOG="xml")
-    assert done.returncode == 10
-    assert "CLOZE_LOG=json" in done.stderr
-    assert run("pretrain", "x", "--log-format", "xml").returncode == 2
-
-
-def test_every_verb_that_takes_long_has_the_option():
-    verbs = ["pretrain", "resume", "data prepare", "data download", "tokenizer train", "finetune run"]
-    for words in (*verbs, "road", "ladder", "demo", "probe", "metrics"):
-        found: Any = typer.main.get_command(app)
-        for word in words.split():
-            found = found.commands[word]
-        assert "log_format" in {parameter.name for parameter in found.params}, words
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])

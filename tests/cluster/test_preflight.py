@@ -93,11 +93,6 @@ def test_tracking_stores_that_answer_and_that_do_not(tmp_path, http_server):
         assert "secret" not in check.found
 
 
-def test_ray_is_checked_if_there_is_an_address(http_server):
-    addresses = [None, http_server.removeprefix("http://"), http_server, "127.0.0.1:1"]
-    assert [machine.check_ray(address).status for address in addresses] == ["ok", "ok", "fail", "fail"]
-
-
 def test_memory_counts_the_limit_of_the_container_where_it_has_one(tmp_path, monkeypatch):
     monkeypatch.setattr(node_load, "CGROUP", tmp_path)
     for limit in (None, "max", 1 << 60):

@@ -5,16 +5,13 @@ import json
 import os
 import signal
 import sys
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cluster import progress as progress_module
 from cluster import runtime
-from cluster import shards as shards_module
 from cluster.artefacts.errors import MissingInputError, StorageError, TooManyRejectsError, WorkersLostError
 from cluster.artefacts.manifest import InputEntry
 from cluster.artefacts.shard_records import (
@@ -22,8 +19,6 @@ from cluster.artefacts.shard_records import (
     SHARD_RECORDS,
     Reject,
     read_progress,
-    read_status,
-    report_status,
 )
 from cluster.runtime import node_cpus, ray_runtime, tasks_in_flight
 from cluster.shards import Shard, ShardResult, build_sharded_artefact, map_shards
@@ -53,9 +48,6 @@ def write(split: dict, path: Path) -> ShardResult:
         os.kill(os.getpid(), signal.SIGKILL)
     if "disk_full" in split:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
-    while "tell" in split and not Path(split["tell"]).exists():
-        report_status(path, f"counting {text}")
-        time.sleep(0.02)
     path.write_text(text)
     rejects = tuple(Reject("file", offset, "bad") for offset in split.get("rejects", ()))
     notes = tuple(split.get("notes", ()))
@@ -169,23 +161,6 @@ def test_an_error_of_a_task_arrives_as_itself_and_keeps_and_logs_the_shards_befo
     assert (progress.done, progress.text_bytes) == (1, size_bytes)
     (tmp_path / "broken").unlink()
     assert len(map_shards(shards, tmp_path / "o", title="t")) == len(texts)
-
-
-def test_status_of_a_long_task_is_shown_until_it_ends(tmp_path, monkeypatch, capsys):
-    shown = tmp_path / "shown"
-
-    def read_and_release(directory, file):
-        if status := read_status(directory, file):
-            shown.touch()
-        return status
-
-    monkeypatch.setattr(shards_module, "read_status", read_and_release)
-    monkeypatch.setattr(runtime, "STATUS_INTERVAL_S", 0.05)
-    monkeypatch.setattr(progress_module, "PLAIN_INTERVAL_S", 0.0)
-    map_shards(make(["words"], _0={"tell": str(shown)}), tmp_path / "o", title="long")
-    assert "long: 0/1" in (err := capsys.readouterr().err)
-    assert "counting words" in err
-    assert sorted(path.name for path in (tmp_path / "o").iterdir() if "status" in path.name) == []
 
 
 def test_a_full_disk_in_a_task_is_a_storage_error(tmp_path):

@@ -146,6 +146,13 @@ def test_keys_that_are_missing_or_that_others_can_read_are_told_and_who_only_rea
         open_artefact(artefact)
 
 
+@pytest.mark.parametrize("name", ["../../x", "a/b", "", ".."])
+def test_keys_are_written_where_they_were_asked_for(tmp_path: Path, name: str):
+    with pytest.raises(ConfigError):
+        make_keys(tmp_path / "keys/inner", name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_keys_of_openssl_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     private, public = tmp_path / "o.pem", tmp_path / "o.pub"
     private.touch(mode=0o600)

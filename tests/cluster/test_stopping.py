@@ -28,7 +28,6 @@ from cluster.group import (
     free_workers,
     largest_fitting,
     reason_to_grow,
-    reason_to_leave,
 )
 from cluster.ray_internals import JOB_VARIABLE
 from cluster.stopping import REQUEST_NAME, StopFile
@@ -206,20 +205,6 @@ def cluster_of(
 def test_workers_fit_into_single_nodes_that_stay(monkeypatch, size, free, drained, expected):
     cluster_of(monkeypatch, free, *drained)
     assert free_workers(size) == expected
-
-
-@pytest.mark.parametrize(
-    ("running", "drained", "expected"),
-    [
-        (["a", "b"], ("b", "elsewhere"), "move: 10.0.0.2 is drained"),
-        (["a", "b"], ("a", "b"), "move: 10.0.0.1, 10.0.0.2 is drained"),
-        (["gone"], ("gone",), "move: gone is drained"),
-        (["a"], ("elsewhere",), None),
-    ],
-)
-def test_group_moves_off_drained_nodes_only(monkeypatch, running, drained, expected):
-    cluster_of(monkeypatch, {}, *drained)
-    assert reason_to_leave(running) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,44 @@
-"""Artefact directories: committed whole or not at all; verified files are not read again unless they changed."""
+"""Manifests, fingerprints, and artefact directories: committed whole or not at all; verified files are not read again
+unless they changed."""
 
-import contextlib
 import errno
 import os
-import time
+import platform
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
+import orjson
 import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cluster.artefacts import seals, storage
-from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, StorageError
-from cluster.artefacts.manifest import hash_file
-from cluster.artefacts.reading import for_files
+from cluster.artefacts import manifest as manifests
+from cluster.artefacts import reading, seals, storage
+from cluster.artefacts.errors import CorruptArtefactError, MismatchError, MissingInputError, StorageError
+from cluster.artefacts.manifest import (
+    MANIFEST_NAME,
+    FileEntry,
+    InputEntry,
+    Manifest,
+    hash_file,
+    make_manifest,
+    manifest_bytes,
+    parse_manifest,
+    read_manifest,
+    seal,
+    write_durably,
+    write_manifest,
+)
 from cluster.artefacts.seals import SeenFiles
 from cluster.artefacts.storage import (
-    Damage,
     commit,
     find_damage,
     hash_tree,
     is_committed,
     open_artefact,
-    quarantine,
     staging_directory,
     storage_errors,
 )
@@ -76,7 +93,7 @@ def test_killed_at_any_rename_no_half_written_artefact_is_ever_read(directory, m
             raise Killed
         replace(source, target)
 
-    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+    with monkeypatch.context() as patch, suppress(Killed):
         patch.setattr(os, "replace", replace_or_die)
         commit(staging, directory, "kind", config={})
     if is_committed(directory):
@@ -109,15 +126,6 @@ def test_every_kind_of_damage_is_found_and_named(directory: Path):
     assert [each for each in told if each not in str(raised.value)] == []
 
 
-def test_quarantined_files_never_overwrite_each_other(directory: Path):
-    make(directory, {"a": b"1"})
-    first = quarantine(directory, Damage("a", "flipped"))
-    (directory / "a").write_text("2")
-    second = quarantine(directory, Damage("a", "flipped"))
-    assert [path and path.read_text() for path in (first, second)] == ["1", "2"]
-    assert quarantine(directory, Damage("a", "missing")) is None
-
-
 def test_refusals_of_the_file_system_say_what_to_do_and_other_errors_are_not_disguised(tmp_path: Path):
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOTDIR):
         with pytest.raises(StorageError, match="/full/disk") as raised, storage_errors(tmp_path):
@@ -125,20 +133,6 @@ def test_refusals_of_the_file_system_say_what_to_do_and_other_errors_are_not_dis
         assert raised.value.next_step
     with pytest.raises(BlockingIOError), storage_errors(tmp_path):
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-
-@pytest.mark.parametrize("pause_s", [0, 0.03])
-def test_files_are_read_in_order_and_an_error_of_one_is_raised_in_one_thread_or_several(pause_s: float):
-    def read(item: int) -> int:
-        time.sleep(pause_s)
-        if item == 50:
-            raise OSError(errno.EIO, "unreadable")
-        return item
-
-    assert for_files(read, []) == []
-    assert list(for_files(read, range(40))) == list(range(40))
-    with pytest.raises(OSError, match="unreadable"):
-        for_files(read, range(60))
 
 
 @pytest.fixture
@@ -218,3 +212,117 @@ def test_a_list_that_is_damaged_or_cannot_be_written_says_nothing(artefact: Path
     for damaged in (contents[:-5], contents.replace(b"1000", b"1001"), b"[]", b""):
         file.write_bytes(damaged)
         assert not SeenFiles.read(file).has(artefact / "a.bin", digest)
+
+
+INPUTS = [InputEntry(kind="source-file", uri="/one/place", fingerprint=name) for name in ("f1", "f2")]
+
+
+def manifest_of(**changes: Any) -> Manifest:
+    files = [FileEntry(path=name, size_bytes=1, xxh3_128=f"h{name}") for name in "ba"]
+    settings: Any = {
+        "config": {"b": 1, "a": [1.5, "x"]},
+        "inputs": INPUTS,
+        "files": files,
+        "stats": {"rows": 3},
+    }
+    return make_manifest("kind", **settings | changes)
+
+
+def test_fingerprint_depends_on_all_that_determines_the_content_and_on_nothing_else(monkeypatch):
+    first = manifest_of()
+    for change in (
+        {"config": {"b": 2, "a": [1.5, "x"]}},
+        {"inputs": INPUTS[:1]},
+        {"inputs": INPUTS[::-1]},
+        {"files": first.files[:1]},
+    ):
+        assert manifest_of(**change).fingerprint != first.fingerprint
+    monkeypatch.setattr(platform, "node", lambda: "another-host")
+    monkeypatch.setattr(manifests, "cloze_version", lambda: "99")
+    moved = [InputEntry(kind=one.kind, uri="s3://other/place", fingerprint=one.fingerprint) for one in INPUTS]
+    config = {"a": [1.5, "x"], "b": 1}
+    second = manifest_of(config=config, files=first.files[::-1], inputs=moved, stats={"seconds": 12})
+    assert second.created_by != first.created_by
+    assert second.fingerprint == first.fingerprint
+
+
+def test_a_manifest_has_the_bytes_of_orjson_and_comes_back(tmp_path: Path):
+    manifest = manifest_of()
+    write_manifest(tmp_path, manifest)
+    plain = manifest.model_dump(mode="json", exclude={"signature"})
+    checksum = xxhash.xxh3_128_hexdigest(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS))
+    expected = orjson.dumps(plain | {"checksum": checksum}, option=orjson.OPT_INDENT_2)
+    assert (tmp_path / MANIFEST_NAME).read_bytes() == manifest_bytes(manifest) == expected
+    assert read_manifest(tmp_path) == manifest
+
+
+@given(st.data())
+def test_any_flipped_bit_of_a_manifest_is_noticed_or_harmless(data: Any):
+    first = manifest_of()
+    damaged = bytearray(manifest_bytes(first))
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with suppress(CorruptArtefactError):
+        assert parse_manifest(bytes(damaged), "m") == first
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "named"),
+    [
+        # As an older or hostile program wrote them, with checksums that fit.
+        (
+            lambda plain: plain["inputs"][1].update(fingerprint=3),
+            CorruptArtefactError,
+            r"inputs\.1\.fingerprint",
+        ),
+        (lambda plain: plain.update(kind="tokens\x1b[2J"), CorruptArtefactError, "not printable"),
+        (lambda plain: plain.update(config={"b": 2}), CorruptArtefactError, "states fingerprint"),
+        (lambda plain: plain.update(schema_version=99, new_field=1), MismatchError, "schema version 99"),
+    ],
+    ids=["input", "control", "other settings", "newer"],
+)
+def test_what_is_wrong_with_a_sealed_manifest_is_named(change, error, named):
+    plain = manifest_of().model_dump(mode="json", exclude={"signature"})
+    change(plain)
+    with pytest.raises(error, match=named):
+        parse_manifest(orjson.dumps(seal(plain), option=orjson.OPT_INDENT_2), "m")
+
+
+@pytest.mark.parametrize("data", [None, b"", b"{", b"[]", b"\xff", b'{"kind": 3}'])
+def test_missing_and_unreadable_manifests_are_damage(tmp_path: Path, data: bytes | None):
+    if data is not None:
+        (tmp_path / MANIFEST_NAME).write_bytes(data)
+    (tmp_path / "rows.csv").touch()
+    for place in (tmp_path, tmp_path / "rows.csv"):
+        with pytest.raises(CorruptArtefactError, match=place.name):
+            read_manifest(place)
+
+
+def test_file_hash_is_xxh3_128_of_all_bytes(tmp_path):
+    data = bytes(range(256)) * 3000
+    (tmp_path / "file").write_bytes(data)
+    assert hash_file(tmp_path / "file") == (xxhash.xxh3_128_hexdigest(data), len(data))
+
+
+def test_durable_write_leaves_the_old_bytes_when_it_fails(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        write_durably(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+def test_a_manifest_that_another_machine_replaces_is_opened_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "STALE_S", (0.0, 0.0))
+    path = tmp_path / "file"
+    path.write_bytes(b"new")
+    stale = OSError(errno.ESTALE, "Stale file handle")
+    monkeypatch.setattr(os, "open", Mock(side_effect=[stale, stale, os.open(path, os.O_RDONLY)]))
+    assert reading.read_bytes(path) == b"new"
+
+
+def test_inputs_hold_no_credentials():
+    (entry,) = manifest_of(
+        inputs=[InputEntry(kind="k", uri="s3://user:secret@store/a", fingerprint="1")]
+    ).inputs
+    assert entry.uri == "s3://store/a"
