@@ -70,7 +70,7 @@ SYSTEM = (
     "data_prep/test_preparation_restart.py::*",
     "cluster/test_jobs.py::*",
     "test_planted_secrets.py::test_[as]*",
-    "test_stopped_groups.py::*finetunes*",
+    "test_signals.py::*finetunes*",
     "pipeline/test_tiny_runs.py::*",
     "data_prep/test_preparation_in_full.py::*",
     "cluster/test_ray.py::*[[]head]",

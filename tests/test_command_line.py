@@ -1,19 +1,27 @@
-"""What users get wrong, through the real command line: exit code, explanation, no traceback."""
+"""What users get wrong, through the real command line: exit code, explanation, no traceback. What
+strangers wrote moves no cursor and exchanges no letters on a terminal."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer.main
 
+from cluster import logs
+from cluster.artefacts.errors import MissingInputError, StorageError
 from cluster.artefacts.manifest import seal
+from cluster.artefacts.visible import visible
+from pipeline.commands.output import MOST_FRAMED, json_text, print_table
 from pipeline.commands.verbs import app
+from pipeline.run.tracking import start_run
 from tests.pipeline import command
 from tests.surroundings import flip_bit, plain_environment
 
@@ -112,9 +120,8 @@ def test_damaged_shard_stops_a_run_with_20_naming_file_and_runbook(tmp_path: Pat
 def test_reference_to_no_run_ends_with_23_and_the_nearest_run(tmp_path: Path):
     run = tmp_path / "runs" / "tiny-1a2b3c4d"
     run.mkdir(parents=True)
-    (run / "run.json").write_text(
-        json.dumps(seal({"name": run.name, "run_id": "0" * 32, "tracking_uri": "none"}))
-    )
+    info = {"name": run.name, "run_id": "0" * 32, "tracking_uri": "none"}
+    (run / "run.json").write_text(json.dumps(seal(info)))
     done = cloze(tmp_path, "checkpoints", "tiny-1a2b3c4e")
     assert done.returncode == 23
     assert "Did you mean tiny-1a2b3c4d?" in done.stderr
@@ -131,23 +138,39 @@ def test_answers_for_programs_are_json(tmp_path: Path, store: Path, monkeypatch:
     assert answer("lineage", str(store))["kind"] == "tokens"
 
 
-def test_a_report_that_cannot_be_written_is_refused_in_words(tmp_path: Path, store: Path):
-    page = tmp_path / "report.html"
-    answer("data", "stats", str(store), "--html", str(page))
-    assert page.read_text().startswith("<!doctype html>")
-    done = cloze(tmp_path, "data", "stats", str(store), "--html", str(tmp_path / "new" / "x.html"))
-    assert (done.returncode, "Traceback" in done.stderr) == (11, False)
-    assert "mkdir -p" in done.stderr
-
-
 def answer(*arguments: str):
     """The parsed answer of a verb that is asked for JSON."""
     return json.loads(command.cloze(*arguments, "--json"))
 
 
-def test_tables_leave_digits_and_headings_whole_in_a_narrow_terminal(monkeypatch, capsys):
-    from pipeline.commands.output import print_table
+ODD = "a\x1b[2J\x9b\u202eb\r"
 
+
+def test_nothing_odd_reaches_the_terminal(capsys: pytest.CaptureFixture[str]):
+    print_table(ODD, ("x", ODD), [(1, ODD)])
+    print_table("", ("x",), [(ODD,)] * 1001)
+    logs.say(ODD)
+    print(MissingInputError(ODD, kept=ODD, next_step=ODD))
+    printed = "".join(capsys.readouterr()) + json_text({"a": ODD})
+    assert set(ODD) & set(printed) <= set("a[2Jb")
+    assert json.loads(json_text({"a": ODD})) == {"a": ODD}
+    assert visible("line\n\tשלום\u200e") == "line\n\tשלום\u200e"
+
+
+@pytest.mark.parametrize("place", ["file", "locked"])
+def test_a_directory_of_runs_that_cannot_be_written_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "file").touch()
+    (tmp_path / "locked").mkdir()
+    # As for a user who is not root.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(StorageError):
+        start_run("e", "n", config={}, tags={}, runs_dir=tmp_path / place / "runs")
+
+
+def test_tables_leave_digits_and_headings_whole_in_a_narrow_terminal(monkeypatch, capsys):
     headings = ("task", "train", "evaluation", "tokens", "full length", "trainings", "updates", "time")
     rows = [(f"task{n}", 67_349, 1_043, 1_227_271, "29.2%", 3, 12_345, "46 min") for n in range(2)]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
@@ -159,8 +182,6 @@ def test_tables_leave_digits_and_headings_whole_in_a_narrow_terminal(monkeypatch
 
 
 def test_tables_of_very_many_rows_are_plain_lines_that_are_never_folded(capsys):
-    from pipeline.commands.output import MOST_FRAMED, print_table
-
     rows = [
         (f"run{n}", n, None if n % 2 else 0.5, "/a/long\nplace/" + "x" * 200) for n in range(MOST_FRAMED + 1)
     ]
@@ -174,20 +195,14 @@ def test_tables_of_very_many_rows_are_plain_lines_that_are_never_folded(capsys):
     assert {line.index("/a/long") for line in lines} == {heading.index("directory")}
 
 
-def test_every_command_has_a_help_text():
-    def silent(command, name: str) -> list[str]:
-        inner = getattr(command, "commands", {})
-        own = [] if command.help or command.callback is None else [name]
-        return own + [each for key, value in inner.items() for each in silent(value, f"{name} {key}")]
+def test_every_command_and_every_option_has_a_help_text():
+    def silent(command, name: str) -> Iterator[str]:
+        if command.callback is not None and not command.help:
+            yield name
+        yield from (
+            f"{name} {p.name}" for p in command.params if p.name != "help" and not getattr(p, "help", None)
+        )
+        for key, inner in getattr(command, "commands", {}).items():
+            yield from silent(inner, f"{name} {key}")
 
-    assert silent(typer.main.get_command(app), "cloze") == []
-
-
-def test_every_option_has_a_help_text():
-    def silent(command, name: str) -> list[str]:
-        options = [p.name for p in command.params if not getattr(p, "help", None)]
-        inner = getattr(command, "commands", {})
-        own = [f"{name} {option}" for option in options if option != "help"]
-        return own + [each for key, value in inner.items() for each in silent(value, f"{name} {key}")]
-
-    assert silent(typer.main.get_command(app), "cloze") == []
+    assert [*silent(typer.main.get_command(app), "cloze")] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,10 @@ optimizer: {lr: 1e-3}
 OBJECTIVE_OF = {"encoder": "mlm", "decoder": "clm", "encoder_decoder": "bart_denoising", "elmo": "bilm"}
 
 
+def loads(kind: Any) -> Callable[[Path, Path], Any]:
+    return lambda path, directory: load_config(kind, path)
+
+
 def check_data(path: Path, directory: Path, **changes: Any) -> None:
     config = load_config(PreparationConfig, path).model_copy(update=changes)
     for source in config.sources:
@@ -63,18 +68,9 @@ def check_pretrain(path: Path, directory: Path) -> None:
     assert plan["parameters"] > 0
 
 
-def check_finetune(path: Path, directory: Path) -> None:
-    config = load_config(FinetuneConfig, path)
-    assert all(config.training_of(task).epochs for task in config.tasks)
-
-
 def check_prompt(path: Path, directory: Path) -> None:
     config = load_config(PromptConfig, path)
     assert all(Template(text).text for text in config.templates)
-
-
-def check_probe(path: Path, directory: Path) -> None:
-    assert load_config(ProbeConfig, path).probes
 
 
 def check_fragment(path: Path, directory: Path) -> None:
@@ -115,11 +111,6 @@ def check_filters(path: Path, directory: Path) -> None:
     FilterChain(config.filters)
 
 
-def check_ladder_data(path: Path, directory: Path) -> None:
-    """As any data, but evaluation sets, whose files are not here."""
-    check_data(path, directory, decontaminate=DecontaminationConfig())
-
-
 def check_ladder(path: Path, directory: Path) -> None:
     """The files that it names are shipped beside it; its tasks are in the fine-tuning configuration."""
     config = load_config(LadderConfig, path)
@@ -133,17 +124,18 @@ def check_ladder(path: Path, directory: Path) -> None:
 KINDS: dict[str, Callable[[Path, Path], None]] = {
     "data": check_data,
     "pretrain": check_pretrain,
-    "finetune": check_finetune,
+    "finetune": loads(FinetuneConfig),
     "prompt": check_prompt,
     "road": check_road,
-    "probe": check_probe,
+    "probe": loads(ProbeConfig),
     "models": check_fragment,
     "cluster": check_cluster,
     "filters": check_filters,
     "ladder": check_ladder,
-    "ladder/data": check_ladder_data,
+    # Files of evaluation sets are not here.
+    "ladder/data": partial(check_data, decontaminate=DecontaminationConfig()),
     "ladder/pretrain": check_pretrain,
-    "ladder/finetune": check_finetune,
+    "ladder/finetune": loads(FinetuneConfig),
 }
 """How the files of each folder are checked; in `demo/`, by the last word of their names."""
 
@@ -169,15 +161,12 @@ WRONG: dict[str, tuple[str, ...]] = {
         "data.held_out = 2",
         "zero.stage = 7",
     ),
-    "steps=1000000000": ("steps = 1000000000: Input should be less than 1000000000",),
     "schedule.warmup_steps=100000": ("schedule.warmup_steps = 100000: must be below steps",),
     "batch.samples=20; cluster.workers=3; batch.micro_batch_size=4": (
         "batch.micro_batch_size 4 x cluster.workers 3 = 12; the nearest are 12 and 24",
     ),
-    "batch.samples=10; batch.micro_batch_size=4": ("the nearest are 8 and 12",),
     "batch.sequence_length=65": ("exceeds model.max_positions",),
     "steps": ("an override is written key=value",),
-    "=3": ("an override is written key=value",),
     " =3": ("an override is written key=value",),
 }
 """By overrides of the practice run, what its user reads."""
@@ -190,41 +179,23 @@ def test_wrong_settings_are_answered_with_key_value_and_what_is_allowed(override
     assert [told for told in WRONG[overrides] if told not in str(caught.value)] == []
 
 
-def test_misspelt_source_key_gets_the_nearest_name():
-    with pytest.raises(ConfigError, match="mean vocab_size"):
-        load_config(PreparationConfig, CONFIGS / "demo" / "practice-data.yaml", ["tokenizer.vocab_sise=2000"])
-
-
 def test_scientific_notation_is_a_number_in_files_and_overrides(tmp_path: Path):
     (tmp_path / "run.yaml").write_text(f"base: {PRACTICE}\noptimizer: {{lr: 1e-4}}\n")
     config = load_config(PretrainConfig, tmp_path / "run.yaml", ["optimizer.eps=1e-7"])
     assert (config.optimizer.lr, config.optimizer.eps) == (1e-4, 1e-7)
 
 
-def test_override_wins_over_file_and_file_over_its_base():
-    assert load_config(PretrainConfig, PRACTICE).cluster.workers == 2
-    assert load_config(PretrainConfig, PRACTICE, ["cluster.workers=1"]).cluster.workers == 1
-    assert load_config(PretrainConfig, PRACTICE).experiment == "practice"
-
-
-def test_another_kind_replaces_the_settings_of_the_one_before(tmp_path: Path):
-    resolved = to_yaml(load_config(PretrainConfig, PRACTICE))
-    assert "mask_share" in resolved
-    (tmp_path / "config.yaml").write_text(resolved)
+def test_another_kind_replaces_the_settings_of_the_one_before_and_the_same_keeps_them(tmp_path: Path):
+    (tmp_path / "config.yaml").write_text(
+        to_yaml(load_config(PretrainConfig, PRACTICE, ["objective.rate=0.2"]))
+    )
     (tmp_path / "child.yaml").write_text("base: config.yaml\nobjective: {kind: rtd}\n")
-    for path, overrides in (
-        (tmp_path / "config.yaml", ["objective={kind: rtd}"]),
-        (tmp_path / "config.yaml", ["objective.kind=rtd", "steps=7"]),
-        (tmp_path / "child.yaml", []),
-    ):
-        config = load_config(PretrainConfig, path, overrides)
+    for name, overrides in (("config", ["objective.kind=rtd"]), ("child", [])):
+        config = load_config(PretrainConfig, tmp_path / f"{name}.yaml", overrides)
         assert config.objective == ReplacedTokenDetection()
-        assert config.steps == (7 if "steps=7" in overrides else load_config(PretrainConfig, PRACTICE).steps)
-    # The same kind, and another network of the same settings, keep what is not named.
-    config = load_config(PretrainConfig, tmp_path / "config.yaml", ["objective={kind: mlm, rate: 0.2}"])
-    assert config.objective == load_config(PretrainConfig, PRACTICE, ["objective.rate=0.2"]).objective
-    decoder = ["model.network=decoder", "objective={kind: clm}"]
-    assert load_config(PretrainConfig, PRACTICE, decoder).model.num_layers == config.model.num_layers
+    same = load_config(PretrainConfig, tmp_path / "config.yaml", ["objective={kind: mlm, mask_share: 0.7}"])
+    wanted = ["objective.rate=0.2", "objective.mask_share=0.7"]
+    assert same.objective == load_config(PretrainConfig, PRACTICE, wanted).objective
 
 
 def test_missing_base_names_the_file_that_wants_it(tmp_path: Path):
@@ -274,15 +245,4 @@ def test_a_wrong_item_does_not_make_its_list_too_short():
     plain = {"name": "x", "out": "x", "sources": [{"kind": "json_lines", "nam": "a", "paths": ["x"]}]}
     with pytest.raises(ConfigError) as raised:
         validate(PreparationConfig, plain, "test")
-    assert [problem.key for problem in raised.value.problems] == [
-        "sources.0.name",
-        "sources.0.nam",
-    ]
-
-
-@pytest.mark.parametrize("text", ["kind: slrm", "kind: [slurm]", "nodes: 3"])
-def test_settings_of_no_kind_of_clusters_are_answered_with_the_kinds(tmp_path: Path, text: str):
-    (tmp_path / "own.yaml").write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        load_template(str(tmp_path / "own.yaml"))
-    assert all(kind in caught.value.next_step for kind in TEMPLATES)
+    assert [problem.key for problem in raised.value.problems] == ["sources.0.name", "sources.0.nam"]

@@ -1,5 +1,6 @@
 """An extension is one file and one line: each is added to a copy of the packages as CONTRIBUTING says, and used."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,6 @@ EXTENSIONS = {
         "data_prep/sources/__init__.py",
         "AnySource = Annotated[\n",
         "Notes |",
-        "from data_prep.sources.notes import Notes",
     ),
     "filter": (
         "data_prep/filters/shout.py",
@@ -46,7 +46,6 @@ EXTENSIONS = {
         "data_prep/filters/__init__.py",
         "_FILTERS: tuple[type[FilterConfig], ...] = (\n",
         "Shout,",
-        "from data_prep.filters.shout import Shout",
     ),
     "tokenizer": (
         "data_prep/tokenizers/letters.py",
@@ -63,7 +62,6 @@ EXTENSIONS = {
         "data_prep/tokenizers/__init__.py",
         "_TRAINED: tuple[type[TrainedTokenizer], ...] = (\n",
         "Letters,",
-        "from data_prep.tokenizers.letters import Letters",
     ),
     "format": (
         "pipeline/samples/formats/longest.py",
@@ -75,7 +73,6 @@ EXTENSIONS = {
         "pipeline/samples/formats/__init__.py",
         "_SINGLE: Mapping[str, Callable[[FormatInput], RowFormat]] = {\n",
         '"longest": Longest,',
-        "from pipeline.samples.formats.longest import Longest",
     ),
     "objective": (
         "pipeline/objectives/echo.py",
@@ -93,7 +90,6 @@ EXTENSIONS = {
         "pipeline/objectives/__init__.py",
         "_OBJECTIVES: tuple[type[Objective], ...] = (\n",
         "Echo,",
-        "from pipeline.objectives.echo import Echo",
     ),
     "optimizer": (
         "pipeline/optimizers/sgd.py",
@@ -112,7 +108,6 @@ EXTENSIONS = {
         "pipeline/optimizers/__init__.py",
         "    for one in (\n",
         "Sgd,",
-        "from pipeline.optimizers.sgd import Sgd",
     ),
     "task": (
         "pipeline/tasks/parity.py",
@@ -132,7 +127,6 @@ EXTENSIONS = {
         "pipeline/tasks/__init__.py",
         "TaskChoice = Annotated[\n",
         "Parity |",
-        "from pipeline.tasks.parity import Parity",
     ),
     "task of GLUE": (
         "pipeline/tasks/mood.py",
@@ -150,7 +144,6 @@ EXTENSIONS = {
         "pipeline/tasks/__init__.py",
         "TaskChoice = Annotated[\n",
         "Mood |",
-        "from pipeline.tasks.mood import Mood",
     ),
     "evaluation set": (
         "pipeline/tasks/proverbs.py",
@@ -165,7 +158,6 @@ EXTENSIONS = {
         "pipeline/tasks/evaluation_sets.py",
         "        for found in (\n",
         "PROVERBS,",
-        "from pipeline.tasks.proverbs import PROVERBS",
     ),
     "kind of cluster": (
         "cluster/templates/one_host/settings.py",
@@ -183,11 +175,9 @@ EXTENSIONS = {
         "cluster/templates/__init__.py",
         "    {",
         '"one-host": OneHost,',
-        "from cluster.templates.one_host.settings import OneHost",
     ),
 }
-"""By kind: the file and its text, where there is one; the module that names it, the text before its line, the line,
-and its import."""
+"""By kind: the file and its text, the module that names it, the text before its line, and the line."""
 USES = {
     "source, filter and tokenizer": """
         from data_prep.config import PreparationConfig
@@ -268,15 +258,15 @@ def tree(tmp_path_factory) -> Path:
     tree = tmp_path_factory.mktemp("tree")
     for package in (*PACKAGES, "configs"):
         shutil.copytree(ROOT / package, tree / package)
-    for file, text, init, after, line, imported in EXTENSIONS.values():
-        if file:
-            (tree / file).parent.mkdir(exist_ok=True)
-            (tree / file).write_text(dedent(text))
+    for file, text, init, after, line in EXTENSIONS.values():
+        (tree / file).parent.mkdir(exist_ok=True)
+        (tree / file).write_text(dedent(text))
         named = (tree / init).read_text()
         assert named.count(after) == 1
         named = named.replace(after, f"{after}    {line}\n")
         future = "from __future__ import annotations\n"
-        (tree / init).write_text(named.replace(future, f"{future}{imported}\n", 1))
+        module, name = file.removesuffix(".py").replace("/", "."), re.findall(r"\w+", line)[-1]
+        (tree / init).write_text(named.replace(future, f"{future}from {module} import {name}\n", 1))
     return tree
 
 

@@ -67,22 +67,10 @@ def test_the_schema_refuses_what_loading_refuses():
 
 def test_a_part_of_a_kind_is_printed_and_a_misspelt_one_is_answered_with_the_nearest():
     printed = cloze("schema", "data.filters.language")
-    assert "data.filters.language" in printed
     assert "min_probability" in printed
     assert "data.filters.pii" not in printed
-    for shared in (
-        "finetune.tasks.sst2",
-        "finetune.tasks.cb",
-        "finetune.tasks.cola.training",
-        "prompt.task.mrpc",
-    ):
-        printed = cloze("schema", shared)
-        assert shared.rpartition(".")[2] in printed
-        assert "rows_tags" not in printed
-    types = {each.type for section in reference("finetune") for each in section.settings}
-    assert "settings (see tasks.cola.training)" in types
-    schema = orjson.loads(cloze("schema", "finetune", "--json-schema"))
-    assert "tasks" in schema["properties"]
+    for shared in ("finetune.tasks.cb", "finetune.tasks.cola.training", "prompt.task.mrpc"):
+        assert shared.rpartition(".")[2] in cloze("schema", shared)
     for wrong, near in (
         ("date", "did you mean data?"),
         ("data.filters.langage", "did you mean data.filters.language?"),
@@ -91,12 +79,3 @@ def test_a_part_of_a_kind_is_printed_and_a_misspelt_one_is_answered_with_the_nea
         with pytest.raises(ConfigError) as caught:
             cloze("schema", wrong)
         assert near in caught.value.next_step
-
-
-def test_null_in_the_training_of_a_task_is_said_to_take_the_shared_value():
-    said = {
-        section.key: " ".join(each.meaning for each in section.settings) for section in reference("finetune")
-    }
-    (own,) = (key for key in said if key.startswith("tasks.") and key.endswith(".training"))
-    assert said[own].count("null") == said[own].count("null takes the shared value") > 0
-    assert "null trains all weights" in said["training"]
