@@ -189,6 +189,12 @@ def key_of_loops() -> str:
     return hashlib.blake2b(b"".join(contents), digest_size=8).hexdigest()
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their argument: what is packed by gzip differs from second to second, and so from process to
+    process that collects the tests."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests of the whole system, and begin with the files that take longest."""
     here = Path(__file__).parent
