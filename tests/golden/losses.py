@@ -13,8 +13,7 @@ from pipeline.objectives import OBJECTIVES
 from pipeline.run.directory import RunDirectory
 from pipeline.run.log.lines import read_metrics
 from tests.conftest import write_store
-from tests.pipeline.one_rank import endings
-from tests.pipeline.ranks import TRANSFORMER, make_run
+from tests.pipeline.ranks import TRANSFORMER, Ending, make_run
 from tests.pipeline.real_text import write_text_store
 
 STEPS = 60
@@ -76,6 +75,7 @@ def train_each(directory: Path, settings: Mapping[str, Sequence[str]]) -> dict[s
 
 def train_here(runs: list[Path]) -> None:
     """Train one run after the other, in a process of their own: libraries read these settings when they are loaded."""
-    command = [sys.executable, "-m", "tests.pipeline.one_rank", *map(str, runs)]
+    train = "import sys; from tests.pipeline.ranks import train_here; print(train_here(sys.argv[1:]))"
+    command = [sys.executable, "-c", train, *map(str, runs)]
     done = subprocess.run(command, env=os.environ | DETERMINISTIC, capture_output=True, text=True)
-    assert endings(done.stdout) == ["ended"] * len(runs), done.stderr[-4000:]
+    assert done.stdout.splitlines()[-1] == str([Ending("ended")] * len(runs)), done.stderr[-4000:]

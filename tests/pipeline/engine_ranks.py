@@ -1,31 +1,30 @@
-"""Real ranks that train a tiny network in every way the engine knows; run by `torchrun`, once for many cases.
-
-    python -m tests.pipeline.engine_ranks DIRECTORY PART [CASE ...]
-
-Rank 0 writes its findings to DIRECTORY/PART.json: for each case, the result of each check by name.
-"""
+"""Real ranks that train a tiny network in every way the engine knows, and save it; one start for many cases."""
 
 from __future__ import annotations
 
 import logging
 import math
-import sys
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from cluster.group import Rank
-from pipeline.checkpoint.rank_save import Snapshot
+from models.config import TransformerConfig
+from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE
+from pipeline.checkpoint.saver import CheckpointSaver
+from pipeline.checkpoint.store import CheckpointStore, apply_retention, open_store
 from pipeline.engine.deepspeed import engine as engines
 from pipeline.engine.deepspeed.engine import Engine
 from pipeline.engine.deepspeed.masters import is_sharded, own_masters
 from pipeline.engine.interface import EngineSettings, Update
 from tests.pipeline.ranks import make_config
+from tests.pipeline.small_checkpoints import state_at
 
 CPU = "{device: cpu}"
 PRECISIONS = [f"{stage}-{precision}" for stage in range(4) for precision in ("fp32", "bf16")]
@@ -144,17 +143,31 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def save(engine: Engine, directory: Path) -> None:
-    """Write the engine's files of a checkpoint."""
-    files, error = engine.capture(Snapshot().tree)
-    assert error is None
-    directory.mkdir(exist_ok=True)
-    for name, contents in files.items():
-        torch.save(contents, directory / name)
+def make_saver(store: CheckpointStore, rank: Rank, keep: int = 2, **options: Any) -> CheckpointSaver:
+    """A saver that keeps so many checkpoints."""
+    usual = {"model": TransformerConfig(vocab_size=11), "tokenizer_json": "{}", "inputs": [], "ema": True}
+    return CheckpointSaver(store, rank, retain=lambda: apply_retention(store, keep), **(usual | options))
+
+
+def save(engine: Engine, store: CheckpointStore, rank: Rank, meanwhile: Callable[[], Any]) -> list[str]:
+    """Save the one checkpoint of a store, and do something else while it is written. Returns what became of it."""
+    saver = make_saver(store, rank)
+    saver.save(engine, state_at(SAVED))
+    meanwhile()
+    saver.wait()
     dist.barrier()
+    return [type(outcome).__name__ for outcome in saver.finished()]
 
 
-def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
+def saved_in(store: CheckpointStore) -> Path:
+    """Where the checkpoint lies on this machine, once all ranks may read it."""
+    if dist.get_rank() == 0:
+        store.fetch(SAVED)
+    dist.barrier()
+    return store.fetch(SAVED, deep=False)
+
+
+def explore(directory: Path, place: str, rank: Rank, case: str) -> dict[str, Any]:
     """Two ranks: updates, a checkpoint, more updates, a rollback, and a resumption in a new engine."""
     engine = make_engine(directory, rank, case)
     initial = slices(engine, "average")
@@ -169,30 +182,70 @@ def explore(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
         "average begins as the weights": same(initial, weights),
         "nothing changed": same(before, gather(engine)),
     }
-    save(engine, directory / case)
-    saved = gather(engine)
+    saved, store = gather(engine), open_store(place, case)
+    whole = {MODEL_FILE: slices(engine, "weights"), EMA_FILE: slices(engine, "average")}
+    engine.deepspeed.save_checkpoint(
+        str(directory / "own" / case), tag=DEEPSPEED_DIRECTORY, save_latest=False
+    )
+    found["outcomes"] = save(engine, store, rank, lambda: run(engine, SAVED, LAST))
+    last, path = gather(engine), saved_in(store)
+    for name, expected in whole.items():
+        found[f"{name} is whole"] = same(
+            expected, {each: value.view(-1) for each, value in load_file(path / name).items()}
+        )
+    found |= _compared(directory / "own" / case, path)
     if rank.rank == 0:
         torch.save(saved, directory / f"{case}.pt")
-    run(engine, SAVED, LAST)
-    last = gather(engine)
-    if rank.rank == 0:
         torch.save(last, directory / f"{case}-last.pt")
     found["slices are the weights"] = _are_weights(engine)
     found["moved on"] = not same(saved, last)
     # What a spike leaves behind: half an update.
     loss, _ = engine(ids=torch.arange(6), targets=torch.zeros(6, dtype=torch.long))
     engine.backward(loss, last=False)
-    engine.restore(directory / case)
+    engine.restore(path / DEEPSPEED_DIRECTORY)
     found["went back"] = same(saved, gather(engine))
     run(engine, SAVED, LAST)
     found["same after going back"] = same(last, gather(engine))
     fresh = make_engine(directory, rank, case)
-    fresh.restore(directory / case)
+    fresh.restore(path / DEEPSPEED_DIRECTORY)
     run(fresh, SAVED, LAST)
     found["same after a start"] = same(last, gather(fresh))
     if "fp16" in case or "bf16" in case:
         found["added"], found["sent"] = _rounding_of_sums(fresh, rank)
     return found
+
+
+def _compared(own: Path, saved: Path) -> dict[str, Any]:
+    """Compare a checkpoint with the files that DeepSpeed writes of the same state."""
+    files = sorted((own / DEEPSPEED_DIRECTORY).glob("*.pt"))
+    ours = [saved / file.relative_to(own) for file in files]
+    there = {file.relative_to(saved).as_posix() for file in saved.rglob("*") if file.is_file()}
+    others = {EMA_FILE, "manifest.json", "model.json", MODEL_FILE, "tokenizer.json", "trainer.json"}
+    return {
+        "has DeepSpeed's files and others": there == others | {f.relative_to(own).as_posix() for f in files},
+        "has their contents": all(
+            is_same(torch.load(file, weights_only=False), torch.load(one, weights_only=False))
+            for file, one in zip(files, ours, strict=True)
+        ),
+        # Tensors that share memory share it in the files, too.
+        "is small": all(
+            one.stat().st_size <= file.stat().st_size for file, one in zip(files, ours, strict=True)
+        ),
+    }
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two contents of checkpoint files are equal, to the last bit, but for weights that masters hold, too: the
+    second has the shapes of those alone."""
+    if isinstance(one, Tensor):
+        return (one.dtype, one.shape) == (other.dtype, other.shape) and (
+            other.is_meta or torch.equal(one, other)
+        )
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return type(one) is type(other) and (hasattr(one, "__dict__") or one == other)
 
 
 def _rounding_of_sums(engine: Engine, rank: Rank) -> tuple[float, float]:
@@ -215,21 +268,21 @@ def _rounding_of_sums(engine: Engine, rank: Rank) -> tuple[float, float]:
     return (added / alone - 1) / (32 * small), (2 * sent / alone - 1) / small
 
 
-def reshard(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
+def reshard(directory: Path, place: str, rank: Rank, case: str) -> dict[str, Any]:
     """One rank resumes from the checkpoint of two."""
     engine = make_engine(directory, rank, MOVES[case])
-    engine.restore(directory / case)
+    engine.restore(saved_in(open_store(place, case)) / DEEPSPEED_DIRECTORY)
     taken_over = same(torch.load(directory / f"{case}.pt"), gather(engine))
     run(engine, SAVED, TURNED)
-    save(engine, directory / f"{case}-one")
     torch.save(gather(engine), directory / f"{case}-one.pt")
+    save(engine, open_store(place, f"{case}-one"), rank, lambda: None)
     return {"taken over": taken_over}
 
 
-def return_to_two(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
+def return_to_two(directory: Path, place: str, rank: Rank, case: str) -> dict[str, Any]:
     """Two ranks resume from the checkpoint of one, and end near two ranks that never stopped."""
     engine = make_engine(directory, rank, case)
-    engine.restore(directory / f"{case}-one")
+    engine.restore(saved_in(open_store(place, f"{case}-one")) / DEEPSPEED_DIRECTORY)
     taken_over = same(torch.load(directory / f"{case}-one.pt"), gather(engine))
     run(engine, TURNED, LAST)
     reference, arrived = torch.load(directory / f"{case}-last.pt"), gather(engine)
@@ -239,54 +292,56 @@ def return_to_two(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
     return {"taken over": taken_over, "distance": max(distances)}
 
 
-def pairs(directory: Path, rank: Rank, case: str) -> dict[str, Any]:
+def move_between_stages(directory: Path, place: str, rank: Rank, kind: str) -> dict[str, Any]:
     """An optimizer in every stage that it has, saved and restored into every other: state that differs, by stages."""
-    directory = directory / "pairs"
-    directory.mkdir(exist_ok=True)
     engines: dict[str, Engine] = {}
-    for stage in "0" if case in WHOLE else "0123":
-        CASES[f"{stage}-{case}"] = (f"zero.stage={stage}", f"optimizer.kind={case}")
-        engine = engines[stage] = make_engine(directory, rank, f"{stage}-{case}")
+    for stage in "0" if kind in WHOLE else "0123":
+        CASES[f"{stage}-{kind}"] = (f"zero.stage={stage}", f"optimizer.kind={kind}")
+        engine = engines[stage] = make_engine(directory, rank, f"{stage}-{kind}")
         run(engine, 0, 2)
-        save(engine, directory / f"{stage}-{case}")
+        save(engine, open_store(place, f"pairs-{stage}-{kind}"), rank, lambda: None)
     wrong = []
-    fresh = {stage: make_engine(directory, rank, f"{stage}-{case}") for stage in engines}
+    fresh = {stage: make_engine(directory, rank, f"{stage}-{kind}") for stage in engines}
     for stage, saved in engines.items():
-        expected = gather(saved)
+        expected, path = gather(saved), saved_in(open_store(place, f"pairs-{stage}-{kind}"))
         for other in engines:
-            fresh[other].restore(directory / f"{stage}-{case}")
+            fresh[other].restore(path / DEEPSPEED_DIRECTORY)
             found = gather(fresh[other])
-            for name, value in expected.items():
-                if not torch.equal(found[name], value):
-                    wrong.append(f"{stage} to {other}: {name}")
-        if case in WHOLE:
-            continue
-        fresh["0"].fill(saved.gather(to_all=True, with_state=True))
-        wrong += [
-            f"{stage} as whole tensors: {name}"
-            for name, value in gather(fresh["0"]).items()
-            if not torch.equal(value, expected[name])
-        ]
+            wrong += [
+                f"{stage} to {other}: {name}"
+                for name in expected
+                if not torch.equal(found[name], expected[name])
+            ]
+        if kind not in WHOLE:
+            fresh["0"].fill(saved.gather(to_all=True, with_state=True))
+            found = gather(fresh["0"])
+            wrong += [
+                f"{stage} as whole tensors: {name}"
+                for name in found
+                if not torch.equal(found[name], expected[name])
+            ]
     return {"wrong": wrong}
 
 
-PARTS: dict[str, Callable[[Path, Rank, str], dict[str, Any]]] = {
-    "explore": explore,
-    "reshard": reshard,
-    "return": return_to_two,
-    "pairs": pairs,
-}
+def each_case(
+    part: Callable[[Path, str, Rank, str], dict[str, Any]], directory: Path, place: str, cases: Sequence[str]
+) -> dict[str, Any]:
+    """The findings of this rank in every case; checkpoints lie at `place`, a directory or a URI."""
+    rank = join_group()
+    return {case: part(directory, place, rank, case) for case in cases}
 
 
-def main(directory: Path, part: str, only: list[str]) -> None:
+def join_group() -> Rank:
+    """Become a rank of the group, which may also train in fp16: CPUs are only too slow for it."""
+    from deepspeed.accelerator import get_accelerator
+
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank = Rank(dist.get_rank(), dist.get_world_size(), dist.get_rank(), 1)
-    _allow_fp16()
-    found = {case: PARTS[part](directory, rank, case) for case in only or CASES}
-    if rank.rank == 0:
-        (directory / f"{part}.json").write_bytes(orjson.dumps(found))
+    accelerator: Any = get_accelerator()
+    accelerator.is_fp16_supported = lambda: True
+    engines.require_hardware = lambda config: None
+    return Rank(dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_RANK"]), 1)
 
 
 def _are_weights(engine: Engine) -> bool:
@@ -315,17 +370,3 @@ def _join(pieces: list[Piece]) -> dict[str, Tensor]:
         assert start == sum(map(len, whole.setdefault(name, []))), (name, start)
         whole[name].append(values)
     return {name: torch.cat(values) for name, values in whole.items()}
-
-
-def _allow_fp16() -> None:
-    """Allow fp16 on CPUs, which are only too slow for it, to watch its loss scaling."""
-    from deepspeed.accelerator import get_accelerator
-
-    accelerator = get_accelerator()
-    assert accelerator is not None
-    accelerator.is_fp16_supported = lambda: True
-    engines.require_hardware = lambda config: None
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

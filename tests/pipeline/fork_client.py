@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
 import signal
 import socket
@@ -44,19 +43,13 @@ class Forked:
             arguments: those of `python`: `-m MODULE` or a script, and what these get.
             streams: file descriptors for its input, output and errors.
         """
-        with open("/proc/self/status") as status:
-            masks = {
-                name: int(mask, 16) for name, mask in re.findall(r"Sig(Ign|Blk):\s*(\w+)", status.read())
-            }
         limits = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
         os.umask(umask := os.umask(0))
         request = {
             "arguments": list(arguments),
             "environment": dict(environment),
             "umask": umask,
-            "niceness": os.nice(0),
-            "ignored": [number for number in signal.valid_signals() if masks["Ign"] >> number - 1 & 1],
-            "blocked": [number for number in signal.valid_signals() if masks["Blk"] >> number - 1 & 1],
+            "ignored": [one for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN],
             "limits": [(limit, resource.getrlimit(limit)) for limit in limits],
         }
         self.code: int | None = None

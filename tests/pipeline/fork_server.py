@@ -12,7 +12,7 @@ import json
 import os
 import resource
 import runpy
-import selectors
+import select
 import signal
 import socket
 import struct
@@ -35,6 +35,7 @@ READ_AT_IMPORT = ("DS_", "HF_", "LD_", "MALLOC_", "NUMBA_", "OMP_NUM_THREADS")
 def prepare() -> None:
     """Do once what every process would do until its first step, two thirds of what a short run takes."""
     import pyarrow as pa
+    import pytest  # noqa: F401
     import torch
 
     import pipeline.api
@@ -55,89 +56,68 @@ def prepare() -> None:
     gc.freeze()
 
 
-class Server:
-    """Forks a process for each request, signals it as it is asked to, and tells how it ended."""
+def serve(listener: socket.socket, before: Mapping[str, str]) -> Callable[[], None] | None:
+    """Answer requests, each in a fork, until the input ends. In a process that was asked for, return what it is to do.
 
-    def __init__(self, listener: socket.socket, environment: Mapping[str, str]) -> None:
-        """
-        Args:
-            environment: variables before anything was imported.
-        """
-        self._listener, self._before = listener, environment
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(0, selectors.EVENT_READ)
-        self._selector.register(listener, selectors.EVENT_READ, self._start)
-        self._become: Callable[[], None] | None = None
-
-    def serve(self) -> Callable[[], None] | None:
-        """Serve until the input ends. In a forked process, return what it is to do."""
-        while True:
-            # One at a time, because it may close what the others are about.
-            ((key, _), *_) = self._selector.select()
-            if key.data is None:
-                return None
-            key.data()
-            if self._become is not None:
-                return self._become
-
-    def _start(self) -> None:
-        connection, _ = self._listener.accept()
-        message, descriptors, *_ = socket.recv_fds(connection, LARGEST_REQUEST, 4)
-        # A client may be killed before it has asked.
-        request = json.loads(message or "null")
-        if request is None or self._differs(request["environment"]):
-            _answer(connection, 0)
-            connection.close()
-        elif not (pid := os.fork()):
-            for key in self._selector.get_map().values():
-                if key.fd != 0:
-                    key.fileobj.close() if isinstance(key.fileobj, socket.socket) else os.close(key.fd)
-            self._selector.close()
-            connection.close()
-            imported = {name: value for name, value in os.environ.items() if self._before.get(name) != value}
-            self._become = lambda: become(request, descriptors, imported)
-            return
-        else:
-            _answer(connection, pid)
-            ended = os.pidfd_open(pid)
-            self._selector.register(connection, selectors.EVENT_READ, lambda: self._signal(connection, ended))
-            self._selector.register(ended, selectors.EVENT_READ, lambda: self._end(connection, ended, pid))
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-    def _differs(self, environment: Mapping[str, str]) -> bool:
-        """Whether libraries would have read other variables."""
-        names = {name for name in {*environment, *self._before} if name.startswith(READ_AT_IMPORT)}
-        return any(environment.get(name) != self._before.get(name) for name in names)
-
-    def _signal(self, connection: socket.socket, process: int) -> None:
-        numbers = b""
-        with suppress(OSError):
-            numbers = connection.recv(1)
-        # Where the client was killed, so is its process.
-        signal.pidfd_send_signal(process, numbers[0] if numbers else signal.SIGKILL)
-        if not numbers:
-            self._selector.unregister(connection)
-            connection.close()
-
-    def _end(self, connection: socket.socket, process: int, pid: int) -> None:
-        _, status = os.waitpid(pid, 0)
-        self._selector.unregister(process)
-        os.close(process)
-        if connection.fileno() >= 0:
-            _answer(connection, os.waitstatus_to_exitcode(status))
-            # The client closes it first: were a signal of it unread, it would get an error and no answer.
-            self._selector.modify(connection, selectors.EVENT_READ, lambda: self._forget(connection))
-
-    def _forget(self, connection: socket.socket) -> None:
-        with suppress(OSError):
-            if connection.recv(1):
-                return
-        self._selector.unregister(connection)
+    Args:
+        before: variables before anything was imported.
+    """
+    # Nobody asks how an answering process ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        ready, _, _ = select.select([0, listener], [], [])
+        if 0 in ready:
+            return None
+        connection, _ = listener.accept()
+        if not os.fork():
+            listener.close()
+            return _answer(connection, before)
         connection.close()
 
 
-def _answer(connection: socket.socket, number: int) -> None:
+def _answer(connection: socket.socket, before: Mapping[str, str]) -> Callable[[], None]:
+    """Fork the process that a client asks for, signal it as the client says, and tell how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    message, descriptors, *_ = socket.recv_fds(connection, LARGEST_REQUEST, 4)
+    # A client may be killed before it has asked.
+    request = json.loads(message or "null")
+    if request is None or _differ(before, request["environment"]):
+        _send(connection, 0)
+        os._exit(0)
+    if not (pid := os.fork()):
+        connection.close()
+        imported = {name: value for name, value in os.environ.items() if before.get(name) != value}
+        return lambda: become(request, descriptors, imported)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    _send(connection, pid)
+    ended = os.pidfd_open(pid)
+    while ended not in select.select([connection, ended], [], [])[0]:
+        # Where the client was killed, so is its process.
+        if not (numbers := _receive(connection)):
+            signal.pidfd_send_signal(ended, signal.SIGKILL)
+            os._exit(0)
+        signal.pidfd_send_signal(ended, numbers[0])
+    _send(connection, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    # The client closes it first: were a signal of it unread, it would get an error and no answer.
+    while _receive(connection):
+        pass
+    os._exit(0)
+
+
+def _differ(before: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Whether libraries would have read other variables."""
+    names = {name for name in {*environment, *before} if name.startswith(READ_AT_IMPORT)}
+    return any(environment.get(name) != before.get(name) for name in names)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    with suppress(OSError):
+        return connection.recv(1)
+    return b""
+
+
+def _send(connection: socket.socket, number: int) -> None:
     with suppress(OSError):
         connection.send(struct.pack("i", number))
 
@@ -156,7 +136,6 @@ def become(request: Mapping[str, Any], descriptors: Sequence[int], imported: Map
     for descriptor in descriptors:
         os.close(descriptor)
     os.umask(request["umask"])
-    os.setpriority(os.PRIO_PROCESS, 0, request["niceness"])
     for limit, values in request["limits"]:
         if resource.getrlimit(limit) != tuple(values):
             resource.setrlimit(limit, values)
@@ -170,7 +149,6 @@ def become(request: Mapping[str, Any], descriptors: Sequence[int], imported: Map
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in request["ignored"]:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [one for one in given if one] + path
     try:
@@ -229,6 +207,6 @@ if __name__ == "__main__":
     atexit.register(leave)
     with socket.socket(fileno=int(descriptor)) as listening:
         prepare()
-        run = Server(listening, before).serve()
+        run = serve(listening, before)
     if run is not None:
         run()

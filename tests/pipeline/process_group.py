@@ -1,12 +1,14 @@
 """What `torchrun` does for tests: the processes of a group, which find each other and end together.
 
-They are forked from a server that has imported everything once, and so is `cloze` of `forked_environment`.
+`on_ranks` calls a function in each. They are forked from a server that has imported everything once, and so is `cloze`
+of `forked_environment`.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -14,16 +16,17 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.pipeline.fork_client import Forked
 
 PATIENCE_S = 600
 """Seconds that a test waits for what must come: a fresh machine compiles before its first step, a busy one is slow."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+Found = TypeVar("Found")
 _started: list[subprocess.Popen[bytes]] = []
 PROGRAM = """#!{real} -SE
 import sys
@@ -107,9 +110,9 @@ class Group:
 
         # Whoever picks a free port beforehand may find it taken.
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        directory = tempfile.mkdtemp()
-        weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
-        self._output = Path(directory) / "output"
+        self.directory = Path(tempfile.mkdtemp())
+        weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
+        self._output = self.directory / "output"
         self._output.touch()
         shared = {
             **os.environ,
@@ -118,6 +121,7 @@ class Group:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self._store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "RETURNED": str(self.directory),
             **(environment or {}),
         }
         words = ["-m", module, *(str(argument) for argument in arguments)]
@@ -154,16 +158,41 @@ class Group:
         self.kill()
         return code
 
+    def finish(self) -> str:
+        """Wait for the end, which must be a good one; returns what was printed."""
+        assert self.wait() == 0, self.output[-3000:]
+        return self.output
+
     def kill(self) -> None:
         """SIGKILL for all."""
         for process in self._processes:
             process.kill()
 
 
-def run_group(
-    module: str, arguments: Sequence[Any], workers: int, environment: Mapping[str, str] | None = None
-) -> str:
-    """Run to the end, which must be a good one; returns what was printed."""
-    group = Group(module, arguments, workers, environment)
-    assert group.wait() == 0, group.output[-3000:]
-    return group.output
+def start_on_ranks(
+    function: Callable[..., Any],
+    *arguments: Any,
+    workers: int,
+    environment: Mapping[str, str] | None = None,
+) -> Group:
+    """Begin to call a module's function with these arguments in each process of a group."""
+    call = pickle.dumps((function, arguments)).hex()
+    return Group("tests.pipeline.process_group", [call], workers, environment)
+
+
+def on_ranks(
+    function: Callable[..., Found],
+    *arguments: Any,
+    workers: int,
+    environment: Mapping[str, str] | None = None,
+) -> list[Found]:
+    """Call it to a good end; returns what it returned, by rank."""
+    group = start_on_ranks(function, *arguments, workers=workers, environment=environment)
+    group.finish()
+    return [pickle.loads((group.directory / str(rank)).read_bytes()) for rank in range(workers)]
+
+
+if __name__ == "__main__":
+    called, given = pickle.loads(bytes.fromhex(sys.argv[1]))
+    returned = Path(os.environ["RETURNED"], os.environ["RANK"])
+    returned.write_bytes(pickle.dumps(called(*given)))

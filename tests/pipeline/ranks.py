@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple
 
 import orjson
 
+from cluster.artefacts import errors as typed_errors
 from cluster.artefacts.manifest import seal
+from cluster.group import Rank
+from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, MODEL_FILE, list_checkpoints
 from pipeline.config.loading import load_config
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory, RunInfo
-from tests.pipeline.process_group import PATIENCE_S, Group, forked, run_group
-from tests.surroundings import plain_environment
+from tests.pipeline.process_group import Group, on_ranks
 
-Found = TypeVar("Found")
 CONFIG = """
 name: tiny
 runs_dir: {runs_dir}
@@ -45,7 +43,7 @@ TRANSFORMER = (
 
 
 def make_config(
-    directory: Path, store: Path, *overrides: str, objective: str = MASKED_LM, model: str = TRANSFORMER
+    directory: Path, store: Path | str, *overrides: str, objective: str = MASKED_LM, model: str = TRANSFORMER
 ) -> PretrainConfig:
     """The tiny configuration, with runs under `directory`; `objective` and `model` are YAML."""
     path = directory / "tiny.yaml"
@@ -56,7 +54,7 @@ def make_config(
 
 def make_run(
     directory: Path,
-    store: Path,
+    store: Path | str,
     name: str,
     *overrides: str,
     objective: str = MASKED_LM,
@@ -83,46 +81,60 @@ def start_ranks(run: RunDirectory, workers: int) -> Group:
 
 def train(run: RunDirectory, workers: int) -> str:
     """Run to the end; returns what the ranks printed."""
-    return run_group("pipeline.pretrain", [run.path], workers)
+    return Group("pipeline.pretrain", [run.path], workers).finish()
 
 
-def train_by_torchrun(run: RunDirectory, workers: int) -> None:
-    """The same, as an operator without Ray does it."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
-    command = [*torchrun, f"--log-dir={run.path.parent / 'torchrun'}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    done = subprocess.run(
-        [*command, "-m", "pipeline.pretrain", str(run.path)], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+class Ending(NamedTuple):
+    """How a run ended: `ended`, or an error's class with its message and notes."""
+
+    name: str
+    said: tuple[str, ...] = ()
 
 
-class Driver:
-    """`cloze resume` of a run, in a forked process without settings of this one."""
+def train_alone(runs: Sequence[RunDirectory]) -> list[str]:
+    """Train every run as far as it goes, one after the other in one process, which takes many times as long to start as
+    such a run; returns how each ended, if only by typed errors."""
+    (endings,) = on_ranks(train_here, [run.path for run in runs], workers=1)
+    assert [end for end in endings if end.name != "ended" and not hasattr(typed_errors, end.name)] == []
+    return [end.name for end in endings]
 
-    def __init__(self, run: RunDirectory, log: Path) -> None:
-        self.log = log
-        # The cluster of this process asks for a token where an earlier test has set one.
-        token = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
-        self.environment = plain_environment() | token
-        command = [str(Path(sys.executable).with_name("cloze")), "resume", str(run.path)]
-        with open(os.devnull, "rb") as nothing, log.open("wb") as stream:
-            streams = (nothing.fileno(), stream.fileno(), stream.fileno())
-            self.process = forked(command, self.environment, streams)
 
-    @property
-    def output(self) -> str:
-        """The end of what it printed."""
-        return self.log.read_text()[-3000:]
+def train_here(paths: Sequence[Path | str]) -> list[Ending]:
+    """Train these runs in this process, a group of one rank."""
+    import torch.distributed as dist
 
-    def wait_for(self, condition: Callable[[], Found | None]) -> Found:
-        """Poll until the condition finds something, and return that."""
-        deadline = time.monotonic() + PATIENCE_S
-        while (found := condition()) is None:
-            assert self.process.poll() is None, self.output
-            assert time.monotonic() < deadline, self.output
-            time.sleep(0.1)
-        return found
+    from pipeline.pretrain.launch import run_rank
+
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    found = []
+    for path in paths:
+        try:
+            run_rank(Path(path), Rank(rank=0, world_size=1, local_rank=0, num_threads=1))
+            found.append(Ending("ended"))
+        except Exception as error:
+            found.append(Ending(type(error).__name__, (str(error), *getattr(error, "__notes__", []))))
+    return found
+
+
+def final_state(run: RunDirectory) -> dict[str, Any]:
+    """Weights and sharded optimizer state of the last checkpoint, by name."""
+    import torch
+    from safetensors.torch import load_file
+
+    def tensors(value: Any, name: str) -> dict[str, torch.Tensor]:
+        if isinstance(value, torch.Tensor):
+            return {name: value}
+        items = (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        )
+        return {inner: one for key, item in items for inner, one in tensors(item, f"{name}/{key}").items()}
+
+    last = list_checkpoints(run.checkpoints)[-1]
+    state: dict[str, Any] = dict(load_file(last / MODEL_FILE))
+    for path in sorted((last / DEEPSPEED_DIRECTORY).glob("*optim_states.pt")):
+        state |= tensors(torch.load(path, weights_only=False), path.name)
+    return state
 
 
 def free_port() -> int:

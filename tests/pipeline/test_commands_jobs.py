@@ -6,32 +6,17 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError, MissingInputError, ReferenceNotFoundError
-from cluster.jobs import connect as connect_jobs
-from cluster.jobs import submit
-from cluster.local_cluster import resolve_address, start_local_cluster
+from cluster.jobs import STOP_SIGNAL
+from cluster.local_cluster import resolve_address
 from pipeline.commands.verbs import app
 from pipeline.run import submission
 from tests.pipeline.ranks import make_config
-
-SLEEPING = """
-import sys, time, typer
-from pipeline import cli
-from pipeline.commands import verbs
-verbs.app = typer.Typer()
-@verbs.app.command()
-def verb(words: list[str], data_dir: str = ""):
-    print("a" + "wake", flush=True)
-    time.sleep(600)
-sys.argv = ["cloze", "doctor", "--data-dir", "."]
-cli.main()
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -77,32 +62,6 @@ def test_submitted_verb_outlives_the_command_and_is_listed_with_its_log(cli):
     assert "SUCCEEDED" in cli("stop", job["submission_id"]).output
 
 
-def test_same_work_is_not_started_twice_while_it_runs_and_is_attempt_2_after_it_ended(cli):
-    prepared = submission.prepare(app, ["doctor", "--data-dir", "."])
-    base_id = prepared.base_id
-    start_local_cluster()
-    submit(
-        connect_jobs(resolve_address(None)),
-        base_id,
-        (sys.executable, "-c", SLEEPING),
-        root=Path(submission.__file__).parents[2],
-        code=submission.CODE,
-        metadata={submission.VERB_KEY: "doctor"},
-        environment=submission.environment_of(base_id),
-        stop_grace_s=prepared.stop_grace_s,
-    )
-    while "awake" not in cli("logs", base_id).output:
-        time.sleep(0.1)
-    answer = json.loads(cli("submit", "--json", "--", "doctor", "--data-dir", ".").stdout)
-    assert (answer["submission_id"], answer["started"]) == (base_id, False)
-    assert base_id in cli("submit", "--", "doctor", "--data-dir", ".").stderr.splitlines()[0]
-    assert "STOPPED" in cli("stop", base_id).output
-    assert "Next: cloze doctor --data-dir ." in cli("logs", base_id).output
-    assert "STOPPED" in cli("jobs").output
-    answer = json.loads(cli("submit", "--json", "--", "doctor", "--data-dir", ".").stdout)
-    assert (answer["submission_id"], answer["started"]) == (f"{base_id}-2", True)
-
-
 def test_job_starts_after_another_has_succeeded_and_not_after_a_failure(cli):
     first = json.loads(cli("submit", "--json", "--", "doctor", "--runs-dir", "first").stdout)["submission_id"]
     then = ("--after", first, "--retries", "1", "--", "doctor", "--runs-dir", "later", "--json")
@@ -136,28 +95,27 @@ def test_group_of_nodes_becomes_settings_of_the_verb(config):
         submission.prepare(app, sized(["pretrain", str(config)], 3, None))
 
 
-def test_failed_job_gives_its_exit_code(cli):
-    failed = cli("submit", "--wait", "--env", "MLFLOW_TRACKING_URI=http://127.0.0.1:1", "--", "doctor")
-    assert failed.exit_code == 1
-    assert "exit code 1" in failed.output
+def test_failed_job_gives_its_exit_code_and_is_attempt_2_when_it_is_submitted_again(cli):
+    failing = ("--env", "MLFLOW_TRACKING_URI=http://127.0.0.1:1", "--", "doctor")
+    failed = cli("submit", "--wait", *failing)
     job = failed.stdout.splitlines()[0]
+    assert failed.exit_code == 1
+    assert json.loads(cli("submit", "--json", *failing).stdout)["submission_id"] == f"{job}-2"
     described = json.loads(cli("describe", job, "--json").stdout)
     assert (described["job"]["status"], described["ending"]["error"]) == ("FAILED", "ClozeError")
     assert (described["job"]["verb"], described["run"]) == ("doctor", None)
-
-
-def test_top_shows_the_nodes_and_jobs_of_a_cluster(cli):
     told = json.loads(cli("top", "--json", "--address", resolve_address(None)).stdout)
     (node,) = told["nodes"]
     assert (node["of"], node["is_alive"]) == ("cluster", True)
-    assert 0 < node["memory_ratio"] < 1
     assert {row["verb"] for row in told["jobs"]} == {"doctor"}
-
-
-def test_unknown_job_and_missing_names_are_explained(cli):
-    result = cli("logs", "cloze-doctor-0000000000")
-    assert isinstance(result.exception, ReferenceNotFoundError)
+    assert isinstance(cli("logs", "cloze-doctor-0000000000").exception, ReferenceNotFoundError)
     assert cli("stop").exit_code == 2
+
+
+def test_a_job_that_trains_is_stopped_by_sigterm_and_gets_its_grace_time(config):
+    job = submission.prepare(app, ["pretrain", str(config), "guards.grace_s=90"])
+    assert (STOP_SIGNAL, job.stop_grace_s) == ("SIGTERM", 120)
+    assert submission.prepare(app, ["doctor"]).stop_grace_s == 30
 
 
 def test_submission_id_follows_from_arguments_configuration_and_directory(config, tmp_path, monkeypatch):
@@ -186,13 +144,6 @@ def test_mistakes_are_reported_before_anything_is_submitted(config):
         with pytest.raises(error, match=said):
             submission.prepare(app, words)
     assert "No such option" in CliRunner().invoke(app, ["submit", "--", "doctor", "--no-such"]).output
-
-
-def test_what_is_passed_on_is_named_or_refused(monkeypatch):
-    monkeypatch.setenv("HF_HOME", "/cache")
-    assert submission.given_variables(["A=b=c", "HF_HOME"]) == {"A": "b=c", "HF_HOME": "/cache"}
-    with pytest.raises(ConfigError, match="NO_SUCH_VARIABLE"):
-        submission.given_variables(["NO_SUCH_VARIABLE"])
 
 
 def test_the_code_that_a_job_gets_finds_the_configurations_that_come_with_cloze(tmp_path: Path):

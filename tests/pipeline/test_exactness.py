@@ -1,7 +1,5 @@
-"""Resume is exact, and the number of workers changes nothing but the order of floating-point sums.
-
-These runs use real gloo ranks, DeepSpeed ZeRO and SIGKILL.
-"""
+"""Resume is exact, also from tokens in an object store, and the number of workers changes nothing but the order of
+floating-point sums. These runs use real gloo ranks, DeepSpeed ZeRO, Ray and SIGKILL."""
 
 from __future__ import annotations
 
@@ -9,25 +7,41 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import orjson
 import psutil
 import pytest
 import torch
+from ray.cluster_utils import Cluster
+from safetensors.torch import load_file
 
-from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
+from cluster.artefacts.storage import is_committed
+from cluster.publication import push
+from pipeline.checkpoint.checkpoint import MODEL_FILE, list_checkpoints, step_of
 from pipeline.checkpoint.references import resolve_model, with_logged_model
+from pipeline.inspect.lineage import trace
 from pipeline.pretrain.launch import create_run, execute
+from pipeline.pretrain.resume_checks import check_resume
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.lifecycle import replay
 from pipeline.run.log.lines import read_metrics
+from pipeline.run.state import state_of
 from pipeline.run.tracking import connect
-from tests.pipeline.process_group import PATIENCE_S, Group
-from tests.pipeline.ranks import make_config, make_run, start_ranks, train, train_by_torchrun
-from tests.pipeline.run_state import final_state
+from tests.object_store import behind_proxy, running_store
+from tests.pipeline.command import invoke
+from tests.pipeline.fork_client import Forked
+from tests.pipeline.process_group import ONE_THREAD, PATIENCE_S, Group, forked
+from tests.pipeline.ranks import final_state, make_config, make_run, start_ranks, train
+from tests.surroundings import plain_environment
 
 WORLD_SIZE_TOLERANCE = 1e-5
 """Largest relative difference of any step's loss between 1, 2 and 4 workers, in fp32. Measured: about 1e-7."""
@@ -48,7 +62,6 @@ SHORT = (
     "checkpoint.every_steps=8",
     "batch.phases=[{steps: 12, sequence_length: 24}]",
 )
-SHARDED = ("zero.stage=3", "precision=bf16", "steps=40", "checkpoint.every_steps=10", "ema.decay=0.9")
 
 
 def losses(run: RunDirectory) -> list[float]:
@@ -177,21 +190,179 @@ def test_any_number_of_workers_computes_the_same_run(
     assert losses(run) == pytest.approx(losses(uninterrupted), rel=WORLD_SIZE_TOLERANCE)
 
 
-def test_sharded_parameters_in_bf16_are_resumed_bit_for_bit(tmp_path: Path, store: Path):
-    whole, killed = (make_run(tmp_path, store, name, *SHARDED) for name in ("whole", "killed"))
-    train(whole, 2)
-    kill_after_step(start_ranks(killed, 2), killed, 23)
-    train(killed, 2)
-    assert losses(killed) == losses(whole)
-    assert_equal_states(whole, killed)
-
-
 def test_loss_of_two_terms_with_tokens_drawn_while_training_is_the_same_on_one_and_two_workers(
     tmp_path: Path, store: Path
 ):
     electra = "{kind: rtd, rate: 0.3}"
     alone, both = (make_run(tmp_path, store, name, "steps=6", objective=electra) for name in ("1", "2"))
     train(alone, 1)
-    train_by_torchrun(both, 2)
+    # As an operator without Ray does it.
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*torchrun, f"--log-dir={tmp_path / 'torchrun'}", "-m", "pipeline.pretrain", str(both.path)]
+    done = subprocess.run(command, env=os.environ | ONE_THREAD, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
     assert losses(alone) == pytest.approx(losses(both), rel=WORLD_SIZE_TOLERANCE)
     assert len(losses(alone)) == 6
+
+
+URI = "s3://bucket/data/tokens"
+
+
+@pytest.fixture(scope="module")
+def server(store: Path) -> Iterator[str]:
+    """A server with the tokens of `store` at URI."""
+    with running_store() as address:
+        push(store, URI)
+        yield address
+
+
+@pytest.fixture
+def cache(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def weights(run: RunDirectory) -> dict[str, torch.Tensor]:
+    return load_file(list_checkpoints(run.checkpoints)[-1] / MODEL_FILE)
+
+
+def test_run_on_tokens_of_a_store_resumes_with_an_empty_cache_under_either_name_bit_for_bit(
+    tmp_path: Path, store: Path, cache: Path, server: str
+):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    expected = make_run(tmp_path / "here", store, "run")
+    train(expected, 2)
+    run = make_run(tmp_path / "there", URI, "run")
+    with behind_proxy(server) as proxy:
+        kill_after_step(start_ranks(run, 2), run, 3)
+        assert proxy.count("GET", "tokens/data-00000-of-00002.arrow") == 1
+    shutil.rmtree(cache)
+    group = start_ranks(run, 2)
+    while not list_checkpoints(run.checkpoints):
+        assert group.poll() is None, group.output[-3000:]
+    assert [entry["uri"] for entry in inputs_of(run)] == [URI]
+    kill_after_step(group, run, 5)
+    run.reconfigure(run.config((f"data.stores.0.path={store}",)))
+    train(run, 2)
+    assert [entry["uri"] for entry in inputs_of(run)] == [str(store)]
+    assert [row["loss"] for row in read_metrics(run)] == [row["loss"] for row in read_metrics(expected)]
+    found = weights(run)
+    assert all(torch.equal(tensor, found[name]) for name, tensor in weights(expected).items())
+    for place in (URI, store):
+        assert check_resume(run, run.config((f"data.stores.0.path={place}",)), look_only=True) is not None
+    (node,) = [one for one in trace(str(run.path), tmp_path).inputs[0].inputs if one.kind == "tokens"]
+    assert (node.uri, node.problem) == (str(store), "")
+
+
+def inputs_of(run: RunDirectory) -> list[dict[str, Any]]:
+    return orjson.loads((list_checkpoints(run.checkpoints)[-1] / "manifest.json").read_bytes())["inputs"]
+
+
+def test_dry_run_fetches_no_tokens(tmp_path: Path, cache: Path):
+    make_config(tmp_path, URI)
+    config = str(tmp_path / "tiny.yaml")
+    done = invoke("pretrain", config, "--dry-run", "--json")
+    assert orjson.loads(done.stdout)["stores to fetch"] == URI
+    assert not list(cache.rglob("*.arrow"))
+
+
+ENDLESS = ("steps=1000000", "evaluation.every_steps=1000000", "cluster.workers=2", "guards.grace_s=120")
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 1024**2}
+
+
+@pytest.fixture
+def nodes(forked_python: None) -> Iterator[Cluster]:
+    """A cluster with room for one worker."""
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+@contextmanager
+def resumed(run: RunDirectory) -> Iterator[tuple[Forked, Callable[[int, int], dict[str, Any]]]]:
+    """`cloze resume`, without settings of this process, and a function that waits for a start on so many workers."""
+    # The cluster of this process asks for a token where an earlier test has set one.
+    token = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
+    command = [str(Path(sys.executable).with_name("cloze")), "resume", str(run.path)]
+    log = run.path / "driver.log"
+    with open(os.devnull, "rb") as nothing, log.open("wb") as stream:
+        streams = (nothing.fileno(), stream.fileno(), stream.fileno())
+        driver = forked(command, plain_environment() | token, streams)
+
+    def started_on(workers: int, starts: int) -> dict[str, Any]:
+        """Wait for the `starts`-th start and some updates, and return the start's event."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            found, steps = run.events(Event.STARTED), [entry["step"] for entry in read_metrics(run)]
+            is_there = len(found) >= starts and found[-1]["world_size"] == workers
+            if is_there and [found[-1]["step"] + 30] < steps[-1:]:
+                return found[-1]
+            assert driver.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.1)
+
+    try:
+        yield driver, started_on
+        driver.send_signal(signal.SIGTERM)
+        assert driver.wait(timeout=PATIENCE_S) == 75, log.read_text()[-3000:]
+    finally:
+        driver.kill()
+    newest = max(list_checkpoints(run.checkpoints), key=step_of)
+    assert is_committed(newest)
+    assert f"stopped at step {step_of(newest)}" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert state_of(run).name == "preempted"
+
+
+def test_a_stopped_rank_is_named_and_replaced_and_the_run_saves_when_it_is_stopped(
+    tmp_path: Path, store: Path, forked_python: None
+):
+    run = make_run(
+        tmp_path, store, "guarded", *ENDLESS, "guards.stall_timeout_s=15", "checkpoint.every_steps=20"
+    )
+    with resumed(run) as (_, started_on):
+        stopped = started_on(2, 1)["workers"][1]["pid"]
+        os.kill(stopped, signal.SIGSTOP)
+        again = started_on(2, 2)
+        assert not psutil.pid_exists(stopped)
+    (stall,) = run.events(Event.STALLED)
+    assert (stall["rank"], stall["pid"], stall["state"]) == (1, stopped, "stopped")
+    # The stopped one itself, or one that waited for it and ended itself.
+    (died,) = [event["workers"][0] for event in run.events(Event.WORKERS_LOST)]
+    assert (died["rank"] == 1) == (died["pid"] == stopped)
+    assert again["step"] % 20 == 0 < again["step"]
+
+
+def test_run_grows_with_its_cluster_leaves_a_drained_node_before_its_deadline_and_saves_when_it_is_stopped(
+    nodes: Cluster, tmp_path: Path, store: Path
+):
+    settings = (
+        *ENDLESS,
+        "cluster.min_workers=1",
+        "cluster.resize_interval_s=1",
+        f"cluster.address={nodes.address}",
+        "checkpoint.every_steps=1000000",
+    )
+    run = make_run(tmp_path, store, "elastic", *settings)
+    with resumed(run) as (_, started_on):
+        started_on(1, 1)
+        added = nodes.add_node(wait=True, **NODE)
+        grown = started_on(2, 2)
+        ray = str(Path(sys.executable).with_name("ray"))
+        drain = [ray, "drain-node", "--address", nodes.address, "--node-id", added.node_id]
+        drain += ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot"]
+        drain += ["--deadline-remaining-seconds", str(PATIENCE_S)]
+        subprocess.run(drain, check=True, capture_output=True)
+        shrunk = started_on(1, 3)
+    saved = run.events(Event.PREEMPTED)
+    assert [grown["step"], shrunk["step"]] == [event["step"] for event in saved[:2]]
+    assert "SIGTERM" in saved[2]["reason"]
+    first, second = run.events(Event.MOVED)
+    assert first["reason"] == "from 1 to 2 workers"
+    assert second["reason"].endswith("is drained")
+    steps = [entry["step"] for entry in read_metrics(run)]
+    assert steps == list(range(1, saved[2]["step"] + 1))
+    assert run.events(Event.WORKERS_LOST) == []

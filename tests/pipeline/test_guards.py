@@ -9,12 +9,12 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -22,7 +22,6 @@ from cluster.artefacts.errors import OutOfMemoryError, ResumeRefusedError, Stora
 from cluster.artefacts.manifest import MANIFEST_NAME
 from cluster.artefacts.owner import exclusive
 from cluster.group import Rank
-from cluster.jobs import STOP_SIGNAL
 from pipeline.checkpoint.checkpoint import (
     checkpoint_name,
     list_checkpoints,
@@ -30,78 +29,88 @@ from pipeline.checkpoint.checkpoint import (
     step_of,
 )
 from pipeline.checkpoint.store import store_of
-from pipeline.commands.verbs import app
 from pipeline.plan.plan import advise
 from pipeline.pretrain import launch, ownership
 from pipeline.pretrain.lost_workers import count_oom_kills, explain_killed_worker, memory_explained
 from pipeline.pretrain.ownership import Fence
 from pipeline.pretrain.resume_checks import check_resume
-from pipeline.pretrain.stall_watch import StallWatch
+from pipeline.pretrain.stall_watch import StallWatch, watching
 from pipeline.run import state
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.log.lines import LogKind, read_metrics
 from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
-from pipeline.run.state import ENDED, Beat, Heartbeat, process_of, read_heartbeats
-from pipeline.run.submission import prepare
+from pipeline.run.state import ENDED, Heartbeat, process_of, read_heartbeats
 from tests.pipeline.command import cloze, invoke
-from tests.pipeline.process_group import run_group
-from tests.pipeline.ranks import make_config, make_run, start_ranks
+from tests.pipeline.process_group import Group, start_on_ranks
+from tests.pipeline.ranks import make_run, start_ranks
 from tests.pipeline.small_checkpoints import state_at, write_files
 
-SCRIPT = """
-import sys, time
-from pathlib import Path
-from pipeline.run.directory import RunDirectory
-from pipeline.run.state import Heartbeat
-heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), int(sys.argv[2]), timeout_s=float(sys.argv[3]))
-{body}
-"""
-READY = "print(flush=True); input()"
-"""The end of a body that lives on until it is told to go on."""
+Body = Callable[[RunDirectory, Heartbeat], None]
 
 
-def start(directory: Path, timeout_s: float, body: str, rank: int = 3) -> subprocess.Popen[str]:
-    """A process with a heartbeat, which `after_beats` waits for."""
-    command = [sys.executable, "-c", SCRIPT.format(body=body), str(directory), str(rank), str(timeout_s)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def start(run: RunDirectory, body: Body, rank: int = 0, timeout_s: float = 900.0) -> Group:
+    """A process with a heartbeat that went on once."""
+    return start_on_ranks(beat_first, run, body, rank, timeout_s, workers=1)
 
 
-def after_beats(process: subprocess.Popen[str]) -> list[Beat]:
-    """Wait for a line of the process, and return the beats of its directory."""
-    assert process.stdout is not None
-    process.stdout.readline()
-    arguments: Any = process.args
-    return read_heartbeats(RunDirectory(Path(arguments[-3])))
+def beat_first(run: RunDirectory, body: Body, rank: int, timeout_s: float) -> None:
+    heartbeat = Heartbeat(run, rank, timeout_s)
+    heartbeat.beat(1, "data")
+    heartbeat.beat(2, "data")
+    body(run, heartbeat)
 
 
-def test_a_beat_says_where_the_rank_stands_and_which_process_it_is(tmp_path: Path):
-    process = start(tmp_path, 900.0, f"heartbeat.beat(41, 'update'); {READY}")
-    (beat,) = after_beats(process)
-    assert (beat.rank, beat.pid, beat.step, beat.part) == (3, process.pid, 41, "update")
-    assert getattr(process_of(beat), "pid", None) == process.pid
+def start_beating(run: RunDirectory, body: Body | None = None) -> Group:
+    """A process that gave signs of life as rank 0 of a run, and is there until it is killed."""
+    group = start(run, body or stuck_here)
+    while "ready" not in group.output:
+        assert group.poll() is None, group.output
+        time.sleep(0.01)
+    return group
+
+
+def stuck_here(run: RunDirectory, heartbeat: Heartbeat) -> None:
+    print("ready", flush=True)
+    time.sleep(600)
+
+
+def stuck_here_with_the_lock_of_the_interpreter(run: RunDirectory, heartbeat: Heartbeat) -> None:
+    sum(range(10**14))
+
+
+def end_and_stay(run: RunDirectory, heartbeat: Heartbeat) -> None:
+    heartbeat.close()
+    stuck_here(run, heartbeat)
+
+
+def beat_on(run: RunDirectory, heartbeat: Heartbeat) -> None:
+    print("ready", flush=True)
+    while True:
+        heartbeat.beat(3, "data")
+
+
+@pytest.fixture
+def run(tmp_path: Path, store: Path) -> RunDirectory:
+    return make_run(tmp_path, store, "ending")
+
+
+def test_a_beat_says_where_the_rank_stands_and_which_process_it_is(run: RunDirectory):
+    process = start_beating(run)
+    (pid,), (beat,) = process.pids, read_heartbeats(run)
+    assert (beat.rank, beat.pid, beat.step, beat.part) == (0, pid, 2, "data")
+    assert getattr(process_of(beat), "pid", None) == pid
     # Another process with the same number, after this one ended, was born at another time.
     assert process_of(beat.model_copy(update={"pid": os.getpid()})) is None
-    process.communicate("\n")
+    process.kill()
     assert process_of(beat) is None
 
 
-def test_the_first_step_has_ten_times_as_long(tmp_path: Path):
-    with closing(Heartbeat(RunDirectory(tmp_path), 3, timeout_s=100.0)) as heartbeat:
-        for step, timeout_s in ((5, 1000.0), (4, 1000.0), (6, 100.0)):
-            heartbeat.beat(step, "data")
-            (beat,) = read_heartbeats(RunDirectory(tmp_path))
-            assert beat.timeout_s == timeout_s
-
-
-@pytest.mark.parametrize("standing_still", ["time.sleep(600)", "sum(range(10**14))"])
-def test_a_process_that_stands_still_writes_its_stacks_and_ends(tmp_path: Path, standing_still: str):
-    # The second one never lets go of the interpreter's lock.
-    body = f"def stuck_here():\n    {standing_still}\nheartbeat.beat(1, 'a'); heartbeat.beat(2, 'b'); stuck_here()"
-    process = start(tmp_path, 0.3, body)
-    assert process.wait() == 1
-    (stacks,) = RunDirectory(tmp_path).stacks.iterdir()
+@pytest.mark.parametrize("body", [stuck_here, stuck_here_with_the_lock_of_the_interpreter])
+def test_a_process_that_stands_still_writes_its_stacks_and_ends(run: RunDirectory, body: Body):
+    assert start(run, body, rank=3, timeout_s=0.3).wait() == 1
+    (stacks,) = run.stacks.iterdir()
     assert stacks.name.startswith("rank-00003-")
     assert "stuck_here" in stacks.read_text()
 
@@ -110,59 +119,41 @@ def test_rank_zero_without_a_driver_names_who_stood_still_and_ends_with_the_exit
     tmp_path: Path, store: Path
 ):
     run = make_run(tmp_path, store, "stalled", "guards.stall_timeout_s=3")
-    # Without its alarm, which might come first on a busy machine.
-    body = (
-        "import faulthandler\n"
-        "from pipeline.pretrain.stall_watch import watching\n"
-        "run = RunDirectory(Path(sys.argv[1]))\n"
-        "first = Heartbeat(run, 0, timeout_s=3)\n"
-        "def stuck_here():\n    time.sleep(600)\n"
-        "for step in (6, 7, 8):\n    first.beat(step, 'update')\n"
-        "faulthandler.cancel_dump_traceback_later()\n"
-        "with watching(run, without_driver=True):\n    stuck_here()"
-    )
-    command = [sys.executable, "-c", SCRIPT.format(body=body), str(run.path), "3", "900"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 34, done.stderr
-    assert "rank 0 (process" in done.stderr
+    process = start(run, stand_still_under_watch, timeout_s=3.0)
+    assert process.wait() == 34, process.output
+    assert "rank 0 (process" in process.output
     (failed,) = run.events(Event.FAILED)
     assert failed["error"] == "StalledError"
     (stacks,) = run.stacks.glob("rank-00000-*")
     assert "stuck_here" in stacks.read_text()
 
 
+def stand_still_under_watch(run: RunDirectory, heartbeat: Heartbeat) -> None:
+    # Without its alarm, which might come first on a busy machine.
+    faulthandler.cancel_dump_traceback_later()
+    with watching(run, without_driver=True):
+        stuck_here(run, heartbeat)
+
+
 def test_every_beat_sets_the_alarm_anew_and_the_end_cancels_it_and_leaves_no_stacks(
-    tmp_path: Path, monkeypatch
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ):
     alarms: list[float | None] = []
     now_s = 0.0
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda later_s, **_: alarms.append(later_s))
     monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", lambda: alarms.append(None))
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    with closing(Heartbeat(RunDirectory(tmp_path), 3, timeout_s=3.0)) as heartbeat:
+    with closing(Heartbeat(run, 3, timeout_s=3.0)) as heartbeat:
         for step in range(40):
             now_s += 2.0
             heartbeat.beat(step, "data")
             assert len(alarms) == step + 2
+            # The first step has ten times as long.
+            assert read_heartbeats(run)[0].timeout_s == (30.0 if step == 0 else 3.0)
     assert alarms[2:] == [alarms[2]] * 39 + [None]
     assert 3.0 < (alarms[2] or 0) < 4.0
-    assert list(RunDirectory(tmp_path).stacks.iterdir()) == []
-    assert [(beat.step, beat.part) for beat in read_heartbeats(RunDirectory(tmp_path))] == [(39, ENDED)]
-
-
-LIVES_ON = "print(flush=True); time.sleep(600)"
-
-
-def start_beating(run: RunDirectory, then: str = LIVES_ON) -> subprocess.Popen[str]:
-    """A process that gave signs of life as rank 0 of a run."""
-    process = start(run.path, 900.0, f"heartbeat.beat(1, 'data'); heartbeat.beat(2, 'data')\n{then}", rank=0)
-    after_beats(process)
-    return process
-
-
-@pytest.fixture
-def run(tmp_path: Path, store: Path) -> RunDirectory:
-    return make_run(tmp_path, store, "ending")
+    assert list(run.stacks.iterdir()) == []
+    assert [(beat.step, beat.part) for beat in read_heartbeats(run)] == [(39, ENDED)]
 
 
 @pytest.mark.parametrize(
@@ -171,29 +162,23 @@ def run(tmp_path: Path, store: Path) -> RunDirectory:
     ids=["torch", "numpy", "python"],
 )
 def test_memory_that_runs_out_is_told_with_what_would_fit_in_the_first_update_and_later_costs_a_restart(
-    ask_for_much, run: RunDirectory
+    ask_for_much, run: RunDirectory, monkeypatch
 ):
     with pytest.raises(OutOfMemoryError) as caught, memory_explained(run, 0):
         ask_for_much()
     assert caught.value.exit_code == 37
     assert "4 samples of 32 tokens" in caught.value.problem
     assert caught.value.next_step == advise(run.config())
+    # In the first exchange, too.
+    monkeypatch.setattr(launch, "from_rank_zero", lambda _: ask_for_much())
+    with pytest.raises(OutOfMemoryError):
+        launch.run_rank(run.path, Rank(0, 1, 0, torch.get_num_threads()))
     start_beating(run).kill()
     assert read_heartbeats(run)[0].num_steps == 1
     with pytest.raises((RuntimeError, MemoryError)), memory_explained(run, 0):
         ask_for_much()
-    other = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     with pytest.raises(RuntimeError, match="mat1"), memory_explained(run, 0):
-        raise other
-
-
-def test_memory_that_runs_out_in_the_first_exchange_is_told_too(run: RunDirectory, monkeypatch):
-    def exchange(_):
-        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB.")
-
-    monkeypatch.setattr(launch, "from_rank_zero", exchange)
-    with pytest.raises(OutOfMemoryError):
-        launch.run_rank(run.path, Rank(0, 1, 0, torch.get_num_threads()))
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +187,7 @@ def test_memory_that_runs_out_in_the_first_exchange_is_told_too(run: RunDirector
         ("Worker unexpectedly exits", 0, None),
         ("Worker unexpectedly exits", 2, "2 processes"),
         ("ray.exceptions.OutOfMemoryError: killed", 0, "nearly full"),
-        ("a\nRuntimeError: CUDA out of memory. Tried\nb", 0, "last time: RuntimeError: CUDA out of memory."),
+        ("a\nRuntimeError: CUDA out of memory. Tried\nb", 0, "CUDA out of memory."),
     ],
 )
 def test_killed_workers_are_explained_by_what_torch_ray_and_the_kernel_say(
@@ -217,14 +202,14 @@ def test_a_worker_left_behind_is_ended_before_the_run_is_trained_again_unless_it
     run: RunDirectory, monkeypatch
 ):
     monkeypatch.setattr(ownership, "PATIENCE_S", 0.2)
-    ended = start_beating(run, f"heartbeat.close(); {LIVES_ON}")
+    ended = start_beating(run, end_and_stay)
     ownership.end_leftovers(run)
     assert ended.poll() is None
     ended.kill()
     process = start_beating(run)
     ownership.end_leftovers(run)
-    assert not psutil.pid_exists(process.pid)
-    assert [event["pid"] for event in run.events() if event["event"] == "leftover-killed"] == [process.pid]
+    assert process.wait() == -9
+    assert [event["pid"] for event in run.events() if event["event"] == "leftover-killed"] == process.pids
     assert read_heartbeats(run) == []
 
 
@@ -232,12 +217,11 @@ def test_a_worker_of_another_machine_is_in_the_way_as_long_as_it_makes_progress(
     run: RunDirectory, monkeypatch
 ):
     monkeypatch.setattr(state, "this_machine", lambda: "another")
-    process = start_beating(run, "print(flush=True)\nwhile True: heartbeat.beat(3, 'data')")
+    process = start_beating(run, beat_on)
     # The age of its beats says nothing: clocks differ.
-    with pytest.raises(StorageError, match=f"process {process.pid}"):
+    with pytest.raises(StorageError, match=f"process {process.pids[0]}"):
         ownership.end_leftovers(run)
     process.kill()
-    process.wait()
     monkeypatch.setattr(ownership, "OBSERVATION_S", 1.5)
     ownership.end_leftovers(run)
     assert list(run.heartbeats.iterdir()) == []
@@ -279,9 +263,23 @@ def test_ranks_that_lose_the_run_end_and_its_checkpoints_stay_the_other_groups(r
 
 def test_ranks_are_told_settings_and_left_out_data_by_the_first(run: RunDirectory):
     SkipLedger(run).add(SkippedStep(at_update=4, data_step=4, loss=9.0, score=12.0))
-    run_group("tests.pipeline.one_view_ranks", [run.path], 2)
+    start_on_ranks(train_with_one_view, run.path, workers=2).finish()
     state = read_trainer_state(max(list_checkpoints(run.checkpoints), key=step_of))
     assert (state.step, state.skipped_data) == (12, [4])
+
+
+def train_with_one_view(run: Path) -> None:
+    """Train where only the first rank may read the run's settings and what was left out of its data."""
+    from pipeline.pretrain.__main__ import main
+
+    def refuse(*_: object) -> Any:
+        raise AssertionError("a rank other than 0 reads for itself")
+
+    if os.environ["RANK"] != "0":
+        RunDirectory.config = refuse  # type: ignore[method-assign, assignment]
+        RunDirectory.skipped = property(refuse)  # type: ignore[assignment]
+    sys.argv[1:] = [str(run)]
+    main()
 
 
 def test_nobody_else_resumes_a_run_from_its_new_settings_to_its_end_which_names_its_checkpoints(
@@ -316,7 +314,7 @@ def test_the_watch_names_a_silent_rank_once_and_ends_it_when_it_does_not_end_its
     for now in (811.0, 850.0):
         watch.look(now)
     (stall,) = watch.stalls
-    assert (stall.beat.pid, stall.beat.step, stall.beat.part, stall.waiting) == (process.pid, 2, "data", ())
+    assert (stall.beat.pid, stall.beat.step, stall.beat.part, stall.waiting) == (*process.pids, 2, "data", ())
     assert process.poll() is None
     watch.look(1000.0)
     assert process.wait() == -9
@@ -327,20 +325,11 @@ def test_the_watch_names_a_silent_rank_once_and_ends_it_when_it_does_not_end_its
 
 
 def test_a_directory_in_use_is_refused_without_a_word_in_its_history(run: RunDirectory):
-    command = [sys.executable, "-m", "pipeline.pretrain", str(run.path)]
     with exclusive(run.path, "somebody else"):
-        done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 33
-    assert "somebody else" in done.stderr
-    assert "Traceback" not in done.stderr
+        group = start_ranks(run, 1)
+        assert group.wait() == 33
+    assert "somebody else" in group.output
     assert run.events() == []
-
-
-def test_a_job_that_trains_is_stopped_by_sigterm_and_gets_its_grace_time(tmp_path: Path, store: Path):
-    make_config(tmp_path, store)
-    job = prepare(app, ["pretrain", str(tmp_path / "tiny.yaml"), "guards.grace_s=90"])
-    assert (STOP_SIGNAL, job.stop_grace_s) == ("SIGTERM", 120)
-    assert prepare(app, ["doctor"]).stop_grace_s == 30
 
 
 def test_checkpoints_are_not_left_behind_by_a_change_of_their_directory(run: RunDirectory, tmp_path: Path):

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from deepspeed.runtime.fp16.loss_scaler import LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 
-from cluster.artefacts.errors import ClozeError, CorruptCheckpointError, exit_codes
+from cluster.artefacts.errors import ClozeError, CorruptCheckpointError, StorageError, exit_codes
 from cluster.artefacts.manifest import make_manifest, read_manifest, write_manifest
 from cluster.artefacts.storage import hash_tree
 from pipeline.checkpoint.checkpoint import (
@@ -32,26 +33,23 @@ from pipeline.checkpoint.checkpoint import (
 from pipeline.config.loading import to_yaml
 from pipeline.run.directory import RunDirectory
 from tests.pipeline.command import invoke
-from tests.pipeline.one_rank import train_alone
-from tests.pipeline.ranks import make_run
+from tests.pipeline.full_disk import largest_file
+from tests.pipeline.ranks import make_run, train_alone
 from tests.pipeline.tune.conftest import config_in, write_sst2
 
 Attack = Callable[[Path, Path], object]
 """Changes a checkpoint, given the file that must never appear."""
 
 
-class Called:
-    """Is the result of a call when it is unpickled."""
-
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self._what = function, arguments
+class Called(tuple[Any, ...]):
+    """A function and its arguments, which are the result of the call when they are unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._what
+        return self[0], self[1:]
 
 
 def touching(marker: Path) -> Called:
-    return Called(os.system, f"touch {marker}")
+    return Called((os.system, f"touch {marker}"))
 
 
 def state_file(checkpoint: Path, name: str) -> Path:
@@ -94,10 +92,12 @@ STATE_ATTACKS: dict[str, Attack] = {
         "optim", lambda contents, marker: contents | {"more": touching(marker)}
     ),
     "planted as the loss scaler": of_optimizer(
-        "loss_scaler", lambda marker: Called(eval, f"__import__('pathlib').Path('{marker}').touch()")
+        "loss_scaler", lambda marker: Called((eval, f"__import__('pathlib').Path('{marker}').touch()"))
     ),
     # Some versions of Python write members of enumerations as calls of getattr; this attribute is no member.
-    "reached by getattr": of_optimizer("zero_stage", lambda marker: Called(getattr, LossScaler, "__init__")),
+    "reached by getattr": of_optimizer(
+        "zero_stage", lambda marker: Called((getattr, LossScaler, "__init__"))
+    ),
     "old format": changed(
         "model", lambda _, marker: {"module": touching(marker)}, _use_new_zipfile_serialization=False
     ),
@@ -224,7 +224,7 @@ def test_what_deepspeed_saves_names_only_the_allowed_classes_and_is_read_as_ever
     allowed = {"LossScaler", "ZeroStageEnum", "fragment_address"} | by_name
     found = torch.serialization.get_unsafe_globals_in_checkpoint(state_file(checkpoint, "optim"))
     assert {name.rpartition(".")[2] for name in found} == allowed
-    ways = {"by value": ZeroStageEnum.gradients, "by name": Called(getattr, ZeroStageEnum, "gradients")}
+    ways = {"by value": ZeroStageEnum.gradients, "by name": Called((getattr, ZeroStageEnum, "gradients"))}
     again = [
         attacked(trained, tmp_path / way, of_optimizer("zero_stage", lambda marker, one=one: one), tmp_path)
         for way, one in ways.items()
@@ -267,9 +267,9 @@ def test_every_verb_answers_with_a_typed_error_and_runs_nothing(
     assert not marker.exists()
 
 
-def only_pickle(directory: Path, marker: Path) -> None:
-    (directory / "pytorch_model.bin").write_bytes(planted(marker))
-    (directory / "model.safetensors").unlink()
+def halved(name: str) -> Attack:
+    """Leaves the beginning of a file."""
+    return lambda directory, _: os.truncate(directory / name, 300)
 
 
 def index_outside(directory: Path, marker: Path) -> None:
@@ -285,9 +285,24 @@ def own_code(directory: Path, marker: Path) -> None:
     (directory / "modeling.py").write_text(f"import os\nos.system('touch {marker}')\n")
 
 
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 FOREIGN_ATTACKS: dict[str, Attack] = {
+    **{f"half of {name}": halved(name) for name in (WEIGHTS, CONFIG, TOKENIZER)},
+    **{
+        f"no {name}": lambda directory, _, name=name: (directory / name).unlink()
+        for name in (WEIGHTS, CONFIG, TOKENIZER)
+    },
+    "weights that are NaN": lambda directory, _: (directory / WEIGHTS).write_bytes(
+        (directory / WEIGHTS).read_bytes()[:-4] + np.float32(np.nan).tobytes()
+    ),
+    "tokenizer without a model": replaced(TOKENIZER, b"{}"),
+    "tokenizer with nothing to pad with": replaced(
+        TOKENIZER, b'{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}'
+    ),
     "weights are a pickle": replaced("model.safetensors", planted),
-    "weights only as a pickle": only_pickle,
+    "weights only as a pickle": lambda directory, marker: (
+        (directory / "model.safetensors").rename(directory / "pytorch_model.bin").write_bytes(planted(marker))
+    ),
     "shards by an index that leads outside": index_outside,
     "code of its own": own_code,
     "configuration of other types": replaced(
@@ -310,20 +325,43 @@ def exported(trained: RunDirectory, tmp_path_factory: pytest.TempPathFactory) ->
     return directory
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--trial", "sst2-pretrained-1"), ("--part", "generator"), ("--family", "XLNet"), ("--family", "T5")],
+)
+def test_what_a_model_does_not_have_is_not_exported(
+    exported: Path, tmp_path: Path, option: str, value: str
+) -> None:
+    assert answer("export", exported, tmp_path / "out", option, value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_that_finds_no_space_leaves_nothing(exported: Path, tmp_path: Path) -> None:
+    for size_bytes in (100, 4000):
+        with largest_file(size_bytes):
+            assert isinstance(answer("export", exported, tmp_path / "out"), StorageError)
+        assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", FOREIGN_ATTACKS)
-def test_a_foreign_directory_runs_nothing(
+def test_a_foreign_directory_runs_nothing_and_damage_leaves_no_export(
     trained: RunDirectory, exported: Path, tmp_path: Path, name: str
 ) -> None:
     marker, directory = tmp_path / "marker", tmp_path / "model"
     shutil.copytree(exported, directory)
     (directory / "manifest.json").unlink()
     FOREIGN_ATTACKS[name](directory, marker)
-    answers = [
-        answer("finetune", write_tasks(tmp_path, trained.path.parent), "--from", directory, "--dry-run"),
-        answer("export", directory, tmp_path / "again"),
-        answer("tokenizer", "encode", directory, "words"),
-    ]
-    assert any(answers) or name == "code of its own"
+    tasks = write_tasks(tmp_path, trained.path.parent)
+    before = {*tmp_path.iterdir()}
+    refusal = answer("export", directory, tmp_path / "again")
+    assert refusal or name in (
+        "code of its own",
+        "tokenizer with ids of words",
+        "tokenizer with a broken pattern",
+    )
+    assert not refusal or {*tmp_path.iterdir()} == before
+    assert answer("finetune", tasks, "--from", directory, "--dry-run") or refusal or name == "code of its own"
+    answer("tokenizer", "encode", directory, "words")
     assert not marker.exists()
 
 

@@ -28,8 +28,7 @@ from pipeline.samples.mixture import StoreShare, cut_parts
 from pipeline.samples.packed import Packed
 from tests.benchmarks.start import write_short_documents
 from tests.pipeline.materials import CORPUS, Corpus, open_samples, same, write_corpus
-from tests.pipeline.one_rank import train_alone
-from tests.pipeline.ranks import make_run
+from tests.pipeline.ranks import make_run, train_alone
 from tests.surroundings import flip_bit
 
 LANGS = [("de", "en", "en", "ro")[d % 4] for d in range(240)]

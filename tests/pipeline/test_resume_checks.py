@@ -6,35 +6,36 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
-from importlib.metadata import version
+import subprocess
+import sys
 from pathlib import Path
 
 import orjson
 import pytest
-import yaml
+import torch
 
 from cluster.artefacts.errors import (
     ClozeError,
+    ConfigError,
     CorruptArtefactError,
     CorruptCheckpointError,
     ResumeRefusedError,
 )
 from cluster.group import GroupSize, Rank, worker_environment
+from models.config import TransformerConfig
 from pipeline.checkpoint.checkpoint import list_checkpoints, read_trainer_state
 from pipeline.checkpoint.references import resolve_model
+from pipeline.engine.device import deterministic_algorithms, prepare_network
 from pipeline.inspect.lineage import trace
 from pipeline.pretrain.assembly import device_of
+from pipeline.pretrain.launch import find_same_run, settled
 from pipeline.pretrain.resume_checks import check_resume
-from pipeline.run.directory import RunDirectory, list_runs
-from pipeline.run.events import Event
-from pipeline.run.history import changed_packages
+from pipeline.run.directory import RunDirectory
 from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.tracking import tracking_uri
 from tests.conftest import write_store
 from tests.pipeline.command import cloze, invoke
-from tests.pipeline.one_rank import train_alone
-from tests.pipeline.ranks import make_run
+from tests.pipeline.ranks import make_config, make_run, train_alone
 
 
 @pytest.fixture(scope="module")
@@ -111,22 +112,14 @@ def test_a_group_without_gpus_computes_on_cpus_where_there_are_gpus(monkeypatch:
     assert device_of(Rank(0, 1, 0, 1)).type == "cuda"
 
 
-def test_a_resumption_keeps_absolute_places(
+def test_places_of_a_run_are_kept_by_their_absolute_paths(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     shutil.copytree(run.checkpoints, tmp_path / "ckpts" / run.info.name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pipeline.pretrain.launch.execute", lambda run, held: None)
-    arguments = ["resume", str(run.path), "checkpoint.directory=ckpts", "steps=5"]
-    cloze(*arguments, "--allow-changed", "steps")
-    assert run.config().checkpoint.directory == tmp_path / "ckpts"
-    assert run.config().steps == 5
-
-
-def test_a_relative_tracking_store_is_kept_by_its_absolute_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
+    cloze("resume", run.path, "checkpoint.directory=ckpts", "steps=5", "--allow-changed", "steps")
+    assert (run.config().checkpoint.directory, run.config().steps) == (tmp_path / "ckpts", 5)
     for given, kept in (
         ("sqlite:///track.db", f"sqlite:///{tmp_path}/track.db"),
         ("sqlite:////abs/track.db", "sqlite:////abs/track.db"),
@@ -135,27 +128,6 @@ def test_a_relative_tracking_store_is_kept_by_its_absolute_path(
     ):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
         assert tracking_uri(Path("runs")) == kept
-
-
-def test_packages_that_changed_since_the_last_attempt_are_told_before_the_run_continues(run: RunDirectory):
-    (started,) = run.events(Event.STARTED)
-    assert changed_packages(run) == []
-    details = {name: value for name, value in started.items() if name not in ("event", "time")}
-    packages = dict(started["environment"]["packages"], torch="1.0", cupy="12.3")
-    del packages["numpy"]
-    environment = started["environment"] | {"packages": packages, "host": "another"}
-    run.record_event(Event.STARTED, **details | {"environment": environment})
-    run.record_event(Event.FINISHED, step=4)
-    told = [
-        "cupy was 12.3, is not installed",
-        f"numpy was not installed, is {version('numpy')}",
-        f"torch was 1.0, is {version('torch')}",
-    ]
-    assert changed_packages(run) == told
-    dry = orjson.loads(cloze("resume", run.path, "--dry-run", "--json"))
-    assert dry["packages that changed"] == "; ".join(told)
-    done = invoke("resume", run.path, catch_exceptions=False)
-    assert "; ".join(told) in done.stderr
 
 
 def test_tokens_are_what_was_read_and_will_be_read_after_the_batch_was_changed(run: RunDirectory):
@@ -229,16 +201,13 @@ def test_lineage_inspect_and_stats_mark_what_is_damaged(
         assert "damaged: state.json" in done.output + done.stderr
 
 
-def test_a_configuration_that_was_edited_by_hand_is_answered_with_what_to_type(run: RunDirectory) -> None:
-    file = run.config_file
-    before = run.config()
+def test_a_configuration_that_was_edited_by_hand_is_damage_until_its_seal_is_removed(run: RunDirectory):
+    file, before = run.config_file, run.config()
     file.write_text(file.read_text().replace("steps: 4\n", "steps: 80\n"))
-    with pytest.raises(CorruptArtefactError) as told:
+    with pytest.raises(CorruptArtefactError, match=r"config\.yaml"):
         run.config()
-    assert "cloze resume" in told.value.next_step
-    assert "last line" in told.value.next_step
-    listed = invoke("runs", "--runs-dir", run.path.parent, "--json")
-    assert json.loads(listed.stdout)[0]["state"] == "unreadable"
+    (row,) = json.loads(cloze("runs", "--runs-dir", run.path.parent, "--json"))
+    assert row["state"] == "unreadable"
     # Who means it.
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
     assert run.config().steps == 80
@@ -249,36 +218,16 @@ def test_a_configuration_that_was_edited_by_hand_is_answered_with_what_to_type(r
         run.config(name="../../other.yaml")
 
 
-def test_the_same_settings_in_another_order_are_no_change_of_a_run(run: RunDirectory) -> None:
-    config = run.config()
-    run.config_file.write_text(yaml.safe_dump(run.settings(), sort_keys=True))
-    before = run.config_file.read_bytes()
-    run.reconfigure(config)
-    assert run.config_file.read_bytes() == before
-    assert not run.events(Event.RECONFIGURED)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: data.replace(b'"trained"', b'"drained"'),
-        lambda data: data[: len(data) // 2],
-        lambda data: b"[]",
-        lambda data: b"\x80\x04",
-    ],
-    ids=["another name", "half", "a list", "a pickle"],
-)
-def test_a_damaged_run_file_is_a_typed_error_and_hides_no_other_run(
-    run: RunDirectory, damage: Callable[[bytes], bytes]
-) -> None:
+@pytest.mark.parametrize("damage", ["another name", "half", "a list", "a pickle"])
+def test_a_damaged_run_file_is_a_typed_error_and_hides_no_other_run(run: RunDirectory, damage: str) -> None:
     shutil.copytree(run.path, run.path.with_name("sound"))
-    file = run.info_file
-    file.write_bytes(damage(file.read_bytes()))
+    data = run.info_file.read_bytes()
+    damaged = {"another name": data.replace(b'"trained"', b'"drained"'), "half": data[: len(data) // 2]}
+    run.info_file.write_bytes(damaged.get(damage, b"[]" if damage == "a list" else b"\x80\x04"))
     with pytest.raises(CorruptArtefactError, match=r"run\.json"):
         _ = run.info
     rows = json.loads(invoke("runs", "--runs-dir", run.path.parent, "--json").stdout)
     assert {row["run"]: row["state"] for row in rows} == {"run": "unreadable", "sound": "finished"}
-    assert len(list_runs(run.path.parent)) == 2
     for verb in (["resume", run.path, "--dry-run"], ["lineage", run.path], ["checkpoints", run.path]):
         done = invoke(*verb)
         assert done.exit_code == 0 or isinstance(done.exception, ClozeError)
@@ -296,15 +245,6 @@ def test_a_resumption_refuses_a_log_that_was_altered_until_it_is_allowed(run: Ru
     assert "log.jsonl" in str(error)
     assert check_resume(run, run.config(), ["log.jsonl"]) == newest
     assert check_resume(run, run.config()) == newest
-
-
-def test_a_log_that_was_cut_is_noticed_and_a_killed_one_is_not_blamed(run: RunDirectory) -> None:
-    log = run.log
-    with log.open("ab") as stream:
-        stream.write(b'{"kind": "train", "step": 5, "ti')
-    assert damage_of_log(run) == ""
-    os.truncate(log, log.stat().st_size // 2)
-    assert "when it was sealed" in damage_of_log(run)
 
 
 def test_stretches_follow_each_other_over_kills_and_torn_seals(tmp_path: Path) -> None:
@@ -325,3 +265,77 @@ def test_stretches_follow_each_other_over_kills_and_torn_seals(tmp_path: Path) -
     assert stretches[-1]["end"] == run.log.stat().st_size
     run.log.write_bytes(run.log.read_bytes().replace(b"2.0", b"2.5"))
     assert "altered" in damage_of_log(run)
+    os.truncate(run.log, run.log.stat().st_size // 2)
+    assert "when it was sealed" in damage_of_log(run)
+
+
+def test_settings_of_a_run_keep_a_uri_as_it_is_and_refuse_credentials(tmp_path: Path):
+    config = make_config(tmp_path, "s3://bucket/data/tokens")
+    assert settled(config).data.stores[0].path == "s3://bucket/data/tokens"
+    with pytest.raises(ConfigError, match="credentials") as caught:
+        make_config(tmp_path, "'s3://user:planted@bucket/tokens'")
+    assert "planted" not in str(caught.value)
+
+
+def test_same_run_has_the_same_name_settings_and_data_and_any_machines(tmp_path: Path):
+    store = write_store(tmp_path / "tokens")
+    run = make_run(tmp_path, store, "tiny-1")
+    config = run.config()
+    assert find_same_run(config) == run
+    machines = {"checkpoint": config.checkpoint.model_copy(update={"every_steps": 3})}
+    assert find_same_run(config.model_copy(update=machines)) == run
+    for changed in ({"name": "another"}, {"seed": 7}, {"steps": (config.steps or 0) + 1}):
+        assert find_same_run(config.model_copy(update=changed)) is None
+
+
+def test_compilation_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    config = make_config(tmp_path, tmp_path, "compute.compile=true")
+    with pytest.raises(ConfigError):
+        prepare_network(torch.nn.Linear(1, 1), TransformerConfig(vocab_size=9), config, torch.device("cpu"))
+
+
+VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def test_algorithms_are_deterministic_inside_the_block_only_and_where_they_are_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    with deterministic_algorithms(False):
+        assert not torch.are_deterministic_algorithms_enabled()
+        assert VARIABLE not in os.environ
+    with deterministic_algorithms(True):
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.utils.deterministic.fill_uninitialized_memory
+        assert os.environ[VARIABLE] == ":4096:8"
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory == filled
+    monkeypatch.setenv(VARIABLE, ":16:8")
+    refused = "some_kernel_cuda does not have a deterministic implementation, but you set"
+    with pytest.raises(ConfigError, match="some_kernel_cuda") as caught, deterministic_algorithms(True):
+        raise RuntimeError(refused)
+    assert os.environ[VARIABLE] == ":16:8"
+    assert "compute.deterministic=false" in str(caught.value.next_step)
+    assert not torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(RuntimeError, match="other"), deterministic_algorithms(True):
+        raise RuntimeError("other")
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "code", "message"),
+    [
+        ({"RANK": "1"}, ["runs/none"], 10, "RANK=1 WORLD_SIZE= LOCAL_RANK="),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "x"}, ["runs/none"], 10, "LOCAL_RANK=x"),
+        ({}, [], 2, "RUN_DIRECTORY"),
+    ],
+)
+def test_processes_that_no_launcher_started_are_refused(
+    variables: dict[str, str], arguments: list[str], code: int, message: str
+):
+    command = [sys.executable, "-m", "pipeline.pretrain", *arguments]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

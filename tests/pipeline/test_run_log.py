@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
+import time
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mlflow.exceptions import MlflowException
 
 from cluster.artefacts.errors import StorageError
 from cluster.group import Rank
@@ -24,7 +21,7 @@ from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import apply_retention, store_of
 from pipeline.pretrain.resume_checks import roll_back
 from pipeline.pretrain.run_checkpoints import RunCheckpoints
-from pipeline.run.directory import RunDirectory, RunInfo
+from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.history import environment, last_logged, logged, logged_checkpoints, source_tags
 from pipeline.run.inputs import open_inputs
@@ -34,9 +31,10 @@ from pipeline.run.log.lines import entries_backwards, entries_from, log_size, re
 from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
 from pipeline.run.state import Heartbeat
-from pipeline.run.tracking import SETTING_TAG, SETTINGS_FILE, TrackedRun, connect, start_run, tracking_uri
+from pipeline.run.tracking import SETTING_TAG, SETTINGS_FILE, TrackedRun, connect, start_run
 from tests.pipeline.full_disk import largest_file
-from tests.pipeline.ranks import make_config, make_run, tied
+from tests.pipeline.process_group import PATIENCE_S, start_on_ranks
+from tests.pipeline.ranks import make_run, tied
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 
@@ -67,19 +65,6 @@ def write(run: RunDirectory, name: str, steps: Iterable[int], since: int = 0, fa
     with closing(RunLog(run, since=since)) as log:
         for step in steps:
             assert log.write("train", step, {name: factor * step})
-
-
-def test_experiments_open_on_their_runs_also_those_made_by_hand(tmp_path: Path):
-    client = connect(tracking_uri(tmp_path))
-    client.create_experiment("old", tags={"own": "1"})
-    client.create_experiment("chosen", tags={"mlflow.experimentKind": "genai_development"})
-    found: dict[str, Any] = {}
-    for name in ("old", "chosen", "new"):
-        start_run(name, "run", config={}, tags={}, runs_dir=tmp_path)
-        found[name] = client.get_experiment_by_name(name)
-    usual = "custom_model_development"
-    kinds = [experiment.tags["mlflow.experimentKind"] for experiment in found.values()]
-    assert (kinds, found["old"].tags["own"]) == ([usual, "genai_development", usual], "1")
 
 
 def test_steps_behind_a_rollback_are_logged_anew_and_their_first_metrics_count_no_more(
@@ -183,17 +168,6 @@ def test_events_become_metrics_at_their_step_and_a_tag(run: RunDirectory, tracke
     assert '"host":"node+4"' in connect(tracked.uri).get_run(tracked.run_id).data.tags["cloze.last_straggler"]
 
 
-def test_a_tracking_store_on_a_full_disk_raises_and_prints_no_traceback(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
-    database = tmp_path / "mlflow.db"
-    client = connect(f"sqlite:///{database}")
-    run = client.create_run(client.create_experiment("full")).info.run_id
-    with largest_file(database.stat().st_size // 8), pytest.raises(MlflowException, match="disk I/O error"):
-        client.log_metric(run, "loss", 1.0, step=0)
-    assert "Traceback" not in capfd.readouterr().err
-
-
 def test_what_a_resumption_repeats_is_not_logged_again_and_what_was_torn_is(run: RunDirectory):
     with closing(RunLog(run)) as log:
         for step in range(1, 11):
@@ -256,22 +230,6 @@ def test_a_log_reads_the_same_in_both_directions(
         assert list(entries_backwards(run))[::-1] == [entry for entry, _ in entries_from(run)]
 
 
-def test_the_last_status_is_set_after_everything_else_arrived(
-    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    # As in the process that sends.
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    tracked = start_run("test", "status", config={}, tags={}, runs_dir=tmp_path / "runs")
-    write(run, "loss", range(1, 2))
-    want_status(run, "KILLED")
-    with pytest.raises(Exception, match="9"):
-        send_log(tied(run, "http://127.0.0.1:9", tracked.run_id, "status"))
-    assert connect(tracked.uri).get_run(tracked.run_id).info.status == "RUNNING"
-    send(run, tracked, "status")
-    assert connect(tracked.uri).get_run(tracked.run_id).info.status == "KILLED"
-    assert history(tracked, "loss") == [(1, 1.0)]
-
-
 def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -282,31 +240,24 @@ def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
     assert "no-python" in sender.close()
 
 
-REPLACED = """
-import sys
-from pathlib import Path
-from pipeline.run.directory import RunDirectory
-from pipeline.run.log.mlflow_sink import send_to_mlflow
-sender = send_to_mlflow(RunDirectory(Path(sys.argv[1])))
-print(sender.pid, flush=True)
-sys.stdin.read()
-"""
-
-
 def test_a_sender_that_was_replaced_does_not_say_that_the_run_was_killed(run: RunDirectory, tmp_path: Path):
     tracked = start_run("test", "replaced", config={}, tags={}, runs_dir=tmp_path / "runs")
-    tied(run, tracked.uri, tracked.run_id, "replaced")
-    killed: Any = subprocess.Popen(
-        [sys.executable, "-c", REPLACED, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    replaced = psutil.Process(int(killed.stdout.readline()))
+    killed = start_on_ranks(send_and_stay, tied(run, tracked.uri, tracked.run_id, "replaced"), workers=1)
+    while not killed.output.endswith("\n"):
+        assert killed.poll() is None, killed.output
+        time.sleep(0.01)
+    replaced = psutil.Process(int(killed.output.split()[-1]))
     newest = send_to_mlflow(run)
     killed.kill()
-    killed.communicate()
-    replaced.wait(60)
+    replaced.wait(PATIENCE_S)
     assert newest.close() == ""
     assert not run.log_status.exists()
     assert connect(tracked.uri).get_run(tracked.run_id).info.status == "RUNNING"
+
+
+def send_and_stay(run: RunDirectory) -> None:
+    print(send_to_mlflow(run).pid, flush=True)
+    time.sleep(PATIENCE_S)
 
 
 def test_settings_that_a_resumption_changed_are_those_that_mlflow_shows(tmp_path: Path, store: Path):
@@ -348,9 +299,7 @@ def test_a_history_that_cannot_be_written_is_a_typed_error_and_hides_no_other(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    run = RunDirectory(tmp_path / "full")
-    info = RunInfo(name="full", run_id="0" * 32, tracking_uri="http://127.0.0.1:9")
-    run.create(info, make_config(tmp_path, store))
+    run = tied(make_run(tmp_path, store, "full"), "http://127.0.0.1:9", "0" * 32, "full")
     write(run, "loss", range(1, 2))
     with largest_file(10):
         with pytest.raises(StorageError) as caught:
@@ -359,22 +308,25 @@ def test_a_history_that_cannot_be_written_is_a_typed_error_and_hides_no_other(
             run.record_event("started", step=0)
         assert not replay(run)
         record_failure(run, caught.value)
-    assert run.events() == []
-    assert run.config().steps == 12
+    assert (run.events(), run.config().steps) == ([], 12)
 
 
-def test_a_tracking_store_that_is_down_costs_nothing_and_gets_everything_once_later(
-    run: RunDirectory, tracked: TrackedRun
+def test_a_tracking_store_that_is_down_costs_nothing_and_gets_everything_once_later_and_the_status_last(
+    run: RunDirectory, tmp_path: Path
 ):
+    tracked = start_run("test", "down", config={}, tags={}, runs_dir=tmp_path / "runs")
     sender = send_to_mlflow(tied(run, "http://127.0.0.1:9", tracked.run_id, "down"))
     write(run, "down", range(1, 4))
+    want_status(run, "KILLED")
     assert "did not take everything" in sender.close()
     assert not run.log_sent.exists()
+    assert connect(tracked.uri).get_run(tracked.run_id).info.status == "RUNNING"
     # Later as after a kill between sending and remembering that it was sent.
     for remembered in (b"0", b"", b"\xff"):
         run.log_sent.write_bytes(remembered)
         send(run, tracked, "down")
         assert history(tracked, "down") == [(1, 1.0), (2, 2.0), (3, 3.0)]
+        assert connect(tracked.uri).get_run(tracked.run_id).info.status == "KILLED"
 
 
 def test_checkpoints_become_versions_with_their_evaluation_and_forgotten_ones_disappear(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -20,29 +18,18 @@ from cluster.group import GroupFailure
 from pipeline.checkpoint.store import CheckpointStore
 from pipeline.pretrain.launch import create_run
 from pipeline.pretrain.lost_workers import Attempts
-from pipeline.run.directory import RunDirectory, find_run_of_job
+from pipeline.run.config import PretrainConfig
+from pipeline.run.directory import RunDirectory, find_run_of_job, list_runs
 from pipeline.run.events import Event
-from pipeline.run.history import StoredSettings, list_attempts, tokens_by_step
-from pipeline.run.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile
+from pipeline.run.history import list_attempts, tokens_by_step
+from pipeline.run.lifecycle import reconcile
 from pipeline.run.log.lines import encode
 from pipeline.run.log.log import RunLog
 from pipeline.run.state import Heartbeat, read_heartbeats, state_of
 from pipeline.run.tracking import connect
 from tests.pipeline.command import cloze
+from tests.pipeline.process_group import PATIENCE_S, on_ranks, start_on_ranks
 from tests.pipeline.ranks import make_config, make_run, train
-
-BEAT = """
-import sys
-from pathlib import Path
-from pipeline.run.directory import RunDirectory
-from pipeline.run.state import Heartbeat
-heartbeat = Heartbeat(RunDirectory(Path(sys.argv[1])), int(sys.argv[2]), 900.0)
-heartbeat.beat(7, "forward")
-if sys.argv[3] == "killed":
-    import os
-    os._exit(1)
-heartbeat.close()
-"""
 
 
 @pytest.fixture
@@ -59,8 +46,14 @@ def sibling(run: RunDirectory, name: str, **changes: Any) -> RunDirectory:
 
 def beaten(run: RunDirectory, end: str, rank: int = 0) -> None:
     """The heartbeat of a process that is gone: `killed` in the middle of a step, or `closed` in good order."""
-    done = subprocess.run([sys.executable, "-c", BEAT, str(run.path), str(rank), end], check=False)
-    assert done.returncode == (end == "killed")
+    on_ranks(beat_and_end, run, end, rank, workers=1)
+
+
+def beat_and_end(run: RunDirectory, end: str, rank: int) -> None:
+    heartbeat = Heartbeat(run, rank, 900.0)
+    heartbeat.beat(7, "forward")
+    if end == "closed":
+        heartbeat.close()
 
 
 def test_last_word_of_the_history_counts(run: RunDirectory):
@@ -103,20 +96,22 @@ def test_run_without_ray_is_finished_in_mlflow_when_its_ranks_end(
     assert state_of(run).name == "finished"
 
 
-def test_worker_that_died_is_named_with_its_place_and_why(run: RunDirectory):
-    told = {
-        "The actor died unexpectedly before finishing this task. Its node has died": "its node was lost",
-        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory": "Ray ended it",
-        "ActorDiedError: worker unexpectedly exits, pid=1": "killed",
-        "RuntimeError: shapes differ\nValueError: 3 is odd": "raised ValueError: 3 is odd",
-    }
-    for text, why in told.items():
-        beaten(run, "killed", rank=1)
-        (beat,) = read_heartbeats(run)
-        Attempts(run, run.config()).record(GroupFailure({1: RuntimeError(text)}))
-        (lost,) = run.events()[-1]["workers"]
-        assert (lost["pid"], lost["rank"], lost["host"], lost["step"]) == (beat.pid, 1, platform.node(), 7)
-        assert why in lost["why"]
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("The actor died unexpectedly before finishing this task. Its node has died", "its node was lost"),
+        ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low", "Ray ended it"),
+        ("ActorDiedError: worker unexpectedly exits, pid=1", "killed"),
+        ("RuntimeError: shapes differ\nValueError: 3 is odd", "ValueError: 3 is odd"),
+    ],
+)
+def test_worker_that_died_is_named_with_its_place_and_why(run: RunDirectory, text: str, why: str):
+    beaten(run, "killed", rank=1)
+    (beat,) = read_heartbeats(run)
+    Attempts(run, run.config()).record(GroupFailure({1: RuntimeError(text)}))
+    (lost,) = run.events()[-1]["workers"]
+    assert (lost["pid"], lost["rank"], lost["host"], lost["step"]) == (beat.pid, 1, platform.node(), 7)
+    assert why in lost["why"]
 
 
 def test_restarts_count_again_from_a_new_checkpoint_and_a_silent_store_ends_nothing(
@@ -146,18 +141,6 @@ def test_list_names_states_and_last_losses_and_outlives_a_run_that_cannot_be_rea
     assert "NonFiniteError: no finite number" in cloze("runs", "--runs-dir", run.path.parent)
 
 
-def test_list_leaves_a_long_log_that_is_not_sent_to_replay(run: RunDirectory):
-    database = run.path.parent / "mlflow.db"
-    tracked = sibling(run, "tracked", tracking_uri=f"sqlite:///{database}")
-    tracked.record_event(Event.FAILED, error="NonFiniteError", message="no finite number")
-    line = encode("train", 1, 0, {"loss": 1.0, **{f"metric {n}": float(n) for n in range(40)}})
-    tracked.log.write_bytes(line * (SENT_ON_THE_WAY_BYTES // len(line) + 1))
-    assert "cloze runs replay tracked" in cloze("runs", "--runs-dir", run.path.parent)
-    with tracked.held("a run"):
-        assert "cloze runs replay" not in cloze("runs", "--runs-dir", run.path.parent)
-    assert not database.exists()
-
-
 def test_looking_at_a_run_sends_nothing_to_an_address_that_only_the_run_names(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ):
@@ -182,16 +165,6 @@ def test_a_job_that_is_tried_again_finds_the_run_that_it_began(run: RunDirectory
     assert find_run_of_job("job-1", "demo", tmp_path / "nowhere") is None
 
 
-def test_stored_settings_say_what_the_configuration_says(tmp_path: Path, store: Path):
-    stages = ("batch.warmup=[{steps: 4, samples: 4}]", "batch.phases=[{steps: 6, sequence_length: 16}]")
-    for name, more in (("steps", ()), ("tokens", ("steps=null", "budget={tokens: 7000}"))):
-        run = make_run(tmp_path, store, name, *stages, *more)
-        stored, config = StoredSettings.of(run), run.config()
-        assert (stored.num_steps, stored.metric) == (config.num_steps, config.metric)
-        assert stored.token_plan == config.token_plan
-    assert StoredSettings.of(make_run(tmp_path, store, "time", "steps=null", "budget=2h")).num_steps is None
-
-
 def test_run_whose_workers_are_gone_without_a_word_is_lost_unless_its_last_checkpoint_is_there(
     run: RunDirectory,
 ):
@@ -211,26 +184,27 @@ def test_run_whose_driver_was_killed_before_training_is_lost_everywhere(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    make_config(tmp_path, store)
-    launch = (
-        "import sys; from pathlib import Path; from pipeline.config.loading import load_config;"
-        "from pipeline.run.config import PretrainConfig; from pipeline.pretrain.launch import create_run;"
-        "print(create_run(load_config(PretrainConfig, Path(sys.argv[1]), ())).path, flush=True); input()"
-    )
-    command = [sys.executable, "-c", launch, str(tmp_path / "tiny.yaml")]
-    driver: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    run = RunDirectory(Path(driver.stdout.readline().strip()))
+    driver = start_on_ranks(create_and_wait, make_config(tmp_path, store), workers=1)
+    while not driver.output.endswith("created\n"):
+        assert driver.poll() is None, driver.output
+        time.sleep(0.01)
+    (run,) = list_runs(tmp_path / "runs")
     client = connect(run.info.tracking_uri)
     assert reconcile(run)
     assert state_of(run).name == "starting"
     driver.kill()
-    driver.wait()
     for _ in range(2):
         (row,) = json.loads(cloze("runs", "--runs-dir", run.path.parent, "--json"))
         assert row["state"] == "lost"
-        assert f"its driver (process {driver.pid} on" in row["detail"]
+        assert f"its driver (process {driver.pids[0]} on" in row["detail"]
         assert client.get_run(run.info.run_id).info.status == "FAILED"
     assert [event["event"] for event in run.events()] == ["launched", "lost"]
+
+
+def create_and_wait(config: PretrainConfig) -> None:
+    create_run(config)
+    print("created", flush=True)
+    time.sleep(PATIENCE_S)
 
 
 def test_tokens_follow_warm_up_phases_and_what_was_changed_on_the_way(tmp_path: Path, store: Path):

@@ -8,12 +8,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
-import orjson
 import pytest
 import torch
 import torch.distributed as dist
@@ -37,19 +37,12 @@ from pipeline.checkpoint.rank_save import (
     write_weights,
 )
 from pipeline.checkpoint.saver import Committed, Failed
-from pipeline.checkpoint.store import CheckpointStore, apply_retention, newest_good, open_store, store_of
+from pipeline.checkpoint.store import CheckpointStore, newest_good, open_store
 from pipeline.engine.deepspeed.engine import Engine
+from tests.pipeline.engine_ranks import is_same, join_group, make_engine, make_saver, run
 from tests.pipeline.full_disk import largest_file
-from tests.pipeline.process_group import PATIENCE_S, Group, run_group
-from tests.pipeline.ranks import make_run
-from tests.pipeline.saver_ranks import (
-    CASES,
-    is_same,
-    make_engine,
-    make_saver,
-    update,
-)
-from tests.pipeline.small_checkpoints import state_at, write_files
+from tests.pipeline.process_group import PATIENCE_S, on_ranks, start_on_ranks
+from tests.pipeline.small_checkpoints import state_at
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +51,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     directory = tmp_path_factory.mktemp("engine")
     os.environ["LOCAL_RANK"] = "0"
     dist.init_process_group("gloo", init_method=f"file://{directory}/rendezvous", rank=0, world_size=1)
-    made = make_engine(directory, Rank(0, 1, 0, 1), "2", "fp32")
-    update(made, 0)
+    made = make_engine(directory, Rank(0, 1, 0, 1), "2-fp32")
+    run(made, 0, 1)
     yield made
     dist.destroy_process_group()
     del os.environ["LOCAL_RANK"]
@@ -85,24 +78,32 @@ def saves(
     return save
 
 
-def test_every_zero_stage_is_saved_as_it_was_while_two_ranks_go_on_training(tmp_path: Path):
-    run_group("tests.pipeline.saver_ranks", [tmp_path, tmp_path / "store"], 2)
-    first, second = (orjson.loads((tmp_path / f"rank-{rank}.json").read_bytes()) for rank in range(2))
-    for case in CASES:
-        assert (first[case]["outcomes"], second[case]["outcomes"]) == (["Committed"], []), case
-        # The same files with the same contents as DeepSpeed writes itself, save for weights that its masters hold, too.
-        others = [EMA_FILE, "manifest.json", "model.json", MODEL_FILE, "tokenizer.json", "trainer.json"]
-        assert first[case]["all_files"] == [*first[case]["files"], *others], case
-        assert first[case]["moved"], case
-        for found in (first[case], second[case]):
-            claims = ("equal", "small", "shares", "restored")
-            assert [claim for claim in claims if not found[claim]] == [], case
-    # A rank that fails does not stop the others, nor the next save.
-    outcomes = [(1, "Committed"), (2, "Failed"), (3, "Committed"), (4, "Failed"), (5, "Committed")]
-    assert first["full"]["outcomes"] == [[outcome, step] for step, outcome in outcomes]
-    assert all("File too large" in problem for problem in first["full"]["problems"])
-    assert first["full"]["steps"] == [3, 5]
-    assert not list((tmp_path / "store" / "full").glob(".*"))
+def test_a_rank_that_fails_stops_neither_the_others_nor_the_next_save(tmp_path: Path):
+    first, second = on_ranks(fail_on_the_last_rank, tmp_path, workers=2)
+    names = [Committed, Failed, Committed, Failed, Committed]
+    assert [(type(outcome), outcome.step) for outcome in first] == list(zip(names, range(1, 6), strict=True))
+    assert all("File too large" in first[number].error.problem for number in (1, 3))
+    assert second == []
+    assert CheckpointStore(tmp_path / "full").steps() == [3, 5]
+    assert not list((tmp_path / "full").glob(".*"))
+
+
+def fail_on_the_last_rank(directory: Path) -> list[Any]:
+    """The last rank's disk is full for two saves: nothing can be written; then half of a file."""
+    rank = join_group()
+    engine, saver = (
+        make_engine(directory, rank, "2-fp32"),
+        make_saver(CheckpointStore(directory / "full"), rank),
+    )
+    run(engine, 0, 1)
+    found = []
+    for step in range(1, 6):
+        limit = {2: 1, 4: 2000}.get(step) if rank.rank else None
+        with largest_file(limit) if limit else nullcontext():
+            saver.save(engine, state_at(step))
+            saver.wait()
+        found += saver.finished()
+    return found
 
 
 def test_a_save_without_a_thread_writes_the_same(engine: Engine, tmp_path: Path):
@@ -155,7 +156,7 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path):
     store = CheckpointStore(tmp_path / "endless")
     seen = 0
     for attempt in range(3):
-        group = Group("tests.pipeline.saver_ranks", [tmp_path, tmp_path, "endless"], 1)
+        group = start_on_ranks(save_endlessly, tmp_path, workers=1)
         deadline = time.monotonic() + PATIENCE_S
         while (store.steps() or [0])[-1] < seen + 5:
             assert group.poll() is None, group.output[-3000:]
@@ -163,10 +164,17 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path: Path):
             time.sleep(0.005 + 0.007 * attempt)
         group.kill()
         newest, messages = newest_good(store)
-        assert messages == []
-        assert newest is not None
-        seen = read_trainer_state(newest).step
+        assert (messages, newest) == ([], store.at(store.steps()[-1]))
+        seen = read_trainer_state(Path(newest)).step
         assert seen == store.steps()[-1]
+
+
+def save_endlessly(directory: Path) -> None:
+    """Save one checkpoint after the other, starting after the newest one."""
+    rank, store = join_group(), CheckpointStore(directory / "endless")
+    engine, saver = make_engine(directory, rank, "2-fp32"), make_saver(store, rank)
+    for step in itertools.count(1 + max(store.steps(), default=0)):
+        saver.save(engine, state_at(step))
 
 
 def test_a_save_that_fails_is_reported_and_costs_that_save_alone(
@@ -180,7 +188,7 @@ def test_a_save_that_fails_is_reported_and_costs_that_save_alone(
 
     save = saves(engine, store)
     assert isinstance(save(1), Committed)
-    with largest_file(20_000):
+    with largest_file(4000):
         assert "ulimit" in refused(2, save).next_step
     # What it wrote is gone again, and nothing half-written is there to be read.
     assert [path.name for path in store.directory.iterdir()] == ["step-00000001"]
@@ -207,13 +215,6 @@ def test_what_a_killed_save_left_goes_at_the_next_start_and_retention_follows_ea
     assert [outcome.kept for outcome in outcomes] == [(1,), (1, 2), (1, 2, 3), (3, 4)]
     assert [outcome.best for outcome in outcomes] == [True, False, False, True]
     assert store.steps() == [3, 4]
-
-
-def test_the_configuration_says_where_checkpoints_are(tmp_path: Path):
-    run = make_run(tmp_path, tmp_path / "none", "here")
-    assert store_of(run) == CheckpointStore(run.path / "checkpoints")
-    run.reconfigure(run.config((f"checkpoint.directory={tmp_path}/elsewhere",)))
-    assert store_of(run) == CheckpointStore(tmp_path / "elsewhere" / "here")
 
 
 def test_a_directory_that_is_still_in_use_elsewhere_is_deleted_later(
@@ -282,29 +283,10 @@ def test_a_remote_store_that_refuses_to_delete_keeps_what_was_just_published(
         assert isinstance(save(10), Committed)
     with monkeypatch.context() as patched:
         patched.setattr(kind, "rm_file", rm_file)
-        assert "step-00000010" in save(20).warning
-    assert store.steps() == [10, 20]
-    assert store.damage(20, store.manifest(20), deep=True) == []
-    assert (save(30).warning, store.steps()) == ("", [30])
-    left = remote.filesystem.find(remote.root)
-    assert {path.split("/")[3] for path in left} == {checkpoint_name(30)}
-
-
-def test_one_that_cannot_be_deleted_does_not_keep_the_others(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-):
-    for step in (10, 20, 30):
-        write_files(store, state_at(step))
-    replace = os.replace
-
-    def refuse(source: Any, target: Any) -> None:
-        if str(source).endswith("step-00000010"):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(source))
-        replace(source, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "replace", refuse)
-        with pytest.raises(StorageError, match="1 of 2"):
-            apply_retention(store, 1)
+        assert all("step-00000010" in save(step).warning for step in (20, 30))
+    # One that cannot be deleted does not keep the others.
     assert store.steps() == [10, 30]
-    assert apply_retention(store, 1) == [10]
+    assert store.damage(30, store.manifest(30), deep=True) == []
+    assert (save(40).warning, store.steps()) == ("", [40])
+    left = remote.filesystem.find(remote.root)
+    assert {path.split("/")[3] for path in left} == {checkpoint_name(40)}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +27,8 @@ from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from pipeline.samples.noise import Noise
 from tests.conftest import write_store
 from tests.pipeline.command import cloze
-from tests.pipeline.process_group import run_group
+from tests.pipeline.process_group import start_on_ranks
 from tests.pipeline.ranks import make_config, make_run
-from tests.pipeline.recording_ranks import VARIABLE, recorded_path
 
 WORKERS = 2
 RESUMED_AT, STEPS = 8, 10
@@ -63,7 +66,34 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 def train_recorded(run: RunDirectory, workers: int, directory: Path) -> None:
     directory.mkdir()
-    run_group("tests.pipeline.recording_ranks", [run.path], workers, {VARIABLE: str(directory)})
+    start_on_ranks(record, run.path, directory, workers=workers).finish()
+
+
+def record(run: Path, directory: Path) -> None:
+    """Train as any rank does, and write down every argument that the network is trained on."""
+    from pipeline.pretrain.__main__ import main
+
+    objective: Any = OBJECTIVES[RunDirectory(run).config().objective.kind]
+    build, numbers, rank = objective.build_model, count(), int(os.environ["RANK"])
+
+    def write(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        if module.training:
+            arrays = {name: value.cpu().numpy() for name, value in kwargs.items()}
+            np.savez(recorded_path(directory, rank, next(numbers)), **arrays)
+
+    def build_recorded(*arguments: Any) -> Any:
+        model = build(*arguments)
+        model.register_forward_pre_hook(write, with_kwargs=True)
+        return model
+
+    objective.build_model = build_recorded
+    sys.argv[1:] = [str(run)]
+    main()
+
+
+def recorded_path(directory: Path, rank: int, number: int) -> Path:
+    """Where the arguments of a rank's `number`-th forward pass of training lie."""
+    return directory / f"rank-{rank}-{number:05d}.npz"
 
 
 def passes(

@@ -3,15 +3,21 @@ ends: every part is closed, whatever the others do, and the first error is the o
 
 from __future__ import annotations
 
+import json
 import math
+import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.manifest import read_manifest
 from pipeline.checkpoint.checkpoint import (
     EMA_FILE,
@@ -21,17 +27,20 @@ from pipeline.checkpoint.checkpoint import (
     read_trainer_state,
 )
 from pipeline.pretrain.schedule import Schedule
+from pipeline.pretrain.spikes import LossWindow
+from pipeline.pretrain.step_timer import StepTimer
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.history import list_attempts
 from pipeline.run.log.lines import log_size, read_metrics
-from pipeline.run.state import ENDED, read_heartbeats
+from pipeline.run.skipped_data import SkipLedger, SkippedStep
+from pipeline.run.state import ENDED, Heartbeat, read_heartbeats
 from tests.conftest import write_store
-from tests.pipeline.one_rank import REFUSING, errors, train_alone
-from tests.pipeline.process_group import run_group
-from tests.pipeline.ranks import MASKED_LM, make_run
+from tests.pipeline.process_group import on_ranks
+from tests.pipeline.ranks import MASKED_LM, Ending, make_run, train_alone, train_here
 
 CAUSAL = "{kind: clm}"
+PARTS = (StepTimer, Heartbeat)
 EXPLODES = ("optimizer.lr=1e30", "schedule.warmup_steps=0")
 DECODER = ("model.network=decoder", "optimizer.lr=1e-2", "schedule.kind=constant")
 OVERFLOW = (
@@ -73,11 +82,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory, store: Path) -> dict[str, Run
         "exploding": (*EXPLODES, "guards.max_skipped_updates=2", "steps=40"),
         "spiking": (mixed, *SPIKE),
         "hopeless": (mixed, *SPIKE, "guards.max_rollbacks=0"),
-        "profiled": ("profile.steps=[3, 5]",),
-        "unclipped": ("optimizer.clip=null", "steps=4"),
+        "profiled": ("profile.steps=[10, 50]",),
+        "unclipped": ("optimizer.clip=null", "steps=4", "profile.steps=[1, 2]"),
         "wide": ("optimizer.clip=1e9", "steps=4"),
-        "unclipped-whole": ("optimizer.clip=0", "steps=4", "zero.stage=0"),
-        "wide-whole": ("optimizer.clip=1e9", "steps=4", "zero.stage=0"),
         "detecting": (
             "objective={kind: rtd}",
             "evaluation={every_steps: 3, samples: 20, metric: mlm/accuracy}",
@@ -96,6 +103,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, store: Path) -> dict[str, Run
 
     for name, own in overrides.items():
         make(name, own)
+    (found["unclipped"].path / "profile").write_text("a file stands here")
     train(*overrides)
     # One is told beforehand what another one finds out.
     make("warned", overrides["spiking"])
@@ -192,35 +200,37 @@ def test_a_run_resumed_behind_evaluations_without_numbers_is_the_uninterrupted_o
     assert (beat.step, beat.num_steps) == (last, last - 2)
 
 
-@pytest.mark.parametrize("sharded", ["", "-whole"])
-def test_no_clipping_is_clipping_at_a_norm_that_no_gradient_has(runs: dict[str, RunDirectory], sharded: str):
-    unclipped, wide = runs[f"unclipped{sharded}"], runs[f"wide{sharded}"]
-    assert max(column(unclipped, "grad_norm")[:-1]) > 1
-    for name in ("loss", "grad_norm"):
-        assert column(unclipped, name) == column(wide, name)
+def test_no_clipping_is_clipping_at_a_norm_that_no_gradient_has(runs: dict[str, RunDirectory]):
+    unclipped, wide = (read_metrics(runs[name]) for name in ("unclipped", "wide"))
+    assert max(step["grad_norm"] for step in unclipped) > 1
+    assert [(step["loss"], step["grad_norm"]) for step in unclipped] == [
+        (step["loss"], step["grad_norm"]) for step in wide
+    ]
 
 
 def test_updates_of_numbers_that_are_none_are_not_made_and_end_the_run(runs: dict[str, RunDirectory]):
     run = runs["exploding"]
     assert (run.path / "ending").read_text() == "NonFiniteError"
     skipped = run.events(Event.SKIPPED_UPDATE)
-    assert len(skipped) == 3
     assert [event["data_step"] for event in skipped] == [event["step"] - 1 for event in skipped]
-    assert len(skipped[0]["samples"]["rank 0"]) == 16
+    assert [len(event["samples"]["rank 0"]) for event in skipped] == [16] * 3
 
 
-def test_profiled_steps_leave_a_trace_and_a_table(runs: dict[str, RunDirectory]):
+def test_profiled_steps_leave_a_trace_and_a_table_of_every_part_and_operator(runs: dict[str, RunDirectory]):
     profile = runs["profiled"].path / "profile"
-    assert {path.name for path in profile.iterdir()} == {
-        f"rank-0-steps-3-5{end}" for end in (".json", ".txt")
-    }
-    table = (profile / "rank-0-steps-3-5.txt").read_text()
-    parts = ("data", "forward", "backward", "optimizer", "logging")
-    assert all(f"cloze.part {part}" in table for part in parts)
-
-
-TIMER = "pipeline.pretrain.step_timer:StepTimer"
-HEARTBEAT = "pipeline.run.state:Heartbeat"
+    (event,) = runs["profiled"].events(Event.PROFILED)
+    assert Path(event["table"]) == profile / "rank-0-steps-10-12.txt"
+    table = (profile / "rank-0-steps-10-12.txt").read_text()
+    rows = [line.split() for line in table.splitlines() if line.strip().startswith("cloze.part")]
+    # Two steps of four micro-batches.
+    calls = {row[1]: int(row[-1]) for row in rows}
+    once = dict.fromkeys(("data", "exchange", "optimizer", "logging"), 2)
+    assert calls == once | {"forward": 8, "backward": 8}
+    assert "aten::addmm" in table
+    events = orjson.loads((profile / "rank-0-steps-10-12.json").read_bytes())["traceEvents"]
+    assert len([event for event in events if event.get("name") == "cloze.part forward"]) == 8
+    assert (runs["unclipped"].path / "ending").read_text() == "ended", "where no profile can be written"
+    assert len(runs["unclipped"].events(Event.PROFILE_FAILED)) == 1
 
 
 def last_state(run: RunDirectory) -> TrainerState:
@@ -265,25 +275,104 @@ def test_one_spike_more_than_allowed_ends_the_run(runs: dict[str, RunDirectory])
     ("settings", "refusing", "error"),
     [
         pytest.param(
-            (*EXPLODES, "guards.max_skipped_updates=1"),
-            [TIMER, HEARTBEAT],
-            "NonFiniteError",
-            id="after an error",
+            (*EXPLODES, "guards.max_skipped_updates=1"), PARTS, "NonFiniteError", id="after an error"
         ),
-        pytest.param(("steps=4",), [TIMER, HEARTBEAT], "ValueError", id="after a good end"),
-        pytest.param(("data.stores=[{path: gone}]",), [], "MissingInputError", id="at the start"),
+        pytest.param(("steps=4",), PARTS, "ValueError", id="after a good end"),
+        pytest.param(("data.stores=[{path: gone}]",), (), "MissingInputError", id="at the start"),
     ],
 )
 def test_a_part_that_fails_to_close_hides_no_error_and_leaves_none_open(
-    tmp_path: Path, store: Path, settings: tuple[str, ...], refusing: list[str], error: str
+    tmp_path: Path, store: Path, settings: tuple[str, ...], refusing: tuple[type, ...], error: str
 ):
     run = make_run(tmp_path, store, "run", *settings)
-    (end,) = errors(run_group("tests.pipeline.one_rank", [run.path], 1, {REFUSING: " ".join(refusing)}))
-    assert end["error"] == error
-    for part in refusing:
-        said = f"{part.partition(':')[2]} does not close"
-        assert any(said in text for text in (end["message"], *end["notes"]))
+    (((name, said),),) = on_ranks(train_with_parts_that_refuse, run.path, refusing, workers=1)
+    assert name == error
+    assert all(any(f"{part.__name__} does not close" in text for text in said) for part in refusing)
     (beat,) = read_heartbeats(run)
     assert beat.part == ENDED
     if refusing:
         assert orjson.loads(run.log_seals.read_bytes().split(b"\n")[-1])["end"] == log_size(run)
+
+
+def train_with_parts_that_refuse(run: Path, parts: tuple[Any, ...]) -> list[Ending]:
+    """Parts close as always, and then raise."""
+    for part in parts:
+
+        def close_and_raise(self: object, close: Any = part.close, name: str = part.__name__) -> None:
+            close(self)
+            raise ValueError(f"{name} does not close")
+
+        part.close = close_and_raise
+    return train_here([run])
+
+
+LEFT_OUT = SkippedStep(at_update=7, data_step=7, loss=9.5, score=12.0)
+
+
+@pytest.mark.parametrize(
+    ("losses", "loss", "score"),
+    [
+        ([1.0, 2.0, 3.0, 4.0, 5.0], 6.0, (6.0 - 3.0) / (1.4826 * 1.0)),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], 0.0, (0.0 - 3.0) / (1.4826 * 1.0)),
+        # Mostly equal ones are compared by their mean deviation.
+        ([1.0] * 7 + [1.8], 1.4, 0.4 / (1.2533 * 0.1)),
+        ([1.0] * 8, 1.0, 0.0),
+        ([1.0] * 8, 1e9, math.inf),
+    ],
+)
+def test_score_is_the_robust_z_score(losses: list[float], loss: float, score: float):
+    assert LossWindow(len(losses), None, losses).score(loss) == pytest.approx(score)
+    assert LossWindow(len(losses) + 1, None, losses).score(loss) is None, "before the window is full"
+
+
+def test_a_healthy_run_has_no_spike_and_a_jump_is_one():
+    window = LossWindow(64, 8.0)
+    noise = random.Random(1)
+    losses = [10 * math.exp(-step / 200) + noise.gauss(0, 0.05) for step in range(600)]
+    for loss in losses:
+        assert not window.is_spike(loss)
+        window.add(loss)
+    assert window.is_spike(losses[-1] + 1.0)
+    assert not window.is_spike(losses[-1] - 1.0)
+    assert not LossWindow(64, None, losses[-64:]).is_spike(1e9), "without a threshold"
+    assert LossWindow(64, 8.0, losses[:44] + [50.0] * 20).is_spike(50.0), "outliers do not hide the next one"
+    before = window.losses
+    for loss in (math.nan, math.inf, -math.inf):
+        assert window.is_spike(loss)
+        window.add(loss)
+    assert window.losses == before
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=10, max_size=40), st.integers(0, 40))
+def test_a_window_restored_from_json_scores_on_bit_for_bit(losses: list[float], at: int):
+    whole, resumed = LossWindow(8, 3.0), LossWindow(8, 3.0)
+    for number, loss in enumerate(losses):
+        if number == at:
+            resumed = LossWindow(8, 3.0, json.loads(json.dumps(resumed.losses)))
+        assert resumed.score(loss) == (score := whole.score(loss))
+        assert (score is None) == (number < 8)
+        resumed.add(loss)
+        whole.add(loss)
+
+
+def test_what_is_left_out_is_read_again_by_the_next_attempt(tmp_path):
+    ledger = SkipLedger(RunDirectory(tmp_path))
+    assert ledger.entries == ()
+    ledger.add(LEFT_OUT)
+    # Update 7 now reads the batch behind; a second spike there leaves out batch 8.
+    assert SkipLedger(RunDirectory(tmp_path)).data_step(7) == 8
+    ledger.add(SkippedStep(at_update=7, data_step=8, loss=9.5, score=None))
+    again = SkipLedger(RunDirectory(tmp_path))
+    assert [entry.data_step for entry in again.entries] == [7, 8]
+    assert [again.data_step(update) for update in (6, 7, 8)] == [6, 9, 10]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [('"data_step": 7', '"data_step": 6'), ("{", ""), ('"skipped"', '"x"')]
+)
+def test_a_damaged_ledger_is_refused_instead_of_reading_other_data(tmp_path, old: str, new: str):
+    SkipLedger(RunDirectory(tmp_path)).add(LEFT_OUT)
+    path = RunDirectory(tmp_path).skipped
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(CorruptArtefactError, match=r"skipped\.json"):
+        SkipLedger(RunDirectory(tmp_path))

@@ -17,8 +17,7 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.log.lines import read_metrics
 from tests.benchmarks.gpu.agreement import Check
 from tests.conftest import write_store
-from tests.pipeline.ranks import TRANSFORMER, make_run
-from tests.pipeline.run_state import final_state
+from tests.pipeline.ranks import TRANSFORMER, final_state, make_run
 
 STEPS, KILLED_AFTER = 40, 15
 PATIENCE_S = 300
