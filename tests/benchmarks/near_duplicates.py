@@ -1,7 +1,7 @@
 """Near-duplicates: signatures against datasketch, a corpus against datatrove.
 
-Documents are made of shuffled sentences of the Wikipedia articles below CLOZE_DATA; every tenth is a copy of an earlier
-one in which some sentences were replaced.
+Documents are made of shuffled sentences of real text; every tenth is a copy of an earlier one in which some sentences
+were replaced.
 """
 
 # datatrove is no part of the environment that the checker sees.
@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from tests.benchmarks.corpus import documents
 from tests.benchmarks.harness import Comparison, compare, peer_name
 
 NUM_PROCESSES = 2
@@ -125,13 +127,9 @@ def _run_datatrove(documents: Path, num_shards: int, out: Path) -> int:
 
 
 def _sentences() -> list[str]:
-    """Sentences of real articles, always the same."""
-    folder = Path(os.environ.get("CLOZE_DATA", "")) / "wikipedia" / "extracted-en"
-    files = sorted(path for path in folder.rglob("*") if path.is_file())[:30]
-    if not files:
-        raise SystemExit("set CLOZE_DATA to the folder of real corpora")
-    lines = [line for path in files for line in path.read_text("utf-8").splitlines() if len(line) > 200]
-    return [part + "." for line in lines for part in line.split(". ") if len(part) > 40]
+    """Sentences of real text, always the same."""
+    lines = (line for text in islice(documents(), 5000) for line in text.splitlines())
+    return [f"{part}." for line in lines for part in line.split(". ") if len(part) > 40]
 
 
 def _documents(sentences: list[str], count: int) -> list[str]:

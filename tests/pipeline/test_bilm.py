@@ -82,20 +82,6 @@ def test_characters_give_the_text_back_and_long_words_are_cut(rows, longest: int
         assert [word for word in text if word] == [word for row in rows for own in row for word in own]
 
 
-def test_a_sample_does_not_depend_on_its_batch():
-    rows = [[["word1", "rare"], ["word2"]], [["a", "word3", "word4"]], [["日本", "word1"]]]
-    together = BidirectionalLM().corrupt(pack(rows), NOISE, VOCABULARY).inputs
-    start = 0
-    for row in rows:
-        alone = BidirectionalLM().corrupt(pack([row]), NOISE, VOCABULARY).inputs
-        stop = start + len(alone["words"])
-        assert (together["word_ids"][start:stop] == alone["word_ids"]).all()
-        spelled = together["characters"][together["words"][start:stop]]
-        assert (spelled == alone["characters"][alone["words"]]).all()
-        start = stop
-    assert start == len(together["words"])
-
-
 def test_rest_of_a_word_that_was_cut_is_left_out():
     whole = pack([[["rare", "word1", "."]]])
     ids = whole.input_ids[0]

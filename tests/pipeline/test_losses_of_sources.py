@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from data_prep.ragged import Ragged
-from data_prep.token_store import TokenStore
 from data_prep.token_writer import EncodedBatch
 from data_prep.tokenizers import WordLexicon
 from models.hf.directory import save_hf_directory
@@ -23,12 +22,9 @@ from models.losses import EACH, sums_by_group
 from pipeline.objectives.base import Batch
 from pipeline.objectives.vocabulary import make_vocabulary
 from pipeline.run.inputs import Inputs
-from pipeline.samples.formats import FORMATS, Format
-from pipeline.samples.mixture import StoreShare
 from pipeline.samples.noise import Noise
 from pipeline.samples.packed import NO_SOURCE
 from tests.conftest import commit_tokens
-from tests.pipeline.materials import open_samples
 from tests.pipeline.test_refusals import TINY, open_objective
 from tests.published_networks import PRESETS
 
@@ -134,35 +130,6 @@ def corrupted(inputs: Inputs, samples: Any) -> Batch:
 
 def first_term(inputs: Inputs) -> str:
     return next(iter(inputs.config.objective.terms()))
-
-
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("attention", ["documents", "full"])
-def test_samples_of_several_stores_know_the_sources_of_their_documents(
-    stores: list[Path], format: Format, attention: str
-):
-    shares = [StoreShare(TokenStore.open(path, verify=False)) for path in stores]
-    options = {"sequence_length": LENGTH, "format": format, "attention": attention}
-    dataset = open_samples(shares, source_names=NAMES, **options)
-    samples = [7, 1, 300, 2, 900, 3]
-    packed, nameless = dataset.batch(samples), open_samples(shares, **options)
-    assert nameless.fingerprint == dataset.fingerprint
-    assert nameless.batch(samples).sources is None
-    assert packed.sources is not None
-    expected = np.full(packed.input_ids.shape, NO_SOURCE)
-    for row, sample in enumerate(samples):
-        origin = dataset.origin(sample)
-        for piece in origin.slices:
-            name = dataset.stores[origin.store].source(piece.document)
-            expected[row, piece.row_start : piece.row_stop] = NAMES.index(name)
-    assert (packed.sources == expected).all()
-    assert (expected[packed.input_ids == ROLES["pad"]] == NO_SOURCE).all()
-    named = open_samples(shares, source_names=["wikipedia"], **options).batch(samples)
-    assert named.sources is not None
-    assert (named.sources == np.where(expected == NAMES.index("wikipedia"), 0, NO_SOURCE)).all()
-    is_word = packed.input_ids >= FIRST_WORD
-    assert (expected[is_word] == source_of_id(packed.input_ids[is_word])).all()
-    assert len(np.unique(expected[is_word])) == len(NAMES)
 
 
 @pytest.mark.parametrize("attention", ["documents", "full"])
