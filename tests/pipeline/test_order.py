@@ -69,15 +69,6 @@ def test_parts_give_their_own_samples_without_gap_and_by_weight_from_any_sample_
     assert share[np.unique(parts)].all()
 
 
-def test_known_draws_and_orders_never_change():
-    # A change here changes the order and the masks of every run there is.
-    assert int(Noise.of("order", 1).bits()) == 3403834715880891901
-    assert Noise.of("order", 1).at(np.arange(3, dtype=np.uint64)).integers(1000).tolist() == [956, 744, 314]
-    order = StoreOrder("fingerprint", seed=1)
-    assert order.documents(3, np.arange(5, 25, 2)).tolist() == [19, 5, 13, 7, 23, 15, 11, 17, 9, 21]
-    assert order.rows(3, 10).tolist() == [4, 3, 5, 6, 0, 8, 1, 7, 2, 9]
-
-
 def test_order_depends_on_fingerprint_seed_and_epoch_and_not_on_documents_left_out():
     everything, half = np.arange(300), np.arange(0, 300, 2)
     orders = [

