@@ -14,11 +14,8 @@ from tokenizers import Tokenizer, models
 
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError
 from cluster.artefacts.storage import commit
-from data_prep.document import Document
-from data_prep.documents import DocumentWriter
-from data_prep.layout import DOCUMENT_FILES, SELECTION_FILES, TOKEN_FILES
+from data_prep.layout import TOKEN_FILES
 from data_prep.ragged import Ragged
-from data_prep.selection import Selection, write_selection
 from data_prep.token_store import TokenStore
 from data_prep.token_writer import EncodedBatch, token_dtype, write_sidecars, write_token_shard
 from tests.surroundings import flip_bit
@@ -171,24 +168,3 @@ def test_what_is_no_store_is_answered_with_the_right_path_or_how_to_make_one(pat
     with pytest.raises(MissingInputError, match="`documents`") as raised:
         TokenStore.open(tmp_path / "documents")
     assert raised.value.next_step == f"name {path}"
-
-
-def test_documents_are_read_as_they_were_selected(tmp_path):
-    (tmp_path / ".documents").mkdir()
-    for shard, name in enumerate(DOCUMENT_FILES.files(2)):
-        with DocumentWriter(tmp_path / ".documents" / name) as writer:
-            for row in range(3):
-                writer.add(Document(f"d:{shard}:{row}", "source", "file", "", "en", f"first\nline {row}"))
-    commit(tmp_path / ".documents", tmp_path / "documents", "documents", config={})
-    (tmp_path / "dedup").mkdir()
-    removed = Selection(np.array([0, 2]), Ragged(np.array([[0, 6]]), np.array([0, 0, 1])))
-    for name, selection in zip(
-        SELECTION_FILES.files(2), (removed, Selection.whole(np.array([1, 2]))), strict=True
-    ):
-        write_selection(tmp_path / "dedup" / name, selection)
-    rows = [[encoded(f"d:{shard}:{row}", [1]) for row in range(2)] for shard in range(2)]
-    store = TokenStore.open(write_store(tmp_path / "tokens", rows))
-    found = list(store.documents(np.array([0, 1, 3])))
-    assert [document.doc_id for document in found] == ["d:0:0", "d:0:2", "d:1:2"]
-    assert [document.text for document in found] == ["first\nline 0", "line 2", "first\nline 2"]
-    assert store.document(-1) == found[-1]

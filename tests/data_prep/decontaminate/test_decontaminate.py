@@ -5,6 +5,7 @@ import errno
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -12,40 +13,33 @@ from hypothesis import strategies as st
 from cluster.artefacts.errors import StorageError
 from cluster.artefacts.storage import storage_errors
 from data_prep.decontaminate import ngrams
-from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
+from data_prep.decontaminate.config import EvaluationText
 from data_prep.decontaminate.edits import EditedText, cut_short_pieces, widen
-from data_prep.decontaminate.hits import Tally, count_documents, find_hits, load_hits, most_frequent
+from data_prep.decontaminate.hits import REPORT_FILE
 from data_prep.decontaminate.ngrams import NgramIndex, save_array
-from data_prep.document import Document
-from data_prep.documents import DocumentWriter, read_selected
-from data_prep.ragged import Ragged
-from data_prep.selection import Selection, load_selection, remove_spans, write_selection
-from data_prep.stages.decontaminate import TEXTS_FILE, build_index, decide, identify, read_texts, write_texts
+from data_prep.documents import DocumentStore
+from data_prep.layout import DECONTAMINATION, DOCUMENTS
+from data_prep.selection import load_selection, remove_spans
+from data_prep.stages.decontaminate import decontaminate, identify
+from data_prep.stages.deduplicate import deduplicate
 from data_prep.text.words import split_words
-from pipeline.tasks.evaluation_sets import evaluation_texts
-from tests.data_prep.decontaminate.oracle import ngrams_of, search, words_of
+from tests.data_prep.decontaminate.oracle import search
+from tests.data_prep.dedup.corpus import without_ray, workspace, write_documents
 
 TEXT = st.text(st.sampled_from("ab é世\n\U0001f600."), min_size=1, max_size=60)
 
 
-@st.composite
-def edited_documents(draw):
-    """A document and spans of it, on character boundaries, ascending and disjoint."""
-    text = draw(TEXT)
-    edges = sorted(set(draw(st.lists(st.integers(0, len(text)), max_size=6))))
-    places = [len(text[:edge].encode()) for edge in edges[: len(edges) // 2 * 2]]
-    return text, np.asarray(places, dtype=np.int64).reshape(-1, 2)
+def cuts_of(length):
+    """Ranges in so many characters, ascending and disjoint."""
+    edges = st.lists(st.integers(0, length), max_size=6).map(lambda found: sorted(set(found)))
+    return edges.map(lambda found: list(zip(found[::2], found[1::2], strict=False)))
 
 
-@st.composite
-def cuts_of(draw, length):
-    edges = sorted(set(draw(st.lists(st.integers(0, length), max_size=6))))
-    return list(zip(edges[::2], edges[1::2], strict=False))
-
-
-@given(edited_documents(), st.data())
-def test_cutting_keeps_everything_else_byte_for_byte(document, data):
-    text, spans = document
+@given(TEXT, st.data())
+def test_cutting_keeps_everything_else_byte_for_byte(text, data):
+    removed = data.draw(cuts_of(len(text)))
+    bytes_before = [[len(text[:place].encode()) for place in span] for span in removed]
+    spans = np.asarray(bytes_before, dtype=np.int64).reshape(-1, 2)
     edited = EditedText(text, spans)
     assert edited.text == remove_spans(text, spans)
     cuts = data.draw(cuts_of(len(edited.text)))
@@ -57,21 +51,10 @@ def test_cutting_keeps_everything_else_byte_for_byte(document, data):
     assert flat == sorted(set(flat))
     before, now = ({byte for span in own.tolist() for byte in range(*span)} for own in (spans, after))
     assert before <= now
-
-
-@given(edited_documents(), st.data())
-def test_places_in_document_and_edited_text_lead_to_each_other(document, data):
-    edited = EditedText(*document)
-    ranges = [(start, end) for start, end in data.draw(cuts_of(len(edited.text))) if start < end]
-    starts = np.asarray([start for start, _ in ranges], dtype=np.int64)
-    ends = np.asarray([end for _, end in ranges], dtype=np.int64)
-    first, last = edited.to_document(starts, ends)
-    back = edited.from_document(first, last)
-    assert (back[0].tolist(), back[1].tolist()) == (starts.tolist(), ends.tolist())
-    data = document[0].encode()
-    for place, start in zip(first.tolist(), starts.tolist(), strict=True):
-        character = edited.text[start].encode()
-        assert data[place : place + len(character)] == character
+    if cuts:
+        starts, ends = np.asarray(cuts).T
+        back = edited.from_document(*edited.to_document(starts, ends))
+        assert (back[0].tolist(), back[1].tolist()) == (starts.tolist(), ends.tolist())
 
 
 @pytest.mark.parametrize(
@@ -129,25 +112,6 @@ def test_equal_hashes_of_different_words_are_no_hit(monkeypatch):
     assert found_in(documents, ["a b c d"], 4, 2) == [set(), {(0, 0, 7, "a b c d")}, set()]
 
 
-@pytest.mark.corpora
-def test_real_articles_hold_the_parts_of_squad_that_a_plain_loop_finds(corpora):
-    config = DecontaminationConfig(tasks=("squad1",), data=corpora)
-    evaluation = list(dict.fromkeys(text.text for text in evaluation_texts(config)))
-    text = (corpora / "wikipedia" / "extracted-en" / "wiki_01").read_text(encoding="utf-8")
-    articles = [article for article in text.split("</doc>") if article.strip()]
-    wanted = {ngram for text in evaluation for ngram in ngrams_of(text, 13, 8)}
-    expected = set()
-    for number, article in enumerate(articles):
-        plain, starts, ends = zip(*words_of(article), strict=True)
-        for length in range(8, 14):
-            for i in range(len(plain) - length + 1):
-                if (ngram := plain[i : i + length]) in wanted:
-                    expected.add((number, starts[i], ends[i + length - 1], " ".join(ngram)))
-    found = found_in(articles, evaluation)
-    assert {(number, *hit[1:]) for number, hits in enumerate(found) for hit in hits} == expected
-    assert len(expected) > 20
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_a_storage_error():
     with pytest.raises(StorageError) as raised, storage_errors(Path("/dev/full")):
@@ -161,62 +125,22 @@ SHORT = "nine small words stand here in one quiet row"
 FILLER = "Ünd dann 世界 geht es weiter mit anderen Dingen, "
 
 
-class Shard:
-    """A document shard on disk, and the evaluation texts that it is searched for."""
+NOTICE = "A notice that stands in two documents"
 
-    def __init__(self, directory, documents, evaluation, removed=(), **settings):
-        self.directory = directory
-        self.documents, self.before = directory / "documents.parquet", directory / "before.parquet"
-        self.texts = [EvaluationText(task, example, text) for task, example, text in evaluation]
-        self.settings = DecontaminationConfig(tasks=("any",), **settings)
-        with DocumentWriter(self.documents) as writer:
-            for number, text in enumerate(documents):
-                writer.add(Document(f"doc:{number}", "test", "file", "", "en", text))
-        own = ([span for row, span in removed if row == number] for number in range(len(documents)))
-        spans = Ragged.of([np.array(each, dtype=np.int64).reshape(-1, 2) for each in own])
-        write_selection(self.before, Selection(np.arange(len(documents)), spans))
-        write_texts(lambda settings: iter(self.texts), self.settings, directory / TEXTS_FILE)
-        build_index(directory, self.settings)
-        self.index = NgramIndex.load(directory, self.settings.shortest)
 
-    def find(self):
-        find_hits(
-            self.directory / "hits.parquet",
-            documents=self.documents,
-            selection=self.before,
-            index=self.directory,
-            index_fingerprint=str(self.directory),
-            min_words=self.settings.shortest,
-        )
-        return load_hits(self.directory / "hits.parquet")
-
-    def decide(self, min_characters=0):
-        hits = self.find()
-        counts = count_documents(len(self.index.ngrams), [hits])
-        np.save(self.directory / "counts.npy", counts)
-        self.decision = decide(
-            self.directory / "after.parquet",
-            documents=self.documents,
-            selection=self.before,
-            hits=self.directory / "hits.parquet",
-            counts=self.directory / "counts.npy",
-            settings=self.settings,
-            min_characters=min_characters,
-        )
-        return load_selection(self.directory / "after.parquet")
-
-    def kept(self, min_characters=0):
-        """{row: text} as later stages read it."""
-        after = self.decide(min_characters)
-        tables = read_selected(self.documents, ["text"], after)
-        texts = [text for table in tables for text in table["text"].to_pylist()]
-        return dict(zip(after.rows.tolist(), texts, strict=True))
-
-    def report(self):
-        after = self.decide()
-        tally = Tally(read_texts(self.directory))
-        overlaps = list(tally.overlaps(self.index, load_hits(self.directory / "hits.parquet"), after))
-        return overlaps, tally.summary()
+def decontaminated(out, documents, evaluation, dedup="none", min_characters=1, **settings):
+    """({row: text} of the documents that are kept, the overlaps that are reported, the manifest's statistics)."""
+    settings = {"tasks": ["any"], "data": out, **settings}
+    write_documents(out, [documents])
+    job = workspace(out, 1, dedup, min_characters=min_characters, decontaminate=settings)
+    texts = [EvaluationText(*name.split(), text) for name, text in evaluation]
+    with without_ray():
+        manifest = decontaminate(job, deduplicate(job), lambda settings: iter(texts))
+    (selection,) = (out / DECONTAMINATION).glob("selection-*")
+    kept = DocumentStore(out / DOCUMENTS, out / DECONTAMINATION).read(0)
+    report = [orjson.loads(line) for line in (out / DECONTAMINATION / REPORT_FILE).read_bytes().splitlines()]
+    rows = load_selection(selection).rows.tolist()
+    return dict(zip(rows, [each.text for each in kept], strict=True)), report, manifest.stats
 
 
 def test_documents_with_an_overlap_are_dropped_and_no_others(tmp_path):
@@ -229,99 +153,88 @@ def test_documents_with_an_overlap_are_dropped_and_no_others(tmp_path):
         FILLER,
         f"{thirteen} moons",
     ]
-    shard = Shard(tmp_path, documents, [("qa", "1", SECRET), ("qa", "2", SHORT)])
-    assert sorted(shard.kept()) == [0, 2, 4]
-    assert shard.decision.stats == {"documents_dropped": 3, "documents_cut": 0, "bytes_cut": 0}
-    (tmp_path / "nothing").mkdir()
-    assert len(Shard(tmp_path / "nothing", documents, []).kept()) == 6
+    kept, _, stats = decontaminated(tmp_path / "some", documents, [("qa 1", SECRET), ("qa 2", SHORT)])
+    assert sorted(kept) == [0, 2, 4]
+    assert (stats["documents_dropped"], stats["documents_cut"], stats["bytes_cut"]) == (3, 0, 0)
+    assert len(decontaminated(tmp_path / "none", documents, [])[0]) == 6
+
+
+PARAGRAPHS = {"documents": False, "paragraphs": {"scope": "corpus", "min_length": 20, "max_removed": 1.0}}
 
 
 def test_a_text_that_earlier_removals_bring_together_is_found_and_its_place_holds_them(tmp_path):
-    start = len(SECRET[:30].encode())
-    document = SECRET[:30] + "WWW ADVERTISEMENT WWW " + SECRET[30:] + " " + FILLER
-    removed = [(0, (start, start + len("WWW ADVERTISEMENT WWW ")))]
-    shard = Shard(tmp_path, [document], [("qa", "1", SECRET)], removed)
-    hits = shard.find()
-    assert hits.starts[0] == 0
-    assert document.encode()[: hits.ends[-1]].decode().endswith("tonight")
-    (tmp_path / "whole").mkdir()
-    assert len(Shard(tmp_path / "whole", [document], [("qa", "1", SECRET)]).find()) == 0
+    documents = [NOTICE, f"{SECRET[:30]}\n{NOTICE}\n{SECRET[30:]} {FILLER}"]
+    _, report, _ = decontaminated(tmp_path / "joined", documents, [("qa 1", SECRET)], PARAGRAPHS)
+    (overlap,) = report
+    assert overlap["byte_start"] == 0
+    assert documents[1].encode()[: overlap["byte_end"]].decode().endswith("tonight")
+    assert decontaminated(tmp_path / "apart", documents, [("qa 1", SECRET)])[1] == []
 
 
 def test_a_text_that_earlier_stages_removed_is_no_overlap(tmp_path):
-    start = len(FILLER.encode())
-    removed = [(0, (start, start + len(SECRET)))]
-    shard = Shard(tmp_path, [f"{FILLER}{SECRET}{FILLER}"], [("qa", "1", SECRET)], removed)
-    assert shard.kept() == {0: FILLER * 2}
+    documents = [SECRET, f"{FILLER}\n{SECRET}\n{FILLER}!"]
+    kept, _, _ = decontaminated(tmp_path, documents, [("qa 1", SECRET)], PARAGRAPHS)
+    assert kept == {1: FILLER}
 
 
-def test_cut_leaves_everything_outside_of_the_windows(tmp_path):
+@pytest.mark.parametrize("removed", ["", f"{NOTICE}\n"], ids=["nothing", "a paragraph"])
+def test_cut_leaves_what_is_outside_of_the_windows_and_of_earlier_removals(tmp_path, removed):
     left, right = "Ä世 " * 200, " ünd" * 300
-    shard = Shard(tmp_path, [f"{left}{SECRET}{right}"], [("qa", "1", SECRET)], action="cut")
-    (text,) = shard.kept().values()
+    documents = [NOTICE, f"{removed}{left}{SECRET}{right}"]
+    kept, report, stats = decontaminated(tmp_path, documents, [("qa 1", SECRET)], PARAGRAPHS, action="cut")
     # The question mark is no part of the overlap, but of the window, which then ends in `ünd` and takes all of it.
-    assert text == left[:-200] + right[200:]
-    assert {one["action"] for one in shard.report()[0]} == {"cut"}
-    assert shard.decision.stats["bytes_cut"] == len(f"{left}{SECRET}{right}".encode()) - len(text.encode())
-
-
-def test_cut_joins_earlier_removals(tmp_path):
-    document = "x " * 300 + SECRET + " y" * 300
-    removed = [(0, (10, 20)), (0, (500, 506))]
-    shard = Shard(tmp_path, [document], [("qa", "1", SECRET)], removed, action="cut")
-    first, second = shard.decide().spans.values.tolist()
-    assert (first, second[0]) == ([10, 20], 600 - 200 - 6)
-    assert second[1] >= 600 + len(SECRET) + 199
+    assert kept == {0: NOTICE, 1: left[:-200] + right[200:]}
+    assert {one["action"] for one in report} == {"cut"}
+    assert stats["bytes_cut"] == len(f"{left}{SECRET}{right}".encode()) - len(kept[1].encode())
 
 
 @pytest.mark.parametrize(
-    ("settings", "min_characters", "kept"),
+    ("settings", "min_characters", "is_kept"),
     [
-        ({"max_pieces": 3}, 0, True),
-        ({"max_pieces": 2}, 0, False),
+        ({"max_pieces": 3}, 1, True),
+        ({"max_pieces": 2}, 1, False),
         ({}, 1800, True),
         ({}, 1900, False),
-        ({"min_piece_characters": 700}, 0, False),
+        ({"min_piece_characters": 700}, 1, False),
     ],
 )
 def test_documents_that_cutting_leaves_in_pieces_or_short_are_dropped(
-    tmp_path, settings, min_characters, kept
+    tmp_path, settings, min_characters, is_kept
 ):
     filler = "many words " * 80
     document = f"{filler}{SECRET} {filler}{SECRET} {filler}"
-    shard = Shard(tmp_path, [document], [("qa", "1", SECRET)], action="cut", **settings)
-    assert (0 in shard.kept(min_characters)) == kept
-    assert shard.decision.stats["documents_dropped"] == (not kept)
+    options = {"min_characters": min_characters, "action": "cut", **settings}
+    kept, _, stats = decontaminated(tmp_path, [document], [("qa 1", SECRET)], **options)
+    assert (0 in kept) == is_kept
+    assert stats["documents_dropped"] == (not is_kept)
 
 
 def test_ngrams_in_too_many_documents_are_no_overlap(tmp_path):
     documents = [f"{number} {SHORT}" for number in range(4)] + [SECRET, SECRET]
-    evaluation = [("qa", "1", SECRET), ("qa", "2", SHORT)]
+    evaluation = [("qa 1", SECRET), ("qa 2", SHORT)]
     for most, expected in [(None, []), (4, []), (3, [0, 1, 2, 3])]:
-        (tmp_path / str(most)).mkdir()
-        shard = Shard(tmp_path / str(most), documents, evaluation, max_documents=most)
-        assert sorted(shard.kept()) == expected
-    counts = np.load(tmp_path / "3" / "counts.npy")
-    assert most_frequent(shard.index, counts)[0] == {"text": SHORT, "documents": 4}
+        kept, _, stats = decontaminated(tmp_path / str(most), documents, evaluation, max_documents=most)
+        assert sorted(kept) == expected
+    assert stats["most_frequent"][0] == {"text": SHORT, "documents": 4}
 
 
 def test_the_report_names_every_planted_text_once_and_nothing_else(tmp_path):
     documents = [FILLER, f"{FILLER}{SECRET} {FILLER} {SHORT}", SHORT, f"{FILLER}{SECRET.lower()}"]
     unseen = "never in any document, whatever the reader of this test may think of it"
-    named = [
+    evaluation = [
         ("qa river", SECRET),
         ("qa row", SHORT),
         ("copy a", SECRET),
         ("copy b", unseen),
         ("copy c", "too short"),
     ]
-    evaluation = [(*name.split(), text) for name, text in named]
-    overlaps, summary = Shard(tmp_path, documents, evaluation).report()
-    found = [" ".join(overlap[key] for key in ("doc_id", "task", "example")) for overlap in overlaps]
+    _, report, stats = decontaminated(tmp_path, documents, evaluation)
+    found = [(overlap["doc_id"][-1], f"{overlap['task']} {overlap['example']}") for overlap in report]
     assert found == [
-        *("doc:1 copy a", "doc:1 qa river", "doc:1 qa row", "doc:2 qa row", "doc:3 copy a", "doc:3 qa river")
+        *(("1", "copy a"), ("1", "qa river"), ("1", "qa row")),
+        *(("2", "qa row"), ("3", "copy a"), ("3", "qa river")),
     ]
-    assert overlaps[0] == overlaps[0] | {
+    assert report[0] == report[0] | {
         "byte_start": len(FILLER.encode()),
         "byte_end": len(FILLER.encode()) + len(SECRET) - 1,
         "ngrams": 2,
@@ -330,7 +243,7 @@ def test_the_report_names_every_planted_text_once_and_nothing_else(tmp_path):
     }
     columns = ("examples", "examples_searched", "examples_found", "share_found", "documents")
     counts = {"qa": (2, 2, 2, 1.0, 3), "copy": (3, 2, 1, round(1 / 3, 6), 2)}
-    assert summary == {task: dict(zip(columns, own, strict=True)) for task, own in counts.items()}
+    assert stats["tasks"] == {task: dict(zip(columns, own, strict=True)) for task, own in counts.items()}
 
 
 def test_the_digest_of_evaluation_texts_tells_names_texts_and_files(tmp_path):

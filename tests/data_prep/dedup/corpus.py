@@ -23,6 +23,7 @@ from data_prep.document import Document
 from data_prep.documents import DocumentStore, DocumentWriter
 from data_prep.inputs import ShardInput
 from data_prep.layout import DEDUP, DOCUMENT_FILES, DOCUMENTS
+from data_prep.stages import decontaminate
 from data_prep.stages.deduplicate import deduplicate
 from data_prep.workspace import Workspace
 
@@ -46,7 +47,7 @@ def write_documents(out: Path, texts: Sequence[Sequence[str]]) -> Manifest:
     return commit(staging, out / "documents", "documents", config={}, files=entries)
 
 
-def workspace(out: Path, num_shards: int, dedup: Any) -> Workspace:
+def workspace(out: Path, num_shards: int, dedup: Any, **settings: Any) -> Workspace:
     """A preparation with one source, whose documents are already there."""
     config = PreparationConfig.model_validate(
         {
@@ -55,6 +56,7 @@ def workspace(out: Path, num_shards: int, dedup: Any) -> Workspace:
             "sources": [{"kind": "books_text", "name": "web", "paths": ["*"]}],
             "min_characters": MIN_CHARACTERS,
             "dedup": dedup,
+            **settings,
         }
     )
     (source,) = config.sources
@@ -75,6 +77,7 @@ def without_ray() -> Iterator[None]:
         patch.setattr(shards, "run_tasks", run)
         for count in ("tasks_in_flight", "node_cpus"):
             patch.setattr(shards, count, lambda: 1)
+        patch.setattr(decontaminate, "run_in_task", lambda function, *arguments: function(*arguments))
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from data_prep.document import Document
 from data_prep.filters import FILTERS, FilterChain, Passed
-from tests.data_prep.filters.conftest import ADAPTER
+from tests.data_prep.filters.bench import ADAPTER, document
 
 SETTINGS = {kind: {"kind": kind} for kind in FILTERS} | {
     "language": {"kind": "language", "allowed": ["en", "de"], "min_probability": 0.5},
@@ -42,10 +41,6 @@ def build(kind: str):
     return ADAPTER.validate_python(SETTINGS[kind]).build()
 
 
-def document(text: str) -> Document:
-    return Document("test:1", "test", "file", "", "en", text)
-
-
 @ANY_KIND
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(text=TEXTS)
@@ -72,27 +67,6 @@ def test_time_grows_with_the_length_of_a_text_and_not_with_its_square(kind):
         apply(document(piece * (100_000 // len(piece))))
     for piece in ("word ", "1 ", "a@", "[", "\n"):
         apply(document(piece * (300_000 // len(piece))))
-
-
-@ANY_KIND
-def test_text_that_needs_nothing_comes_out_as_the_same_object(kind):
-    before = document(
-        "The river rises in the hills to the north of the town, and it runs through the valley to the sea. "
-        "People have lived along it for as long as anyone can remember.\n"
-        "Farmers grow barley and beans on the low fields, while sheep graze higher up with hardly a fence. "
-        "There is a market every second week, where wool is sold and news is exchanged.\n"
-        "In winter most roads are closed by snow; then letters arrive late, if they arrive at all."
-    )
-    outcome = build(kind)(before)
-    assert isinstance(outcome, Passed), outcome
-    assert outcome.document is before
-
-
-@ANY_KIND
-def test_configuration_is_a_key_and_its_identity_is_json(kind):
-    one, other = (ADAPTER.validate_python(SETTINGS[kind]) for _ in range(2))
-    assert hash(one) == hash(other)
-    assert ADAPTER.validate_python(one.identity()) == one
 
 
 def test_chain_counts_what_each_filter_does():
@@ -123,10 +97,10 @@ def test_chain_counts_what_each_filter_does():
     assert [each["reason"] for each in chain.examples] == ["too_short", "too_long"]
 
 
-def test_file_named_by_a_filter_counts_by_content(tmp_path):
+def test_configurations_are_keys_and_a_file_that_they_name_counts_by_content(tmp_path):
     for name, content in (("a", "ox\n"), ("b", "ox\n"), ("c", "cow\n")):
         (tmp_path / name).write_text(content)
-    one, same, other = (
-        ADAPTER.validate_python({"kind": "c4", "bad_words": tmp_path / name}).identity() for name in "abc"
-    )
+    made = [ADAPTER.validate_python({"kind": "c4", "bad_words": tmp_path / name}) for name in "abc"]
+    one, same, other = (config.identity() for config in made)
     assert one == same != other
+    assert len({*made, *made}) == 3

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from ftfy import fix_encoding
 from ftfy.badness import is_bad
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cluster.artefacts.errors import MissingInputError
-from data_prep.filters.c4 import without_citations
 from data_prep.filters.gopher import GopherRepetitionConfig, letter_runs, number_words
 from data_prep.text.word_kernel import ngram_characters
 from data_prep.text.words import code_points
-from tests.data_prep.filters.conftest import Bench
+from tests.data_prep.filters.bench import Bench
 
 GOOD = "One sentence stands here alone.\nDoes another one stand here?\nA third one makes it enough!"
 FIFTY = "the of " + "stone " * 48
@@ -84,8 +83,6 @@ GOPHER = [
     (FIFTY * 2 + "2024 " * 26, "few_words_with_letters"),
     (FIFTY * 2 + "| " * 26, "few_words_with_letters"),
     (FIFTY.replace("of", "off"), "few_stop_words"),
-    (FIFTY.replace("of", "The"), "few_stop_words"),
-    (FIFTY.replace("of", "the"), "few_stop_words"),
     (GERMAN, "few_stop_words"),
     (CHINESE, "short_words"),
 ]
@@ -110,8 +107,8 @@ PAGES = [
 
 
 @pytest.mark.parametrize(("kind", "settings", "text", "reason"), PAGES)
-def test_pages_are_dropped_beyond_a_limit_and_kept_at_it(bench, kind, settings, text, reason):
-    assert bench(kind, **settings).reason(text) == reason
+def test_pages_are_dropped_beyond_a_limit_and_kept_at_it(kind, settings, text, reason):
+    assert Bench(kind, **settings).reason(text) == reason
 
 
 REMOVED = [
@@ -137,6 +134,17 @@ C4_OFF = {
     "min_sentences": 0,
     "remove_citations": False,
 }
+BRACKETS = {
+    "a[1]b[]c": "abc",
+    "[[1]2]": "",
+    "[ci[3]tation needed]": "",
+    "a[b]c": "a[b]c",
+    "a[b[1]c": "a[bc",
+    "]1[": "]1[",
+    "[x[12]": "[x",
+    "[x][12]": "[x]",
+    "a] [edit]": "a]",
+}
 ANYTHING = "menu\njavascript { [1]\nlorem ipsum"
 LONG_COMMAND = (
     "Read more books, said the teacher to her class, and you will never be alone in this wide world."
@@ -156,6 +164,12 @@ LINES = [
         "The town has two old mills.\nIt was founded in 1200  by monks.\nIts name is very old indeed.",
     ),
     ("c4", C4_OFF, ANYTHING, ANYTHING),
+    (
+        "c4",
+        C4_OFF | {"remove_citations": True},
+        "\n".join(BRACKETS),
+        "\n".join(filter(None, BRACKETS.values())),
+    ),
     *(
         ("boilerplate_lines", {}, f"{line}\n{PROSE}", f"{line}\n{PROSE}")
         for line in (PROSE, "", LONG_COMMAND, LONG_NOTICE, "Copyright law protects the author.", BAR)
@@ -169,8 +183,8 @@ LINES = [
 
 
 @pytest.mark.parametrize(("kind", "settings", "text", "left"), LINES)
-def test_lines_that_are_no_prose_are_removed_and_others_stay(bench, kind, settings, text, left):
-    assert bench(kind, **settings).text(text) == left
+def test_lines_that_are_no_prose_are_removed_and_others_stay(kind, settings, text, left):
+    assert Bench(kind, **settings).text(text) == left
 
 
 BOILERPLATE = [
@@ -188,45 +202,27 @@ BOILERPLATE = [
 
 
 @pytest.mark.parametrize(("kind", "line"), BOILERPLATE)
-def test_line_around_the_text_is_removed_and_counted(bench, line, kind):
-    clean = bench("boilerplate_lines")
+def test_line_around_the_text_is_removed_and_counted(line, kind):
+    clean = Bench("boilerplate_lines")
     assert clean.text(f"{PROSE}\n  {line}\n{PROSE}") == f"{PROSE}\n{PROSE}"
     assert clean.counts(f"{line}\n{PROSE}\n{line}") == {kind: 2}
 
 
-def test_capitals_of_any_script_make_no_difference_to_phrases(bench):
-    clean = bench("boilerplate_lines", notices=["Όροι χρήσης"], commands=["İleri git"])
+def test_capitals_of_any_script_make_no_difference_to_phrases():
+    clean = Bench("boilerplate_lines", notices=["Όροι χρήσης"], commands=["İleri git"])
     assert (
         clean.text(f"ΔΕΊΤΕ ΤΟΥΣ ΌΡΟΥΣ\nΔΕΊΤΕ: ΌΡΟΙ ΧΡΉΣΗΣ\nİLERI GIT\n{PROSE}")
         == f"ΔΕΊΤΕ ΤΟΥΣ ΌΡΟΥΣ\n{PROSE}"
     )
 
 
-def test_removed_lines_of_c4_are_counted_without_blank_ones(bench):
-    assert bench("c4").counts(f"menu\n\n{GOOD}\n\nfooter") == {"lines_removed": 2}
+def test_removed_lines_of_c4_are_counted_without_blank_ones():
+    assert Bench("c4").counts(f"menu\n\n{GOOD}\n\nfooter") == {"lines_removed": 2}
 
 
-BRACKETS = {
-    "a[1]b[]c": "abc",
-    "[[1]2]": "",
-    "[ci[3]tation needed]": "",
-    "a[b]c": "a[b]c",
-    "a[b[1]c": "a[bc",
-    "]1[": "]1[",
-    "[x[12]": "[x",
-    "[x][12]": "[x]",
-    "a] [edit]": "a] ",
-}
-
-
-@pytest.mark.parametrize("line", BRACKETS)
-def test_brackets_in_brackets(line):
-    assert without_citations(line) == BRACKETS[line]
-
-
-def test_bad_words_drop_pages_that_hold_them_as_words(bench, tmp_path):
+def test_bad_words_drop_pages_that_hold_them_as_words(tmp_path):
     (tmp_path / "list.txt").write_text("Rotten\nvery bad thing\n坏话\n\n", encoding="utf-8")
-    c4 = bench("c4", bad_words=tmp_path / "list.txt")
+    c4 = Bench("c4", bad_words=tmp_path / "list.txt")
     for text, reason in (
         ("", None),
         ("That is ROTTEN to the core.", "bad_word"),
@@ -236,7 +232,7 @@ def test_bad_words_drop_pages_that_hold_them_as_words(bench, tmp_path):
     ):
         assert c4.reason(f"{GOOD} {text}") == reason
     with pytest.raises(MissingInputError, match=r"absent\.txt"):
-        bench("c4", bad_words=tmp_path / "absent.txt")
+        Bench("c4", bad_words=tmp_path / "absent.txt")
 
 
 @given(st.text(st.sampled_from("aZé漢ก١7_.-# \t\n\x1c\x85\xa0\u200b\u0301\U00020000\U000e0100"), max_size=60))
@@ -249,9 +245,9 @@ def test_runs_with_a_letter_are_those_that_an_expression_finds(text):
     st.lists(st.sampled_from(["the", "th", "of", "漢", "字", "x" * 40, "x" * 41, ""]), max_size=5),
     st.integers(0, 4),
 )
-def test_stop_words_are_counted_once_each_and_as_written(bench, found, listed, fewest):
+def test_stop_words_are_counted_once_each_and_as_written(found, listed, fewest):
     limits = {"min_words": 0, "min_mean_word_length": 0, "max_mean_word_length": 50, "min_letter_words": 0}
-    quality = bench("gopher_quality", **limits, stop_words=listed, min_stop_words=fewest)
+    quality = Bench("gopher_quality", **limits, stop_words=listed, min_stop_words=fewest)
     expected = None if len({*found} & {*listed}) >= fewest else "few_stop_words"
     assert quality.reason(" ".join(found)) == expected
 
@@ -282,39 +278,31 @@ PARAGRAPHS = "one two\nthree\n\n  \nfour\n\none two\nthree"
         (7, f"{PASSAGE} xx {PASSAGE} yyyy", 14 / 34, "duplicate_7_grams"),
     ],
 )
-def test_share_is_counted_as_in_the_paper_and_the_limit_itself_is_allowed(bench, limit, text, share, reason):
+def test_share_is_counted_as_in_the_paper_and_the_limit_itself_is_allowed(limit, text, share, reason):
     def dropped(most):
         name = "top_ngram_characters" if reason.startswith("top") else "duplicate_ngram_characters"
         wanted = {limit: most} if isinstance(limit, str) else {name: {limit: most}}
-        return bench("gopher_repetition", **NO_LIMITS | wanted).reason(text)
+        return Bench("gopher_repetition", **NO_LIMITS | wanted).reason(text)
 
     assert dropped(share) is None
     assert dropped(share - 1e-9) == reason
 
 
 def test_defaults_are_table_a1():
-    assert GopherRepetitionConfig().model_dump() == {
-        "kind": "gopher_repetition",
-        "duplicate_lines": 0.30,
-        "duplicate_line_characters": 0.20,
-        "duplicate_paragraphs": 0.30,
-        "duplicate_paragraph_characters": 0.20,
-        "top_ngram_characters": {2: 0.20, 3: 0.18, 4: 0.16},
-        "duplicate_ngram_characters": {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10},
-    }
-
-
-def test_page_that_says_one_thing_again_and_again_is_dropped_and_one_that_repeats_nothing_is_not(bench):
-    for sentence in ("Buy now and save more money today. ", "坐火车去北京旅行很方便。"):
-        assert bench("gopher_repetition").reason(sentence * 30) is not None
-    nothing = {"top_ngram_characters": {2: 0}, "duplicate_ngram_characters": {2: 0}}
-    assert bench("gopher_repetition", **nothing).reason("only two words here") is None
+    assert GopherRepetitionConfig() == GopherRepetitionConfig(
+        duplicate_lines=0.30,
+        duplicate_line_characters=0.20,
+        duplicate_paragraphs=0.30,
+        duplicate_paragraph_characters=0.20,
+        top_ngram_characters={2: 0.20, 3: 0.18, 4: 0.16},
+        duplicate_ngram_characters={5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10},
+    )
 
 
 @pytest.mark.parametrize("limits", [{1: 0.5}, {65: 0.5}, {3: 1.5}])
-def test_limits_without_sense_are_refused(bench, limits):
+def test_limits_without_sense_are_refused(limits):
     with pytest.raises(ValidationError):
-        bench("gopher_repetition", top_ngram_characters=limits)
+        Bench("gopher_repetition", top_ngram_characters=limits)
 
 
 @given(st.lists(st.sampled_from(["a", "b", "cc", "漢", "A", "e\u0301"]), max_size=40))
@@ -350,25 +338,6 @@ CLEAN = (
 MESSY = "\ufeffsch\xc3\xb6n\r\nCafe\u0301\xa0\x00"
 
 
-def garbled(character: str, encoding: str) -> str:
-    """A character's UTF-8 read in another encoding, where that can be undone."""
-    try:
-        bad = character.encode().decode(encoding)
-        return bad if bad.encode(encoding) == character.encode() else character
-    except UnicodeDecodeError:
-        return character
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_mojibake_is_undone_in_the_lines_that_have_it(bench, encoding):
-    good = "Die Brücke über den Fluß – “très élégant”"
-    bad = "".join(garbled(each, encoding) for each in good)
-    assert bad != good
-    text = f"São Paulo, Århus.\n{bad}\nČeský text, 日本語"
-    assert bench("unicode").text(text) == text.replace(bad, good)
-    assert bench("unicode").counts(text) == {"repaired": 1}
-
-
 @pytest.mark.parametrize(
     ("text", "settings", "normalised"),
     [
@@ -387,15 +356,20 @@ def test_mojibake_is_undone_in_the_lines_that_have_it(bench, encoding):
         *((text, {}, text) for text in CLEAN),
     ],
 )
-def test_characters_are_normalised(bench, text, settings, normalised):
-    assert bench("unicode", **settings).text(text) == normalised
+def test_characters_are_normalised(text, settings, normalised):
+    assert Bench("unicode", **settings).text(text) == normalised
 
 
 @given(st.text(st.sampled_from("aé–“”’ł€日Пρ ½®\xa0"), max_size=12), st.sampled_from(ENCODINGS))
-def test_every_line_that_the_detector_finds_is_repaired_as_by_ftfy(text, encoding):
+@example("Die Brücke über den Fluß – très élégant", "latin-1")
+def test_mojibake_is_repaired_as_by_ftfy_in_the_lines_in_which_the_detector_finds_it(text, encoding):
     mojibake = text.encode("utf-8").decode(encoding, errors="replace")
     for each in (text, mojibake, mojibake.replace("\xa0", " "), unicodedata.normalize("NFD", mojibake)):
         repaired = each
         while is_bad(repaired) and (fixed := fix_encoding(repaired)) != repaired:
             repaired = fixed
-        assert Bench("unicode", **UNICODE_OFF | {"repair": True}).text(each) == repaired
+        passed = Bench("unicode", **UNICODE_OFF | {"repair": True}).passed(
+            f"São Paulo, Århus.\n{each}\nČeský"
+        )
+        assert passed.document.text == f"São Paulo, Århus.\n{repaired}\nČeský"
+        assert passed.counts == ({"repaired": 1} if repaired != each else {})

@@ -10,14 +10,13 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from data_prep.ragged import Ragged
 from data_prep.sentences import cut_sentences
-from data_prep.tokenizers import ByteLevelBPE, WordLexicon, WordPiece
-from data_prep.tokenizers.fast import encodes_words_apart, is_byte_level, make_fast_encoder
+from data_prep.tokenizers import ByteLevelBPE, SentencePiece, WordLexicon, WordPiece
+from data_prep.tokenizers.fast import make_fast_encoder
 from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
 from data_prep.tokenizers.reference import ReferenceEncoder, control_names
 from data_prep.tokenizers.sentencepiece import convert, train_model
 from tests.data_prep.tokenizers import materials
 from tests.data_prep.tokenizers.materials import INPUTS, corpus, no_cuts
-from tests.data_prep.tokenizers.test_sentencepiece import config
 from tests.golden.tokens import LETTERS
 
 TEXTS = [*corpus(), "The naïve river, 12 o'clock! Über 日本語. 한국어 “café” — 3.5 km.\n\nSchön."]
@@ -25,7 +24,8 @@ TEXTS = [*corpus(), "The naïve river, 12 o'clock! Über 日本語. 한국어 �
 
 def sentencepiece(model: str, normalization: str) -> str:
     extra = ["en_XX", "<mask>", "<extra_id_0>"]
-    return convert(train_model(TEXTS, config(model, normalization=normalization), 600), extra)
+    config = SentencePiece(model=model, normalization=normalization, character_coverage=1.0)
+    return convert(train_model(TEXTS, config, 600), extra)
 
 
 def like_t5() -> str:
@@ -176,26 +176,31 @@ def test_tokenizers_that_tokie_reads_otherwise_are_left_to_the_reference(trained
     assert make_fast_encoder(trained[kind]) is None
 
 
-@pytest.mark.parametrize("change", ["normalizer", "added token", "splitter", "no splitter"])
 @pytest.mark.parametrize("kind", ["unigram", "byte-level BPE"])
-def test_tokenizers_that_look_across_words_or_lose_bytes_are_left_to_the_reference(trained, kind, change):
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("normalizer", normalizers.Replace("a b", "c")),
+        ("added_token", AddedToken("two words")),
+        ("pre_tokenizer", pre_tokenizers.Metaspace(prepend_scheme="never", split=False)),
+        ("pre_tokenizer", None),
+    ],
+)
+def test_tokenizers_that_look_across_words_or_lose_bytes_are_left_to_the_reference(
+    trained, kind, part, value
+):
     tokenizer = Tokenizer.from_str(trained[kind])
-    if change == "normalizer":
-        tokenizer.normalizer = normalizers.Replace("a b", "c")  # pyright: ignore[reportAttributeAccessIssue]
-    elif change == "added token":
-        tokenizer.add_tokens([AddedToken("two words")])
-    elif change == "splitter":
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)  # pyright: ignore[reportAttributeAccessIssue]
+    if part == "added_token":
+        tokenizer.add_tokens([value])
     else:
-        tokenizer.pre_tokenizer = None  # pyright: ignore[reportAttributeAccessIssue]
-    assert not is_byte_level(tokenizer.to_str())
-    assert not encodes_words_apart(tokenizer.to_str())
+        setattr(tokenizer, part, value)
+    assert make_fast_encoder(tokenizer.to_str()) is None
 
 
 def test_any_tokenizer_gets_sentence_starts_from_the_reference():
     vocabulary = {"[UNK]": 0, "One": 1, ".": 2, "Two": 3, "words": 4}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     texts = pa.array(["One.  Two words.\n\nOne."])
     cuts = cut_sentences(texts, pa.array(["en"]), "blingfire")
     ids, starts = ReferenceEncoder(tokenizer.to_str()).encode(texts, cuts)

@@ -1,5 +1,6 @@
-"""Kinds of tokenizers: published vocabularies give the published ids; pieces of words, and words of a lexicon."""
+"""Kinds of tokenizers: published vocabularies give the published ids; pieces, words of a lexicon, SentencePiece."""
 
+import io
 import json
 import re
 import shutil
@@ -9,15 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+import regex
+import sentencepiece
+from hypothesis import example, given
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from cluster.artefacts.errors import ConfigError
-from data_prep.tokenizers import ByteLevelBPE, WordLexicon, WordPiece
+from data_prep.tokenizers import ByteLevelBPE, SentencePiece, WordLexicon, WordPiece, pretrained
 from data_prep.tokenizers.byte_level_bpe import byte_alphabet
 from data_prep.tokenizers.fast import make_fast_encoder
-from data_prep.tokenizers.pretrained import find_tokenizer, read_tokenizer
+from data_prep.tokenizers.pretrained import convert_tokenizer, find_tokenizer, read_tokenizer
 from data_prep.tokenizers.reference import ReferenceEncoder
+from data_prep.tokenizers.sentencepiece import convert, train_model
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
 from data_prep.tokenizers.word_lexicon import Lexicon
 from data_prep.tokenizers.wordpiece import SPECIAL_TOKENS
@@ -194,18 +198,6 @@ def test_a_damaged_vocabulary_is_refused_with_the_reason(tmp_path, entries, reas
         read_tokenizer(find_tokenizer(tmp_path / "vocab.txt"))
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_training_finds_the_pieces_of_words_in_the_case_that_is_asked_for(lowercase):
-    tokenizer = Tokenizer.from_str(WordPiece(vocab_size=600, lowercase=lowercase).train(corpus())[0])
-    vocabulary = tokenizer.get_vocab()
-    assert {"##ing", "##ness"} <= vocabulary.keys()
-    assert "▁" not in vocabulary
-    assert any(entry[:1].isupper() for entry in vocabulary) != lowercase
-    ids = tokenizer.encode(" ".join(corpus()), add_special_tokens=False).ids
-    assert 1 not in ids
-    assert len(set(ids)) > 300
-
-
 def test_characters_that_text_needs_are_in_the_alphabet_of_a_large_vocabulary():
     syllables = [chr(0xAC00 + number) for number in range(0, 11_172, 8)]
     config = WordPiece(vocab_size=8000, lowercase=False)
@@ -281,12 +273,116 @@ def test_a_sample_may_begin_and_end_inside_a_word(lexicon, ids_of):
     assert lexicon.words(ids[:0]) == []
 
 
-def test_text_never_becomes_a_special_token(lexicon, ids_of):
-    ids = ids_of("<s> <mask> ##a")
-    assert ids.min() >= 5
-    assert lexicon.words(ids) == ["<", "s", ">", "<", "mask", ">", "#", "#", "a"]
-
-
 def test_another_tokenizer_is_no_lexicon():
-    with pytest.raises(ValueError, match="word lexicon"):
+    with pytest.raises(ValueError, match="lexicon"):
         Lexicon.read(ByteLevelBPE(vocab_size=600).train(TEXTS)[0])
+
+
+# -- SentencePiece: tokenizer.json gives the ids of SentencePiece itself ----------------------------------------
+
+_OTHER_GRAPHEMES = regex.compile(
+    r"(?<![A-Za-z])\p{M}+|(?<=[A-Za-z]\p{M})\p{M}+|[\u1100-\u11ff\uff9e\uff9f\u200c\u200d]"
+    r"|[\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f\u0600-\u0605\u06dd\u070f]"
+)
+"""Marks that do not follow a plain letter by themselves, single letters of Hangul, joiners; skin tones and tags of
+emoji, and the signs that stand before Arabic numbers, which make one grapheme with their neighbours too."""
+
+
+def config(model: str, **changes) -> SentencePiece:
+    plain = {"model": model, "vocab_size": 600, "character_coverage": 1.0}
+    return SentencePiece.model_validate(plain | changes)
+
+
+def both(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, Tokenizer]:
+    """SentencePiece's processor and our tokenizer of one model."""
+    tokenizer = Tokenizer.from_str(convert(model))
+    tokenizer.encode_special_tokens = True
+    return sentencepiece.SentencePieceProcessor(model_proto=model), tokenizer
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def pair(request):
+    """Both of a model whose text is taken as it is."""
+    return both(train_model(corpus(), config(request.param, normalization="identity"), 600))
+
+
+@pytest.fixture(scope="module", params=[("unigram", "nmt_nfkc"), ("unigram", "nfkc"), ("bpe", "nmt_nfkc")])
+def normalizing_pair(request):
+    model, normalization = request.param
+    return both(train_model(corpus(), config(model, normalization=normalization), 600))
+
+
+@given(text=texts)
+def test_ids_are_those_of_sentencepiece_on_any_text(pair, text):
+    processor, tokenizer = pair
+    assert tokenizer.encode(text, add_special_tokens=False).ids == processor.encode(text)
+
+
+@given(text=texts)
+@example("\u00e9\U0001f3fb")
+@example("Cafe\u0301 nai\u0308ve A\u030a scho\u0308n ﬁ ½ Ｗ ㍿ ﷺ ｶ 한국어 \xa0 \u200b \u3000x\r\ny \ufeff")
+def test_normalised_ids_are_those_of_sentencepiece_where_marks_stand_on_plain_letters(normalizing_pair, text):
+    processor, tokenizer = normalizing_pair
+    kept = _OTHER_GRAPHEMES.sub("", text)
+    assert tokenizer.encode(kept, add_special_tokens=False).ids == processor.encode(kept)
+
+
+def test_tags_and_sentinels_are_the_last_entries_as_in_mbart_and_t5():
+    chosen = config("unigram", sentinels=100, languages=("en_XX", "de_DE"), vocab_size=700)
+    tokenizer = Tokenizer.from_str(chosen.train(corpus())[0])
+    assert vocabulary_size(tokenizer) == 700
+    last = [tokenizer.id_to_token(number) for number in range(597, 700)]
+    assert last == ["en_XX", "de_DE", "<mask>", *(f"<extra_id_{n}>" for n in reversed(range(100)))]
+    assert find_special_tokens(tokenizer) == {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 599}
+    assert tokenizer.encode("Hello<extra_id_0>").ids[-2:] == [699, 2]
+
+
+def test_a_published_model_whose_letters_lack_brackets_still_has_no_holes(tmp_path):
+    """As in T5's vocabulary, which has no piece for `<`."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(  # pyright: ignore[reportAttributeAccessIssue]
+        sentence_iterator=iter("\n".join(corpus()).split("\n")),
+        model_writer=written,
+        vocab_size=300,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    path = tmp_path / "spiece.model"
+    path.write_bytes(written.getvalue())
+    tokenizer = Tokenizer.from_str(read_tokenizer(find_tokenizer(path)))
+    tokenizer.encode_special_tokens = True
+    processor = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())  # pyright: ignore[reportCallIssue]
+    assert find_special_tokens(tokenizer) == {"bos": 1, "pad": 0, "eos": 1, "unk": 2}
+    for text in ("a</s>b", "</s>", "<<pad>>", "a < b <unk> s>"):
+        assert tokenizer.encode(text, add_special_tokens=False).ids == processor.encode(text), text
+
+
+def test_characters_without_a_piece_are_spelled_by_their_bytes():
+    tokenizer = Tokenizer.from_str(config("unigram").train(corpus())[0])
+    encoded = tokenizer.encode("日", add_special_tokens=False)
+    assert encoded.tokens == ["▁", "<0xE6>", "<0x97>", "<0xA5>"]
+    assert tokenizer.decode(encoded.ids) == "日"
+
+
+@pytest.mark.parametrize("model", ["unigram", "bpe"])
+def test_a_model_that_is_given_is_compared_with_its_conversion(tmp_path, model, monkeypatch):
+    path = tmp_path / "x.model"
+    path.write_bytes(train_model(corpus(), config(model), 600))
+    published = find_tokenizer(path)
+    stats = convert_tokenizer(published, "auto", tmp_path / "tokenizer.json").stats
+    assert stats["compared"] > 10
+    assert stats["tied"] <= 1
+    other = convert(train_model(corpus(), config(model), 500))
+    monkeypatch.setattr(pretrained, "read_tokenizer", lambda *arguments: other)
+    with pytest.raises(ConfigError):
+        convert_tokenizer(published, "auto", tmp_path / "tokenizer.json")
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "x.model"
+    path.write_bytes(b"no model at all")
+    with pytest.raises(ConfigError, match="SentencePiece"):
+        read_tokenizer(find_tokenizer(path))

@@ -1,6 +1,5 @@
 """Training of tokenizers: what text is drawn, what a trainer gets of it, the same bytes every time, sound advice."""
 
-import base64
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +19,6 @@ from data_prep.ragged import Ragged
 from data_prep.selection import Selection, write_selection
 from data_prep.stages.make_tokenizer import (
     Draw,
-    DrawnShard,
     add_histograms,
     drawn_texts,
     plan_draws,
@@ -28,10 +26,10 @@ from data_prep.stages.make_tokenizer import (
     write_histogram,
 )
 from data_prep.token_writer import write_tokenizer
-from data_prep.tokenizers import ByteLevelBPE, SentencePiece, TrainedTokenizer, WordLexicon, WordPiece
+from data_prep.tokenizers import ByteLevelBPE, SentencePiece, WordLexicon, WordPiece
 from data_prep.tokenizers.pretrained import Published, convert_tokenizer, find_tokenizer
 from data_prep.tokenizers.special import find_special_tokens, vocabulary_size
-from data_prep.tokenizers.training import LETTERS_OR_DIGITS, NO_PUNCTUATION, NO_SPACE, PARTS, cut_long_words
+from data_prep.tokenizers.training import PARTS, cut_long_words
 from tests.data_prep.tokenizers.materials import corpus, write_shard
 
 ROBERTA = {"bos": 0, "pad": 1, "eos": 2, "unk": 3, "mask": 4}
@@ -222,86 +220,52 @@ def test_what_was_dropped_or_cut_out_is_not_drawn(tmp_path):
 
 
 CHARACTERS = 400_000
-"""Of every record; before words were cut, training on one of them took minutes."""
-GENERATOR = random.Random(1)
-RECORDS = {
-    "one letter": "a" * CHARACTERS,
-    "two letters": "ab" * (CHARACTERS // 2),
-    "base64": base64.b64encode(GENERATOR.randbytes(CHARACTERS * 3 // 4)).decode(),
-    "DNA": "".join(GENERATOR.choices("ACGT", k=CHARACTERS)),
-    "hexadecimal log": GENERATOR.randbytes(CHARACTERS // 2).hex(),
-    "digits": "7" * CHARACTERS,
-    "spaces": "x" + " " * CHARACTERS + "y",
-    "rule": "=" * CHARACTERS,
-    "sentences without spaces": "哈。" * (CHARACTERS // 2),
-    "Thai": "กขค่" * (CHARACTERS // 4),
-}
-PLAIN = " ".join(GENERATOR.choices(["the", "river", "city", "and", "an", "old", "bridge"], k=20_000))
-CUT = {
-    "byte_level_bpe": (ByteLevelBPE(vocab_size=600), LETTERS_OR_DIGITS),
-    "wordpiece": (WordPiece(vocab_size=600), NO_PUNCTUATION),
-    "sentencepiece": (SentencePiece(vocab_size=600), NO_SPACE),
-}
+RECORDS = [
+    *(sign * CHARACTERS for sign in "a7= "),
+    "ab" * (CHARACTERS // 2),
+    random.Random(1).randbytes(CHARACTERS // 2).hex(),
+    "哈。" * (CHARACTERS // 2),
+    "กขค่" * (CHARACTERS // 4),
+]
+"""Before words were cut, training on one of them took minutes."""
+CUT = [ByteLevelBPE(vocab_size=600), WordPiece(vocab_size=600), SentencePiece(vocab_size=600)]
 
 
-@pytest.fixture(scope="module")
-def shard(tmp_path_factory) -> DrawnShard:
-    """A document shard with one record of every sort between plain text."""
-    path = tmp_path_factory.mktemp("shard") / "documents.parquet"
-    texts = [PLAIN, *RECORDS.values(), f"mixed {'G' * CHARACTERS} and plain text"]
+@pytest.mark.parametrize("config", [*CUT, WordLexicon(vocab_size=1024)], ids=lambda config: config.kind)
+def test_training_on_long_words_ends_and_encoding_takes_them_whole(tmp_path, config):
+    plain = " ".join(
+        random.Random(1).choices(["the", "river", "city", "and", "an", "old", "bridge"], k=20_000)
+    )
+    path, texts = (
+        tmp_path / "documents.parquet",
+        [plain, *RECORDS, f"mixed {'G' * CHARACTERS} and plain text"],
+    )
     documents = [Document(f"{number}", "s", "u", "t", "en", text) for number, text in enumerate(texts)]
-    return path, write_shard(path, documents), {"en": Draw(1, 0)}
-
-
-def runs_in(text: str, runs: tuple[str, ...]) -> list[str]:
-    """All runs of a text."""
-    return regex.findall("|".join(f"(?:{run})+" for run in runs), text)
-
-
-@pytest.mark.parametrize("kind", CUT)
-def test_the_trainer_gets_no_longer_word_and_all_of_the_text(shard, tmp_path, monkeypatch, kind):
-    config, runs = CUT[kind]
-    got: list[str] = []
-    monkeypatch.setattr(type(config), "train", lambda wanted, texts: (got.extend(texts), ("{}", {}))[1])
-    train_tokenizer([shard], config, 1, tmp_path / "tokenizer.json")
-    lengths = [len(word) for text in got for word in runs_in(text, runs)]
-    assert max(lengths) == config.max_word_characters
-    if kind == "sentencepiece":
-        assert max(len(word) for text in got for word in text.split()) == config.max_word_characters
-        assert sum(text.count("哈") for text in got) == CHARACTERS // 2
-    assert got[0] == PLAIN
-    assert got[-1] == " and plain text"
-    assert sum(text.count("G") == len(text) > 1 for text in got) == PARTS - 1
-
-
-@pytest.mark.parametrize("kind", [*CUT, "word_lexicon"])
-def test_training_on_long_words_ends_and_encoding_takes_them_whole(shard, tmp_path, kind):
-    config: TrainedTokenizer = CUT[kind][0] if kind in CUT else WordLexicon(vocab_size=1024)
+    shard = path, write_shard(path, documents), {"en": Draw(1, 0)}
     train_tokenizer([shard], config, 1, tmp_path / "tokenizer.json")
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert max(map(len, tokenizer.get_vocab())) <= config.max_word_characters
     text = f"a river {'ACGT' * 2000} and a city"
     encoded = tokenizer.encode(text, add_special_tokens=False)
-    if kind == "byte_level_bpe":
+    if config.kind == "byte_level_bpe":
         assert tokenizer.decode(encoded.ids) == text
-    if kind == "wordpiece":
+    if config.kind == "wordpiece":
         assert "[UNK]" in encoded.tokens
 
 
 @given(
     st.lists(st.text(st.sampled_from("aÀ世1٣ .\n-=\u0301"), max_size=80)),
     st.integers(1, 9),
-    st.sampled_from([*CUT]),
+    st.sampled_from(CUT),
 )
-def test_only_longer_runs_are_cut_and_their_first_parts_kept(texts, most, kind):
-    runs = CUT[kind][1]
-    parts = list(cut_long_words(texts, runs, most))
-    pattern = "|".join(f"(?:{run})+" for run in runs)
-    kept = [regex.sub(pattern, lambda run: run[0][: PARTS * most], text) for text in texts]
+def test_only_longer_runs_are_cut_and_their_first_parts_kept(texts, most, config):
+    run = "|".join(f"(?:{kind})+" for kind in config.words)
+    parts = list(cut_long_words(texts, config.words, most))
+    kept = (regex.sub(run, lambda found: found[0][: PARTS * most], text) for text in texts)
     assert "".join(parts) == "".join(kept)
-    assert all(len(word) <= most for part in parts for word in runs_in(part, runs))
-    unchanged = [text for text in texts if all(len(word) <= most for word in runs_in(text, runs))]
-    assert list(cut_long_words(unchanged, runs, most)) == unchanged
+    assert all(len(word) <= most for part in parts for word in regex.findall(run, part))
+    unchanged = [text for text in texts if all(len(word) <= most for word in regex.findall(run, text))]
+    assert list(cut_long_words(unchanged, config.words, most)) == unchanged
 
 
 @pytest.mark.corpora
@@ -309,5 +273,5 @@ def test_no_word_of_real_text_is_cut(corpora: Path):
     books, articles = (corpora.glob(folder) for folder in ("books/en/*", "wikipedia/extracted-ko/*"))
     files = [*sorted(books)[:8], *sorted(articles)[:2]]
     texts = [file.read_text("utf-8-sig", "ignore") for file in files]
-    for config, runs in CUT.values():
-        assert list(cut_long_words(texts, runs, config.max_word_characters)) == texts
+    for config in CUT:
+        assert list(cut_long_words(texts, config.words, config.max_word_characters)) == texts
