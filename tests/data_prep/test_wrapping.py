@@ -87,8 +87,13 @@ def found(paragraphs: Sequence[str], page: str, line_wrap: LineWrap) -> tuple[fl
         set(accumulate(len(re.sub(r"[\s\u00ad-]", "", each)) for each in texts))
         for texts in (lines, paragraphs)
     )
-    torn = sum(text.lstrip(" \"'“‘(—-")[:1].islower() for text in lines)
-    return len(ends & there) / len(ends), len(ends & there) / len(there), torn / len(lines)
+    return len(ends & there) / len(ends), len(ends & there) / len(there), mid_sentence(lines)
+
+
+def mid_sentence(paragraphs: Sequence[str]) -> float:
+    """The share that begins with a small letter."""
+    quotes = " \"'_*“”‘’«»„(—–-[]"
+    return sum(text.lstrip(quotes)[:1].islower() for text in paragraphs) / len(paragraphs)
 
 
 def wrapped(text: str, width: int = 70, indent: int = 0) -> str:

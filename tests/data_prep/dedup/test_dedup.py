@@ -11,14 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cluster import shards as making
-from cluster.artefacts.errors import CorruptArtefactError
 from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.runtime import ray_runtime
 from data_prep.dedup import graph, records
 from data_prep.dedup import texts as blocks
 from data_prep.dedup.config import NearDedup
 from data_prep.dedup.near import band_keys, sign
-from data_prep.dedup.records import RecordWriter, read_range
 from data_prep.dedup.texts import shingle
 from data_prep.layout import SELECTION_FILES
 from data_prep.stages.deduplicate import deduplicate
@@ -287,12 +285,3 @@ def test_killed_between_steps_or_within_one_it_ends_the_same(tmp_path):
         assert deduplicate(job).fingerprint == expected
         assert {name: (work / "near-buckets" / name).stat().st_mtime_ns for name in finished} == finished
         assert deduplicate(job).fingerprint == expected
-
-
-def test_a_damaged_file_of_records_is_named(tmp_path):
-    path = tmp_path / "00000-of-00001.arrow"
-    with RecordWriter(path, {"document": "uint64"}) as writer:
-        writer.write({"document": np.arange(3)})
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(CorruptArtefactError, match=path.name):
-        list(read_range(tmp_path, 0, 9))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from data_prep.dedup import records
-from data_prep.dedup.config import DedupConfig, NearDedup, choose_bands, meeting_probability
+from data_prep.dedup.config import DedupConfig, choose_bands, meeting_probability
 from data_prep.dedup.graph import EDGES, ROUND, both_ways, distinct, list_leaves
 from data_prep.dedup.near import band_keys, sign
 from data_prep.dedup.records import RecordWriter, document_ranges, read_range
@@ -69,12 +69,6 @@ def test_documents_meet_with_the_probability_of_the_s_curve_and_unrelated_ones_d
         assert len(np.unique(first)) == first.size
 
 
-def test_equal_values_in_different_bands_do_not_meet():
-    first, second = band_keys(np.full((2, 12), 7, dtype=np.uint32), 3, 4)
-    assert np.array_equal(first, second)
-    assert len(np.unique(first)) == 3
-
-
 def test_signatures_are_what_they_were():
     """Another version of the library would find other near-duplicates in data that is prepared already."""
     shingles = Ragged.of([np.arange(5, dtype=np.uint64) << np.uint64(40), np.array([9], dtype=np.uint64)])
@@ -97,18 +91,9 @@ def test_bands_find_what_is_asked_for_and_of_all_that_do_the_least_below(thresho
     assert false_positives[chosen] <= min(false_positives.values()) + 1e-4
 
 
-def test_verification_is_described_by_what_it_finds():
-    loose, verified = NearDedup(verify=False).describe(), NearDedup().describe()
-    assert (loose["bands"], loose["rows"], loose["verified"]) == (21, 9, False)
-    assert loose["found"]["0.6"] < 0.2 < 0.95 <= loose["found"]["0.8"] == verified["found"]["0.8"]
-    assert (verified["found"]["0.75"], verified["false_positives"]) == (0.0, 0.0)
-    assert 0.3 < loose["false_positives"] < 0.5
-
-
 @pytest.mark.parametrize(
     ("short", "whole"),
     [
-        ("exact", {}),
         ("none", {"documents": False}),
         ("full", {"near": {}, "paragraphs": {"scope": "corpus"}}),
         ({"paragraphs": "within"}, {"paragraphs": {"scope": "within"}}),

@@ -82,7 +82,7 @@ GOPHER = [
     (FIFTY * 2 + "2024 " * 25, None),
     (FIFTY * 2 + "2024 " * 26, "few_words_with_letters"),
     (FIFTY * 2 + "| " * 26, "few_words_with_letters"),
-    (FIFTY.replace("of", "off"), "few_stop_words"),
+    *((FIFTY.replace("of", other), "few_stop_words") for other in ("off", "ox", "The", "the", "öf")),
     (GERMAN, "few_stop_words"),
     (CHINESE, "short_words"),
 ]
@@ -216,10 +216,6 @@ def test_capitals_of_any_script_make_no_difference_to_phrases():
     )
 
 
-def test_removed_lines_of_c4_are_counted_without_blank_ones():
-    assert Bench("c4").counts(f"menu\n\n{GOOD}\n\nfooter") == {"lines_removed": 2}
-
-
 def test_bad_words_drop_pages_that_hold_them_as_words(tmp_path):
     (tmp_path / "list.txt").write_text("Rotten\nvery bad thing\n坏话\n\n", encoding="utf-8")
     c4 = Bench("c4", bad_words=tmp_path / "list.txt")
@@ -238,18 +234,6 @@ def test_bad_words_drop_pages_that_hold_them_as_words(tmp_path):
 @given(st.text(st.sampled_from("aZé漢ก١7_.-# \t\n\x1c\x85\xa0\u200b\u0301\U00020000\U000e0100"), max_size=60))
 def test_runs_with_a_letter_are_those_that_an_expression_finds(text):
     assert letter_runs(code_points(text)) == (len(text.split()), len(re.findall(r"[^\W\d_]\S*", text)))
-
-
-@given(
-    st.lists(st.sampled_from(["the", "The", "thé", "of", "漢", "x" * 40, "y" * 40]), min_size=1, max_size=12),
-    st.lists(st.sampled_from(["the", "th", "of", "漢", "字", "x" * 40, "x" * 41, ""]), max_size=5),
-    st.integers(0, 4),
-)
-def test_stop_words_are_counted_once_each_and_as_written(found, listed, fewest):
-    limits = {"min_words": 0, "min_mean_word_length": 0, "max_mean_word_length": 50, "min_letter_words": 0}
-    quality = Bench("gopher_quality", **limits, stop_words=listed, min_stop_words=fewest)
-    expected = None if len({*found} & {*listed}) >= fewest else "few_stop_words"
-    assert quality.reason(" ".join(found)) == expected
 
 
 NO_LIMITS = {

@@ -205,12 +205,6 @@ def test_characters_that_text_needs_are_in_the_alphabet_of_a_large_vocabulary():
     assert "[UNK]" not in tokenizer.encode(" ".join(syllables)).tokens
 
 
-def test_rare_characters_become_unknown():
-    config = WordPiece(vocab_size=512, limit_alphabet=10)
-    tokenizer = Tokenizer.from_str(config.train([*corpus(), "ж"])[0])
-    assert tokenizer.encode("ж", add_special_tokens=False).tokens == ["[UNK]"]
-
-
 TEXTS = ["The river, the city and the naïve river.", "the city naïve river 日本 日本", "rare 日本"]
 
 
@@ -358,13 +352,6 @@ def test_a_published_model_whose_letters_lack_brackets_still_has_no_holes(tmp_pa
     assert find_special_tokens(tokenizer) == {"bos": 1, "pad": 0, "eos": 1, "unk": 2}
     for text in ("a</s>b", "</s>", "<<pad>>", "a < b <unk> s>"):
         assert tokenizer.encode(text, add_special_tokens=False).ids == processor.encode(text), text
-
-
-def test_characters_without_a_piece_are_spelled_by_their_bytes():
-    tokenizer = Tokenizer.from_str(config("unigram").train(corpus())[0])
-    encoded = tokenizer.encode("日", add_special_tokens=False)
-    assert encoded.tokens == ["▁", "<0xE6>", "<0x97>", "<0xA5>"]
-    assert tokenizer.decode(encoded.ids) == "日"
 
 
 @pytest.mark.parametrize("model", ["unigram", "bpe"])
