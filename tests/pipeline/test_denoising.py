@@ -297,12 +297,17 @@ def test_t5_hides_15_percent_in_spans_of_mean_3_after_what_is_shown_and_up_to_th
         assert (ended.source, ended.targets) == (pair.source, [*pair.targets[:-1], sentinels[28], EOS])
 
 
-def test_rows_of_many_tiny_texts_lose_nothing():
+def test_rows_of_many_tiny_texts_lose_nothing_and_no_piece_is_longer_than_a_usual_row():
     """Each of them costs a sentinel and two `</s>`, so that the decoder's rows get wider than T5's."""
     packed = many_texts_per_row(1, 8, 569, longest=4)
+    starts = packed.cu_seqlens
+    # The first row is one text, and so ends with much padding.
+    packed = replace(packed, cu_seqlens=starts[(starts == 0) | (starts >= 569)])
     made = T5.corrupt(packed, NOISE, OF_T5)
     assert made.inputs["decoder_input_ids"].shape[1] in range(114 + 64, 569, 64)
     assert len(pairs(made)) == sum(len(set(text) - {BOS, EOS}) >= 2 for text in texts(packed))
+    assert np.diff(made.inputs["cu_seqlens"]).max() <= 512
+    assert np.diff(made.inputs["decoder_cu_seqlens"]).max() <= 114
 
 
 def test_sentinels_are_numbered_downwards_as_in_the_published_vocabulary():
