@@ -1,7 +1,9 @@
-"""Small stand-ins: a tokenizer of words, a tiny network, a separable task in GLUE's layout, a tracker."""
+"""Small stand-ins: a tokenizer of words, tiny networks, tasks of two rows, a separable task in GLUE's layout, and a
+tracker."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,11 +17,17 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from cluster.artefacts.manifest import read_manifest
-from models.config import TransformerConfig
+from models.config import ElmoConfig, TransformerConfig
 from models.initialization import init_weights
 from models.language_models import MaskedLanguageModel
 from pipeline.checkpoint.references import PretrainedModel
+from pipeline.tasks.forms import Answer, Choices, Example, Question, TaggedSentence, TextPair
+from pipeline.tasks.generation import XsumConfig
+from pipeline.tasks.questions import SquadConfig
+from pipeline.tasks.rows import RowsClassificationConfig, RowsRegressionConfig
 from pipeline.tasks.settings import TrainingConfig
+from pipeline.tasks.superglue import CopaConfig
+from pipeline.tasks.tagging import ConllNerConfig
 from pipeline.tasks.task import TaskData
 from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune import trainer
@@ -41,6 +49,51 @@ SIZES: dict[str, Any] = {
 MODEL = TransformerConfig(vocab_size=32, **SIZES)
 TRAINING = {"epochs": 3, "batch_size": 8, "lr": 5e-3, "max_length": 16}
 """A training on the separable task that takes less than a second."""
+DECODER = dataclasses.replace(MODEL, network="decoder", norm="pre", embedding_norm=False)
+ENCODER_DECODER = dataclasses.replace(MODEL, network="encoder_decoder")
+# Larger ones without dropout.
+WIDE = {"vocab_size": 400, "hidden_size": 64, "intermediate_size": 128, "max_positions": 128}
+BERT = dataclasses.replace(MODEL, **WIDE, num_segments=2, dropout=0.0, attention_dropout=0.0)
+GPT = dataclasses.replace(BERT, network="decoder", num_segments=0, norm="pre", embedding_norm=False)
+BART = dataclasses.replace(BERT, network="encoder_decoder", num_segments=0)
+ELMO = ElmoConfig(
+    vocab_size=600,
+    max_characters=12,
+    character_size=8,
+    filters=((1, 8), (2, 16), (3, 24)),
+    num_highway_layers=1,
+    projection_size=16,
+    cell_size=32,
+)
+UNREAD = {"train": Path("unread"), "evaluation": Path("unread")}
+SIDES = {side: Path("unread") for side in ("source", "target", "train_source", "train_target")}
+FIRST, SECOND = ("a", "the good film"), ("b", "bad plot and film")
+TAGGED = (
+    TaggedSentence("a", ("the", "good", "film"), ("O", "B-X", "O")),
+    TaggedSentence("b", ("one",), ("O",)),
+)
+ASKED = (
+    Question("a", "the plot", "the good film was bad", (Answer("good film", 4),)),
+    Question("b", "two", "one two", (Answer("two", 4),)),
+)
+CHOSEN = (
+    Choices("a", (("good", "film"), ("bad", "film plot")), 1),
+    Choices("b", (("one", "two"), ("one", "three"), ("a", "the")), 2),
+)
+WRITTEN = TextPair(*FIRST, "film"), TextPair(*SECOND, "plot and film")
+SUMMARIES = XsumConfig(**UNREAD, max_target_length=8, min_target_length=1, label_smoothing=0.0)
+LABELLED, NUMBERED = (
+    (Example(*FIRST, None, one), Example(*SECOND, None, two)) for one, two in ((1, 0), (0.5, -2.0))
+)
+TWO_ROWS: dict[str, tuple[Any, tuple[str, ...], tuple[Any, Any]]] = {
+    "classification": (RowsClassificationConfig(**UNREAD), ("bad", "good"), LABELLED),
+    "regression": (RowsRegressionConfig(**UNREAD), (), NUMBERED),
+    "tags": (ConllNerConfig(**UNREAD), ("B-X", "O"), TAGGED),
+    "spans": (SquadConfig(**UNREAD, max_query_length=4), (), ASKED),
+    "choices": (CopaConfig(path=Path("unread")), (), CHOSEN),
+    "generation": (SUMMARIES, (), WRITTEN),
+}
+"""By form, a task of two rows of unequal lengths in the words of the tests: settings, labels and rows."""
 
 
 @dataclass
@@ -123,6 +176,18 @@ def context_of(
 def prepare(config: Any, *arguments: Any, **named: Any) -> Any:
     """A task ready to be trained; takes what `context_of` does."""
     return FORMS[config.form](context_of(config, *arguments, **named))
+
+
+def two_rows(form: str, tokenizer: TextTokenizer, network: Any = MODEL, **settings: Any) -> TaskContext:
+    """A task of two rows; `settings` are of the training."""
+    config, labels, rows = TWO_ROWS[form]
+    return context_of(config, tokenizer, rows, labels, network, **settings)
+
+
+def prepared_rows(form: str, tokenizer: TextTokenizer, network: Any = MODEL) -> Any:
+    """A task of two rows, ready to be trained."""
+    context = two_rows(form, tokenizer, network)
+    return FORMS[context.config.form](context)
 
 
 def enlarged(network: Any, factor: float = 10, seed: int = 7) -> Any:

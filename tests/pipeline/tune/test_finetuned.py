@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -173,11 +172,8 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 
 
 def squad(place: Path) -> tuple[str, ...]:
-    squad = json.loads(EXCERPTS["squad"].text("train"))
-    (asked,) = squad["data"][0]["paragraphs"]
-    paragraphs = [asked | {"qas": [asked["qas"][0] | {"id": str(number)}]} for number in range(8)]
     path = place / "squad.json"
-    path.write_text(json.dumps(squad | {"data": [{"title": "T", "paragraphs": paragraphs}]}))
+    path.write_text(EXCERPTS["squad"].text("train"))
     return (f"tasks.squad.train={path}", f"tasks.squad.evaluation={path}", "tasks.squad.max_query_length=24")
 
 
@@ -205,39 +201,32 @@ def sst2(place: Path) -> tuple[str, ...]:
     ],
 )
 def test_tracked_checkpoint_is_finetuned_scored_exported_and_read_back(
-    pretrained: str,
-    finetuned: str,
-    sample: Callable[[Path], tuple[str, ...]],
-    read_by: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    pretrained, finetuned, sample, read_by, tmp_path
 ):
     runs = tmp_path / "runs"
     store = write_text_store(tmp_path / "tokens", "tiny-words" if pretrained == "elmo-tiny" else "tiny")
     changes = [f"data.stores=[{{path: {store}}}]", f"runs_dir={runs}", "cluster.workers=1", "steps=3"]
-    few = ["checkpoint.every_steps=3", "evaluation.samples=8", "schedule.warmup_steps=1"]
-    run = create_run(load_config(PretrainConfig, CONFIGS / f"pretrain/{pretrained}.yaml", [*changes, *few]))
+    changes += ["checkpoint.every_steps=3", "evaluation.samples=8", "schedule.warmup_steps=1"]
+    run = create_run(load_config(PretrainConfig, CONFIGS / f"pretrain/{pretrained}.yaml", changes))
     train(run, 1)
     assert replay(run)
 
     start = resolve_model(f"models:/{run.info.name}@latest", runs)
-    settings = [*sample(tmp_path), f"out={tmp_path / 'scores'}", f"runs_dir={runs}"]
-    settings += ["training.max_length=48", "training.batch_size=8", "training.epochs=1", "seeds=[1]"]
+    settings = [*sample(tmp_path), f"out={tmp_path / 'scores'}", f"runs_dir={runs}", "seeds=[1]"]
+    settings += ["training.max_length=48", "training.batch_size=8", "training.epochs=1"]
     config = load_config(FinetuneConfig, CONFIGS / f"finetune/{finetuned}.yaml", settings)
-    scores = finetune(config, start)
-
+    assert all(score.metrics for score in finetune(config, start))
     model_id = with_logged_model(start, runs).model_id
     assert model_id is not None
     logged = connect(run.info.tracking_uri).get_logged_model(model_id)
     assert {metric.key.partition("/")[0] for metric in logged.metrics or ()} >= set(config.tasks)
-    assert all(score.metrics for score in scores)
-    directory = scores_directory(config, start)
+    scores, out = str(scores_directory(config, start)), tmp_path / "out"
     if read_by is None:
         with pytest.raises(ExportError):
-            export(str(directory), tmp_path / "out", runs_dir=runs)
+            export(scores, out, runs_dir=runs)
         return
-    made = export(str(directory), tmp_path / "out", runs_dir=runs)
+    made = export(scores, out, runs_dir=runs)
     assert made.auto_class == read_by
     assert made.difference is not None
     assert made.difference < 1e-4
-    getattr(transformers, read_by).from_pretrained(tmp_path / "out")
+    getattr(transformers, read_by).from_pretrained(out)

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from models.classifiers import SequenceClassifier
 from models.hf.directory import save_hf_directory
 from models.initialization import init_weights
 from models.language_models import smoothed_loss
@@ -23,16 +23,21 @@ from pipeline.tasks.generation import XsumConfig, read_xsum
 from pipeline.tasks.metrics.entities import entities, entity_metrics
 from pipeline.tasks.metrics.texts import rouge, sentence_lines, translation_metrics
 from pipeline.tasks.tagging import ConllNerConfig
-from pipeline.tune.forms.base import EXCERPT_CHARACTERS, excerpt
 from pipeline.tune.forms.generation import first_sentences
 from pipeline.tune.forms.tags import ABSENT
 from tests.pipeline.tasks.excerpts import EXCERPTS, objects, task_of
-from tests.pipeline.tune.conftest import MODEL, enlarged, prepare
-from tests.pipeline.tune.samples import GPT, UNREAD, prepared_rows
+from tests.pipeline.tune.conftest import (
+    DECODER,
+    ENCODER_DECODER,
+    GPT,
+    MODEL,
+    UNREAD,
+    enlarged,
+    prepare,
+    prepared_rows,
+)
 from tests.published_networks import PRESETS
 
-DECODER = dataclasses.replace(MODEL, network="decoder", norm="pre", embedding_norm=False)
-ENCODER_DECODER = dataclasses.replace(MODEL, network="encoder_decoder")
 BERT = dataclasses.replace(MODEL, num_segments=2, norm_eps=1e-12)
 T5 = dataclasses.replace(PRESETS["t5-small"], vocab_size=32, num_layers=1, hidden_size=32, num_heads=2)
 
@@ -94,28 +99,22 @@ def test_losses_are_those_that_transformers_computes(network, form, auto_class, 
 def test_questions_may_have_different_numbers_of_choices(tokenizer):
     task = prepared_rows("choices", tokenizer)
     outputs = task.outputs(task.build().eval(), task.batch(task.evaluation, np.arange(2)))
-    assert outputs.shape == (2, 3)
-    assert outputs[0, 2] == float("-inf")
+    assert outputs.isinf().tolist() == [[False, False, True], [False] * 3]
     lines = [json.loads(line) for line in task.files(outputs.numpy())["predictions.jsonl"].splitlines()]
     assert [(len(line["scores"]), len(line["choices"])) for line in lines] == [(2, 2), (3, 3)]
 
 
-def test_loss_of_a_regression_is_the_squared_error_and_its_submission_stays_in_range(tmp_path, tokenizer):
+def test_predictions_of_a_regression_are_written_and_submitted_within_its_range(tmp_path, tokenizer):
     test = EXCERPTS["stsb"].text("train.tsv").replace("\tscore", "").replace("\t3.800", "")
     config = task_of(tmp_path, EXCERPTS["stsb"], submit=False)
     (tmp_path / "test.tsv").write_text(test)
     task = prepare(config.model_copy(update={"submit": True}), tokenizer)
-    model = SequenceClassifier(MODEL, 1).eval()
-    init_weights(model, 1)
-    batch = task.batch(task.train, np.arange(1))
-    predicted = task.outputs(model, batch).detach()
-    assert float(task.loss(model, batch).detach()) == pytest.approx(float((predicted - 3.8).square().sum()))
     (line,) = task.files(np.full((1, 1), 2.5))["predictions.jsonl"].splitlines()
     texts = {"text": "A plane.", "text_b": "A jet."}
     assert json.loads(line) == {"id": "dev-2", "label": 3.8, "prediction": 2.5} | texts
     for number, written in ((5.2, b"5.000"), (-0.1, b"0.000")):
-        head = b"index\tprediction\n0\t"
-        assert task.submission(np.array([[number]])) == {"STS-B.tsv": head + written + b"\n"}
+        found = task.submission(np.array([[number]]))
+        assert found == {"STS-B.tsv": b"index\tprediction\n0\t" + written + b"\n"}
 
 
 def test_words_that_are_cut_count_as_outside_of_entities(tokenizer):
@@ -165,13 +164,14 @@ def test_entities_are_those_of_conlleval(tags, expected):
 
 
 def test_entities_count_only_whole_and_with_the_right_type():
-    # 3 right entities, 4 predicted, 1 in common; 10 of 12 tags are equal.
+    # 3 right entities, 4 predicted, 1 in common, of the other two one has the wrong bounds, one the wrong type.
     right = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O", "B-LOC", "O"]]
-    guessed = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], right[1]]
-    found = entity_metrics(right, guessed)
-    assert found == pytest.approx({"f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3, "accuracy": 10 / 12})
-    found = entity_metrics(right, [guessed[0], ["B-ORG", "I-ORG", "O", "B-LOC", "B-LOC"]])
-    assert (found["precision"], found["recall"], found["f1"]) == pytest.approx((1 / 4, 1 / 3, 2 / 7))
+    guessed = [
+        ["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"],
+        ["B-ORG", "I-ORG", "O", "B-LOC", "B-LOC"],
+    ]
+    expected = {"precision": 1 / 4, "recall": 1 / 3, "f1": 2 / 7, "accuracy": 7 / 12}
+    assert entity_metrics(right, guessed) == pytest.approx(expected)
     assert entity_metrics([["O"]], [["O"]]) == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 1}
 
 
@@ -190,16 +190,6 @@ def test_official_metrics_of_several_answers_or_sets(tmp_path, name, chosen, exp
     config = task_of(tmp_path, EXCERPTS[name])
     outputs = np.eye(max(2, max(chosen) + 1))[chosen]
     assert config.measure(config.load().evaluation, outputs) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("around", [0, 1500, 2999, 4000])
-@pytest.mark.parametrize("length", [0, 10, EXCERPT_CHARACTERS, 3000])
-def test_long_texts_are_repeated_around_a_character_and_others_whole(length: int, around: int):
-    text = "".join(chr(0x4E00 + number) for number in range(length))
-    found = excerpt(text, around)
-    assert len(found) == min(length, EXCERPT_CHARACTERS)
-    assert found in text
-    assert not text or text[min(around, length - 1)] in found
 
 
 ARTICLE = "(CNN) A man ran. He fell down a hill. A dog saw him. The dog barked at him. It was night."
@@ -226,12 +216,8 @@ def test_first_sentences_end_at_a_line_end_or_where_the_next_begins(text, count,
 @pytest.mark.parametrize(
     ("right", "written", "expected"),
     [
-        # Four words in common (the, cat, on, mat) of six; one pair of neighbours of five; the four are in order.
-        (
-            "the cat sat on the mat",
-            "the cat lay on a mat",
-            {"rouge1": 4 / 6, "rouge2": 1 / 5, "rouge_l": 4 / 6, "rouge_lsum": 4 / 6},
-        ),
+        # Four words in common (the, cat, on, mat) of six; one pair of neighbours of five.
+        ("the cat sat on the mat", "the cat lay on a mat", {"rouge1": 4 / 6, "rouge2": 1 / 5}),
         ("running dogs", "runs dog", {"rouge1": 1}),
         # Each line is looked for in all of the summary; of the nine words, the six of the first line are in order.
         (HIGHLIGHTS, SWAPPED, {"rouge_lsum": 1, "rouge_l": 6 / 9}),
@@ -255,11 +241,9 @@ def test_first_sentences_score_what_was_published_for_lead_1(corpora: Path):
 
 
 def test_notes_of_the_web_page_are_no_first_sentence():
-    lead = XsumConfig(evaluation=Path()).lead
-    document = "Media playback is not supported on this device\nThe match ended. It rained."
-    assert first_sentences([lead(document)]) == ["The match ended."]
-    inside = "He said Media playback is not supported on this device\nB."
-    assert lead(inside) == inside
+    lead, note = XsumConfig(evaluation=Path()).lead, "Media playback is not supported on this device\n"
+    assert first_sentences([lead(f"{note}The match ended. It rained.")]) == ["The match ended."]
+    assert lead(f"He said {note}B.") == f"He said {note}B."
 
 
 def test_share_splits_the_documents_by_a_hash_of_their_ids(tmp_path):
@@ -277,10 +261,9 @@ def test_share_splits_the_documents_by_a_hash_of_their_ids(tmp_path):
 
 
 def test_smoothed_loss_is_the_mixture_of_target_and_uniform():
-    logits = torch.randn(5, 7, generator=torch.Generator().manual_seed(2))
-    targets, logs = torch.tensor([0, 3, 6, 1, 1]), logits.log_softmax(-1)
-    expected = -(0.9 * logs[torch.arange(5), targets] + 0.1 * logs.mean(-1)).sum()
-    assert float(smoothed_loss(logits, targets, 0.1)) == pytest.approx(float(expected), rel=1e-6)
+    logits, targets = torch.randn(5, 7), torch.tensor([0, 3, 6, 1, 1])
+    expected = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=0.1)
+    torch.testing.assert_close(smoothed_loss(logits, targets, 0.1), expected)
 
 
 def test_decoder_reads_source_and_prompt_and_predicts_the_summary(tokenizer):
@@ -300,11 +283,8 @@ def test_decoder_reads_source_and_prompt_and_predicts_the_summary(tokenizer):
 def test_bleu_and_chrf_are_those_of_sacrebleu_with_their_signatures():
     references, texts = ["The cat sat on the mat.", "It rains."], ["The cat sat on a mat.", "It rained."]
     found, signatures = translation_metrics(references, texts)
-    expected = {
-        name: make().corpus_score(texts, [references]).score
-        for name, make in (("bleu", BLEU), ("chrf", CHRF))
-    }
-    assert found == {name: score / 100 for name, score in expected.items()}
+    for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
+        assert found[name] == metric.corpus_score(texts, [references]).score / 100
     assert 0 < found["bleu"] < found["chrf"] < 1
     assert signatures["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert signatures["chrf"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|")

@@ -12,27 +12,24 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from cluster.artefacts.errors import ConfigError, MismatchError
 from models.generation.config import GenerationConfig
-from models.hf.directory import read_hf_directory, save_hf_directory
+from models.hf.directory import save_hf_directory
 from models.hf.family import TokenIds
 from models.language_models import CausalLanguageModel
 from pipeline.ask.prompting.networks import load_language_model
 from pipeline.ask.prompting.writing import chat_prompt, write
 from pipeline.tasks.instructions import ChatTemplate, Conversation, InstructionsConfig, Turn
-from pipeline.tasks.settings import TrainingConfig, optimizer_with_rates
 from pipeline.tasks.tokenizer import TextTokenizer
 from pipeline.tune.export import export
-from pipeline.tune.forms.conversations import ConversationEncoder, EncodedConversation, PackedConversations
-from pipeline.tune.preview import preview
-from tests.pipeline.tune import samples
+from pipeline.tune.forms.conversations import ConversationEncoder
+from tests.pipeline.tune import conftest
 from tests.pipeline.tune.conftest import enlarged, make_checkpoint, prepare
-from tests.pipeline.tune.samples import byte_level
 
-GPT = dataclasses.replace(samples.GPT, vocab_size=320, activation="gelu_tanh")
+GPT = dataclasses.replace(conftest.GPT, vocab_size=320, activation="gelu_tanh")
 CHATML = ChatTemplate(
     before_system="<|im_start|>system\n",
     after_system="<|im_end|>\n",
@@ -56,9 +53,19 @@ PAIR = {"prompt": "Say red.", "response": "Red it is."}
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory) -> TextTokenizer:
     """A byte-level BPE with the special tokens of ChatML."""
-    texts = [str(CHAT), str(PAIR), "User:\nSystem:\nAssistant:\n"] * 3
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=GPT.vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator([str(CHAT), str(PAIR), "User:\nSystem:\nAssistant:\n"] * 3, trainer)
     path = tmp_path_factory.mktemp("bpe") / "tokenizer.json"
-    return TextTokenizer(byte_level(path, texts, SPECIAL_TOKENS, GPT.vocab_size or 0))
+    made.save(str(path))
+    return TextTokenizer(path)
 
 
 def write_rows(path: Path, *rows: object, start: str = "", end: str = "\n") -> Path:
@@ -199,23 +206,7 @@ def task_gradients(task, model, rows):
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=40))
-def test_packing_keeps_every_conversation_whole_and_once(lengths):
-    numbered = [EncodedConversation(np.full(length, n), ((0, length),)) for n, length in enumerate(lengths)]
-    rows = PackedConversations.of(numbered, 50, packed=True)
-    assert rows.lengths.max() <= 50
-    pieces = [
-        piece.tolist()
-        for row in range(len(rows))
-        for piece in np.split(rows.input_ids[row], np.cumsum(rows.pieces[row])[:-1])
-    ]
-    assert sorted(pieces) == [[n] * length for n, length in enumerate(lengths)]
-    boundaries = rows.boundaries(np.arange(len(rows))[::-1], 50).tolist()
-    assert (boundaries[0], boundaries[-1]) == (0, 50 * len(rows))
-    assert {50 * n for n in range(len(rows) + 1)} <= set(boundaries)
-
-
-def test_loss_and_updated_weights_are_those_of_transformers_with_ignored_labels(tokenizer, tmp_path):
+def test_loss_is_that_of_transformers_with_ignored_labels(tokenizer, tmp_path):
     talks = [
         conversation("Say blue.", "Blue.", "Again?", "No."),
         conversation("Say red.", "Red it is.", system="S"),
@@ -224,28 +215,13 @@ def test_loss_and_updated_weights_are_those_of_transformers_with_ignored_labels(
     model = enlarged(task.build(), 2)
     ids = TokenIds(pad=1, bos=0, eos=2)
     save_hf_directory(tmp_path / "gpt2", model.state_dict(), GPT, ids, head="causal_lm")
-    theirs: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2").train()
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2")
     batch = task.batch(task.train, np.arange(2))
     read, learned = batch.inputs["input_ids"], torch.roll(batch.targets["places"], 1, dims=1)
-    inputs = {"input_ids": read, "attention_mask": (read != 1).long(), "labels": read.where(learned, -100)}
-    total = int(task.train.predictions.sum())
-    # The gradient of keys' biases is zero but for rounding, which a smaller epsilon would make updates of.
-    given = {"weight_decay": 0.0, "optimizer": {"eps": 1e-6}}
-    settings = optimizer_with_rates(TrainingConfig.model_validate(given))
-    optimizers = settings.make(model), settings.make(theirs)
-    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-        group["lr"] = 1e-3
-    for _ in range(3):
-        mine = task.loss(model, batch) / total
-        right = theirs(**inputs).loss
-        torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-5)
-        for loss, optimizer in zip((mine, right), optimizers, strict=True):
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    theirs.save_pretrained(tmp_path / "trained")
-    updated, own = read_hf_directory(tmp_path / "trained").state_dict, model.state_dict()
-    torch.testing.assert_close(own, {name: updated[name] for name in own}, rtol=1e-5, atol=1e-5)
+    labels = read.where(learned, -100)
+    expected = theirs(input_ids=read, attention_mask=(read != 1).long(), labels=labels).loss
+    mine = task.loss(model, batch) / int(task.train.predictions.sum())
+    torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_network_learns_to_respond_and_is_asked_from_its_scores_and_from_its_export(
@@ -281,19 +257,13 @@ def test_encoder_decoder_reads_what_is_before_every_response_of_a_conversation(t
     assert texts == ["User:\nSay blue.\nAssistant:\nBlue.User:\nAgain?\nAssistant:", "No."]
 
 
-def test_dry_run_tells_what_is_cut_and_left_out(tmp_path, make_config, tokenizer):
-    rows = [PAIR, {"prompt": "a", "response": "long " * 60}, {"prompt": "long " * 60, "response": "a"}]
-    path = write_rows(tmp_path / "rows.jsonl", *rows)
-    start = make_checkpoint(tmp_path / "gpt", tokenizer.path, network=CausalLanguageModel(GPT))
-    config = make_config(
-        tasks={"chat": {"kind": "instructions", "train": path, "evaluation": path}},
-        training={"epochs": 1, "batch_size": 4, "max_length": 64},
-    )
-    (task,) = preview(config, start)["tasks"]
-    assert task["notes"][:2] == (
-        "2 of 3 conversations (66.7%) are longer than max_length=64, and cut at their end",
-        "1 of 3 conversations (33.3%) are left out, because no response begins before the cut",
-    )
-    assert task["notes"][2].startswith("2 conversations lie in 2 rows, which are ")
+def test_conversations_that_are_cut_or_left_out_are_counted(tokenizer):
+    talks = [
+        conversation("Say red.", "Red."),
+        conversation("a", "long " * 60),
+        conversation("long " * 60, "a"),
+    ]
+    cut, left_out, packed = task_of(tokenizer, *talks).notes[:3]
+    assert [note.partition(" ")[0] for note in (cut, left_out, packed)] == ["2", "1", "2"]
     with pytest.raises(ConfigError, match=r"training\.max_length"):
-        preview(make_config(tasks=config.tasks, training={"max_length": 8}), start)
+        task_of(tokenizer, *talks, length=8)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from data_prep.tokenizers.word_lexicon import assemble
 from models.elmo.language_model import ElmoLanguageModel
@@ -19,8 +19,7 @@ from models.language_models import CausalLanguageModel, MaskedLanguageModel, Seq
 from pipeline.tasks.metrics.squad import answer_metrics, unanswerable_metrics
 from pipeline.tune.scores import Score
 from tests.pipeline.tasks.excerpts import objects
-from tests.pipeline.tune.conftest import make_checkpoint, predictions
-from tests.pipeline.tune.samples import BART, BERT, ELMO, GPT, words_of
+from tests.pipeline.tune.conftest import BART, BERT, ELMO, GPT, make_checkpoint, predictions
 
 NETWORKS: dict[str, Callable[[], Any]] = {
     "encoder": lambda: MaskedLanguageModel(BERT, pair="nsp"),
@@ -146,12 +145,16 @@ LESSONS = [
 
 
 def tokenizer_for(network: str, path: Path) -> Path:
-    """A vocabulary of all words of the rows, and tags of languages."""
+    """A vocabulary of all words of the rows in lower case, and tags of languages."""
     if network == "elmo":
         # The others are spelled.
         path.write_text(assemble(["dog", "grass", "One", "the"]).to_str())
         return path
-    tokenizer = Tokenizer.from_file(str(words_of(objects(*ROWS), path)))
+    tokenizer = Tokenizer(models.WordLevel({}, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    tokenizer.train_from_iterator([objects(*ROWS)], trainers.WordLevelTrainer(special_tokens=specials))
     tokenizer.add_special_tokens(["de_DE", "en_XX"])
     tokenizer.save(str(path))
     return path

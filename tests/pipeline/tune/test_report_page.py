@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, ReferenceNotFoundError
-from cluster.artefacts.manifest import hash_file
 from pipeline.run.tracking import connect, start_run
 from pipeline.tasks import TASKS
 from pipeline.tune.report.page import (
-    MOST_POINTS,
     PAGE_FILE,
     TABLE_FILE,
     confusion,
@@ -25,7 +22,6 @@ from pipeline.tune.report.page import (
     publish_page,
     published_scores,
     render_page,
-    thinned,
 )
 from pipeline.tune.report.predictions import worst_of
 from pipeline.tune.scores import ScoresDirectory, read_scores
@@ -37,8 +33,6 @@ NAMES = ("negative", "positive")
 PAIRS = [("positive", "positive")] * 6 + [("negative", "positive")] * 3 + [("negative", "negative")]
 HOSTILE = "</p></script><script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>\x00\x1b[31m\u202e\"'&"
 CONTROLS = "[/red] [bold]x \x1b[2J \x9b2J"
-VOID = {"meta", "br"}
-"""Elements without an end."""
 
 
 @pytest.fixture
@@ -62,20 +56,7 @@ def worst_errors(directory: Path, trial: str | None, count: int) -> list[dict[st
     return worst_of(opened.lines(opened.score(trial).trial), count)
 
 
-def test_page_is_one_file_of_closed_elements_and_the_same_each_time(scores: Path):
-    open_elements: list[str] = []
-
-    class Checker(HTMLParser):
-        def handle_starttag(self, tag, attrs):
-            if tag not in VOID:
-                open_elements.append(tag)
-
-        def handle_startendtag(self, tag, attrs):
-            assert tag in VOID | {"path", "use", "rect"}
-
-        def handle_endtag(self, tag):
-            assert open_elements.pop() == tag
-
+def test_page_is_one_file_and_the_same_each_time(scores: Path):
     page = page_of(scores)
     assert page == page_of(scores)
     assert not re.search(r"<(script|link|img|iframe|object|embed|video|audio|source|base)\b", page, re.I)
@@ -83,8 +64,6 @@ def test_page_is_one_file_of_closed_elements_and_the_same_each_time(scores: Path
     assert not re.search(r"(src|href|srcset|data|action)\s*=\s*[\"'](?!#)|url\((?!#)|@import", page, re.I)
     assert not re.search(r"https?://(?!www\.w3\.org/)", page)
     assert "default-src 'none'" in page
-    Checker().feed(page)
-    assert open_elements == []
 
 
 def test_hostile_texts_are_shown_and_not_obeyed(tmp_path: Path):
@@ -99,15 +78,23 @@ def test_hostile_texts_are_shown_and_not_obeyed(tmp_path: Path):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
-def test_numbers_of_the_page_are_those_of_the_summary(scores: Path):
+def test_numbers_of_the_page_are_those_of_the_summary_and_inputs_have_their_hashes(scores: Path):
     page = page_of(scores)
     shown = [
         f"{percent(row.mean['accuracy'])} ± {percent(row.std['accuracy'] or 0)}"
         for row in summarise(read_scores(scores))
     ]
     # The published number is that of BERT-large.
-    expected = ["mean ± standard deviation over 2 seeds", "94.9", "data/train.tsv", "reviews-random-2"]
+    expected = [
+        "mean ± standard deviation over 2 seeds",
+        "94.9",
+        "data/train.tsv",
+        "d" * 32,
+        "reviews-random-2",
+    ]
     assert [text for text in (*shown, *expected) if text not in page] == []
+    assert re.search(r'data-label="interval">\d+\.\d to \d+\.\d<', page)
+    assert page.count("<svg") == 2
 
 
 def test_confusions_sum_to_the_examples():
@@ -131,110 +118,72 @@ def test_worst_errors_are_the_surest_ones(scores: Path):
     assert "reviews-random-2" in refused.value.next_step
 
 
+CAR = {"prediction": "car", "n_best": [{"text": "x", "probability": 0.9}], "question": "q", "context": "c"}
+RED = {"reference": "a red car", "source": "s"}
+WRONG: dict[str, dict[str, dict[str, Any]]] = {
+    "spans": {
+        "2": {"answers": ["red car"], **CAR},
+        "1": {"answers": [], **CAR},
+        "right": {"answers": ["the car"], **CAR},
+        "without words": {"answers": ["the"], **CAR, "prediction": "a"},
+    },
+    "texts": {"2": {"prediction": "a blue car", **RED}, "1": {"prediction": "nothing", **RED}},
+    "numbers": {"2": {"label": 2.0, "prediction": 2.1}, "1": {"label": 1.0, "prediction": 4.5}},
+    "choices": {
+        "2": {"label": 0, "prediction": 1, "scores": [0.0, 0.1], "choices": ["a", "b"]},
+        "1": {"label": 0, "prediction": 1, "scores": [0.0, 9.0, None], "choices": ["a", "b", "c"]},
+    },
+    "tags": {
+        "2": {"words": ["a", "b"], "tags": ["O", "B-X"], "predictions": ["O", "O"]},
+        "1": {"words": ["a"], "tags": ["B-X"], "predictions": ["O"]},
+    },
+}
+"""By form, lines by their ids; the error of 1 is worse than that of 2."""
+
+
 def test_worst_answers_texts_numbers_choices_and_tags_come_first(tmp_path: Path):
-    asked = {"n_best": [{"text": "x", "probability": 0.9}], "question": "q", "context": "c"}
-    lines = {
-        "spans": [
-            {"id": "2", "answers": ["red car"], "prediction": "car", **asked},
-            {"id": "1", "answers": [], "prediction": "car", **asked},
-            {"id": "right", "answers": ["the car"], "prediction": "car", **asked},
-            {"id": "without words", "answers": ["the"], "prediction": "a", **asked},
-        ],
-        "texts": [
-            {"id": "2", "reference": "a red car", "prediction": "a blue car", "source": "s"},
-            {"id": "1", "reference": "a red car", "prediction": "nothing", "source": "s"},
-        ],
-        "numbers": [
-            {"id": "2", "label": 2.0, "prediction": 2.1},
-            {"id": "1", "label": 1.0, "prediction": 4.5},
-        ],
-        "choices": [
-            {"id": "2", "label": 0, "prediction": 1, "scores": [0.0, 0.1], "choices": ["a", "b"]},
-            {"id": "1", "label": 0, "prediction": 1, "scores": [0.0, 9.0, None], "choices": ["a", "b", "c"]},
-        ],
-        "tags": [
-            {"id": "2", "words": ["a", "b"], "tags": ["O", "B-X"], "predictions": ["O", "O"]},
-            {"id": "1", "words": ["a"], "tags": ["B-X"], "predictions": ["O"]},
-        ],
-    }
-    trainings = [(score_of(task, {"f1": 0.5}, 2), own) for task, own in lines.items()]
+    trainings = [
+        (score_of(form, {"f1": 0.5}, 2), [{"id": name, **line} for name, line in lines.items()])
+        for form, lines in WRONG.items()
+    ]
     directory = write_artefact(tmp_path / "scores", trainings)
-    for task in lines:
-        assert [error["id"] for error in worst_errors(directory, f"{task}-pretrained-1", 9)] == ["1", "2"], (
-            task
-        )
+    for form in WRONG:
+        assert [each["id"] for each in worst_errors(directory, f"{form}-pretrained-1", 9)] == ["1", "2"], form
     assert "(no answer)" in page_of(directory)
 
 
-def test_page_of_a_real_training_has_its_interval_texts_losses_and_source_files(tune, sst2):
-    tuned = tune(training={"epochs": 1, "batch_size": 16, "lr": 1e-4, "max_length": 16})
-    assert 0 < tuned.scores[0].metrics["accuracy"] < 1
-    page = page_of(tuned.directory)
-    assert re.search(r'data-label="interval">\d+\.\d to \d+\.\d<', page)
-    assert page.count("<svg") == 1
-    assert worst_errors(tuned.directory, None, 1)[0]["texts"]["text"] in page
-    files = [sst2 / "train.tsv", sst2 / "dev.tsv"]
-    assert all(str(file) in page and hash_file(file)[0] in page for file in files)
-
-
-def test_a_diverged_training_has_a_page(tmp_path: Path):
-    lines = [
-        {"id": f"dev-{n}", "label": 1.0, "prediction": predicted} for n, predicted in ((1, None), (2, 1.0))
-    ]
+def test_a_long_and_diverged_training_has_a_page(tmp_path: Path):
+    lines = [{"id": str(n), "label": 1.0, "prediction": predicted} for n, predicted in ((1, None), (2, 1.0))]
     trainings = [(score_of("t", {"pearson": 0.0}, 2), lines)]
-    directory = write_artefact(tmp_path / "scores", trainings, losses=[1.0, None, None])
-    assert [(error["id"], error["predicted"]) for error in worst_errors(directory, None, 9)] == [
-        ("dev-1", "nan")
-    ]
+    directory = write_artefact(tmp_path / "scores", trainings, losses=[1.0, None, None] * 75)
+    (worst,) = worst_errors(directory, None, 9)
+    assert (worst["id"], worst["predicted"]) == ("1", "nan")
     assert "<svg" in page_of(directory)
 
 
 def test_every_choice_of_a_search_is_on_the_page_and_so_are_baselines(tmp_path: Path):
     lead = {"lead-1": {"accuracy": 0.3}}
     trainings = [
-        (
-            score_of("t", {"accuracy": accuracy}, 10, choice={"lr": lr}, baselines=lead),
-            label_lines(PAIRS, NAMES),
-        )
-        for lr, accuracy in ((1e-5, 0.7), (3e-5, 0.65))
+        (score_of("t", {"accuracy": 0.7}, 10, choice={"lr": lr}, baselines=lead), label_lines(PAIRS, NAMES))
+        for lr in (1e-5, 3e-5)
     ]
     page = page_of(write_artefact(tmp_path / "scores", trainings, labels={"t": NAMES}))
-    expected = [
-        "of 2 choices of settings",
-        "lead-1",
-        "30.0",
-        'settings">lr 1e-05</td>',
-        'settings">lr 3e-05</td>',
-    ]
-    assert [text for text in expected if text not in page] == []
+    cells = ["lead-1", "30.0", *(f'settings">lr {lr}</td>' for lr in ("1e-05", "3e-05"))]
+    assert [text for text in ("of 2 choices of settings", *cells) if text not in page] == []
 
 
 def test_published_scores_are_of_known_tasks_and_metrics():
     found = {kind: published_scores(kind) for kind in TASKS}
-    assert {kind for kind, scores in found.items() if scores} >= {
-        *GLUE_METRICS,
-        "squad",
-        "squad2",
-        "xsum",
-    } - {"wnli"}
+    expected = {*GLUE_METRICS, "squad", "squad2", "xsum"} - {"wnli"}
+    assert {kind for kind, scores in found.items() if scores} >= expected
     for kind, each in ((kind, each) for kind, scores in found.items() for each in scores):
-        assert each["metrics"]
-        assert set(each["metrics"]) <= set(TASKS[kind].metrics)
+        assert set() < set(each["metrics"]) <= set(TASKS[kind].metrics)
         assert each["split"] in ("dev", "test")
         assert all(0 < value < 100 for value in each["metrics"].values())
-    assert all("ROUGE-1.5.5" in each["note"] for each in found["xsum"])
-
-
-@pytest.mark.parametrize("count", [0, 1, MOST_POINTS, MOST_POINTS + 1, 12345])
-def test_long_curves_are_means_of_neighbours(count: int):
-    x, y = thinned([float(number) for number in range(1, count + 1)])
-    assert len(x) == len(y) <= MOST_POINTS
-    assert x == pytest.approx(y)
 
 
 def test_show_prints_scores_and_errors_without_control_characters(scores: Path):
     done = invoke("finetune", "show", scores, "--errors", 5)
-    assert done.exit_code == 0, done.output
     shown = ["70.0 ± 0.0", "reviews-pretrained-1", "[/red] [bold]x", "predicted positive"]
     assert [text for text in shown if text not in done.output] == []
     assert not re.search("[\x1b\x9b]", done.output)
