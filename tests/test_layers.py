@@ -177,7 +177,7 @@ def test_verbs_that_only_look_import_neither_torch_nor_ray_nor_mlflow(tmp_path: 
     verbs = [
         *(f"runs --runs-dir {tmp_path}/runs", f"checkpoints {one}", f"lineage {one}", f"lineage {scores}"),
         *(f"finetune list {tmp_path}", f"finetune show {scores}", f"data verify {store}"),
-        *("configs list", "data prepare tiny --dry-run"),
+        *("configs list", "data prepare tiny --dry-run", f"top --once --runs-dir {tmp_path}/runs"),
     ]
     imported = modules_after(
         "from typer.testing import CliRunner\n"

@@ -1,18 +1,26 @@
-"""The demo, made small: the verb goes from source files to scores on tasks that it writes itself."""
+"""The demo, made small, goes from source files to scores; its tasks are rows made from held-out documents."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from cluster.artefacts.errors import ConfigError
 from cluster.artefacts.manifest import read_manifest
+from data_prep.document import Document
+from data_prep.token_store import TokenStore
 from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
-from pipeline.commands.verbs import app
 from pipeline.road import demo
+from pipeline.road.demo import CODE, exchange_halves, split, split_sentences, tag_words, write_rows
 from pipeline.run.directory import RunDirectory
+from pipeline.samples.noise import Noise
+from tests.pipeline.command import cloze
 
 DATA = """
 sources:
@@ -49,9 +57,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_demo_ends_with_a_checkpoint_and_a_score_for_each_task(small: Path):
-    done = CliRunner().invoke(app, ["demo", "--out", str(small), "--json"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
+    report = json.loads(cloze("demo", "--out", small, "--json"))
     assert (report["steps"], report["held_out"]["steps"]) == (4, [0, 4])
     name = report["reference"].partition("@")[0]
     run = RunDirectory(small / "runs" / name)
@@ -65,10 +71,152 @@ def test_demo_ends_with_a_checkpoint_and_a_score_for_each_task(small: Path):
     assert read_manifest(directory).kind == "scores"
     assert Path(report["page"]).is_file()
 
-    again = CliRunner().invoke(app, ["demo", "--out", str(small)], catch_exceptions=False)
-    assert again.exit_code == 0, again.output
+    again = cloze("demo", "--out", small)
     first, last = report["held_out"]["values"]
-    assert f"{first:.3f} first, {last:.3f} ± 0." in again.stdout
-    assert "exact duplicates dropped" in again.stdout
-    assert f"cloze resume {name} " in again.stdout
-    assert again.stdout.rstrip().endswith(Path(report["page"]).resolve().as_uri())
+    assert f"{first:.3f} first, {last:.3f} ± 0." in again
+    assert "exact duplicates dropped" in again
+    assert f"cloze resume {name} " in again
+    assert again.rstrip().endswith(Path(report["page"]).resolve().as_uri())
+
+
+NOUNS = ("matrix", "actor", "model", "tensor", "array", "worker", "score", "layer")
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def sentence(number: int) -> str:
+    """A sentence of eleven words that no other number has."""
+    first, second = NOUNS[number % 8], NOUNS[number // 8 % 8]
+    digits = " ".join("abcdefghij"[int(digit)] * 3 for digit in f"{number:03d}")
+    return f"Return the `{first}` of numpy whose {second} is {digits} here."
+
+
+class Store:
+    """What the tasks use of a token store: 300 documents of three sentences, the even ones held out."""
+
+    place = "tokens"
+
+    def __init__(self, change: Callable[[str], str] = str) -> None:
+        texts = ["\n".join(sentence(3 * n + k) for k in range(3)) for n in range(300)]
+        self.all_documents = [
+            Document(f"docs:{n}", "docs", "", "", "en", change(text), {}) for n, text in enumerate(texts)
+        ]
+
+    def documents(self, numbers: np.ndarray) -> list[Document]:
+        return [self.all_documents[number] for number in numbers]
+
+    def held_out(self, fraction: float) -> np.ndarray:
+        return np.arange(300) % 2 == 0
+
+
+def write(out: Path, **sizes: tuple[int, int]) -> dict[str, Rows]:
+    """By task and side, the rows: 120 to train on and 60 to evaluate on, unless `sizes` says otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "SIZES", dict.fromkeys(demo.SIZES, (120, 60)) | sizes)
+        write_rows(cast(TokenStore, Store()), 0.5, out)
+    return {
+        task: {
+            side: [json.loads(line) for line in (out / task / f"{side}.jsonl").read_bytes().splitlines()]
+            for side in ("train", "evaluation")
+        }
+        for task in demo.TASKS
+    }
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
+    return write(tmp_path_factory.mktemp("rows"))
+
+
+@pytest.mark.parametrize("task", demo.TASKS)
+def test_no_document_is_on_both_sides_and_all_are_held_out(written: dict[str, Rows], task: str):
+    rows = written[task]
+    assert (len(rows["train"]), len(rows["evaluation"])) == (120, 60)
+    train, evaluation = ({row["id"].partition("#")[0] for row in side} for side in rows.values())
+    assert not train & evaluation
+    assert all(int(doc_id.removeprefix("docs:")) % 2 == 0 for doc_id in train | evaluation)
+
+
+def test_rows_are_the_same_every_time(written: dict[str, Rows], tmp_path: Path):
+    assert write(tmp_path) == written
+
+
+def test_text_found_on_both_sides_stays_in_the_evaluation_only():
+    shared = "Arrays are converted before they are used by the estimator."
+    sides = split(Store(lambda text: f"{text}\n{shared}").all_documents, 0.5)
+    assert [sum(s.text == shared for s in side) for side in sides] == [0, 1]
+
+
+def test_too_little_text_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="`code`"):
+        write(tmp_path, code=(5000, 60))
+
+
+def test_every_sentence_occurs_in_order_and_disordered_with_the_same_words_and_ends(written: dict[str, Rows]):
+    rows = written["word_order"]["train"]
+    for disordered, ordered in zip(rows[::2], rows[1::2], strict=True):
+        assert (disordered["label"], ordered["label"]) == ("disordered", "in_order")
+        moved, words = disordered["text"].split(), ordered["text"].split()
+        assert moved != words
+        assert sorted(moved) == sorted(words)
+        assert (moved[0], moved[-1]) == (words[0], words[-1])
+        assert (words[0].islower(), words[-1].isalpha()) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "moved"),
+    [
+        ("a b, c, d, e f", None),
+        ("a b c, d e f", "a c, d e b f"),
+        ("no no no no no no", None),
+    ],
+)
+def test_halves_are_not_cut_after_punctuation_and_must_differ(words: str, moved: str | None):
+    found = exchange_halves(words.split(), Noise.of(1))
+    assert (found and " ".join(found)) == moved
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Call ``np.sum`` first.", ["np.sum"]),
+        ("It is (`axis`), or :func:`~torch.sum`!", ["axis", "~torch.sum"]),
+        ("See (the `axis`), if any.", ["axis"]),
+        ("All `Tensor`s of `nn.Module`_ are moved.", ["Tensor", "nn.Module"]),
+        ("Nothing is marked here.", None),
+        ("Code of `two words` is unclear.", None),
+        ("Half of a `pair is unclear.", None),
+        ("A ``pair` of unequal marks is unclear.", None),
+    ],
+)
+def test_marks_of_docstrings_are_read(text: str, code: list[str] | None):
+    tagged = tag_words(text)
+    found = tagged and [word for word, tag in zip(*tagged, strict=True) if tag == CODE]
+    assert found == code
+    # Punctuation would tell the tags of words beside it.
+    assert not tagged or not any(re.search(r"[(),;:!?]", word) for word in tagged[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        (
+            "One line\ngoes on. Then 2.5 more! Is it?\n\nAnother paragraph",
+            ["One line goes on.", "Then 2.5 more!", "Is it?", "Another paragraph"],
+        ),
+        (
+            "It is fast.\n\nReturns\n-------\nout : array\n    The result.\nNotes\n  =====\nSee there.",
+            ["It is fast.", "out : array The result.", "See there."],
+        ),
+    ],
+    ids=["paragraphs", "headings"],
+)
+def test_sentences_end_at_full_stops_and_paragraphs_but_not_at_line_ends_or_headings(
+    text: str, sentences: list[str]
+):
+    assert list(split_sentences(text)) == sentences
+
+
+def test_code_and_fragments_are_no_sentences():
+    junk = ">>> x = np.ones(3); y = x + 1; print(x, y)\n\nstarts in lower case and ends here.\n\nToo short."
+    store = Store(lambda text: f"{junk}\n\n{text}")
+    assert all(s.text.startswith("Return the") for s in split(store.all_documents, 0.5)[0])

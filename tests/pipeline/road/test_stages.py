@@ -66,13 +66,10 @@ def test_single_problem_keeps_its_own_error(road: Path):
         loaded(road)
 
 
-def test_store_that_no_stage_makes_is_refused(road: Path):
+def test_store_must_be_there_unless_a_preparation_makes_it(road: Path):
+    assert loaded(road, "data.0.settings.out=made", "pretrain.settings.data.stores=[{path: made/tokens}]")
     with pytest.raises(ConfigError, match="elsewhere/tokens"):
         loaded(road, "pretrain.settings.data.stores=[{path: elsewhere/tokens}]")
-
-
-def test_store_that_a_preparation_makes_need_not_be_there(road: Path):
-    assert loaded(road, "data.0.settings.out=made", "pretrain.settings.data.stores=[{path: made/tokens}]")
 
 
 def test_task_whose_files_the_road_makes_is_not_read_yet(road: Path):
