@@ -18,8 +18,7 @@ from cluster.runtime import ray_runtime
 from data_prep import input_hashes
 from data_prep.config import PreparationConfig
 from data_prep.input_hashes import CACHE_NAME, hash_inputs
-from data_prep.inputs import Input, ShardInput, check_inputs, group_inputs, list_inputs
-from data_prep.layout import DOCUMENT_FILES
+from data_prep.inputs import Input, ShardInput, group_inputs, list_inputs
 from data_prep.sources.base import SourceFile
 
 
@@ -63,14 +62,6 @@ def hash_rightly(config: PreparationConfig) -> None:
     paths = [own.file.path for own in inputs]
     right = {path: xxhash.xxh3_128_hexdigest(Path(path).read_bytes()) for path in paths}
     assert hash_inputs(inputs, config.out) == right
-
-
-def test_files_are_listed_source_by_source_with_sizes(config):
-    inputs = check_inputs(config, None)
-    assert [own.file.name for own in inputs] == ["0", "1", "2", "3", "4", "0", "1", "2"]
-    assert [own.size_bytes for own in inputs] == [10, 11, 12, 13, 14, 10, 11, 12]
-    assert [own.source.name for own in inputs] == ["a"] * 5 + ["b"] * 3
-    assert list_inputs(config) == inputs
 
 
 def test_only_new_and_changed_files_are_hashed(config, hashed, tmp_path):
@@ -127,23 +118,23 @@ def test_a_hashing_task_that_always_dies_is_named(config, monkeypatch: pytest.Mo
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), max_size=12).map(sorted), st.integers(1, 20))
 def test_a_group_holds_consecutive_files_of_one_source_up_to_its_size(files, shard_bytes):
     sources = configured(Path("/"), a="books_text", b="books_text").sources
-    inputs: list[Input] = []
-    expected: list[list[int]] = []
+    groups: list[list[int]] = []
     for number, (source, size) in enumerate(files):
-        inputs.append(Input(sources[source], SourceFile(f"/{number}", str(number)), size, ""))
-        group = expected[-1] if expected else []
+        group = groups[-1] if groups else []
         is_same = group and files[group[0]][0] == source
         if not is_same or sum(files[each][1] for each in group) + size > shard_bytes:
-            expected.append(group := [])
+            groups.append(group := [])
         group.append(number)
-    assert group_inputs(inputs, shard_bytes) == [
-        ShardInput(
-            sources[files[group[0]][0]],
-            [inputs[each].file for each in group],
-            sum(files[each][1] for each in group),
-        )
-        for group in expected
+    inputs = [
+        Input(sources[source], SourceFile(f"/{number}", str(number)), size, "")
+        for number, (source, size) in enumerate(files)
     ]
+    expected = []
+    for group in groups:
+        own = [inputs[number] for number in group]
+        parts = [each.file for each in own]
+        expected.append(ShardInput(own[0].source, parts, sum(each.size_bytes for each in own)))
+    assert group_inputs(inputs, shard_bytes) == expected
 
 
 def test_a_big_file_is_split_into_parts_that_end_where_the_next_begins(tmp_path):
@@ -156,14 +147,6 @@ def test_a_big_file_is_split_into_parts_that_end_where_the_next_begins(tmp_path)
         [replace(file, start=start, end=end)] for start, end in bounds
     ]
     assert [shard.size_bytes for shard in shards] == [1 << 20] * 3
-
-
-@pytest.mark.parametrize("num_shards", [1, 100_000, 100_001])
-def test_names_of_shards_sort_like_their_numbers(num_shards: int):
-    files = DOCUMENT_FILES.files(num_shards)
-    assert files == sorted(files)
-    if num_shards <= 100_000:
-        assert files[-1] == f"documents-{num_shards - 1:05d}-of-{num_shards:05d}.parquet"
 
 
 def test_names_that_are_not_utf8_are_refused_before_anything_is_read(config, tmp_path):
