@@ -86,7 +86,6 @@ SYSTEM = (
     "pipeline/tune/test_finetuned.py::*published*",
     "pipeline/test_plan.py::*allocate*",
     "data_prep/test_forecast.py::*",
-    "data_prep/test_preparation.py::*give_their_text*",
 )
 """Tests of the whole system, which take minutes with real processes, the slowest files first. They are marked `system`
 and left to `make test-rest`."""
@@ -127,8 +126,6 @@ CANARIES = (
     "pipeline/test_tiny_runs.py::*heart[[]bert-tiny]",
     "pipeline/test_tiny_runs.py::*heart[[]t5-tiny]",
     "pipeline/test_tiny_runs.py::*heart[[]gpt-tiny]",
-    "data_prep/test_preparation.py::*give_their_text[[]B*",
-    "data_prep/test_preparation.py::*give_their_text[[]byte*",
     "data_prep/test_forecast.py::*without_a*",
     "data_prep/test_preparation_in_full.py::*had_something_to_do",
     "data_prep/test_preparation_in_full.py::*overlap*",

@@ -1,11 +1,11 @@
 """The same data whatever happens on the way: killed in the middle, processes and a node of a cluster lost."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -13,32 +13,15 @@ import pytest
 
 from cluster.artefacts.errors import ClusterUnreachableError
 from cluster.artefacts.shard_records import summarize_log
-from cluster.runtime import ray_runtime
+from cluster.runtime import ray_on_demand, ray_runtime
 from data_prep.job import prepare
 from tests.data_prep.conftest import small_config
-from tests.data_prep.killed import ROOT, kill_after
+from tests.data_prep.killed import kill_after
 
 WORK = """
 from data_prep.job import prepare
 from tests.data_prep.conftest import small_config
 prepare(small_config(Path(sys.argv[1]), Path(sys.argv[2])))
-"""
-NO_CLUSTER = """
-import sys
-from pathlib import Path
-
-from cluster.artefacts.errors import ClusterUnreachableError
-from cluster.runtime import ray_on_demand
-from data_prep.job import prepare
-from tests.data_prep.conftest import small_config
-
-corpus, out, other = map(Path, sys.argv[1:])
-with ray_on_demand("127.0.0.1:1"):
-    print(prepare(small_config(corpus, out)).fingerprint)
-    try:
-        prepare(small_config(corpus, other))
-    except ClusterUnreachableError as error:
-        print(error.exit_code)
 """
 
 
@@ -61,10 +44,11 @@ def test_killed_preparation_redoes_only_unfinished_shards_and_ends_the_same_with
     assert not partial.exists()
 
 
-def test_finished_data_is_confirmed_without_a_cluster_and_new_data_asks_for_it(finished, corpus, tmp_path):
-    command = [sys.executable, "-c", NO_CLUSTER, str(corpus), str(finished.out), str(tmp_path / "other")]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    assert done.stdout.split() == [finished.fingerprint, str(ClusterUnreachableError.exit_code)]
+def test_finished_data_is_confirmed_without_a_cluster_and_new_data_asks_for_it(finished, configure, tmp_path):
+    with ray_on_demand("127.0.0.1:1"):
+        assert prepare(configure(finished.out)).fingerprint == finished.fingerprint
+        with pytest.raises(ClusterUnreachableError):
+            prepare(configure(tmp_path / "other"))
 
 
 COPIES = 6
@@ -95,31 +79,20 @@ def three_nodes():
     cluster.shutdown()
 
 
-class Saboteur(threading.Thread):
-    """Kills worker processes, and then a node, once the first shards of a stage are finished."""
-
-    def __init__(self, cluster, node, stage: Path) -> None:
-        super().__init__(daemon=True)
-        self._cluster, self._node, self._stage = cluster, node, stage
-        self.killed: list[str] = []
-
-    def run(self) -> None:
-        pattern = f".{self._stage.name}.*.partial/shard-records/*.json"
-        while not any(self._stage.parent.glob(pattern)):
-            time.sleep(0.01)
-        while len(self.killed) < KILLED_PROCESSES:
-            self._kill_a_task()
-            time.sleep(0.05)
-        self._cluster.remove_node(self._node, allow_graceful=False)
-        self.killed.append("node")
-
-    def _kill_a_task(self) -> None:
+def sabotage(stage: Path, killed: list[str], remove_node: Callable[[], None]) -> None:
+    """Kill worker processes, and then a node, once the first shards of a stage are finished."""
+    while not any(stage.parent.glob(f".{stage.name}.*.partial/shard-records/*.json")):
+        time.sleep(0.01)
+    while len(killed) < KILLED_PROCESSES:
         for process in psutil.Process(os.getpid()).children(recursive=True):
             with suppress(psutil.Error):
                 if "make_shards" in " ".join(process.cmdline()):
                     process.kill()
-                    self.killed.append("process")
-                    return
+                    killed.append("process")
+                    break
+        time.sleep(0.05)
+    remove_node()
+    killed.append("node")
 
 
 def test_lost_processes_and_a_lost_node_cost_their_shards_only(three_nodes, large_corpus, tmp_path):
@@ -127,11 +100,14 @@ def test_lost_processes_and_a_lost_node_cost_their_shards_only(three_nodes, larg
     cluster, nodes = three_nodes
     with ray_runtime(cluster.address):
         undisturbed = prepare(small_config(large_corpus, tmp_path / "undisturbed"))
-        saboteur = Saboteur(cluster, nodes[-1], out / "documents")
+        killed: list[str] = []
+        remove_node = partial(cluster.remove_node, nodes[-1], allow_graceful=False)
+        arguments = (out / "documents", killed, remove_node)
+        saboteur = threading.Thread(target=sabotage, args=arguments, daemon=True)
         saboteur.start()
         prepared = prepare(small_config(large_corpus, out))
     saboteur.join()
-    assert saboteur.killed == ["process"] * KILLED_PROCESSES + ["node"]
+    assert killed == ["process"] * KILLED_PROCESSES + ["node"]
     assert prepared.fingerprint == undisturbed.fingerprint
     # Finished shards were not made again: one line in the log for each of them.
     assert summarize_log(out / "documents")["shards"] == len(prepared.documents.files)
