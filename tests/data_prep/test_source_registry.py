@@ -12,6 +12,7 @@ from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.places import open_file, size_and_version
 from data_prep.sources import AnySource
 from data_prep.sources.base import SourceConfig, SourceFile, expand_patterns
+from data_prep.sources.books import TextFilesConfig
 
 
 def touch(directory, *names: str) -> None:
@@ -45,6 +46,12 @@ def test_files_are_named_below_the_patterns_fixed_part_and_listed_once_by_their_
     found = expand_patterns([f"{tmp_path}/AA/*", f"{tmp_path}/**/*"])
     assert [file.name for file in found] == ["AB/wiki_00", "other", "wiki_00"]
     assert found[2:] == [SourceFile(f"{tmp_path}/AA/wiki_00", "wiki_00")]
+
+
+def test_a_directory_stands_for_all_text_files_in_it(tmp_path):
+    touch(tmp_path, "a.txt", "b/poem")
+    files = TextFilesConfig(name="s", paths=(str(tmp_path),)).list_files()
+    assert [file.name for file in files] == ["a.txt", "b/poem"]
 
 
 @pytest.mark.parametrize("pattern", ["{}//in/*", "{}/./in/*", "{}/in/../in/*", "{}/*/../in/*"])

@@ -43,13 +43,6 @@ def test_concatenated_streams_and_zero_padding_read_as_one(path, compress):
     assert collect(path, stored) == ([b"first ", b"second"], [])
 
 
-@ANY_PACKING
-def test_highly_compressible_data_comes_in_bounded_chunks(path, compress):
-    sizes = [len(chunk) for chunk in collect(path, compress(bytes(20 << 20)))[0]]
-    assert sum(sizes) == 20 << 20
-    assert max(sizes) <= 1 << 20
-
-
 def test_a_file_that_is_gone_or_may_not_be_read_is_named(path, monkeypatch):
     with pytest.raises(MissingInputError, match=path.name):
         list(read_chunks(str(path)))
@@ -60,19 +53,6 @@ def test_a_file_that_is_gone_or_may_not_be_read_is_named(path, monkeypatch):
     monkeypatch.setattr("builtins.open", refuse)  # root may read everything
     with pytest.raises(StorageError):
         list(read_chunks(str(path)))
-
-
-@ANY_PACKING
-def test_truncation_keeps_a_prefix_and_tells_the_byte_offset(path, compress):
-    data = make_text(2_000_000)
-    compressed = compress(data)
-    cut = len(compressed) * 2 // 3
-    chunks, (gap,) = collect(path, compressed[:cut])
-    kept = b"".join(chunks)
-    assert data.startswith(kept)
-    assert len(kept) >= 500_000
-    assert gap.byte_offset == cut
-    assert f"truncated at compressed byte {cut}" in gap.reason
 
 
 @pytest.mark.parametrize("position", [0.03, 0.2, 0.4, 0.6, 0.8, 0.97])
@@ -103,13 +83,19 @@ def test_reading_goes_on_at_the_stream_after_a_damaged_one(path, compress):
     assert len(streams[0]) <= pieces[gap].byte_offset < len(streams[0]) + len(streams[1])
 
 
-def test_a_zstd_bomb_of_repeated_blocks_comes_in_bounded_chunks(path):
-    repeat, last = (((1 << 17) << 3 | 1 << 1 | end).to_bytes(3, "little") + b"\0" for end in (0, 1))
-    path.write_bytes(b"\x28\xb5\x2f\xfd\x00\x58" + repeat * 1023 + last)
+def repeated_blocks(data: bytes) -> bytes:
+    """As many zeros in a zstd frame of blocks that each repeat one byte 131,072 times."""
+    block, last = (((1 << 17) << 3 | 1 << 1 | end).to_bytes(3, "little") + b"\0" for end in (0, 1))
+    return b"\x28\xb5\x2f\xfd\x00\x58" + block * ((len(data) >> 17) - 1) + last
+
+
+@pytest.mark.parametrize("compress", [*COMPRESSORS, repeated_blocks])
+def test_highly_compressible_data_comes_in_bounded_chunks(path, compress):
+    path.write_bytes(compress(bytes(64 << 20)))
     sizes, peak = traced(lambda: [len(chunk) for chunk in read_chunks(str(path)) if isinstance(chunk, bytes)])
-    assert sum(sizes) == 1024 << 17
+    assert sum(sizes) == 64 << 20
     assert max(sizes) <= 1 << 20
-    assert peak < 80 << 20
+    assert peak < 36 << 20
 
 
 def test_zstd_with_a_skippable_frame_first_and_a_large_window_is_read(path):

@@ -1,22 +1,22 @@
-"""Parquet: columns of any text type, parts of row groups, and files that are damaged."""
+"""Parquet and Hugging Face data sets: columns, parts of row groups, layouts on disk, and files that are damaged."""
 
+import json
+
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import constants
 
-from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from data_prep.sources.base import Skipped
+from data_prep.sources.hf_datasets import HfDatasetsConfig, name_below
 from data_prep.sources.parquet import ParquetConfig
 from tests.data_prep import reading
 
 TEXTS = [f"Text {number} – é\n" + "word " * 40 + "end" for number in range(50)]
 TABLE = pa.table(
-    {
-        "text": TEXTS,
-        "id": list(range(50)),
-        "info": [{"title": f"T{number}", "lang": "ro"} for number in range(50)],
-        "unused": [b"x" * 100] * 50,
-    }
+    {"text": TEXTS, "id": range(50), "info": [{"title": f"T{number}", "lang": "ro"} for number in range(50)]}
 )
 FIELDS = {"id_field": "id", "title_field": "info.title", "lang_field": "info.lang"}
 
@@ -55,11 +55,13 @@ def test_splitting_gives_whole_row_groups_of_about_the_size_asked_for(path):
     whole = read(path, compression="none")
     (file,) = config(path).list_files()
     size = path.stat().st_size
-    counts = [len(config(path).split_file(file, size, part_bytes)) for part_bytes in (1, size // 2, size)]
-    assert counts in ([7, 2, 1], [7, 3, 1])
-    for part_bytes in (1, size // 2):
-        assert all(list(config(path).read(part)) for part in config(path).split_file(file, size, part_bytes))
+    counts = []
+    for part_bytes in (1, size // 2, size):
+        parts = config(path).split_file(file, size, part_bytes)
+        counts.append(len(parts))
+        assert all(list(config(path).read(part)) for part in parts)
         assert reading.read(config(path), part_bytes=part_bytes) == whole
+    assert counts in ([7, 2, 1], [7, 3, 1])
     for bounds in ([1], [500, size // 2], range(1, size, 1000)):
         assert reading.read(config(path), bounds) == whole
 
@@ -124,3 +126,96 @@ def test_a_damaged_row_group_costs_only_itself(path):
     assert found.texts == TEXTS[:16] + TEXTS[24:]
     assert "row 16" in bad.reason
     assert bad.byte_offset <= middle
+
+
+# -- Hugging Face data sets -------------------------------------------------------------------------------------
+
+ROWS = [
+    {"text": f"Row {number}.", "key": number, "more": {"title": f"Title {number}"}} for number in range(7)
+]
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+def source(path, **settings) -> HfDatasetsConfig:
+    fields = {"id_field": "key", "title_field": "more.title"}
+    return HfDatasetsConfig(name="s", path=str(path), **fields | settings)
+
+
+def save(form: str, path) -> None:
+    rows = datasets.Dataset.from_list(ROWS)
+    datasets.disable_progress_bars()
+    if form == "saved":
+        rows.save_to_disk(path, num_shards=2)
+    elif form == "saved-splits":
+        datasets.DatasetDict(train=rows, test=rows.select([0])).save_to_disk(path)
+    elif form == "parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), path / "train-00000.parquet", row_group_size=3)
+    elif form == "json":
+        (path / "train.json").write_text(json.dumps(ROWS))
+    else:
+        (path / "train.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+
+
+@pytest.mark.parametrize("form", ["saved", "saved-splits", "parquet", "jsonl", "json"])
+def test_every_layout_on_disk_gives_its_rows_as_datasets_does_in_parts_of_any_size(tmp_path, form):
+    save(form, tmp_path)
+    found = reading.read(source(tmp_path))
+    assert [(each.text, each.title, each.doc_id) for each in found] == [
+        (row["text"], row["more"]["title"], f"s:{row['key']}") for row in ROWS
+    ]
+    assert reading.read(source(tmp_path), part_bytes=1) == found
+
+
+def test_a_split_is_chosen_by_name_and_a_wrong_name_answered_with_the_right_ones(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text(f'text,key\n"{split}, first",1\nsecond,2\n')
+    found = reading.read(source(tmp_path, split="test"))
+    assert found.texts == ["test, first", "second"], "no title is no loss"
+    with pytest.raises(MissingInputError, match="dev") as caught:
+        reading.read(source(tmp_path, split="dev"))
+    assert "train, test" in caught.value.next_step
+
+
+def test_files_are_real_files_with_names_below_the_data_set_or_one_file(tmp_path):
+    (tmp_path / "data").mkdir()
+    save("parquet", tmp_path / "data")
+    (file,) = source(tmp_path).list_files()
+    assert (file.name, file.path) == ("data/train-00000.parquet", f"{tmp_path}/data/train-00000.parquet")
+    uri = "hf://datasets/owner/name@0123abcd/data/train-00000.parquet"
+    assert name_below(uri, "owner/name") == "data/train-00000.parquet"
+    assert name_below("hf://datasets/squad@0123/plain/train.parquet", "squad") == "plain/train.parquet"
+    (tmp_path / "lines.txt").write_text("One.\nTwo.\n")
+    lines = source(tmp_path / "lines.txt", id_field=None, title_field=None)
+    assert reading.read(lines).texts == ["One.", "Two."]
+
+
+def test_a_damaged_file_is_one_reject(tmp_path):
+    save("saved", tmp_path)
+    file = tmp_path / "data-00001-of-00002.arrow"
+    file.write_bytes(file.read_bytes()[:40])
+    found = reading.read(source(tmp_path))
+    assert found.texts == [row["text"] for row in ROWS[:4]]
+    assert len(found.rejects) == 1
+
+
+@pytest.mark.parametrize("form", ["saved", "parquet"])
+def test_a_missing_column_of_texts_is_an_error_of_the_configuration(tmp_path, form):
+    save(form, tmp_path)
+    with pytest.raises(ConfigError, match="'body'"):
+        reading.read(source(tmp_path, text_field="body"))
+
+
+def test_what_cannot_be_loaded_is_named(tmp_path, offline):
+    (tmp_path / "sound.wav").write_bytes(b"RIFF")
+    with pytest.raises(ConfigError, match=r"sound\.wav"):
+        reading.read(source(tmp_path / "sound.wav"))
+    with pytest.raises(MissingInputError):
+        reading.read(source(tmp_path / "absent"))
+    with pytest.raises(MissingInputError, match="owner/name") as caught:
+        source("owner/name").list_files()
+    assert "hf download --repo-type dataset owner/name" in caught.value.next_step
