@@ -14,6 +14,7 @@ from cluster.artefacts.errors import CorruptArtefactError, MissingInputError, Re
 from pipeline.run.tracking import connect, start_run
 from pipeline.tasks import TASKS
 from pipeline.tune.report.page import (
+    MOST_POINTS,
     PAGE_FILE,
     TABLE_FILE,
     confusion,
@@ -22,6 +23,7 @@ from pipeline.tune.report.page import (
     publish_page,
     published_scores,
     render_page,
+    thinned,
 )
 from pipeline.tune.report.predictions import worst_of
 from pipeline.tune.scores import ScoresDirectory, read_scores
@@ -180,6 +182,14 @@ def test_published_scores_are_of_known_tasks_and_metrics():
         assert set() < set(each["metrics"]) <= set(TASKS[kind].metrics)
         assert each["split"] in ("dev", "test")
         assert all(0 < value < 100 for value in each["metrics"].values())
+
+
+@pytest.mark.parametrize("count", [0, 1, MOST_POINTS, MOST_POINTS + 1, 12345])
+def test_long_curves_are_means_of_neighbours(count: int):
+    x, y = thinned([float(number) for number in range(1, count + 1)])
+    assert len(x) == len(y) <= MOST_POINTS
+    assert x == pytest.approx(y)
+    assert (len(x) == count) == (count <= MOST_POINTS)
 
 
 def test_show_prints_scores_and_errors_without_control_characters(scores: Path):
