@@ -1,34 +1,40 @@
-"""What an update read is made again bit for bit: across phases, epochs, attempts, and changes of settings."""
+"""`cloze data inspect` shows what training reads, true, readable and aligned; what an update read is made again bit for
+bit, across phases, epochs, attempts, and changes of settings."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
+from functools import cache
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import MismatchError, ReferenceNotFoundError
 from pipeline.inspect.exposure import exposure_of
-from pipeline.inspect.sample import documents_of
+from pipeline.inspect.sample import InspectedPiece, TokenTexts, inspect_sample
 from pipeline.inspect.step import RebuiltStep, inspect_step, rebuild_data_step, rebuild_step
 from pipeline.objectives import OBJECTIVES
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
+from pipeline.run.inputs import Inputs
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
-from pipeline.samples.noise import Noise
 from tests.conftest import write_store
 from tests.pipeline.command import cloze
 from tests.pipeline.process_group import start_on_ranks
 from tests.pipeline.ranks import make_config, make_run
+from tests.pipeline.real_text import write_text_store
+from tests.pipeline.test_refusals import open_objective
 
 WORKERS = 2
 RESUMED_AT, STEPS = 8, 10
@@ -173,49 +179,14 @@ def test_micro_batch_chooses_its_part(recorded: Recorded):
     assert sum(use["tokens"] for use in part["documents"]) == read
 
 
-@pytest.mark.parametrize("kind", [kind for kind in OBJECTIVES if kind not in ("distill", "bilm")])
-def test_a_sample_shown_alone_is_what_its_micro_batch_holds(kind: str, tmp_path: Path, store: Path):
-    network = OBJECTIVES[kind].NETWORKS[0]
-    overrides = (f"model.network={network}", "model.positions=rotary")
-    step = rebuild_step(make_run(tmp_path, store, "any", *overrides, objective=f"{{kind: {kind}}}"), 3)
-    noise, pad = Noise.of("train", step.config.seed), step.inputs.vocabulary["pad"]
-    for micro_batch in range(2):
-        together = step.batch(micro_batch).inputs
-        alone = [
-            step.inputs.corrupt(step.dataset.batch([sample]), noise).inputs
-            for sample in step.samples(micro_batch).tolist()
-        ]
-        for name in ("input_ids", "decoder_input_ids", "targets"):
-            if name in together:
-                parts = np.concatenate([one[name].reshape(-1) for one in alone])
-                whole = together[name].reshape(-1)
-                assert np.array_equal(whole[whole != pad], parts[parts != pad]), name
-
-
-def test_texts_are_those_of_the_documents_that_are_listed(recorded: Recorded):
-    step = rebuild_step(recorded.run, 7)
-    found = inspect_step(step, texts=True)
-    for one in found["samples"]:
-        assert one["slices"] == [each for piece in one["pieces"] for each in piece["slices"]]
-        origin = step.dataset.origin(one["sample"])
-        words = [
-            f"w{token}"
-            for (number, document), piece in zip(documents_of(origin), origin.slices, strict=True)
-            for token in step.dataset.stores[number].tokens(document)[piece.start : piece.stop]
-        ]
-        shown = " ".join(piece["original"] for piece in one["pieces"])
-        shown = shown.replace("<s>", " ").replace("</s>", " ")
-        assert shown.replace("w", " w").split() == words
-    listed = {use["doc_id"] for use in found["documents"]}
-    assert listed == {each["doc_id"] for one in found["samples"] for each in one["slices"]}
-
-
 def test_command_says_the_same_to_people_and_programs(recorded: Recorded):
     arguments = ["data", "inspect", "--run", str(recorded.run.path), "--step", "6"]
     found = json.loads(cloze(*arguments, "--texts", "--json"))
     assert (found["step"], found["data_step"], len(found["samples"])) == (6, 5, 16)
     assert found["phase"] == {"number": 1, "first_step": 6, "sequence_length": 32, "weights": None}
     assert found["metrics"]["loss"] > 0
+    for one in found["samples"]:
+        assert one["slices"] == [each for piece in one["pieces"] for each in piece["slices"]]
     printed = cloze(*arguments)
     assert found["documents"][0]["doc_id"] in printed
     assert "phase" in printed
@@ -283,3 +254,171 @@ def test_what_was_left_out_moves_the_data_of_later_updates_and_can_still_be_look
     arguments = ["data", "inspect", "--run", str(run.path), "--data-step", "4"]
     assert "its loss of 9 was a spike" in cloze(*arguments)
     assert json.loads(cloze(*arguments, "--json"))["left_out"]["loss"] == 9.0
+
+
+KINDS = ("tiny", "tiny-wordpiece", "tiny-words")
+PARTIAL = "\N{REPLACEMENT CHARACTER}"
+SAMPLES = range(12)
+
+
+@pytest.fixture(scope="module")
+def store_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    @cache
+    def make(kind: str) -> Path:
+        return write_text_store(tmp_path_factory.mktemp("stores") / kind, kind, ("en", "de"))
+
+    return make
+
+
+def opened(path: Path, kind: str, format: str | None = None, **objective: object) -> Inputs:
+    return open_objective(path, kind, objective, batch={"format": format})
+
+
+def text_of(inputs: Inputs, sample: int) -> list[str]:
+    """What the tokenizer itself makes of the pieces, without spaces, which are its own affair."""
+    packed = inputs.train.batch([sample])
+    tokenizer = Tokenizer.from_str(inputs.vocabulary.tokenizer_json)
+    pieces = np.split(packed.input_ids.reshape(-1), packed.cu_seqlens[1:-1])
+    special = {inputs.vocabulary[role] for role in ("bos", "eos", "pad")}
+    found = []
+    for piece in pieces:
+        if (piece != inputs.vocabulary["pad"]).any():
+            ordinary = [int(number) for number in piece if number not in special]
+            found.append(squeezed(tokenizer.decode(ordinary, skip_special_tokens=False)))
+    return found
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s|##|<s>|</s>|\[CLS\]|\[SEP\]", "", text)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OBJECTIVES if kind not in ("distill", "bilm")])
+@pytest.mark.parametrize("store", KINDS)
+def test_original_is_the_text_and_cells_hold_all_of_it(
+    store: str, kind: str, store_of: Callable[[str], Path]
+):
+    inputs = opened(store_of(store), kind)
+    for sample in SAMPLES:
+        pieces = inspect_sample(inputs, sample)
+        if store != "tiny-words":  # whose decoder does not know pieces of spelled words alone
+            assert [squeezed(piece.original) for piece in pieces] == text_of(inputs, sample)
+        for piece in pieces:
+            assert piece.slices
+            if PARTIAL not in "".join(cell.original + cell.read for cell in piece.cells):
+                assert "".join(cell.original for cell in piece.cells) == piece.original
+                assert "".join(cell.read for cell in piece.cells) == piece.read
+            assert all(cell.fate or cell.original == cell.read for cell in piece.cells)
+
+
+@pytest.mark.parametrize("kind", ["mlm", "span", "rtd"])
+@pytest.mark.parametrize("store", KINDS)
+def test_target_of_an_encoder_is_what_the_brackets_hide(
+    store: str, kind: str, store_of: Callable[[str], Path]
+):
+    inputs = opened(store_of(store), kind)
+    seen: set[str] = set()
+    for sample in SAMPLES:
+        for piece in inspect_sample(inputs, sample):
+            runs = groupby(piece.cells, key=lambda cell: bool(cell.fate))
+            hidden = ["".join(cell.original for cell in run) for is_hidden, run in runs if is_hidden]
+            if PARTIAL not in "".join(hidden):
+                assert piece.target == " …".join(hidden)
+            seen |= {cell.fate for cell in piece.cells}
+            assert all(cell.original == cell.read for cell in piece.cells if cell.fate == "kept")
+    # A few samples hold few spans of the rarer kinds, or none.
+    assert {"", "masked"} <= seen <= {"", "masked"} | ({"random", "kept"} if kind != "rtd" else set())
+
+
+@pytest.mark.parametrize("format", ["contiguous", "sentences"])
+@pytest.mark.parametrize("kind", ["t5_span_corruption", "ul2_mixture_of_denoisers"])
+def test_spans_of_the_target_fill_the_gaps_of_their_own_piece(
+    kind: str, format: str, store_of: Callable[[str], Path]
+):
+    inputs = opened(store_of("tiny"), kind, format)
+    left_out = 0
+    for sample in range(400):
+        for piece in inspect_sample(inputs, sample):
+            left_out += not piece.read
+            if piece.read:
+                original = piece.original.replace("<s>", "").replace("</s>", "")
+                assert uncut(filled(piece)) == uncut(original)
+    assert left_out or format == "sentences"
+
+
+def uncut(text: str) -> str:
+    """Without the characters that a gap may have cut between their bytes, which are then shown in parts."""
+    return re.sub(r"[^\x00-\x7f]+", "", text)
+
+
+def filled(piece: InspectedPiece) -> str:
+    gap = r"<extra_id_\d+>"
+    spans = re.split(gap, piece.target.replace("</s>", ""))[1:]
+    parts = re.split(gap, re.sub(r"^\[(NLU|NLG|S2S)\]|</s>", "", piece.read))
+    assert len(spans) == len(parts) - 1
+    return "".join(part + span for part, span in zip(parts, [*spans, ""], strict=True))
+
+
+def test_language_tag_stands_apart(store_of: Callable[[str], Path]):
+    inputs = opened(store_of("tiny"), "mbart_denoising")
+    for piece in inspect_sample(inputs, 0):
+        assert re.search(r" (en_XX|de_DE)$", piece.read)
+        assert piece.target.endswith(piece.read[-6:])
+
+
+@pytest.mark.parametrize(("pairs", "names"), [("nsp", ("next", "random")), ("sop", ("in order", "swapped"))])
+def test_pair_says_what_its_segments_are_to_each_other(
+    pairs: str, names: tuple[str, str], store_of: Callable[[str], Path]
+):
+    inputs = opened(store_of("tiny-wordpiece"), "mlm", pairs=pairs)
+    seen = set()
+    for sample in range(40):
+        (piece,) = inspect_sample(inputs, sample)
+        first, second = piece.slices
+        is_swapped = first.tokens[0] > second.tokens[0]
+        is_wrong = first.doc_id != second.doc_id if pairs == "nsp" else is_swapped
+        assert piece.relation == names[is_wrong]
+        seen.add(piece.relation)
+    assert seen == set(names)
+
+
+def test_characters_of_several_tokens_are_readable(store_of: Callable[[str], Path]):
+    text = "naïve — 日本語, ½ 😀 and more"
+    tokenizer_json = (store_of("tiny") / "tokenizer.json").read_text()
+    ids = Tokenizer.from_str(tokenizer_json).encode(text, add_special_tokens=False).ids
+    assert len(ids) > len(text)
+    assert TokenTexts(tokenizer_json).text(ids) == text
+
+
+def test_masked_space_is_seen(store_of: Callable[[str], Path]):
+    inputs = opened(store_of("tiny"), "mlm")
+    seen = 0
+    for piece in (piece for sample in range(60) for piece in inspect_sample(inputs, sample)):
+        if any(cell.fate == "masked" and cell.original == " " for cell in piece.cells):
+            seen += 1
+            assert "[masked: ]" in piece.plain()
+    assert seen
+
+
+def test_command_shows_a_store_without_its_documents(store_of: Callable[[str], Path]):
+    arguments = ["data", "inspect", store_of("tiny"), "--objective", "mlm", "batch.sequence_length=600"]
+    shown = cloze(*arguments)
+    found = json.loads(cloze(*arguments, "--json"))
+    assert f"{len(found)} piece" in shown
+    assert found[0].keys() == {"slices", "original", "read", "target", "text", "cells", "relation"}
+    words = [word for word in found[0]["original"].split() if word.isalpha() and len(word) > 3]
+    assert any(word in shown for word in words)
+    assert found[0]["slices"][0]["doc_id"].startswith("docstrings:")
+
+
+def test_denoised_text_and_words_of_the_bilm_are_their_own_targets(store_of: Callable[[str], Path]):
+    for store, kind, format in (("tiny", "bart_denoising", "sentences"), ("tiny-words", "bilm", None)):
+        inputs = opened(store_of(store), kind, format)
+        pieces = [piece for sample in SAMPLES for piece in inspect_sample(inputs, sample)]
+        assert all(piece.target == piece.original for piece in pieces)
+        assert kind != "bilm" or all(piece.original == piece.read for piece in pieces)
+
+
+@pytest.mark.parametrize("sample", [-1, 10**23])
+def test_sample_that_no_run_has_is_refused(sample: int, store_of: Callable[[str], Path]):
+    with pytest.raises(ReferenceNotFoundError):
+        inspect_sample(opened(store_of("tiny"), "mlm"), sample)
