@@ -1,4 +1,5 @@
-"""Driver seconds per shard of a job of many tiny shards: made, confirmed, and resumed with one in a hundred missing.
+"""Driver seconds per shard of a job of many tiny shards: made, also in tasks of their own as large shards are,
+confirmed, and resumed with one in a hundred missing.
 
 Its peer is a loop over bare Ray tasks that write the same files, as many at a time: without hashes, records, syncs, a
 manifest and the check of everything on the next call. Seconds are the driver's processor seconds, because thousands of
@@ -30,6 +31,9 @@ def run() -> Iterator[str]:
         bare.mkdir()
         _bare_tasks(bare, 100, tasks_in_flight())
         seconds = {"made": processor_seconds(lambda: _build(artefact))}
+        # Shards of unknown size have tasks of their own; a tenth of them is made.
+        alone = processor_seconds(lambda: _build(artefact.with_name("alone"), NUM_SHARDS // 10, size_bytes=0))
+        seconds["made in tasks of their own"] = 10 * alone
         seconds["confirmed"] = processor_seconds(lambda: _build(artefact))
         for number in random.Random(1).sample(range(NUM_SHARDS), NUM_SHARDS // 100):
             (artefact / _name(number)).unlink()
@@ -45,10 +49,10 @@ def run() -> Iterator[str]:
     )
 
 
-def _build(directory: Path) -> None:
+def _build(directory: Path, num_shards: int = NUM_SHARDS, size_bytes: int = 8) -> None:
     shards = [
-        Shard(_name(number), partial(partial, _write, number), f"{number:032x}", 8)
-        for number in range(NUM_SHARDS)
+        Shard(_name(number), partial(partial, _write, number), f"{number:032x}", size_bytes)
+        for number in range(num_shards)
     ]
     build_sharded_artefact(directory, "documents", shards=shards, config={}, inputs=[])
 

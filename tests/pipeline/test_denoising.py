@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -195,6 +196,16 @@ def test_only_the_wanted_share_of_sentences_changes_places():
     ]
     assert max(moved) == 4
     assert 1 not in moved
+
+
+@pytest.mark.parametrize("objective", [BART, MBART], ids=["bart", "mbart"])
+def test_spans_are_infilled_in_sentences_that_have_changed_places(objective: Objective):
+    for pair in corrupted(one_text_per_row(20, 402, num_sentences=20), objective):
+        shown = [token - FIRST_TEXT for token in pair.source if FIRST_TEXT <= token < NUM_TOKENS]
+        sentences = {number: [*run] for number, run in groupby(shown, lambda token: token // 20)}
+        assert [*itertools.chain(*sentences.values())] == shown, "no sentence is torn apart"
+        assert all(run == sorted(run) for run in sentences.values())
+        assert [*sentences] != sorted(sentences)
 
 
 def test_rotation_happens_as_often_as_asked():
