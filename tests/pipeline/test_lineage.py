@@ -93,12 +93,8 @@ def test_documents_that_several_were_made_from_are_read_once_and_their_files_cou
     assert read.count(road / "many" / "documents") == 1
     assert cloze("lineage", tokens, "--json") == json_text(tree.as_dict()) + "\n"
     summary, listed = cloze("lineage", tokens), cloze("lineage", tokens, "--files")
-    assert [summary.count(text) for text in ("5 source files", "as above", "part-2.xml", "part-3.xml")] == [
-        1,
-        1,
-        1,
-        0,
-    ]
+    counts = {"5 source files": 1, "as above": 1, "part-2.xml": 1, "part-3.xml": 0}
+    assert {text: summary.count(text) for text in counts} == counts
     assert [listed.count(f"{one.fingerprint}  source-file {one.uri}\n") for one in files] == [1] * 5
 
 

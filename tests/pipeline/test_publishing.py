@@ -11,10 +11,7 @@ from typing import Any
 import mlflow.pyfunc
 import mlflow.transformers
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
 from cluster.artefacts.errors import ConfigError, ReferenceNotFoundError
 from pipeline.checkpoint.publishing import list_published, publish, track_anew
@@ -86,12 +83,9 @@ def test_an_alias_leads_to_the_checkpoint_that_was_published_last_and_moves_back
 def test_a_published_export_is_loaded_by_mlflow_alone(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    words = {word: number for number, word in enumerate(("<unk>", "<pad>", "<mask>", "one", "two"))}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
-    names: Any = {"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(tmp_path / "export")
-    shape: Any = {"vocab_size": 5, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    words = {word: n for n, word in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one", "two"))}
+    BertTokenizer(vocab=words).save_pretrained(tmp_path / "export")
+    shape: Any = {"vocab_size": 7, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     BertForMaskedLM(BertConfig(intermediate_size=8, **shape)).save_pretrained(tmp_path / "export")
     exported = Export(tmp_path / "export", "BERT", "AutoModelForMaskedLM", "f", None, ())
     save_flavour(exported, tmp_path / "flavour")
@@ -104,8 +98,8 @@ def test_a_published_export_is_loaded_by_mlflow_alone(
     assert find_checkpoint("models:/tagger@champion", runs_dir).step == 8
     monkeypatch.setenv("MLFLOW_REGISTRY_URI", tracking_uri(runs_dir))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(runs_dir))
-    (filled, *_) = mlflow.transformers.load_model("models:/tagger@champion")("one <mask>")
-    assert mlflow.pyfunc.load_model("models:/tagger@champion").predict("one <mask>") == [filled["token_str"]]
+    (filled, *_) = mlflow.transformers.load_model("models:/tagger@champion")("one [MASK]")
+    assert mlflow.pyfunc.load_model("models:/tagger@champion").predict("one [MASK]") == [filled["token_str"]]
     found = connect(tracking_uri(runs_dir)).get_model_version("tagger", str(first.version))
     assert "own@8" in (found.description or "")
 
