@@ -190,6 +190,7 @@ def test_cut_leaves_what_is_outside_of_the_windows_and_of_earlier_removals(tmp_p
         ({}, 1800, True),
         ({}, 1900, False),
         ({"min_piece_characters": 700}, 1, False),
+        ({"min_piece_characters": 600, "max_pieces": 2}, 1, False),
     ],
 )
 def test_documents_that_cutting_leaves_in_pieces_or_short_are_dropped(

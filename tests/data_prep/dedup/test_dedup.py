@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from cluster import shards as making
 from cluster.artefacts.shard_records import SHARD_RECORDS
 from cluster.runtime import ray_runtime
-from data_prep.dedup import graph, records
+from data_prep.dedup import graph, near, records
 from data_prep.dedup import texts as blocks
 from data_prep.dedup.config import NearDedup
 from data_prep.dedup.near import band_keys, sign
+from data_prep.dedup.records import RecordWriter, read_range
 from data_prep.dedup.texts import shingle
 from data_prep.layout import SELECTION_FILES
 from data_prep.stages.deduplicate import deduplicate
@@ -67,16 +68,11 @@ def test_of_equal_texts_the_first_is_kept_and_no_other(tmp_path_factory, shards,
     assert kept_texts(out, len(shards)) == shards
 
 
-def in_one_bucket(method, paired=len(TEXTS)) -> np.ndarray:
-    """[texts, texts] bool: whether a text shares a bucket with another that is its first or at most `paired` before."""
+def in_one_bucket(method) -> np.ndarray:
+    """[texts, texts] bool: whether two texts share a bucket."""
     bands, rows = NearDedup(**method["near"]).shape
     keys = band_keys(sign(shingle(pa.array(TEXTS), 2), bands * rows, 1), bands, rows)
-    met = np.zeros((len(TEXTS), len(TEXTS)), dtype=bool)
-    for bucket in np.unique(keys):
-        members = np.flatnonzero((keys == bucket).any(axis=1))
-        for place, text in enumerate(members):
-            met[text, members[:1]] = met[text, members[max(0, place - paired) : place]] = True
-    return met
+    return (keys[:, None] == keys[None]).any(axis=2)
 
 
 def test_near_duplicates_are_the_components_of_documents_that_share_a_bucket(tmp_path):
@@ -89,20 +85,44 @@ def test_near_duplicates_are_the_components_of_documents_that_share_a_bucket(tmp
     assert any(path.name.startswith("near-round-01") for path in (tmp_path / "out" / "work").iterdir())
 
 
-@pytest.mark.parametrize(("paired", "sizes"), [(16, (1 << 22, 1 << 22)), (16, (50, 30)), (1, (1 << 22, 7))])
+@pytest.mark.parametrize("sizes", [(1 << 22, 1 << 22), (50, 30)])
 def test_verified_near_duplicates_are_those_whose_ngrams_are_as_similar_as_is_asked_for(
-    tmp_path, monkeypatch, paired, sizes
+    tmp_path, monkeypatch, sizes
 ):
     sets = [set(pairwise(text.split())) for text in TEXTS]
     similar = np.array([[len(a & b) / len(a | b) >= 0.85 for b in sets] for a in sets])
-    met = in_one_bucket(VERIFIED, paired)
+    met = in_one_bucket(VERIFIED)
     expected = firsts_of_components(met & similar)
     assert len(expected) > len(firsts_of_components(met))
-    monkeypatch.setattr(graph, "PAIRED_BEFORE", paired)
     monkeypatch.setattr(records, "PARTITION_RECORDS", sizes[0])
     monkeypatch.setattr(records, "BLOCK_RECORDS", sizes[1])
     dedup(tmp_path, split(TEXTS, [20, 21, 50]), VERIFIED)
     assert kept_documents(tmp_path, 4) == expected
+
+
+@given(st.lists(st.sets(st.integers(0, 5), max_size=3), max_size=30), st.integers(1, 20), st.integers(1, 4))
+def test_documents_of_a_bucket_are_paired_with_its_first_and_those_before(
+    tmp_path_factory, buckets, block, paired
+):
+    out = tmp_path_factory.mktemp("pairs")
+    with RecordWriter(out / "records.arrow", near.COLUMNS) as writer:
+        for document, own in enumerate(buckets):
+            values = np.array(sorted(own), dtype=np.uint64)
+            writer.write({"bucket": values, "document": np.full(len(own), document, dtype=np.uint64)})
+    expected = set()
+    for bucket in range(6):
+        members = [document for document, own in enumerate(buckets) if bucket in own]
+        for place, document in enumerate(members):
+            others = {*members[:1], *members[max(0, place - paired) : place]} - {document}
+            expected |= {(document, other) for other in others} | {(other, document) for other in others}
+    (out / "made").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "BLOCK_RECORDS", block)
+        patch.setattr(graph, "PAIRED_BEFORE", paired)
+        graph.pair_documents(out, 0, 1, out / "made" / "pairs.arrow")
+    runs = read_range(out / "made", 0, 1 << 40)
+    pairs = [zip(run["node"].tolist(), run["other"].tolist(), strict=True) for run in runs]
+    assert {pair for own in pairs for pair in own} == expected
 
 
 @pytest.fixture(scope="module")

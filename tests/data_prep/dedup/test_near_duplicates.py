@@ -69,6 +69,12 @@ def test_documents_meet_with_the_probability_of_the_s_curve_and_unrelated_ones_d
         assert len(np.unique(first)) == first.size
 
 
+def test_equal_values_in_different_bands_do_not_meet():
+    first, second = band_keys(np.full((2, 12), 7, dtype=np.uint32), 3, 4)
+    assert np.array_equal(first, second)
+    assert len(np.unique(first)) == 3
+
+
 def test_signatures_are_what_they_were():
     """Another version of the library would find other near-duplicates in data that is prepared already."""
     shingles = Ragged.of([np.arange(5, dtype=np.uint64) << np.uint64(40), np.array([9], dtype=np.uint64)])

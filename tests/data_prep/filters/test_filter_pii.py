@@ -127,7 +127,7 @@ def test_every_form_of_personal_data_is_masked_in_any_sentence(kind):
 
 
 SECRETS = f"4111 1111 1111 1111, not 4111 1111 1111 1112; {TOKEN}\n{ARMOUR}"
-WORDS = "xoxo-gossip-girl, sk-proj-your-key-goes-here-please, glrt-a-long-name-of-things"
+WORDS = f"xoxo-gossip-girl, sk-proj-your-key-goes-here-please, glrt-a-long-name-of-things, x{TOKEN}"
 
 
 @pytest.mark.parametrize(

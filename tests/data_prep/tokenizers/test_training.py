@@ -86,6 +86,7 @@ def test_text_is_lower_cased_by_itself_where_all_of_it_is_english(tmp_path, lang
     opened = AutoTokenizer.from_pretrained(tmp_path)
     assert (opened.mask_token, opened.pad_token, opened.cls_token) == ("[MASK]", "[PAD]", "[CLS]")
     assert any(entry[:1].isupper() for entry in opened.get_vocab()) != lowercase
+    assert (opened("Tor")["input_ids"] == opened("tor")["input_ids"]) == lowercase
     first, second = opened(["Ab", "Ab Cd Ef"], padding=True)["input_ids"]
     assert len(first) == len(second)
 
