@@ -138,6 +138,11 @@ def test_answers_for_programs_are_json(tmp_path: Path, store: Path, monkeypatch:
     assert answer("lineage", str(store))["kind"] == "tokens"
 
 
+def test_a_page_without_a_directory_is_refused_before_the_work(tmp_path: Path, store: Path):
+    with pytest.raises(MissingInputError):
+        command.cloze("data", "stats", store, "--html", tmp_path / "new" / "x.html")
+
+
 def answer(*arguments: str):
     """The parsed answer of a verb that is asked for JSON."""
     return json.loads(command.cloze(*arguments, "--json"))

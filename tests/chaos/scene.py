@@ -137,10 +137,10 @@ class Scene:
         group = self.group = Group(module, arguments, WORKERS)
         return group
 
-    def drive(self) -> subprocess.Popen[bytes]:
+    def drive(self, *overrides: str) -> subprocess.Popen[bytes]:
         """`cloze resume` of the run, on a Ray cluster."""
         environment = plain_environment()
-        command = [str(Path(sys.executable).with_name("cloze")), "resume", str(self.run.path)]
+        command = [str(Path(sys.executable).with_name("cloze")), "resume", str(self.run.path), *overrides]
         with self.driver_log.open("wb") as stream:
             self.driver = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
         return self.driver

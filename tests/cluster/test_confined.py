@@ -211,6 +211,11 @@ def test_a_file_that_may_not_be_read_is_not_told_as_damaged(artefact: Path, monk
         raise MemoryError
 
 
+def test_an_error_of_the_file_system_that_nobody_explained_ends_a_verb_as_documented(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.commands.verbs.app", (tmp_path / "no" / "such").read_bytes)
+    assert cli.run_verb() == StorageError.exit_code
+
+
 def test_a_working_directory_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from cluster import logs
+from cluster.artefacts.errors import ConfigError
+
 CLOZE = Path(sys.executable).with_name("cloze")
 PROGRAM = """
 import logging, sys, warnings
@@ -73,6 +76,12 @@ def test_errors_have_their_class_exit_code_and_runbook(tmp_path: Path):
         assert "nosuch.yaml" in told["message"]
     assert run("pretrain", "nosuch.yaml").stderr.startswith("\n")
     assert lines(run("pretrain", "--nosuch", CLOZE_LOG="json").stderr)
+
+
+def test_another_format_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(logs.FORMAT_VARIABLE, "xml")
+    with pytest.raises(ConfigError):
+        logs.start()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])

@@ -2,6 +2,7 @@
 tasks: who made what, how fast, and how long it will take."""
 
 import mmap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +78,14 @@ def test_a_killed_run_continues_after_its_finished_parts(tmp_path: Path):
     assert manifest.fingerprint == build(tmp_path / "b", XY)[0].fingerprint
 
 
-def test_one_damaged_file_costs_its_part_and_is_kept_in_quarantine(tmp_path: Path):
+def test_a_damaged_file_costs_its_part_and_is_kept_in_quarantine_every_time(tmp_path: Path):
     first, _ = build(tmp_path / "a", XY)
-    (tmp_path / "a" / "x.b").write_text("damaged")
-    assert build(tmp_path / "a", XY) == (first, ["x"])
+    for text in ("damaged", "damaged again"):
+        (tmp_path / "a" / "x.b").write_text(text)
+        assert build(tmp_path / "a", XY) == (first, ["x"])
     assert (tmp_path / "a" / "quarantine" / "x.b").read_text() == "damaged"
+    kept = [path.read_text() for path in (tmp_path / "a" / "quarantine").iterdir()]
+    assert sorted(kept) == ["damaged", "damaged again"]
 
 
 def test_a_lost_record_costs_its_part_only_where_records_are_content(tmp_path: Path):
@@ -150,12 +154,28 @@ def effort(worker: str, seconds: float, peak_rss_bytes: int) -> dict[str, Any]:
     return {"worker": worker, **used}
 
 
+def test_the_time_left_is_weighed_by_bytes(tmp_path, monkeypatch):
+    clock = 100.0
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    log = ShardLog(tmp_path, "tokens", [10, 30])
+    clock += 7.0
+    log.add("a", 10, 10, 1, effort("one:1", 7.0, 5))
+    assert log.seconds_left == 21
+
+
 def test_half_a_line_of_a_killed_process_is_skipped(tmp_path):
     ShardLog(tmp_path, "tokens", [1]).add("a", 1, 1, 1, effort("one:1", 1.0, 5))
     with (tmp_path / LOG_NAME).open("ab") as stream:
         stream.write(b'{"file": "b"}\n3\n{"file": "c", "worker": "w", "bytes": "many"}\n{"stage": "tok')
     assert summarize_log(tmp_path)["shards"] == 1
     assert summarize_log(tmp_path / "absent") == {}
+
+
+def test_the_peak_of_memory_is_known_where_the_kernel_does_not_tell_that_of_a_block(monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda path: "Name:\tpython\n")
+    with measure_effort() as measured:
+        pass
+    assert measured()["peak_rss_bytes"] > 0
 
 
 def test_the_peak_of_memory_is_that_of_the_block_alone():

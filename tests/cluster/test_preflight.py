@@ -1,5 +1,6 @@
 """Checks of this machine: each finds its fault, names the remedy, and leaves nothing behind."""
 
+import json
 import sqlite3
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -11,9 +12,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from cluster import node_load
-from cluster.checks import machine
-from cluster.checks.machine import Places, run_checks
+from cluster.checks import machine, nodes
+from cluster.checks.machine import Check, Places, run_checks
 from cluster.local_cluster import STATE_VARIABLE
+from tests.pipeline.command import invoke
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +93,20 @@ def test_tracking_stores_that_answer_and_that_do_not(tmp_path, http_server):
         check = machine.check_tracking(uri)
         assert check.status == status, uri
         assert "secret" not in check.found
+
+
+def test_a_cluster_that_does_not_answer_fails(http_server):
+    addresses = [http_server.removeprefix("http://"), http_server, "127.0.0.1:1"]
+    assert [machine.check_ray(address).status for address in addresses] == ["ok", "fail", "fail"]
+
+
+def test_the_verb_ends_with_1_when_one_node_fails(monkeypatch):
+    report = nodes.NodeReport("other", [Check("clock", "fail", "an hour ahead")])
+    monkeypatch.setattr(machine, "run_checks", lambda places: [])
+    monkeypatch.setattr(nodes, "check_nodes", lambda address, places, num_nodes: [report])
+    done = invoke("doctor", "--address", "head:6379", "--json")
+    answer = json.loads(done.stdout)
+    assert (done.exit_code, answer["ok"], answer["nodes"][0]["status"]) == (1, False, "fail")
 
 
 def test_memory_counts_the_limit_of_the_container_where_it_has_one(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ unless they changed."""
 import errno
 import os
 import platform
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -127,12 +128,24 @@ def test_every_kind_of_damage_is_found_and_named(directory: Path):
 
 
 def test_refusals_of_the_file_system_say_what_to_do_and_other_errors_are_not_disguised(tmp_path: Path):
-    for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOTDIR):
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
         with pytest.raises(StorageError, match="/full/disk") as raised, storage_errors(tmp_path):
             raise OSError(number, os.strerror(number), "/full/disk")
         assert raised.value.next_step
     with pytest.raises(BlockingIOError), storage_errors(tmp_path):
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+def test_slow_files_are_read_in_order_and_none_is_left_out():
+    def read(item: int) -> int:
+        time.sleep(0.03)
+        if item == 50:
+            raise OSError(errno.EIO, "unreadable")
+        return item
+
+    assert reading.for_files(read, range(40)) == list(range(40))
+    with pytest.raises(OSError, match="unreadable"):
+        reading.for_files(read, range(60))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -14,7 +15,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.artefacts.errors import ConfigError
+from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.templates import TEMPLATES
 from cluster.templates.base import ClusterTemplate, render
 from pipeline.config.loading import load_template
@@ -259,6 +260,18 @@ def test_a_job_that_the_shell_of_its_pod_would_read_otherwise_is_refused(word: s
         load_template("kuberay", (f"job.verb=pretrain run.yaml {word}",))
     script = rendered("slurm", f"verb=pretrain {word}")["cloze.sbatch"]
     assert f"pretrain {word}" in script.replace(f"'{word}'", word)
+
+
+def test_what_names_no_kind_of_clusters_is_refused(tmp_path: Path):
+    own = tmp_path / "own.yaml"
+    with pytest.raises(MissingInputError):
+        load_template(str(own))
+    for text in ("kind: slrm", "kind: [slurm]", "nodes: 3"):
+        own.write_text(text)
+        with pytest.raises(ConfigError):
+            load_template(str(own))
+    with pytest.raises(ConfigError):
+        load_template("slrum")
 
 
 def test_what_a_cloud_needs_is_named_together():

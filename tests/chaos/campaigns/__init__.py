@@ -37,6 +37,7 @@ CAMPAIGNS = {
     "clocks": Campaign(processes.clock_jumps),
     "network": Campaign(hosts.cables, ("guards.stall_timeout_s=600",), **WITH_CABLES),
     "network-cut": Campaign(hosts.cut_for_good, **WITH_CABLES),
+    "node": Campaign(processes.lost_node, around=processes.two_nodes),
     "ray": Campaign(processes.ray_processes),
 }
 """By name."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -93,4 +97,31 @@ def ray_processes(scene: Scene) -> None:
         assert scene.driver is not None
         scene.driver.kill()
         scene.ends_and_starts_again(row)
+    scene.finish()
+
+
+_NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 1024**2}
+
+
+@contextmanager
+def two_nodes(directory: Path) -> Iterator[Any]:
+    """A cluster with a node for each worker, the head among them."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "include_dashboard": False})
+    try:
+        cluster.add_node(wait=True, **_NODE)
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def lost_node(scene: Scene) -> None:
+    """The group waits for a new node after it lost one."""
+    cluster = scene.around
+    scene.drive(f"cluster.address={cluster.address}")
+    with scene.strikes("node", "SIGKILL of a node's processes; another node joins 5 s later", 20, 70):
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        time.sleep(5)
+        cluster.add_node(wait=True, **_NODE)
     scene.finish()
