@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.artefacts.errors import StorageError
+from cluster.artefacts.errors import StorageError, TrackingUnreachableError
 from cluster.group import Rank
 from pipeline.checkpoint.references import resolve_model
 from pipeline.checkpoint.store import apply_retention, store_of
+from pipeline.pretrain.launch import create_run
 from pipeline.pretrain.resume_checks import roll_back
 from pipeline.pretrain.run_checkpoints import RunCheckpoints
 from pipeline.run.directory import RunDirectory
@@ -34,7 +35,7 @@ from pipeline.run.state import Heartbeat
 from pipeline.run.tracking import SETTING_TAG, SETTINGS_FILE, TrackedRun, connect, start_run
 from tests.pipeline.full_disk import largest_file
 from tests.pipeline.process_group import PATIENCE_S, start_on_ranks
-from tests.pipeline.ranks import make_run, tied
+from tests.pipeline.ranks import make_config, make_run, tied
 from tests.pipeline.small_checkpoints import state_at, write_files
 
 
@@ -309,6 +310,17 @@ def test_a_history_that_cannot_be_written_is_a_typed_error_and_hides_no_other(
         assert not replay(run)
         record_failure(run, caught.value)
     assert (run.events(), run.config().steps) == ([], 12)
+
+
+def test_a_run_does_not_begin_without_its_tracking_server(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    config = make_config(tmp_path, store)
+    with pytest.raises(TrackingUnreachableError):
+        create_run(config)
+    assert [path for path in config.runs_dir.glob("*") if path.is_dir()] == []
 
 
 def test_a_tracking_store_that_is_down_costs_nothing_and_gets_everything_once_later_and_the_status_last(
