@@ -58,7 +58,9 @@ LONG = "good " * 30
         (ROBERTA, ("good", "bad film"), [S, GOOD, E, E, BAD, FILM, E], None),
         (ROBERTA, (LONG, "bad film"), [S, GOOD, GOOD, GOOD, E, E, BAD, FILM, E], None),
         (BERT, ("good", "bad film"), [S, GOOD, E, BAD, FILM, E], [0, 0, 0, 1, 1, 1]),
+        (ROBERTA, ("", ""), [S, E, E, E], None),
         (GPT, (LONG, None), [S, *[GOOD] * 7, E], None),
+        (GPT, ("good", "bad film"), [S, GOOD, E, BAD, FILM, E], None),
     ],
 )
 def test_texts_stand_between_their_special_tokens(tokenizer, network, texts, ids, segments):
@@ -276,9 +278,12 @@ def test_best_scores_are_those_of_the_step_by_step_search(cases):
 def test_real_file_has_as_many_questions_as_published_for_its_half(corpora):
     questions = read_questions(corpora / "squad/dev-v2.0.cs224n-half.json", answerable=False)
     assert len(questions) == 6078
-    right = [question.right for question in questions]
-    found = unanswerable_metrics(right, [(*texts, "")[0] for texts in right], np.zeros(len(right)))
-    assert found["f1"] == found["no_answer_f1"] == 1
+    right, chances = [question.right for question in questions], np.zeros(len(questions))
+    found = unanswerable_metrics(right, [""] * len(questions), chances)
+    share = sum(not texts for texts in right) / len(questions)
+    assert found["exact_match"] == found["f1"] == found["best_f1"] == share
+    first = unanswerable_metrics(right, [(*texts, "")[0] for texts in right], chances)
+    assert first["f1"] == found["no_answer_f1"] == 1
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte-level"])

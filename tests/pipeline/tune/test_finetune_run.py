@@ -27,9 +27,9 @@ from pipeline.tune.preview import preview
 from pipeline.tune.run import finetune
 from pipeline.tune.scores import read_scores
 from pipeline.tune.trainer import UpdatePlan, plan_updates
-from pipeline.tune.trials import sample_examples
-from tests.pipeline.command import invoke
-from tests.pipeline.test_wandb import calls, stand_in
+from pipeline.tune.trials import example_order, sample_examples
+from tests.pipeline.command import cloze, invoke
+from tests.pipeline.test_wandb import IS_INSTALLED, calls, stand_in
 from tests.pipeline.tune.conftest import (
     DECODER,
     ENCODER_DECODER,
@@ -158,6 +158,13 @@ def test_each_training_is_a_run_in_wandb_with_the_id_that_it_has_in_mlflow(
     assert calls(config.runs_dir, "finish") == [[0], [0]]
 
 
+@pytest.mark.skipif(IS_INSTALLED, reason="the client is installed")
+def test_a_missing_client_is_told_before_tasks_are_read(make_config, checkpoint, recorder):
+    with pytest.raises(MissingInputError, match="client"):
+        finetune(make_config(wandb={}, tasks={"x": {"kind": "sst2", "path": "nowhere"}}), checkpoint)
+    assert not recorder.runs
+
+
 def test_preview_counts_examples_tokens_updates_and_parameters_and_writes_nothing(
     make_config, checkpoint, tmp_path
 ):
@@ -217,7 +224,7 @@ RESPONSES = ("instructions", "own.jsonl", "prompt=ask,response=answer", "decoder
 
 
 def test_own_rows_are_trained_on_without_a_file_of_settings_and_get_a_page(folder):
-    answer = json.loads(invoke(*described(*LABELS), "training.epochs=1", "--html", "page.html").stdout)
+    answer = json.loads(cloze(*described(*LABELS), "training.epochs=1", "--html", "page.html"))
     (score,) = answer["scores"]
     assert answer["directory"] == "finetuned/rows_classification/random"
     assert score["num_train_examples"] + score["num_evaluation_examples"] == 41
@@ -227,25 +234,27 @@ def test_own_rows_are_trained_on_without_a_file_of_settings_and_get_a_page(folde
 @pytest.mark.parametrize(("task", "examples"), [(LABELS, 41), (RESPONSES, 20)], ids=["labels", "responses"])
 def test_dry_run_of_own_rows_starts_nothing(folder, task, examples):
     before = set(folder.rglob("*"))
-    (found,) = json.loads(invoke(*described(*task), "--dry-run").stdout)["tasks"]
+    (found,) = json.loads(cloze(*described(*task), "--dry-run"))["tasks"]
     assert (found["kind"], found["trainings"]) == (task[0], 1)
     assert found["train_examples"] + found["evaluation_examples"] == examples
+    # Conversations are cut or packed, and told of.
+    assert bool(found["notes"]) == (task == RESPONSES)
     assert set(folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Next: "),
-        (["--task", "rows_classification", "--columns", "text"], "--columns text"),
-        (["some.yaml", "--task", "sst2"], "some.yaml"),
-        (["--task", "sst2"], "tasks.sst2.path"),
+        ([], ("neither a configuration nor a task", "Next: ")),
+        (["--task", "rows_classification", "--columns", "text"], ("--columns text", "Next: ")),
+        (["some.yaml", "--task", "sst2"], ("some.yaml", "--task", "Next: ")),
+        (["--task", "sst2"], ("tasks.sst2.path",)),
     ],
 )
-def test_options_that_do_not_fit_are_refused_by_name(folder, arguments, said):
+def test_options_that_do_not_fit_are_refused_with_a_way_out(folder, arguments, said):
     done = invoke("finetune", *arguments, "--from", "random")
     assert isinstance(done.exception, ConfigError)
-    assert said in str(done.exception)
+    assert all(each in str(done.exception) for each in said)
 
 
 REVIEWS = {"kind": "sst2", "path": "unread"}
@@ -258,6 +267,8 @@ LORA = {"kind": "lora", "rank": 2}
         ({"seeds": [1, 1]}, "seeds"),
         ({"seeds": [-1]}, "seeds"),
         ({"tasks": {"a/b": REVIEWS}}, "'a/b'"),
+        ({"tasks": {"a": {"kind": "mrcp", "path": "x"}}}, "mean mrpc"),
+        ({"tasks": {"a": REVIEWS | {"training": {"epoch": 3}}}}, "mean epochs"),
         ({"tasks": {"a": {"kind": "xsum", **UNREAD, "max_target_length": 8}}}, "min_target_length"),
         ({"tasks": {"a": {"kind": "translation", **SIDES, "target_language": "en_XX"}}}, "needs language"),
         ({"training": {"features": {}, "peft": LORA}}, "features.*peft"),
@@ -297,6 +308,12 @@ def test_task_that_does_not_fit_the_network_is_refused_before_files_are_read(
     assert not config.out.exists()
 
 
+def test_order_is_a_pure_function_of_seed_and_epoch():
+    orders = [example_order(*key, 50).tolist() for key in ((1, 0), (1, 0), (1, 1), (2, 0))]
+    assert orders[0] == orders[1]
+    assert len({*map(tuple, orders)}) == 3
+
+
 @pytest.mark.parametrize(("examples", "batch", "micro"), [(10, 4, 2), (10, 4, 3), (7, 8, 8), (1, 4, 1)])
 def test_every_example_is_in_one_micro_batch_of_every_epoch(examples, batch, micro):
     plan = UpdatePlan(TrainingConfig(epochs=2, batch_size=batch), examples, micro, seed=1)
@@ -311,6 +328,7 @@ def test_rate_rises_linearly_then_falls_to_just_above_zero():
     settings = TrainingConfig(lr=1.0, warmup_fraction=0.2, epochs=1, batch_size=1)
     rates = [UpdatePlan(settings, 10, 1, seed=1).learning_rate(update) for update in range(10)]
     assert rates == pytest.approx([1 / 3, 2 / 3, 1.0, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
+    assert UpdatePlan(settings, 1, 1, seed=1).learning_rate(0) == 1.0
 
 
 def test_limited_training_examples_are_a_fixed_sample():
@@ -321,7 +339,9 @@ def test_limited_training_examples_are_a_fixed_sample():
     assert set(sample_examples(1000, 5)) <= set(chosen)
 
 
-def test_optimizer_is_that_of_the_task_else_of_the_run_with_its_own_rate():
+def test_optimizer_is_adamw_of_its_authors_unless_the_run_or_the_task_says_otherwise():
+    (group,) = optimizer_with_rates(TrainingConfig()).make(nn.Linear(2, 2, bias=False)).param_groups
+    assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
     shared = TrainingConfig.model_validate({"optimizer": {"eps": 1e-6, "clip": None}, "lr": 1e-4})
     used = optimizer_with_rates(shared)
     (group,) = used.make(nn.Linear(2, 2, bias=False)).param_groups

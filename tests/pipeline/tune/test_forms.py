@@ -23,6 +23,7 @@ from pipeline.tasks.generation import XsumConfig, read_xsum
 from pipeline.tasks.metrics.entities import entities, entity_metrics
 from pipeline.tasks.metrics.texts import rouge, sentence_lines, translation_metrics
 from pipeline.tasks.tagging import ConllNerConfig
+from pipeline.tune.forms.base import EXCERPT_CHARACTERS, excerpt
 from pipeline.tune.forms.generation import first_sentences
 from pipeline.tune.forms.tags import ABSENT
 from tests.pipeline.tasks.excerpts import EXCERPTS, objects, task_of
@@ -99,16 +100,19 @@ def test_losses_are_those_that_transformers_computes(network, form, auto_class, 
 def test_questions_may_have_different_numbers_of_choices(tokenizer):
     task = prepared_rows("choices", tokenizer)
     outputs = task.outputs(task.build().eval(), task.batch(task.evaluation, np.arange(2)))
-    assert outputs.isinf().tolist() == [[False, False, True], [False] * 3]
+    assert outputs.isneginf().tolist() == [[False, False, True], [False] * 3]
     lines = [json.loads(line) for line in task.files(outputs.numpy())["predictions.jsonl"].splitlines()]
     assert [(len(line["scores"]), len(line["choices"])) for line in lines] == [(2, 2), (3, 3)]
 
 
-def test_predictions_of_a_regression_are_written_and_submitted_within_its_range(tmp_path, tokenizer):
+def test_loss_of_a_regression_is_the_squared_error_and_its_submission_stays_in_range(tmp_path, tokenizer):
     test = EXCERPTS["stsb"].text("train.tsv").replace("\tscore", "").replace("\t3.800", "")
     config = task_of(tmp_path, EXCERPTS["stsb"], submit=False)
     (tmp_path / "test.tsv").write_text(test)
     task = prepare(config.model_copy(update={"submit": True}), tokenizer)
+    model, batch = task.build().eval(), task.batch(task.train, np.arange(1))
+    predicted = task.outputs(model, batch)
+    torch.testing.assert_close(task.loss(model, batch), (predicted - 3.8).square().sum())
     (line,) = task.files(np.full((1, 1), 2.5))["predictions.jsonl"].splitlines()
     texts = {"text": "A plane.", "text_b": "A jet."}
     assert json.loads(line) == {"id": "dev-2", "label": 3.8, "prediction": 2.5} | texts
@@ -172,6 +176,8 @@ def test_entities_count_only_whole_and_with_the_right_type():
     ]
     expected = {"precision": 1 / 4, "recall": 1 / 3, "f1": 2 / 7, "accuracy": 7 / 12}
     assert entity_metrics(right, guessed) == pytest.approx(expected)
+    expected = {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "accuracy": 10 / 12}
+    assert entity_metrics(right, [guessed[0], right[1]]) == pytest.approx(expected)
     assert entity_metrics([["O"]], [["O"]]) == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 1}
 
 
@@ -190,6 +196,16 @@ def test_official_metrics_of_several_answers_or_sets(tmp_path, name, chosen, exp
     config = task_of(tmp_path, EXCERPTS[name])
     outputs = np.eye(max(2, max(chosen) + 1))[chosen]
     assert config.measure(config.load().evaluation, outputs) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("around", [0, 1500, 2999, 4000])
+@pytest.mark.parametrize("length", [0, 10, EXCERPT_CHARACTERS, 3000])
+def test_long_texts_are_repeated_around_a_character_and_others_whole(length: int, around: int):
+    text = "".join(chr(0x4E00 + number) for number in range(length))
+    found = excerpt(text, around)
+    assert len(found) == min(length, EXCERPT_CHARACTERS)
+    assert found in text
+    assert not text or text[min(around, length - 1)] in found
 
 
 ARTICLE = "(CNN) A man ran. He fell down a hill. A dog saw him. The dog barked at him. It was night."
@@ -216,8 +232,12 @@ def test_first_sentences_end_at_a_line_end_or_where_the_next_begins(text, count,
 @pytest.mark.parametrize(
     ("right", "written", "expected"),
     [
-        # Four words in common (the, cat, on, mat) of six; one pair of neighbours of five.
-        ("the cat sat on the mat", "the cat lay on a mat", {"rouge1": 4 / 6, "rouge2": 1 / 5}),
+        # Four words in common (the, cat, on, mat) of six; one pair of neighbours of five; the four are in order.
+        (
+            "the cat sat on the mat",
+            "the cat lay on a mat",
+            {"rouge1": 4 / 6, "rouge2": 1 / 5, "rouge_l": 4 / 6, "rouge_lsum": 4 / 6},
+        ),
         ("running dogs", "runs dog", {"rouge1": 1}),
         # Each line is looked for in all of the summary; of the nine words, the six of the first line are in order.
         (HIGHLIGHTS, SWAPPED, {"rouge_lsum": 1, "rouge_l": 6 / 9}),
@@ -261,7 +281,8 @@ def test_share_splits_the_documents_by_a_hash_of_their_ids(tmp_path):
 
 
 def test_smoothed_loss_is_the_mixture_of_target_and_uniform():
-    logits, targets = torch.randn(5, 7), torch.tensor([0, 3, 6, 1, 1])
+    logits = torch.randn(5, 7, generator=torch.Generator().manual_seed(2))
+    targets = torch.tensor([0, 3, 6, 1, 1])
     expected = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=0.1)
     torch.testing.assert_close(smoothed_loss(logits, targets, 0.1), expected)
 

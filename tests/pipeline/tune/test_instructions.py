@@ -264,6 +264,6 @@ def test_conversations_that_are_cut_or_left_out_are_counted(tokenizer):
         conversation("long " * 60, "a"),
     ]
     cut, left_out, packed = task_of(tokenizer, *talks).notes[:3]
-    assert [note.partition(" ")[0] for note in (cut, left_out, packed)] == ["2", "1", "2"]
+    assert [note.partition(" con")[0] for note in (cut, left_out, packed)] == ["2 of 3", "1 of 3", "2"]
     with pytest.raises(ConfigError, match=r"training\.max_length"):
         task_of(tokenizer, *talks, length=8)

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -28,7 +29,7 @@ from pipeline.tune.report.page import (
 from pipeline.tune.report.predictions import worst_of
 from pipeline.tune.scores import ScoresDirectory, read_scores
 from pipeline.tune.summary import GLUE_METRICS, summarise
-from tests.pipeline.command import invoke
+from tests.pipeline.command import cloze, invoke
 from tests.pipeline.tune.written_scores import label_lines, score_of, write_artefact
 
 NAMES = ("negative", "positive")
@@ -58,7 +59,7 @@ def worst_errors(directory: Path, trial: str | None, count: int) -> list[dict[st
     return worst_of(opened.lines(opened.score(trial).trial), count)
 
 
-def test_page_is_one_file_and_the_same_each_time(scores: Path):
+def test_page_is_one_file_of_closed_elements_and_the_same_each_time(scores: Path):
     page = page_of(scores)
     assert page == page_of(scores)
     assert not re.search(r"<(script|link|img|iframe|object|embed|video|audio|source|base)\b", page, re.I)
@@ -66,6 +67,8 @@ def test_page_is_one_file_and_the_same_each_time(scores: Path):
     assert not re.search(r"(src|href|srcset|data|action)\s*=\s*[\"'](?!#)|url\((?!#)|@import", page, re.I)
     assert not re.search(r"https?://(?!www\.w3\.org/)", page)
     assert "default-src 'none'" in page
+    # What has no end in HTML aside, a page whose elements are closed is XML.
+    ElementTree.fromstring(re.sub(r"<(!doctype|meta|br)\b[^>]*>", "", page))
 
 
 def test_hostile_texts_are_shown_and_not_obeyed(tmp_path: Path):
@@ -182,6 +185,7 @@ def test_published_scores_are_of_known_tasks_and_metrics():
         assert set() < set(each["metrics"]) <= set(TASKS[kind].metrics)
         assert each["split"] in ("dev", "test")
         assert all(0 < value < 100 for value in each["metrics"].values())
+    assert all("ROUGE-1.5.5" in each["note"] for each in found["xsum"])
 
 
 @pytest.mark.parametrize("count", [0, 1, MOST_POINTS, MOST_POINTS + 1, 12345])
@@ -193,10 +197,10 @@ def test_long_curves_are_means_of_neighbours(count: int):
 
 
 def test_show_prints_scores_and_errors_without_control_characters(scores: Path):
-    done = invoke("finetune", "show", scores, "--errors", 5)
+    printed = cloze("finetune", "show", scores, "--errors", 5)
     shown = ["70.0 ± 0.0", "reviews-pretrained-1", "[/red] [bold]x", "predicted positive"]
-    assert [text for text in shown if text not in done.output] == []
-    assert not re.search("[\x1b\x9b]", done.output)
+    assert [text for text in shown if text not in printed] == []
+    assert not re.search("[\x1b\x9b]", printed)
 
 
 def test_show_answers_programs_and_writes_the_page(scores: Path, tmp_path: Path):

@@ -180,9 +180,11 @@ def test_state_comes_back_as_it_was_saved(tmp_path):
     state.weights = {name: tensor + 1 for name, tensor in learner.whole().state_dict().items()}
     state.save(learner)
     fresh, found = learner_of(), state_in(state.path)
+    # Another run is noted before the next save, and nothing else changes.
+    found.tracked_run = state.tracked_run = "run-8"
     found.restore(fresh)
-    for name in ("updates", "losses", "curve", "epochs", "kept_epoch"):
-        assert getattr(found, name) == getattr(state, name), name
+    for name in ("tracked_run", "updates", "losses", "curve", "epochs", "kept_epoch"):
+        assert getattr(found, name) == getattr(state_in(state.path), name) == getattr(state, name), name
     np.testing.assert_array_equal(found.outputs, state.outputs)
     expected = (state.weights, learner.tensors())
     torch.testing.assert_close((found.weights, fresh.tensors()), expected, rtol=0, atol=0)

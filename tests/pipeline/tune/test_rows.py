@@ -141,38 +141,40 @@ OFFSET = '{"text": ["b"], "answer_start": [0]}'
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "content", "said"),
+    ("kind", "name", "content", "said", "remedy"),
     [
-        ("classification", "t.csv", "body,label\nx,a\n", "line 2: there is no column `text`"),
-        ("classification", "t.csv", "text,text\nx,a\n", "line 1: the column `text` occurs more than once"),
-        ("classification", "t.csv", "text,label\nx,c\n", "line 2: the label in column `label` is 'c', not"),
-        ("classification", "t.csv", "text,label\nx,a\nz, \n", "line 3: the column `label` is empty"),
-        ("classification", "t.jsonl", '{"text": "x", "label": null}\n', "line 1: the column `label` is empty"),
-        ("classification", "t.csv", "text,label\n", "2 examples to train on and 0 to evaluate on"),
-        ("classification", "t.csv", "text\tlabel\nx\ta\n", "line 1: there is a single column"),
-        ("classification", "t.tsv", "text,label\nx,a\n", "several with commas between them"),
-        ("classification", "t.jsonl", '{"text": ["x"], "label": "a"}\n', "line 1: the column `text` holds"),
-        ("classification", "t.jsonl", "[1]\n", "line 1: no JSON object"),
-        ("classification", "t.json", '[{"text": "x", "label": "a"},\n3]', "row 2"),
-        ("classification", "t.json", '[{"text": "x"},\n{"text"}]', "line 2"),
-        ("classification", "t.parquet", "x", "cannot be read as Parquet"),
-        ("classification", "t.xlsx", "x", "none of the suffixes .csv, .tsv"),
-        ("classification", "t.csv.gz", gzip.compress(b"text,label\nx,a\n")[:-9], "t.csv.gz"),
-        ("regression", "t.csv", "text,label\nx,high\n", "line 2: the column `label` holds 'high', no number"),
-        ("regression", "t.csv", "text;label\nx;1,5\n", "line 2: the column `label` holds '1,5'"),
-        ("regression", "t.csv", "text,label\nx,nan\n", "line 2: the column `label` holds 'nan'"),
-        ("spans", "t.jsonl", SPAN % '"d"', "line 1: the answer 'd' does not occur"),
-        ("spans", "t.jsonl", SPAN % OFFSET, "line 1: the answer 'b' is not at character 0"),
-        ("spans", "t.jsonl", SPAN % '""', "is no text"),
-        ("spans", "t.jsonl", SPAN % "[]", "squad2"),
-        ("tags", "t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "line 1: there are 2 words and 1 tags"),
-        ("tags", "t.jsonl", '{"tokens": ["a"], "tags": ["B-X"]}\n', "the tag 'B-X' is none of O"),
-        ("choices", "t.jsonl", CHOICE % ('["2", "0", "1"]', '"2"'), "is '2', the text"),
-        ("choices", "t.jsonl", CHOICE % ('"x"', "0"), "no list of two or more"),
-        ("choices", "t.jsonl", CHOICE % ('["x", "y"]', "2"), "is '2'"),
+        ("classification", "t.csv", "body,label\nx,a\n", "line 2: there is no column `text`", "set columns.text"),
+        ("classification", "t.csv", "text,label\nx,a\ny\n", "line 3: 1 values, but 2 columns", "quote values"),
+        ("classification", "t.csv", 'text,label\n"x,a\ny,b\n', "line 3: unexpected end of data", 'write ""'),
+        ("classification", "t.csv", "text,text\nx,a\n", "line 1: the column `text` occurs more than once", "rename"),
+        ("classification", "t.csv", "text,label\nx,c\n", "line 2: the label in column `label` is 'c', not", "labels"),
+        ("classification", "t.csv", "text,label\nx,a\nz, \n", "line 3: the column `label` is empty", "as `test`"),
+        ("classification", "t.jsonl", '{"text": "x", "label": null}\n', "1: the column `label` is empty", "fill it"),
+        ("classification", "t.csv", "text,label\n", "2 examples to train on and 0 to evaluate on", ""),
+        ("classification", "t.csv", "text\tlabel\nx\ta\n", "line 1: there is a single column", "to .tsv"),
+        ("classification", "t.tsv", "text,label\nx,a\n", "several with commas between them", "to .csv"),
+        ("classification", "t.jsonl", '{"text": ["x"], "label": "a"}\n', "line 1: the column `text` holds", ""),
+        ("classification", "t.jsonl", "[1]\n", "line 1: no JSON object", "an object per row"),
+        ("classification", "t.json", '[{"text": "x", "label": "a"},\n3]', "row 2", "an object per row"),
+        ("classification", "t.json", '[{"text": "x"},\n{"text"}]', "line 2", "an object per row"),
+        ("classification", "t.parquet", "x", "cannot be read as Parquet", ""),
+        ("classification", "t.xlsx", "x", "none of the suffixes .csv, .tsv", ""),
+        ("classification", "t.csv.gz", gzip.compress(b"text,label\nx,a\n")[:-9], "t.csv.gz", ""),
+        ("regression", "t.csv", "text,label\nx,high\n", "line 2: the column `label` holds 'high', no number", ""),
+        ("regression", "t.csv", "text;label\nx;1,5\n", "line 2: the column `label` holds '1,5'", ""),
+        ("regression", "t.csv", "text,label\nx,nan\n", "line 2: the column `label` holds 'nan'", ""),
+        ("spans", "t.jsonl", SPAN % '"d"', "line 1: the answer 'd' does not occur", "copy"),
+        ("spans", "t.jsonl", SPAN % OFFSET, "line 1: the answer 'b' is not at character 0", "count characters from 0"),
+        ("spans", "t.jsonl", SPAN % '""', "is no text", ""),
+        ("spans", "t.jsonl", SPAN % "[]", "there is no answer", "squad2"),
+        ("tags", "t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "line 1: there are 2 words and 1 tags", ""),
+        ("tags", "t.jsonl", '{"tokens": ["a"], "tags": ["B-X"]}\n', "the tag 'B-X' is none of O", "labels"),
+        ("choices", "t.jsonl", CHOICE % ('["2", "0", "1"]', '"2"'), "is '2', the text", ""),
+        ("choices", "t.jsonl", CHOICE % ('"x"', "0"), "no list of two or more", ""),
+        ("choices", "t.jsonl", CHOICE % ('["x", "y"]', "2"), "is '2'", "from A to B"),
     ],
 )  # fmt: skip
-def test_wrong_rows_are_named_by_file_and_line(tmp_path, kind, name, content, said):
+def test_wrong_rows_are_named_by_file_and_line_with_a_way_out(tmp_path, kind, name, content, said, remedy):
     good = {
         "classification": GOOD,
         "regression": [{"text": "x", "label": 1}],
@@ -187,6 +189,7 @@ def test_wrong_rows_are_named_by_file_and_line(tmp_path, kind, name, content, sa
         task(kind, train, path).load()
     assert str(path) in str(raised.value)
     assert said in str(raised.value)
+    assert remedy in raised.value.next_step
 
 
 def test_file_that_is_missing_or_has_one_label_is_refused(tmp_path):
@@ -261,6 +264,10 @@ def test_numbers_that_pandas_made_floats_are_the_same_labels_and_nan_is_none(tmp
             path = write(tmp_path / "dev.parquet", [{"text": "x", "label": each} for each in (1.0, value)])
             with pytest.raises(ConfigError, match=r"dev\.parquet, row 2: .*`label`"):
                 task(kind, train, path).load()
+    twice = tmp_path / "twice.parquet"
+    pq.write_table(pa.table([["x"], ["y"]], names=["text", "text"]), twice)
+    with pytest.raises(ConfigError, match=r"line 1: .*`text`"):
+        task("classification", twice).load()
 
 
 def test_every_form_has_a_task_on_own_rows():
