@@ -42,8 +42,8 @@ def test_interval_of_a_difference_is_the_normal_one_of_paired_examples():
     differences = np.mean(high, axis=0) - np.mean(low, axis=0)
     error = 1.96 * differences.std(ddof=1) / np.sqrt(len(differences))
     assert found.difference == pytest.approx(differences.mean())
-    assert found.low == pytest.approx(differences.mean() - error, abs=0.002)
-    assert found.high == pytest.approx(differences.mean() + error, abs=0.002)
+    assert found.low == pytest.approx(differences.mean() - error, abs=5e-4)
+    assert found.high == pytest.approx(differences.mean() + error, abs=5e-4)
     assert found.verdict == "same order"
     assert pair_of(high, low).verdict == "opposite"
 
