@@ -92,6 +92,7 @@ and left to `make test-rest`."""
 CANARIES = (
     "runbooks/test_pages_of_clusters.py::*download-a-corpus*",
     "pipeline/test_exactness.py::*24_steps*",
+    "pipeline/test_exactness.py::*dry_run*",
     "cluster/test_group.py::*class_allows[[]dies]",
     "cluster/test_group.py::*others_wait*",
     "pipeline/test_engine.py::*[[]0-fp32]",

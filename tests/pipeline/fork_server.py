@@ -96,6 +96,8 @@ def _answer(connection: socket.socket, before: Mapping[str, str]) -> Callable[[]
         # Where the client was killed, so is its process.
         if not (numbers := _receive(connection)):
             signal.pidfd_send_signal(ended, signal.SIGKILL)
+            # The first process of a container may collect none.
+            os.waitpid(pid, 0)
             os._exit(0)
         signal.pidfd_send_signal(ended, numbers[0])
     _send(connection, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

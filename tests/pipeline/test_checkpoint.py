@@ -19,9 +19,11 @@ from cluster.artefacts.errors import (
     CorruptCheckpointError,
     MismatchError,
     ReferenceNotFoundError,
+    UntrustedArtefactError,
 )
 from cluster.artefacts.places import Uri
 from cluster.artefacts.remote import Remote
+from cluster.artefacts.signatures import KEY_VARIABLE, TRUST_VARIABLE, make_keys
 from cluster.copies import SIZE_VARIABLE
 from pipeline.checkpoint.checkpoint import (
     DEEPSPEED_DIRECTORY,
@@ -210,6 +212,20 @@ def test_a_deletion_that_was_killed_half_way_is_finished_by_the_next(tmp_path: P
     write(store, 20)
     assert apply_retention(store, 1) == [10]
     assert names_in(store) == {"step-00000020"}
+
+
+def test_signed_checkpoint_is_read_and_an_unsigned_one_is_refused(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    private, _ = make_keys(tmp_path / "keys", "team")
+    write(store, 20)
+    monkeypatch.setenv(KEY_VARIABLE, str(private))
+    write(store, 10)
+    monkeypatch.setenv(TRUST_VARIABLE, str(private.parent))
+    assert all(entry.sha256 for entry in store.manifest(10).files)
+    assert (store.fetch(10) / MODEL_FILE).is_file()
+    with pytest.raises(UntrustedArtefactError):
+        store.fetch(20)
 
 
 def test_two_ranks_save_their_own_parts_and_a_fresh_engine_goes_on_from_them(uri: str, tmp_path: Path):

@@ -146,6 +146,15 @@ def test_mistakes_are_reported_before_anything_is_submitted(config):
     assert "No such option" in CliRunner().invoke(app, ["submit", "--", "doctor", "--no-such"]).output
 
 
+def test_what_is_passed_on_is_named_or_refused(monkeypatch):
+    monkeypatch.setenv("HF_HOME", "/cache")
+    assert submission.given_variables(["A=b=c", "HF_HOME"]) == {"A": "b=c", "HF_HOME": "/cache"}
+    for refused in ("NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE=https://user:planted@host"):
+        with pytest.raises(ConfigError, match="NO_SUCH_VARIABLE") as caught:
+            submission.given_variables([refused])
+        assert "planted" not in str(caught.value)
+
+
 def test_the_code_that_a_job_gets_finds_the_configurations_that_come_with_cloze(tmp_path: Path):
     root = Path(__file__).parents[2]
     for name in submission.CODE:

@@ -34,7 +34,7 @@ from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.lifecycle import replay
 from pipeline.run.log.lines import read_metrics
-from pipeline.run.state import state_of
+from pipeline.run.state import process_of, read_heartbeats, state_of
 from pipeline.run.tracking import connect
 from tests.object_store import behind_proxy, running_store
 from tests.pipeline.command import invoke
@@ -306,10 +306,13 @@ def resumed(run: RunDirectory) -> Iterator[tuple[Forked, Callable[[int, int], di
 
     try:
         yield driver, started_on
-        driver.send_signal(signal.SIGTERM)
+        # As systemd does. Ray's processes get it before the driver.
+        for process in (*psutil.Process(driver.pid).children(recursive=True), driver):
+            process.send_signal(signal.SIGTERM)
         assert driver.wait(timeout=PATIENCE_S) == 75, log.read_text()[-3000:]
     finally:
         driver.kill()
+    assert not any(map(process_of, read_heartbeats(run)))
     newest = max(list_checkpoints(run.checkpoints), key=step_of)
     assert is_committed(newest)
     assert f"stopped at step {step_of(newest)}" in log.read_text()

@@ -360,6 +360,7 @@ def test_a_foreign_directory_runs_nothing_and_damage_leaves_no_export(
         "tokenizer with a broken pattern",
     )
     assert not refusal or {*tmp_path.iterdir()} == before
+    assert not name.startswith(("half of ", "no ")) or name.split()[-1] in str(refusal)
     assert answer("finetune", tasks, "--from", directory, "--dry-run") or refusal or name == "code of its own"
     answer("tokenizer", "encode", directory, "words")
     assert not marker.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 from torch import nn
 
 from cluster.artefacts.errors import (
@@ -183,6 +185,12 @@ def test_teachers_that_are_no_encoders_or_have_other_tokens_are_refused_at_once(
     file.write_text(file.read_text().replace('"w7"', '"seven"'))
     with pytest.raises(MismatchError, match="other tokens"):
         opened(store, "distill", objective=teacher)
+
+
+def test_deepspeed_is_bounded_alike_for_installers_and_at_the_start():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (declared,) = (one for one in map(Requirement, project["dependencies"]) if one.name == "deepspeed")
+    assert declared.specifier == configuration.SUPPORTED
 
 
 @pytest.mark.parametrize("installed", ["0.19.7", "0.20.0", "1.0"])

@@ -21,8 +21,8 @@ from pipeline.pretrain.lost_workers import Attempts
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory, find_run_of_job, list_runs
 from pipeline.run.events import Event
-from pipeline.run.history import list_attempts, tokens_by_step
-from pipeline.run.lifecycle import reconcile
+from pipeline.run.history import StoredSettings, list_attempts, tokens_by_step
+from pipeline.run.lifecycle import SENT_ON_THE_WAY_BYTES, reconcile
 from pipeline.run.log.lines import encode
 from pipeline.run.log.log import RunLog
 from pipeline.run.state import Heartbeat, read_heartbeats, state_of
@@ -141,6 +141,18 @@ def test_list_names_states_and_last_losses_and_outlives_a_run_that_cannot_be_rea
     assert "NonFiniteError: no finite number" in cloze("runs", "--runs-dir", run.path.parent)
 
 
+def test_list_leaves_a_long_log_that_is_not_sent_to_replay(run: RunDirectory):
+    database = run.path.parent / "mlflow.db"
+    tracked = sibling(run, "tracked", tracking_uri=f"sqlite:///{database}")
+    tracked.record_event(Event.FAILED, error="NonFiniteError", message="no finite number")
+    line = encode("train", 1, 0, {f"metric {n}": float(n) for n in range(40)})
+    tracked.log.write_bytes(line * (SENT_ON_THE_WAY_BYTES // len(line) + 1))
+    assert "cloze runs replay tracked" in cloze("runs", "--runs-dir", run.path.parent)
+    with tracked.held("a run"):
+        assert "cloze runs replay" not in cloze("runs", "--runs-dir", run.path.parent)
+    assert not database.exists()
+
+
 def test_looking_at_a_run_sends_nothing_to_an_address_that_only_the_run_names(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ):
@@ -163,6 +175,15 @@ def test_a_job_that_is_tried_again_finds_the_run_that_it_began(run: RunDirectory
     # A job may train several networks: each is a run with a name of its own.
     assert jobs == {"job-1": RunDirectory(run.path.with_name("demo-2")), "job-2": None, "job-3": None}
     assert find_run_of_job("job-1", "demo", tmp_path / "nowhere") is None
+
+
+def test_stored_settings_say_what_the_configuration_says(tmp_path: Path, store: Path):
+    stages = ("batch.warmup=[{steps: 4, samples: 4}]", "batch.phases=[{steps: 6, sequence_length: 16}]")
+    for name, more in (("steps", ()), ("tokens", ("steps=null", "budget={tokens: 7000}"))):
+        run = make_run(tmp_path, store, name, *stages, *more)
+        stored, config = StoredSettings.of(run), run.config()
+        assert (stored.num_steps, stored.token_plan) == (config.num_steps, config.token_plan)
+    assert StoredSettings.of(make_run(tmp_path, store, "time", "steps=null", "budget=2h")).num_steps is None
 
 
 def test_run_whose_workers_are_gone_without_a_word_is_lost_unless_its_last_checkpoint_is_there(

@@ -258,6 +258,25 @@ def test_a_link_is_deleted_as_a_link_and_what_was_moved_away_is_no_failure(
     assert [path.name for path in store.directory.iterdir()] == [checkpoint_name(30)]
 
 
+def test_a_save_that_a_remote_store_refuses_is_reported_and_costs_that_save_alone(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = open_store(f"memory://{tmp_path.name}", "run")
+    save: Any = saves(engine, store)
+    remote = Remote.open(str(store.directory))
+    denied = Mock(side_effect=PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    assert isinstance(save(1), Committed)
+    with monkeypatch.context() as patched:
+        for way in ("pipe_file", "put_file", "_open"):
+            patched.setattr(type(remote.filesystem), way, denied)
+        refused = save(2)
+    assert isinstance(refused, Failed)
+    assert isinstance(refused.error, StorageError)
+    assert str(store.at(2)) in refused.error.problem
+    assert isinstance(save(3), Committed)
+    assert store.steps() == [1, 3]
+
+
 def test_a_remote_store_that_refuses_to_delete_keeps_what_was_just_published(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import socket
@@ -14,10 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import psutil
 import pytest
+import torch.distributed as dist
 from mlflow import MlflowClient
 
 from pipeline.checkpoint.checkpoint import list_checkpoints, step_of
@@ -141,18 +142,25 @@ def train_in_a_hurry(run: Path) -> list[Ending]:
 
 
 def test_processes_that_begin_an_embedded_store_together_all_get_their_run(tmp_path: Path):
-    output = start_on_ranks(begin_a_run, tmp_path / "runs", workers=3).finish()
-    assert len(set(re.findall(r"began (\w{32})", output))) == 3
+    found = on_ranks(begin_a_run, tmp_path / "runs", workers=3)
+    assert [len(run_id) for run_id in {*found}] == [32] * 3
 
 
-def begin_a_run(runs_dir: Path) -> None:
-    """Begin a run in an interpreter of its own, which has no copy of a finished store."""
+def begin_a_run(runs_dir: Path) -> str:
+    """Begin a run at the same time as the others, and not in a fork, which would have a copy of a finished store."""
     code = (
-        "import sys; from pathlib import Path; from pipeline.run.tracking import start_run;"
-        "print('began', start_run('e', 'n', config={}, tags={}, runs_dir=Path(sys.argv[1])).run_id)"
+        "import sys; from pathlib import Path; import mlflow.store.db.utils;"
+        "from pipeline.run.tracking import start_run; print('ready', flush=True); sys.stdin.readline();"
+        "print(start_run('e', 'n', config={}, tags={}, runs_dir=Path(sys.argv[1])).run_id)"
     )
+    command = [str(Path(sys.prefix, "bin", "python")), "-c", code, str(runs_dir)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    subprocess.run([sys.executable, "-c", code, str(runs_dir)], env=environment, check=True)
+    dist.init_process_group("gloo")
+    with subprocess.Popen(command, env=environment, stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        dist.barrier()
+        return process.communicate("\n")[0].strip()
 
 
 class GivenUpOnce(MlflowClient):

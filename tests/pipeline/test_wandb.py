@@ -89,6 +89,8 @@ def test_attempts_at_a_run_are_one_run_there_with_every_entry_once(
 
 def test_a_missing_client_is_told_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    if IS_INSTALLED:
+        monkeypatch.setitem(sys.modules, "wandb", None)
     # The client makes a directory of its name where it runs, which Python takes for a package.
     (tmp_path / "wandb").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
