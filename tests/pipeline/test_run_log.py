@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import time
 from collections.abc import Iterable
 from contextlib import closing
@@ -239,6 +240,14 @@ def test_a_sender_that_cannot_be_started_does_not_stop_the_run(
     write(run, "loss", range(1, 2))
     assert sender.pid is None
     assert "no-python" in sender.close()
+
+
+def test_a_sender_that_was_killed_does_not_stop_the_run_and_leaves_the_rest(run: RunDirectory):
+    sender = send_to_mlflow(tied(run, "http://127.0.0.1:9", "0" * 32, "none"))
+    assert sender.pid is not None
+    os.kill(sender.pid, signal.SIGKILL)
+    write(run, "loss", range(1, 2))
+    assert "did not take everything" in sender.close()
 
 
 def test_a_sender_that_was_replaced_does_not_say_that_the_run_was_killed(run: RunDirectory, tmp_path: Path):

@@ -49,10 +49,9 @@ def can_mount() -> str:
     return "" if os.geteuid() == 0 else "mounting a file system needs root"
 
 
-def remount(disk: Path, mode: str, *, check: bool = True) -> bool:
-    """Make a disk read-only (`ro`) or not (`rw`); returns whether that worked."""
-    command = ["mount", "-o", f"remount,{mode}", str(disk)]
-    return subprocess.run(command, check=check, capture_output=True).returncode == 0
+def remount(disk: Path, mode: str) -> None:
+    """Make a disk read-only (`ro`) or not (`rw`)."""
+    subprocess.run(["mount", "-o", f"remount,{mode}", str(disk)], check=True, capture_output=True)
 
 
 @contextmanager
