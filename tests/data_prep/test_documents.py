@@ -197,6 +197,12 @@ def test_a_selection_keeps_what_repeats_through_all_that_is_done_to_it(tmp_path)
 GOLDEN = 0x9E3779B97F4A7C15
 
 
+def test_names_of_shards_sort_like_their_numbers_beyond_five_digits_too():
+    assert DOCUMENT_FILES.file(99_999, 100_000) == "documents-99999-of-100000.parquet"
+    before, after = (DOCUMENT_FILES.file(number, 100_001) for number in (99_999, 100_000))
+    assert before < after == "documents-100000-of-100001.parquet"
+
+
 def test_hashes_are_the_same_on_every_machine():
     hashes = hash_strings(pa.array(["", "a", "wikipedia:12", "Straße"])).tolist()
     assert hashes == [12035550249420947055, 11698956431250217857, 7823835577389093233, 14321367742493233995]

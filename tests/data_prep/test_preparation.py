@@ -146,8 +146,10 @@ def test_tokens_are_those_of_hf_tokenizers_on_whole_documents_and_give_their_tex
     tokenizer.encode_special_tokens = True
     assert finished.tokens.stats["shards_by_tokie"] == 7
     assert store.num_documents > 40
+    every_third = store.documents(np.arange(store.num_documents)[::3])
     for number in range(store.num_documents):
         document, ids = store.document(number), store.tokens(number).tolist()
+        assert number % 3 or document == next(every_third)
         assert (document.doc_id, document.source) == (store.doc_id(number), store.source(number))
         assert ids == tokenizer.encode(document.text, add_special_tokens=False).ids
         starts = store.sentence_starts(number).tolist()

@@ -237,7 +237,8 @@ def test_one_wrong_byte_does_not_change_the_encoding_of_a_page():
 
 
 @given(
-    st.binary(max_size=300), st.sampled_from([None, "utf-8", "shift_jis", "x-user-defined", "\ufffd", "hex"])
+    st.binary(max_size=300),
+    st.sampled_from([None, "utf-8", "shift_jis", "x-user-defined", "\ufffd", "hex", "idna"]),
 )
 def test_any_bytes_are_decoded_to_something(data, charset):
     assert isinstance(decode_html(data, charset), str)

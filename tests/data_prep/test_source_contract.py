@@ -112,6 +112,8 @@ def test_a_file_gives_documents_that_name_it_and_their_bytes(sample: Sample):
             assert (record[: len(opening)], record[-len(closing) :]) == (opening, closing)
             assert record.count(b"\n" + opening) == 0
             assert document.title.encode() in record
+        elif sample.config.kind.startswith(("books", "text")):
+            assert (start, end) == (0, len(sample.data))
 
 
 @ANY_SPLIT
@@ -129,7 +131,10 @@ def test_parts_that_begin_at_any_byte_read_together_as_the_file_does(sample: Sam
     sample.write(stored)
     if sample.config.kind != "parquet" and not sample.config.is_divisible(sample.file):
         return  # Damage at its beginning has made it a file that is never split.
-    bounds = tuple(sorted(data.draw(st.sets(st.integers(1, len(stored)), max_size=5))))
+    # Where something begins, what belongs to both parts or to neither shows.
+    starts = (found.start() for found in re.finditer(rb"(?<=\n)|BZh|\x1f\x8b\x08|<page>", stored))
+    places = st.integers(1, len(stored)) | st.sampled_from([1, *filter(None, starts)])
+    bounds = tuple(sorted(data.draw(st.sets(places, max_size=5))))
     assert sample.read(bounds) == sample.read()
 
 

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 import random
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,18 @@ def test_a_file_that_is_gone_or_may_not_be_read_is_named(path, monkeypatch):
     monkeypatch.setattr("builtins.open", refuse)  # root may read everything
     with pytest.raises(StorageError):
         list(read_chunks(str(path)))
+
+
+@ANY_PACKING
+def test_truncation_keeps_a_prefix_and_tells_the_byte_offset(path, compress):
+    data = make_text(1_500_000)
+    compressed = compress(data)
+    cut = len(compressed) * 2 // 3
+    chunks, (gap,) = collect(path, compressed[:cut])
+    kept = b"".join(chunks)
+    assert data.startswith(kept)
+    assert len(kept) >= 500_000
+    assert gap.byte_offset == cut
 
 
 @pytest.mark.parametrize("position", [0.03, 0.2, 0.4, 0.6, 0.8, 0.97])
@@ -109,13 +122,16 @@ def test_zstd_with_a_skippable_frame_first_and_a_large_window_is_read(path):
 @given(data=st.data())
 def test_ranges_that_cover_a_file_give_every_stream_once(tmp_path_factory, compress, data):
     texts = data.draw(st.lists(st.binary(max_size=30), min_size=1, max_size=6))
-    stored = b"".join([compress(text) + bytes(data.draw(st.integers(0, 3))) for text in texts])
+    streams_of = [compress(text) + bytes(data.draw(st.integers(0, 3))) for text in texts]
+    first, stored = compress(b"first"), b"".join(streams_of)
     if data.draw(st.booleans()):
         place = data.draw(st.integers(0, len(stored) - 1))
         stored = stored[:place] + b"\xff" + stored[place + 1 :]
     path = tmp_path_factory.getbasetemp() / "file"
-    path.write_bytes(compress(b"first") + stored)
-    cuts = sorted(data.draw(st.sets(st.integers(1, len(stored)), max_size=5)))
+    path.write_bytes(first + stored)
+    starts = [*accumulate(map(len, streams_of), initial=len(first))]
+    places = st.integers(1, starts[-1]) | st.sampled_from(starts)
+    cuts = sorted(data.draw(st.sets(places, max_size=5)))
 
     def streams(start, end):
         return [(stream.start, list(stream.chunks)) for stream in read_streams(str(path), start, end)]

@@ -10,7 +10,7 @@ import tarfile
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.artefacts.errors import MissingInputError
@@ -50,6 +50,39 @@ def read(tmp_path, data: bytes, bounds=(), **settings) -> reading.Results:
 THREE = [page(number, f"Text of page {number}. " * 20) for number in (1, 2, 3)]
 IDS = ["s:1", "s:2", "s:3"]
 MANY = [page(n, f"Text of [[Datei:A.jpg|mini|x]] page {n}. " * (n % 7), n % 5 // 4) for n in range(1, 22)]
+
+
+def test_meta_gives_the_exact_bytes_of_the_page_in_its_stream(tmp_path):
+    stored = multistream(*MANY)
+    documents = read(tmp_path, stored).documents
+    assert len({document.meta["stream_start"] for document in documents}) > 5
+    for document in documents:
+        data = bz2.BZ2Decompressor().decompress(stored[document.meta["stream_start"] :])
+        element = data[document.meta["byte_start"] : document.meta["byte_end"]].decode()
+        assert re.fullmatch(rf"<page>\s*<title>{document.title}</title>.*</page>", element, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [dump(*MANY), dump(*MANY).replace(b"</namespaces>", b"</names>"), multistream(*MANY)],
+    ids=["plain", "bad header", "multistream"],
+)
+@settings(max_examples=settings.default.max_examples // 2)
+@given(data=st.data())
+def test_parts_know_the_header_and_read_together_as_the_whole_file_does(tmp_path_factory, whole, data):
+    stored = bytearray(whole)
+    damage = data.draw(st.sampled_from(["none", "changed", "cut"]))
+    place = data.draw(st.integers(len(stored) // 2, len(stored) - 1))
+    if damage == "changed":
+        stored[place] ^= 0xFF
+    elif damage == "cut":
+        del stored[place:]
+    starts = [found.start() for found in re.finditer(b"BZh9|<page>", stored)][1:]
+    places = st.integers(1, len(stored)) | st.sampled_from(starts)
+    bounds = sorted(data.draw(st.sets(places, max_size=6)))
+    found = read(tmp_path_factory.getbasetemp(), stored, bounds)
+    assert found == read(tmp_path_factory.getbasetemp(), stored)
+    assert found.documents
 
 
 @given(data=st.data())

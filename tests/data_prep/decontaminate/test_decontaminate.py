@@ -14,7 +14,7 @@ from cluster.artefacts.errors import StorageError
 from cluster.artefacts.storage import storage_errors
 from data_prep.decontaminate import ngrams
 from data_prep.decontaminate.config import EvaluationText
-from data_prep.decontaminate.edits import EditedText, widen
+from data_prep.decontaminate.edits import EditedText, cut_short_pieces, widen
 from data_prep.decontaminate.hits import REPORT_FILE
 from data_prep.decontaminate.ngrams import NgramIndex, save_array
 from data_prep.documents import DocumentStore
@@ -70,6 +70,11 @@ def test_cutting_keeps_everything_else_byte_for_byte(text, data):
 )
 def test_windows_end_between_words_and_are_one_cut_where_they_touch(text, starts, ends, window, cuts):
     assert [tuple(cut) for cut in widen(text, np.asarray(starts), np.asarray(ends), window)] == cuts
+
+
+def test_short_pieces_are_cut_too_and_all_pieces_counted():
+    assert cut_short_pieces(100, [(10, 20), (25, 30), (90, 100)], 10) == ([(10, 30), (90, 100)], 3)
+    assert cut_short_pieces(10, [(4, 6)], 5) == ([(0, 10)], 2)
 
 
 TWENTY = " ".join(f"word{letter}" for letter in "abcdefghijklmnopqrst")

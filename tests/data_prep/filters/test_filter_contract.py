@@ -69,6 +69,12 @@ def test_time_grows_with_the_length_of_a_text_and_not_with_its_square(kind):
         apply(document(piece * (300_000 // len(piece))))
 
 
+@ANY_KIND
+def test_every_setting_of_a_filter_enters_its_identity(kind):
+    config = ADAPTER.validate_python(SETTINGS[kind])
+    assert config.identity().keys() == type(config).model_fields.keys()
+
+
 def test_chain_counts_what_each_filter_does():
     configs = [
         {"kind": "unicode"},

@@ -55,6 +55,21 @@ def test_the_same_texts_give_the_same_bytes_a_full_vocabulary_and_its_special_to
     assert (ids[0] == specials["bos"], ids[-1]) == (not isinstance(config, SentencePiece), specials["eos"])
 
 
+@pytest.fixture(scope="module", params=["byte-level BPE", "unigram", "SentencePiece BPE"])
+def of_any_text(request):
+    tokenizer = Tokenizer.from_str(KINDS[request.param][0].train(corpus())[0])
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+@given(text=st.text(max_size=50))
+def test_characters_that_training_did_not_see_are_not_lost(of_any_text, text):
+    ids = of_any_text.encode(text, add_special_tokens=False).ids
+    assert ROBERTA["unk"] not in ids
+    if of_any_text.normalizer is None:
+        assert of_any_text.decode(ids, skip_special_tokens=False) == text
+
+
 def test_a_pretrained_tokenizer_is_copied_byte_for_byte_and_an_unusable_one_refused(tmp_path):
     trained = ByteLevelBPE(vocab_size=700).train(corpus())[0]
     with pytest.raises(MissingInputError):
