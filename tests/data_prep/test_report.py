@@ -26,6 +26,7 @@ from data_prep.stats import SAMPLED_DOCUMENTS, describe_store, render_report
 from data_prep.token_store import TokenStore
 from data_prep.verify import list_rejects
 from pipeline.commands.data import print_stats
+from tests.conftest import write_store
 from tests.pipeline.command import cloze
 
 
@@ -45,6 +46,17 @@ def tags_of(page: str) -> list[str]:
             opened += [name] if not ends and name not in ("meta", "br") else []
     assert not opened
     return names
+
+
+def test_languages_have_their_own_documents_and_add_up_to_the_whole(tmp_path):
+    found = describe_store(TokenStore.open(write_store(tmp_path / "tokens", langs=("en", "de", "ko"))))
+    assert {lang: own["documents"] for lang, own in found["languages"].items()} == {
+        "en": 100,
+        "de": 100,
+        "ko": 100,
+    }
+    for name in ("tokens", "sentences"):
+        assert sum(own[name] for own in found["languages"].values()) == found["total"][name]
 
 
 def test_the_page_is_well_formed_loads_nothing_and_is_the_same_every_time(store):

@@ -181,9 +181,12 @@ def test_without_the_work_an_intact_artefact_needs_none_and_a_damaged_one_makes_
         patch.setattr(making, "map_shards", None)
         assert deduplicate(job).fingerprint == fingerprint
     assert not (tmp_path / "work").exists()
-    flip_bit(tmp_path / "dedup" / SELECTION_FILES.files(3)[2])
+    path = tmp_path / "dedup" / SELECTION_FILES.files(3)[2]
+    good = path.read_bytes()
+    flip_bit(path)
     with without_ray():
         assert deduplicate(job).fingerprint == fingerprint
+    assert path.read_bytes() == good
 
 
 @pytest.mark.parametrize(
