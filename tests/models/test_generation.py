@@ -150,9 +150,10 @@ def test_search_writes_what_transformers_writes(peer, data):
 
 @torch.no_grad()
 @pytest.mark.parametrize("peer", ["gpt2", "bart"])
-def test_scores_of_greedy_search_are_what_the_network_gives_to_the_whole_sequence(peer):
+@pytest.mark.parametrize("how", [{}, {"do_sample": True, "temperature": 0.5, "top_k": 9}], ids=str)
+def test_scores_of_one_text_are_what_the_network_gives_to_the_whole_sequence(peer, how):
     model, input_ids = pair(peer, 0)[0], prompts()
-    config = replace(BASE, length_penalty=0.6, eos_token_id=None)
+    config = replace(BASE, length_penalty=0.6, eos_token_id=None, **how)
     generated = generate(model, input_ids, config=config)
     read = [generated.sequences] if peer in DECODERS else [input_ids, generated.sequences]
     table = model.logits(*read)[:, :-1].log_softmax(-1)

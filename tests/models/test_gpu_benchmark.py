@@ -9,7 +9,7 @@ import torch
 from pipeline.objectives import OBJECTIVES
 from tests.benchmarks import plan_memory
 from tests.benchmarks.gpu import agreement, throughput
-from tests.benchmarks.gpu.__main__ import report
+from tests.benchmarks.gpu.__main__ import MEMORY_CASES, report
 from tests.benchmarks.gpu.agreement import Check
 from tests.benchmarks.gpu.resuming import resumed_runs_are_identical
 from tests.published_networks import PRESETS
@@ -29,6 +29,7 @@ def test_every_implementation_is_measured(preset: str, monkeypatch: pytest.Monke
 
 def test_every_objective_is_compared_with_the_cpu():
     assert agreement.OBJECTIVES.keys() == OBJECTIVES.keys()
+    assert {case.name for case in plan_memory.CASES} >= set(MEMORY_CASES)
 
 
 @pytest.mark.parametrize("kind", ["clm", "rtd"])

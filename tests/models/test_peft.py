@@ -236,6 +236,15 @@ def test_prefix_of_a_decoder_takes_its_first_positions_and_ends_what_it_writes()
         generate(model, prompt, config=GenerationConfig(**settings, max_new_tokens=2))
 
 
+def test_recomputed_layers_with_frozen_weights_have_the_same_gradients():
+    model, gradients = adapted("encoder", "mam").train(), []
+    for recompute in (False, True):
+        model.encoder.transformer.gradient_checkpointing = recompute
+        leaves = [*trained_parameters(model).values()]
+        gradients.append(torch.autograd.grad(model(IDS, MASK).sum(), leaves))
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
 HEADS_OF_PEFT: dict[str, tuple[Head, ...]] = {
     "encoder": ("sequence_classification", "token_classification", "question_answering", "masked_lm"),
     "decoder": ("sequence_classification", "token_classification", "causal_lm"),

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import models.transformer
@@ -119,6 +121,22 @@ def test_all_layers_are_recorded_whole_while_a_classifier_reads_one_position():
 def test_a_position_that_is_read_twice_comes_twice():
     encoder, read = build(Encoder, {}).eval(), torch.tensor([5, 0, 5])
     torch.testing.assert_close(encoder(IDS, read=read), encoder(IDS).flatten(0, 1)[read])
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=30), st.sampled_from(["left", "right"]))
+def test_every_token_of_texts_side_by_side_has_a_place_of_its_own(lengths, side):
+    present = padding(lengths, 12, side)
+    layout = make_layout(present.long(), None, present, max_positions=None)
+    places, rows = side_by_side(Unpadded.of(present), layout)
+    if rows is layout:
+        return
+    texts = [[text, place] for text, length in enumerate(lengths) for place in range(length)]
+    pieces, positions = rows.piece_ids.flatten(), rows.position_ids.flatten()
+    assert torch.stack((pieces, positions), 1)[places.index].tolist() == texts
+    assert (pieces >= 0).sum() == len(texts)
+    # Windows of attention count columns.
+    assert (places.index.diff()[torch.tensor(texts)[1:, 1] > 0] == 1).all()
+    assert (places.index // rows.length).unique().numel() == rows.batch < len(lengths)
 
 
 @pytest.mark.parametrize("side", ["left", "right", "inside"])

@@ -68,11 +68,11 @@ def _train(run: RunDirectory, environment: Mapping[str, str], *, is_killed: bool
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    while is_killed and not any(line["step"] >= KILLED_AFTER for line in read_metrics(run)):
-        if process.poll() is not None or time.monotonic() > deadline:
-            break
+    is_due = False
+    while is_killed and not is_due and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
+        is_due = any(line["step"] >= KILLED_AFTER for line in read_metrics(run))
     if is_killed and process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-    if process.wait(PATIENCE_S) != (-signal.SIGKILL if is_killed else 0):
+    if process.wait(PATIENCE_S) != (-signal.SIGKILL if is_killed else 0) or is_due != is_killed:
         raise RuntimeError((run.path / "output").read_text()[-4000:])
