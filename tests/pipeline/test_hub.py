@@ -23,7 +23,7 @@ from huggingface_hub import constants
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from cluster.artefacts.errors import DownloadError, MismatchError, ReferenceNotFoundError
-from cluster.artefacts.manifest import InputEntry, hash_file
+from cluster.artefacts.manifest import InputEntry, hash_file, read_manifest
 from pipeline.checkpoint.hub import HubName, hub_name
 from pipeline.checkpoint.references import resolve_model
 from pipeline.inspect.lineage import trace
@@ -182,6 +182,12 @@ def test_a_model_of_the_hub_is_the_model_of_its_directory(
     assert (found.fingerprint, found.model, found.head) == (local.fingerprint, local.model, local.head)
     assert found.tokenizer_path.read_bytes() == local.tokenizer_path.read_bytes()
     torch.testing.assert_close(found.state_dict(), local.state_dict(), rtol=0, atol=0)
+
+
+def test_an_export_of_a_name_records_the_commit(online: Hub, tmp_path: Path):
+    cloze("export", "org/bert.v1-Tiny", tmp_path / "out")
+    (source,) = read_manifest(tmp_path / "out").inputs
+    assert source.uri == f"org/bert.v1-Tiny@{commit_of('org/bert.v1-Tiny')}"
 
 
 def test_only_files_that_are_read_and_not_there_are_downloaded(online: Hub, tmp_path: Path):

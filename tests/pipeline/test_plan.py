@@ -125,6 +125,7 @@ def test_advice_counts_with_a_containers_memory_names_a_micro_batch_that_fits_an
 
 def test_drivers_names_find_their_cards_and_other_names_are_refused() -> None:
     names = {
+        "NVIDIA H100 80GB HBM3": "h100",
         "NVIDIA H100 PCIe": "h100-pcie",
         "NVIDIA A100-SXM4-40GB": "a100-40gb",
         "NVIDIA A100 80GB PCIe": "a100",

@@ -187,6 +187,8 @@ def test_command_says_the_same_to_people_and_programs(recorded: Recorded):
     assert found["metrics"]["loss"] > 0
     for one in found["samples"]:
         assert one["slices"] == [each for piece in one["pieces"] for each in piece["slices"]]
+    named = {each["doc_id"] for one in found["samples"] for each in one["slices"]}
+    assert {use["doc_id"] for use in found["documents"]} == named
     printed = cloze(*arguments)
     assert found["documents"][0]["doc_id"] in printed
     assert "phase" in printed

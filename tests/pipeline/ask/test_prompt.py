@@ -85,18 +85,24 @@ def test_answers_of_several_tokens_score_the_loss_of_transformers_in_any_batch(
         np.testing.assert_allclose(found.reshape(-1), expected, atol=1e-4)
 
 
-def test_masks_are_filled_from_left_to_right_with_the_answer(directory_of, writer):
-    directory = directory_of("bert")
-    prompter = Prompter(writer("bert"), Template("[x] It was [z]."), ("great", "partook"), max_length=64)
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra_generator"])
+def test_masks_are_filled_from_left_to_right_with_the_answer(kind: str, directory_of, writer):
+    directory, answers = directory_of(kind), ("great", "partook")
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    model = transformers.BertForMaskedLM.from_pretrained(directory)
-    targets = tokenizer("partook", add_special_tokens=False).input_ids
-    ids = tokenizer(f"she plays It was {'[MASK]' * len(targets)}.").input_ids
+    model = getattr(transformers, KINDS[kind][1]).from_pretrained(directory)
     expected = []
-    for place, target in enumerate(targets, ids.index(tokenizer.mask_token_id)):
-        expected.append(score_of(model, ids, [target], place))
-        ids[place] = target
-    assert prompter.scores([("she plays", None)], 64)[0, 1] == pytest.approx(np.mean(expected), abs=1e-4)
+    for phrase, answer in product(PHRASES, answers):
+        targets = tokenizer(" " + answer, add_special_tokens=False).input_ids
+        ids = tokenizer(f"{phrase} It was {tokenizer.mask_token * len(targets)}.").input_ids
+        scores = []
+        for place, target in enumerate(targets, ids.index(tokenizer.mask_token_id)):
+            scores.append(score_of(model, ids, [target], place))
+            ids[place] = target
+        expected.append(np.mean(scores))
+    prompter = Prompter(writer(kind), Template("[x] It was [z]."), answers, max_length=64)
+    for batch_tokens in (4096, 1):
+        found = prompter.scores(TEXTS, batch_tokens)
+        np.testing.assert_allclose(found.reshape(-1), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -21,7 +21,7 @@ from pipeline.inspect.lineage import trace
 from pipeline.pretrain.launch import find_same_run
 from pipeline.road.ladder.config import Ladder, load_ladder
 from pipeline.road.ladder.results import collect, commit_result
-from pipeline.road.ladder.stages import place_of, pretraining, run_stages, stages_of
+from pipeline.road.ladder.stages import place_of, pretraining, run_stages, seconds_of, stages_of
 from pipeline.run.events import Event
 from tests.pipeline.process_group import PATIENCE_S, forked_environment
 from tests.pipeline.real_text import write_text_store
@@ -158,6 +158,17 @@ def test_same_command_continues_the_runs_that_had_begun(
     runs = [find_same_run(ladder.run_of("masked", seed)) for seed in (1, 2)]
     assert len(list(Path("runs").glob("two-masked-*"))) == 2
     assert sum(len(one.events(Event.STARTED)) for one in runs if one is not None) > 2
+
+
+def test_time_of_an_arm_is_the_mean_of_its_runs_and_the_total_has_every_training(
+    shown: dict[str, Any], ladder: Ladder
+):
+    seconds = {name: seconds_of(ladder, stage) for name, stage in stages_of(ladder).items()}
+    assert seconds.pop("data-text") is None
+    assert all(value is not None and value > 0 for value in seconds.values())
+    runs = [seconds[f"pretrain-two-masked-seed{seed}"] or 0.0 for seed in (1, 2)]
+    assert shown["spent"]["by_arm"] == pytest.approx({"none": 0.0, "masked": statistics.fmean(runs)})
+    assert shown["spent"]["total_s"] == pytest.approx(sum(filter(None, seconds.values())), abs=0.1)
 
 
 def test_figures_are_those_of_the_saved_predictions(shown: dict[str, Any], ladder: Ladder):
