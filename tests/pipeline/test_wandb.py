@@ -6,6 +6,7 @@ import json
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -46,7 +47,9 @@ def stand_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (directory / "client").mkdir()
     (directory / "client" / "wandb.py").write_text(STAND_IN)
     monkeypatch.syspath_prepend(directory / "client")
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    # Set before it is deleted, so that whatever is imported in its place goes with the test.
+    monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
+    del sys.modules["wandb"]
 
 
 def calls(directory: Path, name: str) -> list[Any]:
@@ -88,7 +91,9 @@ def test_attempts_at_a_run_are_one_run_there_with_every_entry_once(
 
 
 def test_a_missing_client_is_told_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    # Set before it is deleted, so that whatever is imported in its place goes with the test.
+    monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
+    del sys.modules["wandb"]
     if IS_INSTALLED:
         monkeypatch.setitem(sys.modules, "wandb", None)
     # The client makes a directory of its name where it runs, which Python takes for a package.

@@ -150,7 +150,7 @@ def test_each_training_is_a_run_in_wandb_with_the_id_that_it_has_in_mlflow(
     names = [f"small/tiny@5/reviews-pretrained-{seed}" for seed in (1, 2)]
     tracked = read_manifest(config.out / "small" / "tiny@5").stats["tracked_runs"].values()
     assert begun == list(zip(names, tracked, strict=True))
-    logged = [row for row, _ in calls(config.runs_dir, "log")]
+    logged = [row for (row,) in calls(config.runs_dir, "log")]
     half = len(logged) // 2
     for rows, score in zip((logged[:half], logged[half:]), scores, strict=True):
         assert [row["step"] for row in rows if "reviews/loss" in row] == [8, 16, 24]
