@@ -198,6 +198,15 @@ def test_tokenizers_that_look_across_words_or_lose_bytes_are_left_to_the_referen
     assert not encodes_words_apart(tokenizer.to_str())
 
 
+def test_a_unigram_model_whose_text_is_first_changed_across_words_is_left_to_the_reference(trained):
+    parts = orjson.loads(trained["unigram"])
+    assert encodes_words_apart(trained["unigram"])
+    parts["normalizer"]["normalizers"].insert(
+        0, {"type": "Replace", "pattern": {"String": "a b"}, "content": "c"}
+    )
+    assert not encodes_words_apart(orjson.dumps(parts).decode())
+
+
 def test_any_tokenizer_gets_sentence_starts_from_the_reference():
     vocabulary = {"[UNK]": 0, "One": 1, ".": 2, "Two": 3, "words": 4}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
