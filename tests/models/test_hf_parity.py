@@ -62,9 +62,10 @@ def assert_agree(data: DataObject, case: Case, ours: nn.Module, theirs: Any, hea
     length = data.draw(st.integers(2, min(config.max_positions, 40)), "length")
     mask = padding([length, *(data.draw(st.integers(1, length)) for _ in range(2))], length, side)
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32), "seed"))
-    ids = torch.randint(config.require_vocab_size() - 1, (3, length), generator=generator)
-    # No token is padding.
-    ids = ids + (ids >= pad)
+    # No token is padding, and only the last one of a row ends a text that `transformers` pools there.
+    left_out = {pad, theirs.config.eos_token_id} if has_decoder and not writes else {pad}
+    allowed = torch.tensor([each for each in range(config.require_vocab_size()) if each not in left_out])
+    ids = allowed[torch.randint(len(allowed), (3, length), generator=generator)]
     given: dict[str, Any] = {}
     if writes:
         given["decoder_input_ids"] = ids.roll(1, 0)
