@@ -221,7 +221,7 @@ def find(
     output.warn_of_damage(opened)
     found = [(store, *find_numbers(store, *wanted)) for store in opened]
     documents = [
-        asdict(place)
+        place
         | {"tokens": int(store.lengths[number]), "store": store.place}
         | {"fingerprint": store.fingerprint, "number": number}
         for store, numbers, _ in found

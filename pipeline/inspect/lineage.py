@@ -271,46 +271,30 @@ def _note(manifest: Manifest) -> str:
     return ", ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Whereabouts:
-    """Origin of a document."""
-
-    doc_id: str
-    title: str
-    """Empty, as `uri` is, where the documents do not lie beside the tokens."""
-    source: str
-    uri: str
-    byte_start: int | None
-    """First byte in the (decompressed) source file."""
-    byte_end: int | None
-
-
 def find_documents(
     stores: Sequence[TokenStore], wanted: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], Whereabouts]:
-    """The whereabouts of documents, each given by the index of its store and its own.
+) -> dict[tuple[int, int], dict[str, Any]]:
+    """Where documents are from, each given by the index of its store and its own: `doc_id`, `title`, `source`, `uri`,
+    and `byte_start` and `byte_end` in the (decompressed) source file, None where they are not known.
 
     The documents may lie elsewhere, or be deleted to save space: the tokens are enough to train on, and to name them.
+    `title` and `uri` are then empty.
     """
     unique = sorted(set(wanted))
-    found: dict[tuple[int, int], Whereabouts] = {}
+    found: dict[tuple[int, int], dict[str, Any]] = {}
     for number, store in enumerate(stores):
         own = [document for place, document in unique if place == number]
         try:
             described = [
-                Whereabouts(
-                    doc_id=document.doc_id,
-                    title=document.title,
-                    source=document.source,
-                    uri=document.uri,
-                    byte_start=document.meta.get("byte_start"),
-                    byte_end=document.meta.get("byte_end"),
-                )
+                {name: getattr(document, name) for name in ("doc_id", "title", "source", "uri")}
+                | {name: document.meta.get(name) for name in ("byte_start", "byte_end")}
                 for document in store.documents(np.array(own, dtype=np.int64))
             ]
         except CorruptArtefactError:
             described = [
-                Whereabouts(store.doc_id(each), "", store.source(each), "", None, None) for each in own
+                {"doc_id": store.doc_id(each), "title": "", "source": store.source(each), "uri": ""}
+                | {"byte_start": None, "byte_end": None}
+                for each in own
             ]
         found |= {(number, document): one for document, one in zip(own, described, strict=True)}
     return found

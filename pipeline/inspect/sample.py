@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from cluster.artefacts.errors import ReferenceNotFoundError
 from cluster.artefacts.storage import contents_of
-from pipeline.inspect.lineage import Whereabouts, find_documents
+from pipeline.inspect.lineage import find_documents
 from pipeline.objectives.base import Batch
 from pipeline.run.inputs import Inputs
 from pipeline.samples.dataset import SampleOrigin, TokenDataset
@@ -42,18 +42,11 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class LocatedSlice(Whereabouts):
-    """A slice of a document in a sample, and where it lies."""
-
-    tokens: tuple[int, int]
-    """First and one past the last token, counted in the document."""
-
-
-@dataclass(frozen=True, slots=True)
 class InspectedPiece:
     """A piece of a row that attends to itself: a slice of a document, a pair of segments, or the whole row."""
 
-    slices: tuple[LocatedSlice, ...]
+    slices: tuple[dict[str, Any], ...]
+    """As `located` gives them."""
     original: str
     """The text as it is."""
     read: str
@@ -93,11 +86,10 @@ def documents_of(origin: SampleOrigin) -> list[tuple[int, int]]:
 
 
 def located(
-    origin: SampleOrigin, part: Slice, documents: Mapping[tuple[int, int], Whereabouts]
-) -> LocatedSlice:
-    """A slice of a sample with the whereabouts of its document."""
-    own = documents[origin.store, part.document]
-    return LocatedSlice(**asdict(own), tokens=(part.start, part.stop))
+    origin: SampleOrigin, part: Slice, documents: Mapping[tuple[int, int], dict[str, Any]]
+) -> dict[str, Any]:
+    """A slice of a sample: where its document is from, and `tokens`, the first and one past the last in it."""
+    return documents[origin.store, part.document] | {"tokens": (part.start, part.stop)}
 
 
 class SampleReader:
@@ -109,7 +101,7 @@ class SampleReader:
             self._tokens = TokenTexts(inputs.vocabulary.tokenizer_json)
 
     def read(
-        self, sample: int, origin: SampleOrigin, documents: Mapping[tuple[int, int], Whereabouts]
+        self, sample: int, origin: SampleOrigin, documents: Mapping[tuple[int, int], dict[str, Any]]
     ) -> list[InspectedPiece]:
         """The pieces of a sample; its noise does not depend on what else is in its micro-batch."""
         inputs, tokens = self._inputs, self._tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -203,13 +203,13 @@ def inspect_step(
             "rank": rebuilt.rank_of(number),
             "store": dataset.stores[origin.store].place,
             "epoch": origin.epoch,
-            "slices": [asdict(located(origin, one, places)) for one in origin.slices],
+            "slices": [located(origin, one, places) for one in origin.slices],
         }
         if reader is not None:
             own["pieces"] = [piece.as_dict() for piece in reader.read(sample, origin, places)]
         samples.append(own)
     documents = [
-        asdict(places[key])
+        places[key]
         | {"store": dataset.stores[key[0]].place, "number": key[1]}
         | {"tokens": tokens[key], "samples": read_by[key]}
         for key in sorted(places, key=lambda key: (-tokens[key], key))

@@ -376,8 +376,8 @@ def test_pair_says_what_its_segments_are_to_each_other(
     for sample in range(40):
         (piece,) = inspect_sample(inputs, sample)
         first, second = piece.slices
-        is_swapped = first.tokens[0] > second.tokens[0]
-        is_wrong = first.doc_id != second.doc_id if pairs == "nsp" else is_swapped
+        is_swapped = first["tokens"][0] > second["tokens"][0]
+        is_wrong = first["doc_id"] != second["doc_id"] if pairs == "nsp" else is_swapped
         assert piece.relation == names[is_wrong]
         seen.add(piece.relation)
     assert seen == set(names)
