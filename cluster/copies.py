@@ -238,11 +238,7 @@ def fetch_files(
 
 
 def _make_room(own: Path, uri: str, size_bytes: int) -> None:
-    """Set `size_bytes` aside for a copy, and evict the copies that were used longest ago where there is no room.
-
-    Raises:
-        StoreError: the copy does not fit.
-    """
+    """Set `size_bytes` aside for a copy, and evict the copies that were used longest ago where there is no room."""
 
     def last_use(one: Path) -> float:
         with suppress(OSError):

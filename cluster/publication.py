@@ -208,11 +208,7 @@ def _remove_unlisted(directory: Path, manifest: Manifest) -> None:
 
 
 def _require_none_below(uri: str, others: Collection[str]) -> None:
-    """Refuse a place such as a bucket, whose other artefacts would not be found any more.
-
-    Raises:
-        ConfigError: names some that are there.
-    """
+    """Refuse a place such as a bucket, whose other artefacts would not be found any more."""
     end = f"/{MANIFEST_NAME}"
     if below := sorted(name.removesuffix(end) for name in others if name.endswith(end)):
         raise ConfigError(

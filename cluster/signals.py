@@ -69,11 +69,7 @@ _state = _State()
 
 
 def run(command: str, program: Callable[[], int | None]) -> NoReturn:
-    """Run a program from its first instruction to its last, and exit with the code that it returns.
-
-    Args:
-        command: as `answer_signals` takes it.
-    """
+    """Run a program from its first instruction to its last, and exit with the code that it returns."""
     code: object = 1
     try:
         answer_signals(command)

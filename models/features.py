@@ -121,11 +121,7 @@ class FeatureTagger(nn.Module):
 
 
 class FeatureClassifier(FeatureTagger):
-    """A linear layer on the mean of the frozen features of a text.
-
-    Raises:
-        ValueError: as in `FeatureTagger`.
-    """
+    """A linear layer on the mean of the frozen features of a text."""
 
     def forward(self, **inputs: Tensor | None) -> Tensor:
         """[batch, num_labels] logits; arguments as of `hidden_states`."""

@@ -329,9 +329,6 @@ def parse_manifest(data: bytes, place: str, *, anyone: bool = False) -> Manifest
     Args:
         place: the file's path or URI, for error messages.
         anyone: as for `read_manifest`.
-
-    Raises:
-        CorruptArtefactError, MismatchError: as `read_manifest` does.
     """
     try:
         contents = unseal(orjson.loads(data))

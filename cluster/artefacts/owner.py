@@ -178,11 +178,7 @@ class _Lease:
         return _in_words(self._mine)
 
     def take(self, in_use: str) -> None:
-        """Create the lease, or take it over from a process that has ended.
-
-        Raises:
-            InUseError: another process holds it.
-        """
+        """Create the lease, or take it over from a process that has ended."""
         while True:
             with suppress(FileExistsError):
                 # One of several machines that create it together succeeds, also on NFS.

@@ -258,9 +258,6 @@ class PartedArtefact(Generic[Record]):
 
         A damaged artefact has its damaged files quarantined. A staging directory gets the parts of a killed run, of an
         artefact without its manifest, or of the replaced artefact.
-
-        Raises:
-            UntrustedArtefactError: as `require_key`.
         """
         require_key()
         with storage_errors(self.workspace):

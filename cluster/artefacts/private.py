@@ -129,9 +129,6 @@ def private_directory(prefix: str) -> Iterator[Path]:
 
     If the block fails or is killed, the directory stays, because its logs say why; the next directory that is made
     removes all leftovers but the newest.
-
-    Raises:
-        StorageError: as `private_root` does.
     """
     root = private_root()
 

@@ -157,9 +157,6 @@ def open_regular(path: Path | str) -> int:
 def read_bytes(path: Path | str) -> bytes:
     """The bytes of a small file. NFS takes a file away from readers when another machine replaces it (ESTALE); the path
     then leads to the new one.
-
-    Raises:
-        OSError, StorageError: as `open_regular`.
     """
     with reading(path):
         for pause_s in STALE_S:

@@ -177,14 +177,7 @@ class Remote:
         return self._do("read", name, read_blocks)
 
     def manifest(self, *, anyone: bool = False) -> Manifest | None:
-        """The manifest of the artefact in this directory; None where there is none.
-
-        Args:
-            anyone: as for `read_manifest`.
-
-        Raises:
-            CorruptArtefactError, MismatchError, UntrustedArtefactError: as `read_manifest`.
-        """
+        """The manifest of the artefact in this directory; None where there is none."""
         try:
             data = self.read(MANIFEST_NAME)
         except FileNotFoundError:

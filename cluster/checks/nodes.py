@@ -262,11 +262,7 @@ def check_exchanges(nodes: Sequence[_Node]) -> None:
 
 
 def _exchange(one: Any, other: Any, backend: str) -> Check:
-    """Let two ranks sum numbers.
-
-    Raises:
-        ClozeError: one of them fails, or does not answer.
-    """
+    """Let two ranks sum numbers."""
     host, port = _get(one.address.remote())
     done = [rank.exchange.remote(number, host, port, backend) for number, rank in enumerate((one, other))]
     results = [_get(each) for each in done]

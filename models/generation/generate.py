@@ -92,11 +92,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _constraints(config: GenerationConfig, network: TransformerConfig, prompt_length: int) -> Constraints:
-    """The lengths of this generation.
-
-    Raises:
-        ValueError: nothing may be written, more than the network has positions for, or less than the least.
-    """
+    """The lengths of this generation."""
     if config.max_new_tokens is not None:
         name, longest = "max_new_tokens", prompt_length + config.max_new_tokens
     elif config.max_length is not None:

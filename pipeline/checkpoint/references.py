@@ -149,9 +149,6 @@ def resolve_model(reference: str, runs_dir: Path, weights: Weights = "model") ->
 def _name_on_hub(reference: str, runs_dir: Path) -> tuple[HubName, str] | None:
     """The name that a reference may have on the Hub, because it is nothing here, and the message about what it is not;
     None where it is to be looked for here.
-
-    Raises:
-        ReferenceNotFoundError: it is neither, and it is said of what is missing.
     """
     path = as_place(reference)
     if isinstance(path, Uri) or _MODELS_URI.match(reference):

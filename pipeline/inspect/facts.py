@@ -209,11 +209,7 @@ def describe_model_directory(directory: Path) -> tuple[dict[str, Any], str]:
 
 
 def _weights(files: list[Path]) -> dict[str, Any]:
-    """Counts from the headers of safetensors files.
-
-    Raises:
-        ValueError: a file is damaged.
-    """
+    """Counts from the headers of safetensors files."""
     from safetensors import SafetensorError, safe_open
 
     elements: Counter[str] = Counter()

@@ -101,11 +101,7 @@ class _Search:
         return isinstance(place, Path) or is_below(place, self.named)
 
     def manifest_at(self, place: Place) -> Manifest | None:
-        """The manifest of the artefact at a place, as `copies.manifest_at`.
-
-        Raises:
-            MissingInputError: it is not opened.
-        """
+        """The manifest of the artefact at a place, as `copies.manifest_at`."""
         if not self.opens(place):
             raise MissingInputError(f"not looked for at {place} (--follow URI does)")
         if place not in self.manifests:

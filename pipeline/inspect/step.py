@@ -121,9 +121,6 @@ def rebuild_data_step(run: RunDirectory, data_step: int, overrides: Sequence[str
     """Inspect a global batch by its number, also one that was skipped after a loss spike.
 
     Its step is the update that read it; for a skipped one, the update that was rolled back.
-
-    Raises:
-        As `rebuild_step` does.
     """
     if data_step < 0:
         raise ReferenceNotFoundError(

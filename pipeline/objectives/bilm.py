@@ -113,11 +113,7 @@ class BidirectionalLM(Objective):
         return ElmoLanguageModel(self._require_characters(config))
 
     def check_fit(self, config: NetworkConfig, vocabulary: Vocabulary, outside: OutsideModels) -> None:
-        """Make sure, before anything is started, that the tokens are words, and enough of them for `num_negatives`.
-
-        Raises:
-            ConfigError, MismatchError: as `build_model` and `corrupt` raise them.
-        """
+        """Make sure, before anything is started, that the tokens are words, and enough of them for `num_negatives`."""
         self._require_characters(config)
         _, (by_rank, _) = _read_lexicon(vocabulary)
         if self.num_negatives is not None:

@@ -76,20 +76,12 @@ class ReplacedTokenDetection(EncoderObjective):
         return Electra(config, generator_config(self.generator, config))
 
     def check_fit(self, config: TransformerConfig, vocabulary: Vocabulary, outside: OutsideModels) -> None:
-        """Make sure that there is a generator of the wanted size.
-
-        Raises:
-            ConfigError: as `build_model`.
-        """
+        """Make sure that there is a generator of the wanted size."""
         generator_config(self.generator, config)
 
 
 def generator_config(size: GeneratorSize, config: TransformerConfig) -> TransformerConfig:
-    """The shape of the generator: the discriminator's, narrower, on embeddings of the same width.
-
-    Raises:
-        ConfigError: as `build_model`.
-    """
+    """The shape of the generator: the discriminator's, narrower, on embeddings of the same width."""
     heads = size.num_heads or max(1, round(config.num_heads * size.hidden_share))
     try:
         return replace(

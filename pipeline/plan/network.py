@@ -98,10 +98,6 @@ def make_network(
 ) -> Network:
     """Build the network of a run without storage.
 
-    Args:
-        vocab_size: as `vocabulary_of` takes it.
-        capability: as `choose_attention` takes it.
-
     Raises:
         ConfigError: objective, network or attention kernel do not fit.
         ReferenceNotFoundError: there is no such teacher.

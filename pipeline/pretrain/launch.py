@@ -59,9 +59,6 @@ def train_to_end(config: PretrainConfig, *, submission_id: str | None = None) ->
 
     A finished run of the same name, settings and data is returned as it is, and an unfinished one is continued from its
     newest checkpoint, also on another number of workers. Otherwise a new one begins.
-
-    Raises:
-        ClozeError: as `create_run`, `check_resume` and `execute`.
     """
     found = find_same_run(config)
     if found is None:
@@ -89,9 +86,6 @@ def continue_run(
         overrides: settings that change from here on.
         allow_changed: keys that may differ from the checkpoint's.
         at: the checkpoint that the run is rolled back to; later ones are set aside.
-
-    Raises:
-        ClozeError: as `check_resume` and `execute`.
     """
     # To the end, because workers read the settings at every restart: no other command may change them until then.
     with run.held("its resumption"):

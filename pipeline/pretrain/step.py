@@ -232,11 +232,7 @@ class Trainer:
         return True
 
     def _count(self, step: Step[HostBatch], loss: float, update: Update) -> None:
-        """Count an update, also one that was skipped because the loss or a gradient is not finite.
-
-        Raises:
-            NonFiniteError: too many in a row were skipped.
-        """
+        """Count an update, also one that was skipped because the loss or a gradient is not finite."""
         counters, config = self.counters, self.config
         counters.step = step.update + 1
         samples = config.batch_plan.samples_at(step.update)

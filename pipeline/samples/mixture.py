@@ -194,9 +194,6 @@ def cut_parts(shares: Sequence[StoreShare], sampling: Sampling) -> list[tuple[Pa
     """Cut every part's documents into rows.
 
     A language that gives no sample is left out of the held-out split; elsewhere that is an error.
-
-    Raises:
-        ConfigError: as `TokenDataset` does.
     """
     found: list[tuple[Part, IndexMaker]] = []
     problems: list[ConfigError] = []

@@ -38,11 +38,7 @@ PAGE_NOTES = {
 
 
 def _read_pairs(path: Path, text: str, summary: str) -> Iterator[TextPair]:
-    """Stream the pairs of a file of rows with columns of texts and summaries, named by their `id`, where there is one.
-
-    Raises:
-        ConfigError: a row lacks one of them.
-    """
+    """Stream the pairs of a file of rows with columns of texts and summaries, named by their `id`, if there is one."""
     for row in read_rows(path):
         texts = [row.official_text(column).strip() for column in (text, summary)]
         yield TextPair(str(row.values.get("id", row.name)), *texts)

@@ -225,11 +225,7 @@ class Reading:
 def with_template(
     tokenizer: TextTokenizer, around: SequenceFormat, special_tokens: Collection[str] = ()
 ) -> str:
-    """A `tokenizer.json` that puts tokens around a text and a pair of texts as fine-tuning did.
-
-    Args:
-        special_tokens: as in `Reading`.
-    """
+    """A `tokenizer.json` that puts tokens around a text and a pair of texts as fine-tuning did."""
     found = Tokenizer.from_file(str(tokenizer.path))
     known = {token.content for token in found.get_added_tokens_decoder().values() if token.special}
     absent = sorted(set(special_tokens) - known)

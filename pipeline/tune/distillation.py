@@ -78,9 +78,6 @@ def resolve_teacher(task: str, reference: str, runs_dir: Path, labels: Sequence[
 def _columns(task: str, reference: str, theirs: Sequence[str], labels: Sequence[str]) -> tuple[int, ...]:
     """Per label of the task the index of the teacher's label of this name, whatever its case; in a network of
     `transformers` whose labels have no names, the same number.
-
-    Raises:
-        MismatchError: the teacher has other labels.
     """
     found, wanted = ([label.casefold() for label in names] for names in (theirs, labels))
     if sorted(found) == sorted(wanted):

@@ -178,11 +178,7 @@ def _train_missing(
 
 @contextmanager
 def _noticing_removal(workspace: Path) -> Iterator[None]:
-    """Say so where errors come from a workspace that was removed.
-
-    Raises:
-        StorageError: the workspace is gone.
-    """
+    """Say so where errors come from a workspace that was removed."""
     try:
         yield
     except ClozeError:

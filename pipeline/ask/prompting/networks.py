@@ -263,11 +263,7 @@ def _build(source: Source, reference: str) -> tuple[Kind, Any]:
 
 
 def _chat_template(pretrained: PretrainedModel) -> str | None:
-    """The template that a network was trained with, in Jinja; None where it has none.
-
-    Raises:
-        CorruptArtefactError: a file of the directory cannot be read.
-    """
+    """The template that a network was trained with, in Jinja; None where it has none."""
     if pretrained.weights_file is not None:
         place, _, trial = pretrained.reference.rpartition("@")
         found = finetuned_network(Path(place), trial)

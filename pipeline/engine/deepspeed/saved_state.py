@@ -173,12 +173,7 @@ class SavedState:
 
 
 def _read_tensors(file: Path) -> Any:
-    """Read a file of `torch.save`; tensors are memory-mapped, because a rank needs few of them.
-
-    Raises:
-        CorruptCheckpointError: torch did not write the file, it is compressed, or it names a class or function that is
-            not allowed.
-    """
+    """Read a file of `torch.save`; tensors are memory-mapped, because a rank needs few of them."""
     try:
         with zipfile.ZipFile(file) as archive:
             # torch never compresses, and a few compressed bytes could expand to fill the memory.

@@ -163,9 +163,6 @@ class RunLog:
     def event(self, kind: str, step: int, data: Mapping[str, Any]) -> bool:
         """Append an event at `step`, which may have several, to log and history, unless an equal one is in the log
         already because the run repeats its steps; returns whether it did.
-
-        Raises:
-            StorageError: as `write` does.
         """
         known = encode(kind, step, 0, data)
         if known in self._events or not self._append(encode(kind, step, _now_ms(), data)):
@@ -180,11 +177,7 @@ class RunLog:
             self._run.record_event(event, **details)
 
     def roll_back(self, step: int, data: Mapping[str, Any]) -> None:
-        """Append a rollback to `step`; entries of later steps are void, and these steps are logged again.
-
-        Raises:
-            StorageError: as `write` does.
-        """
+        """Append a rollback to `step`; entries of later steps are void, and these steps are logged again."""
         self._append(encode(LogKind.ROLLED_BACK, step, _now_ms(), data))
 
     def last_step(self, kind: str) -> int:

@@ -76,9 +76,6 @@ def _begin(
         run_id: the run's id there; one that is there already is continued.
         config: settings; credentials are taken out.
         directory: holds `wandb/`, where the client writes everything before it sends it.
-
-    Raises:
-        Exception: as the client raises it; the server does not answer, or takes no key.
     """
     wandb: Any = import_module("wandb")
     directory.mkdir(parents=True, exist_ok=True)

@@ -75,11 +75,7 @@ class ConversationEncoder:
         ]
 
     def encode_pairs(self, conversations: Sequence[Conversation]) -> tuple[Ragged, Ragged]:
-        """Per response, the ids of everything before it and its own ids, int64, without special tokens around them.
-
-        Raises:
-            ConfigError: as `encode`.
-        """
+        """Per response, the ids of everything before it and its own ids, int64, without special tokens around them."""
         texts: tuple[list[str], list[str]] = ([], [])
         for conversation in conversations:
             self._check_contents(conversation)
