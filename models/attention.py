@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from models.config import TransformerConfig
 from models.embeddings import Rotation, rotate
+from models.functional import FusedLinear
 from models.layout import ReadPositions, Unpadded
 from models.visibility import Varlen, Visible
 
@@ -173,9 +174,8 @@ class SelfAttention(Attention):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
-        self.qkv = nn.Linear(
-            config.hidden_size, config.attention_size + 2 * config.key_value_size, bias=config.biases
-        )
+        rows = (config.attention_size, config.key_value_size, config.key_value_size)
+        self.qkv = FusedLinear(config.hidden_size, rows, bias=config.biases)
 
     def forward(
         self,
@@ -211,7 +211,8 @@ class CrossAttention(Attention):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
         self.query = nn.Linear(config.hidden_size, config.attention_size, bias=config.biases)
-        self.key_value = nn.Linear(config.hidden_size, 2 * config.key_value_size, bias=config.biases)
+        rows = (config.key_value_size, config.key_value_size)
+        self.key_value = FusedLinear(config.hidden_size, rows, bias=config.biases)
 
     def forward(
         self,

@@ -1,4 +1,4 @@
-"""Normalisation and dropout, as the blocks of a network use them."""
+"""Normalisation, dropout and fused layers, as the blocks of a network use them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ def make_norm(config: TransformerConfig, width: int | None = None) -> nn.LayerNo
     if config.norm_kind == "rms":
         return nn.RMSNorm(width, eps=config.norm_eps)
     return nn.LayerNorm(width, eps=config.norm_eps, bias=config.biases)
+
+
+class FusedLinear(nn.Linear):
+    """Several linear layers that read the same input, computed as one."""
+
+    def __init__(self, in_features: int, rows: tuple[int, ...], *, bias: bool) -> None:
+        super().__init__(in_features, sum(rows), bias=bias)
+        self.rows = rows
+        """Outputs of each, in order."""
 
 
 _LEVELS = 1 << 16

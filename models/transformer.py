@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from models.attention import CrossAttention, DecoderCache, SelfAttention
 from models.config import Activation, NetworkConfig, TransformerConfig
 from models.embeddings import RelativeBias, Rotation, rotary_angles
-from models.functional import dropout, make_norm
+from models.functional import FusedLinear, dropout, make_norm
 from models.layout import WORTH_IT, Layout, Memory, ReadPositions, Unpadded, side_by_side, unpadded
 from models.visibility import Visible, see, see_memory
 
@@ -35,7 +35,8 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         inner = config.intermediate_size
-        self.up = nn.Linear(config.hidden_size, 2 * inner if config.gated else inner, bias=config.biases)
+        rows = (inner, inner) if config.gated else (inner,)
+        self.up = FusedLinear(config.hidden_size, rows, bias=config.biases)
         self.down = nn.Linear(inner, config.hidden_size, bias=config.biases)
         self.activation = ACTIVATIONS[config.activation]
         self.gated = config.gated

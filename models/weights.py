@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from models.functional import FusedLinear
+
 SHOWN_NAMES = 8
 """Tensor names listed in a message before the rest is only counted."""
 
@@ -100,6 +102,13 @@ def decay_groups(
     ]
 
 
+def fused_rows(model: nn.Module) -> dict[nn.Parameter, tuple[int, ...]]:
+    """The rows of each matrix, or elements of each bias, of the parameters that hold several: queries, keys and values,
+    and both halves of gated blocks."""
+    fused = (each for each in model.modules() if isinstance(each, FusedLinear) and len(each.rows) > 1)
+    return {parameter: each.rows for each in fused for parameter in each.parameters(recurse=False)}
+
+
 _LAYER = re.compile(
     r"(?P<network>|.*?\.)(?P<part>encoder|decoder)\."
     r"(?:transformer\.layers|forward_layers|backward_layers)\.(?P<number>\d+)\."
@@ -115,9 +124,9 @@ def is_in_layer(name: str) -> bool:
 def layer_scales(model: nn.Module, layer_decay: float) -> dict[str, float]:
     """Share of the learning rate of every parameter: `layer_decay` to the number of layers above its own.
 
-    Embeddings count as the layer below all; heads and final norms as the layer on top, as in ELECTRA's released code
-    (Clark et al. 2020). A decoder is above its encoder. Networks side by side, such as ELECTRA's generator and
-    discriminator, are counted each for itself.
+    Embeddings count as the layer below all; heads and final norms as the layer on top. (ELECTRA's released code, Clark
+    et al. 2020, leaves one layer out between the last one and the heads.) A decoder is above its encoder. Networks side
+    by side, such as ELECTRA's generator and discriminator, are counted each for itself.
     """
     names = [name for name, _ in model.named_parameters()]
     heights: dict[str, dict[str, int]] = {}

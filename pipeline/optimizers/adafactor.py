@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +10,7 @@ from pydantic import Field
 from pipeline.optimizers.base import FLOAT_BYTES, Group, Optimizer
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 
 class Adafactor(Optimizer):
@@ -19,7 +18,8 @@ class Adafactor(Optimizer):
 
     The second moment of a matrix is kept as the means of its rows and of its columns. Its relative step size,
     min(0.01, 1 / sqrt(step)), is lr 0.01 under `schedule: {kind: inverse_sqrt, constant_steps: 10000}`, as for T5
-    (Raffel et al. 2020, section 3.1.2).
+    (Raffel et al. 2020, section 3.1.2). Matrices that a network keeps as one, such as query, key and value, are updated
+    each by itself: T5's queries begin at an eighth of its keys, and the step follows the size of the weights.
     """
 
     STATE = ("exp_avg_sq",)
@@ -38,11 +38,26 @@ class Adafactor(Optimizer):
     """Added to squared gradients; least root mean square that `scale_parameter` multiplies by."""
     update_clip: float = Field(default=1.0, gt=0)
     """Largest root mean square of a tensor's update, before the learning rate (section 6)."""
+    version: Literal[2] = 2
+    """Raised where the same settings give other updates. 2: queries, keys and values are matrices of their own."""
+
+    def groups(self, model: nn.Module) -> list[Group]:
+        """Groups whose parameters hold matrices of the same `rows`; (), where they are a single one."""
+        from models.weights import fused_rows
+
+        fused, groups = fused_rows(model), []
+        for group in super().groups(model):
+            rows_of = [fused.get(one, ()) for one in group["params"]]
+            for rows in dict.fromkeys(rows_of):
+                own = [one for one, its in zip(group["params"], rows_of, strict=True) if its == rows]
+                groups.append(group | {"params": own, "rows": rows})
+        return groups
 
     @staticmethod
     def update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
         import torch
 
+        rows = group.get("rows", ())
         if "step" not in state:
             state["step"], shape = 0, parameter.shape
             if group["beta1"] is not None:
@@ -51,25 +66,49 @@ class Adafactor(Optimizer):
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
             else:
                 state["exp_avg_sq_row"] = parameter.new_zeros(shape[:-1])
-                state["exp_avg_sq_col"] = parameter.new_zeros((*shape[:-2], shape[-1]))
+                state["exp_avg_sq_col"] = parameter.new_zeros(_columns(shape, rows))
         state["step"] += 1
-        update = _normalised(gradient, state, group)
-        update.div_((_rms(update) / group["update_clip"]).clamp_(min=1.0))
-        rate = group["lr"]
-        if group["scale_parameter"]:
-            rate = _rms(parameter).clamp_(min=group["eps"][1]) * rate
-        update.mul_(rate)
-        if group["beta1"] is not None:
-            update = state["exp_avg"].lerp_(update, 1 - group["beta1"])
-        if group["weight_decay"]:
-            parameter.mul_(1 - rate * group["weight_decay"])
-        parameter.sub_(update)
+        if not rows:
+            _update(parameter, gradient, state, group)
+            return
+        parts = {
+            name: value.unbind() if name == "exp_avg_sq_col" else value.split(rows)
+            for name, value in state.items()
+            if name != "step"
+        }
+        for number, (part, own) in enumerate(zip(parameter.split(rows), gradient.split(rows), strict=True)):
+            of_part = {name: each[number] for name, each in parts.items()}
+            _update(part, own, {"step": state["step"], **of_part}, group)
 
-    def state_bytes(self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> int:
-        moments = elements if self.beta1 else 0
-        for _, shape in shapes:
-            moments += prod(shape[:-1]) + prod((*shape[:-2], shape[-1])) if len(shape) > 1 else prod(shape)
+    def state_bytes(self, elements: int, model: nn.Module) -> int:
+        from models.weights import fused_rows
+
+        fused, moments = fused_rows(model), elements if self.beta1 else 0
+        for one in model.parameters():
+            if one.requires_grad:
+                shape, rows = one.shape, fused.get(one, ())
+                moments += prod(shape[:-1]) + prod(_columns(shape, rows)) if len(shape) > 1 else one.numel()
         return FLOAT_BYTES * moments
+
+
+def _columns(shape: tuple[int, ...], rows: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of the means of columns of a parameter of two dimensions or more."""
+    return (*((len(rows),) if rows else shape[:-2]), shape[-1])
+
+
+def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: Group) -> None:
+    """Update a single matrix, or a bias, in place; with its part of the state."""
+    update = _normalised(gradient, state, group)
+    update.div_((_rms(update) / group["update_clip"]).clamp_(min=1.0))
+    rate = group["lr"]
+    if group["scale_parameter"]:
+        rate = _rms(parameter).clamp_(min=group["eps"][1]) * rate
+    update.mul_(rate)
+    if group["beta1"] is not None:
+        update = state["exp_avg"].lerp_(update, 1 - group["beta1"])
+    if group["weight_decay"]:
+        parameter.mul_(1 - rate * group["weight_decay"])
+    parameter.sub_(update)
 
 
 def _normalised(gradient: Tensor, state: dict[str, Any], group: Group) -> Tensor:

@@ -6,7 +6,6 @@ functions that make or update tensors only, so that reading a configuration does
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -86,10 +85,6 @@ class Optimizer(Config):
             group["sizes"] = [(names[parameter], parameter.numel()) for parameter in group["params"]]
         return self.in_torch(groups)
 
-    def state_bytes(self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> int:
-        """Bytes of the state for a shard of `elements` weights.
-
-        Args:
-            shapes: names and shapes of the network's trained parameters, for optimizers whose state depends on them.
-        """
+    def state_bytes(self, elements: int, model: nn.Module) -> int:
+        """Bytes of the state for a shard of `elements` weights of a network, which may be on the meta device."""
         return FLOAT_BYTES * len(self.STATE) * elements

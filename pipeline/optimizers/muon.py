@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from math import prod
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -79,9 +78,11 @@ class Muon(Optimizer):
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(update, alpha=-group["lr"] * _LR_FACTORS[group["adjust_lr"]](*parameter.shape))
 
-    def state_bytes(self, elements: int, shapes: Iterable[tuple[str, tuple[int, ...]]]) -> int:
-        tensors = [prod(shape) * (1 if _is_hidden(name, len(shape)) else 2) for name, shape in shapes]
-        return FLOAT_BYTES * sum(tensors)
+    def state_bytes(self, elements: int, model: nn.Module) -> int:
+        named = ((name, one) for name, one in model.named_parameters() if one.requires_grad)
+        return FLOAT_BYTES * sum(
+            one.numel() * (1 if _is_hidden(name, one.dim()) else 2) for name, one in named
+        )
 
 
 def orthogonalised(matrix: Tensor, precision: torch.dtype | None = None) -> Tensor:

@@ -142,7 +142,7 @@ class Sharding:
             DTYPES[config.zero.reduce_dtype].itemsize,
         )
         self._keeps_whole_gradients = config.precision == "bf16" and self._stage == 1 and not self._offloads
-        moments = config.optimizer.state_bytes(self._shard, network.shapes)
+        moments = config.optimizer.state_bytes(self._shard, network.model)
         average = FLOAT_BYTES * self._shard if config.ema else 0
         weights = self._item * (self._shard if self._stage == 3 else self._whole)
         self.saved = FLOAT_BYTES * self._shard + moments + average + (weights if self._stage == 3 else 0)
