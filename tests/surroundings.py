@@ -1,8 +1,12 @@
-"""Surroundings of tests in every folder: an environment without settings, and files with a flipped bit."""
+"""Surroundings of tests in every folder: an environment without settings, flipped bits, and a full disk."""
 
 from __future__ import annotations
 
 import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -22,3 +26,16 @@ def flip_bit(path: Path) -> bytes:
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     return good
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    """The kernel refuses to let files of this process grow beyond a size, in the middle of a line if need be."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)

@@ -1,4 +1,4 @@
-"""Every YAML that is shipped loads and plans; what users write wrongly is explained."""
+"""Every YAML that is shipped loads and plans; mistakes are explained; the reference of settings is complete."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import orjson
 import pytest
 from omegaconf import OmegaConf
 
@@ -22,11 +24,13 @@ from pipeline.ask.config import ProbeConfig, PromptConfig
 from pipeline.ask.prompting.prompter import Template
 from pipeline.commands.train import describe
 from pipeline.config.loading import load_config, load_template, to_yaml, validate
+from pipeline.config.reference import KINDS, json_schema, reference
 from pipeline.objectives.rtd import ReplacedTokenDetection
 from pipeline.road.ladder.config import LadderConfig
 from pipeline.road.stages import RoadConfig
 from pipeline.run.config import PretrainConfig
 from pipeline.tune.config import FinetuneConfig
+from tests.pipeline.command import cloze
 from tests.pipeline.test_plan import teaching
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -121,7 +125,7 @@ def check_ladder(path: Path, directory: Path) -> None:
     assert set(config.ceilings) <= set(tasks)
 
 
-KINDS: dict[str, Callable[[Path, Path], None]] = {
+CHECKS: dict[str, Callable[[Path, Path], None]] = {
     "data": check_data,
     "pretrain": check_pretrain,
     "finetune": loads(FinetuneConfig),
@@ -147,8 +151,8 @@ def test_shipped_configuration_loads_and_plans(path: Path, tmp_path: Path, monke
     assert path.suffix == ".yaml"
     folder = path.parent.relative_to(CONFIGS).as_posix()
     kind = path.stem.rpartition("-")[2] if folder == "demo" else folder
-    assert kind in KINDS, f"nothing here knows how to load {path}"
-    KINDS[kind](path, tmp_path)
+    assert kind in CHECKS, f"nothing here knows how to load {path}"
+    CHECKS[kind](path, tmp_path)
 
 
 WRONG: dict[str, tuple[str, ...]] = {
@@ -246,3 +250,68 @@ def test_a_wrong_item_does_not_make_its_list_too_short():
     with pytest.raises(ConfigError) as raised:
         validate(PreparationConfig, plain, "test")
     assert [problem.key for problem in raised.value.problems] == ["sources.0.name", "sources.0.nam"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_has_a_type_and_a_meaning(kind: str):
+    bare = [
+        f"{section.key}.{each.name}"
+        for section in reference(kind)
+        for each in section.settings
+        if not each.meaning or "anything" in each.type
+    ]
+    assert bare == [], "a docstring is missing"
+    assert all(section.meaning for section in reference(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_is_printed_and_its_schema_too(kind: str):
+    printed = cloze("schema", kind)
+    for section in reference(kind):
+        assert f"{kind}.{section.key}".rstrip(".") in printed
+        # Long names are folded over lines.
+        assert all(each.name[:10] in printed for each in section.settings)
+    schema = cloze("schema", kind, "--json-schema")
+    assert orjson.loads(schema) == json_schema(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shipped_files_fit_the_schema_for_editors(kind: str):
+    schema = json_schema(kind)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    for path in sorted((CONFIGS / kind).glob("*.yaml")):
+        plain = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        assert [error.message for error in validator.iter_errors(plain)] == [], path
+
+
+def test_the_schema_refuses_what_loading_refuses():
+    validator = jsonschema.Draft202012Validator(json_schema("data"))
+    source = {"kind": "json_lines", "name": "a", "paths": ["a"]}
+    assert validator.is_valid({"sources": [source], "dedup": "full", "decontaminate": ["glue"]})
+    for wrong in (
+        {"sources": [source | {"nmae": "b"}]},
+        {"dedup": "fully"},
+        {"shard_bytes": 0},
+        {"nmae": "x"},
+    ):
+        assert not validator.is_valid(wrong), wrong
+    prompts = jsonschema.Draft202012Validator(json_schema("prompt"))
+    assert prompts.is_valid({"task": {"kind": "sst2", "path": "."}})
+    assert not prompts.is_valid({"task": {"kind": "stsb", "path": "."}}), "a number is no label to ask for"
+
+
+def test_a_part_of_a_kind_is_printed_and_a_misspelt_one_is_answered_with_the_nearest():
+    printed = cloze("schema", "data.filters.language")
+    assert "min_probability" in printed
+    assert "data.filters.pii" not in printed
+    for shared in ("finetune.tasks.cb", "finetune.tasks.cola.training", "prompt.task.mrpc"):
+        assert shared.rpartition(".")[2] in cloze("schema", shared)
+    for wrong, near in (
+        ("date", "did you mean data?"),
+        ("data.filters.langage", "did you mean data.filters.language?"),
+        ("finetune.tasks.mrcp", "did you mean finetune.tasks.mrpc?"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            cloze("schema", wrong)
+        assert near in caught.value.next_step

@@ -80,17 +80,6 @@ def test_configurations_have_the_published_values_and_no_others(folder: str, nam
     assert unknown == set(), "neither published nor named as ours"
 
 
-@pytest.mark.parametrize("entry", [*MODELS.values(), *PRETRAIN.values()], ids=[*MODELS, *PRETRAIN])
-def test_every_value_has_its_source_and_every_deviation_its_reason(entry: dict[str, Any]):
-    assert entry["source"]
-    for value, *source in entry["published"].values():
-        assert len(source) == 1
-        assert isinstance(source[0], str), value
-    for value, published, reason in entry.get("ours", {}).values():
-        assert isinstance(reason, str)
-        assert value != published
-
-
 @pytest.mark.parametrize("name", PRETRAIN)
 def test_runs_read_stores_of_the_published_vocabulary(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLOZE_DATA", "corpora")

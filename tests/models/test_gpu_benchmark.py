@@ -10,8 +10,7 @@ from pipeline.objectives import OBJECTIVES
 from tests.benchmarks import plan_memory
 from tests.benchmarks.gpu import agreement, throughput
 from tests.benchmarks.gpu.__main__ import MEMORY_CASES, report
-from tests.benchmarks.gpu.agreement import Check
-from tests.benchmarks.gpu.resuming import resumed_runs_are_identical
+from tests.benchmarks.gpu.agreement import Check, resumed_runs_are_identical
 from tests.published_networks import PRESETS
 
 

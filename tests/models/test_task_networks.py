@@ -1,4 +1,4 @@
-"""Networks of fine-tuning: what the text is read with, and which token speaks for it."""
+"""Networks of fine-tuning: which token speaks for a text; settings that mean nothing are refused, all at once."""
 
 from functools import partial
 from typing import Any
@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from models.classifiers import ChoiceClassifier, SequenceClassifier, TokenClassifier
+from models.config import ElmoConfig, TransformerConfig
 from models.features import FeatureClassifier, FeatureSettings, FeatureTagger, hidden_states
+from models.generation.config import GenerationConfig
 from models.initialization import init_weights
 from models.language_models import CausalLanguageModel, SequenceToSequence
+from models.peft.settings import AdapterSettings, LoraSettings, MamSettings, PrefixSettings
 from models.stacks import read_text, shifted_right
 from tests.models.hf_oracle import opened_by_transformers
 from tests.models.materials import NETWORKS, padding, randomised, small_config, some_tokens
@@ -95,3 +98,56 @@ def test_features_of_a_text_are_the_mean_over_its_tokens():
     ids = some_tokens(2, 6, 1)
     found = model(input_ids=ids, attention_mask=padding([6, 3], 6))
     torch.testing.assert_close(found[1], model(input_ids=ids[1:, :3])[0], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "named"),
+    [
+        (TransformerConfig, {"num_layers": 0, "dropout": 2.0, "norm": "none"}, "num_layers.*dropout.*norm"),
+        (TransformerConfig, {"vocab_size": 0, "num_heads": True}, "vocab_size.*num_heads"),
+        (
+            TransformerConfig,
+            {"num_layers": 1.5, "intermediate_size": "3072"},
+            "num_layers.*intermediate_size",
+        ),
+        (TransformerConfig, {"norm_eps": 0.0, "attention_dropout": -0.1}, "attention_dropout.*norm_eps"),
+        (
+            TransformerConfig,
+            {"initializer_std": float("nan"), "tie_embeddings": None},
+            "initializer_std.*tie",
+        ),
+        (TransformerConfig, {"hidden_size": 100}, r"hidden_size \(100\).* 96 "),
+        (ElmoConfig, {"filters": ((1, 0),)}, "filters"),
+        (ElmoConfig, {"filters": ((51, 4),)}, "width 51"),
+        (ElmoConfig, {"cell_clip": 0.0, "dropout": 1.0}, "cell_clip .*; dropout"),
+        (FeatureSettings, {"combine": "layer"}, "layer"),
+        (FeatureSettings, {"layer": 1}, "combine"),
+        (FeatureSettings, {"combine": "scalar_mix", "l2": -1.0}, "l2"),
+        (LoraSettings, {"rank": 0}, "rank"),
+        (LoraSettings, {"targets": ()}, "targets"),
+        (LoraSettings, {"targets": ("q_proj",)}, "targets"),
+        (AdapterSettings, {"size": 0, "dropout": 1.0}, "size .*; dropout"),
+        (PrefixSettings, {"length": 0}, "length"),
+        (MamSettings, {"prefix_length": 0}, "length"),
+        (GenerationConfig, {"num_return_sequences": 3, "num_beams": 2}, "num_return_sequences .*num_beams"),
+        (GenerationConfig, {"do_sample": True, "num_beams": 2}, "do_sample .*num_beams"),
+        (GenerationConfig, {"max_length": 4, "max_new_tokens": 4}, "max_length .*max_new_tokens"),
+        (GenerationConfig, {"temperature": 0.0, "top_p": 1.2}, "temperature .*; top_p"),
+        (GenerationConfig, {"top_k": 0, "num_beams": 0}, "num_beams .*; top_k"),
+        (GenerationConfig, {"early_stopping": "always"}, "early_stopping"),
+        (GenerationConfig, {"seed": 1.5, "eos_token_id": -1}, "seed .*; eos_token_id"),
+        (GenerationConfig, {"suppress_tokens": (3,), "forced_bos_token_id": 3}, "suppress_tokens"),
+        (GenerationConfig, {"length_penalty": float("nan")}, "length_penalty"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused_by_name_all_at_once(kind, fields, named):
+    with pytest.raises(ValueError, match=named):
+        kind(**fields)
+
+
+@pytest.mark.parametrize(("network", "exact"), [("encoder", 8), ("decoder", 16), ("encoder_decoder", 16)])
+def test_distances_that_leave_no_far_buckets_are_refused(network, exact):
+    shape = {"network": network, "positions": "relative_bias", "relative_buckets": 32}
+    assert TransformerConfig(**shape, relative_max_distance=exact + 1)
+    with pytest.raises(ValueError, match=rf"relative_max_distance \({exact}\)"):
+        TransformerConfig(**shape, relative_max_distance=exact)

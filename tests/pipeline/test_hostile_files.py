@@ -33,9 +33,9 @@ from pipeline.checkpoint.checkpoint import (
 from pipeline.config.loading import to_yaml
 from pipeline.run.directory import RunDirectory
 from tests.pipeline.command import invoke
-from tests.pipeline.full_disk import largest_file
 from tests.pipeline.ranks import make_run, train_alone
 from tests.pipeline.tune.conftest import config_in, write_sst2
+from tests.surroundings import largest_file
 
 Attack = Callable[[Path, Path], object]
 """Changes a checkpoint, given the file that must never appear."""

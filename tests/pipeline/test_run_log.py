@@ -34,10 +34,10 @@ from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
 from pipeline.run.state import Heartbeat
 from pipeline.run.tracking import SETTING_TAG, SETTINGS_FILE, TrackedRun, connect, start_run
-from tests.pipeline.full_disk import largest_file
 from tests.pipeline.process_group import PATIENCE_S, start_on_ranks
 from tests.pipeline.ranks import make_config, make_run, tied
 from tests.pipeline.small_checkpoints import state_at, write_files
+from tests.surroundings import largest_file
 
 
 @pytest.fixture(scope="module")

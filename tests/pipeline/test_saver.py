@@ -40,9 +40,9 @@ from pipeline.checkpoint.saver import Committed, Failed
 from pipeline.checkpoint.store import CheckpointStore, newest_good, open_store
 from pipeline.engine.deepspeed.engine import Engine
 from tests.pipeline.engine_ranks import is_same, join_group, make_engine, make_saver, run
-from tests.pipeline.full_disk import largest_file
 from tests.pipeline.process_group import PATIENCE_S, on_ranks, start_on_ranks
 from tests.pipeline.small_checkpoints import state_at
+from tests.surroundings import largest_file
 
 
 @pytest.fixture(scope="module")

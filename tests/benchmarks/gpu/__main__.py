@@ -13,9 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 
 from tests.benchmarks import plan_memory
-from tests.benchmarks.gpu.agreement import Check, objectives_agree, optimizers_agree
-from tests.benchmarks.gpu.loss_scaling import losses_are_scaled
-from tests.benchmarks.gpu.resuming import resumed_runs_are_identical
+from tests.benchmarks.gpu.agreement import (
+    Check,
+    losses_are_scaled,
+    objectives_agree,
+    optimizers_agree,
+    resumed_runs_are_identical,
+)
 from tests.benchmarks.gpu.throughput import CASES, largest_kernel_difference, measure
 
 KERNEL_TOLERANCE = 2e-2

@@ -1,10 +1,15 @@
-"""Losses, gradients and updates on a GPU beside the same on the CPU, in fp32: every objective, every optimizer."""
+"""What a GPU computes beside the same on the CPU; losses that are scaled in fp16; runs that are killed and resumed."""
 
 from __future__ import annotations
 
 import copy
+import os
+import signal
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +18,11 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+from pipeline.run.directory import RunDirectory
+from pipeline.run.log.lines import read_metrics
 from tests.benchmarks.plan_memory import Case, network_and_batch
+from tests.conftest import write_store
+from tests.pipeline.ranks import TRANSFORMER, final_state, make_run
 
 LOSS_TOLERANCE, GRADIENT_TOLERANCE, UPDATE_TOLERANCE = 1e-4, 1e-3, 1e-3
 NUM_UPDATES = 20
@@ -138,3 +147,110 @@ def _updated(config: Any, network: nn.Module) -> list[Tensor]:
             group["lr"] = config.lr * group["lr_scale"]
         optimizer.step()
     return [parameter.detach().cpu() for parameter in network.parameters()]
+
+
+STEPS, KILLED_AFTER = 40, 15
+PATIENCE_S = 300
+SETTINGS = (
+    f"steps={STEPS}",
+    "checkpoint.every_steps=10",
+    "evaluation.every_steps=20",
+    "compute.deterministic=true",
+)
+MODEL = TRANSFORMER.replace("hidden_size: 32", "hidden_size: 64, attention_dropout: 0.0")
+"""A network that the variable-length kernel can compute: heads of 32, no dropout of attention weights."""
+
+
+def resumed_runs_are_identical(precisions: tuple[str, ...], **environment: str) -> Iterator[Check]:
+    """Checks for each precision: differing tensors of weights and optimizer, and differing losses.
+
+    Args:
+        environment: variables of the trainers, besides those of this process.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        store = write_store(Path(scratch) / "tokens")
+        for precision in precisions:
+            settings = (f"precision={precision}", *SETTINGS)
+            whole, killed = (
+                make_run(Path(scratch), store, f"{precision}-{name}", *settings, model=MODEL)
+                for name in ("whole", "killed")
+            )
+            for run, is_killed in ((whole, False), (killed, True), (killed, False)):
+                _train(run, environment, is_killed=is_killed)
+            first, second = final_state(whole), final_state(killed)
+            if first.keys() != second.keys():
+                raise RuntimeError(f"other tensors: {sorted(first.keys() ^ second.keys())}")
+            apart = sum(not torch.equal(tensor, second[name]) for name, tensor in first.items())
+            yield Check(f"{precision}, tensors that differ after a kill", float(apart))
+            losses = [[line["loss"] for line in read_metrics(run)] for run in (whole, killed)]
+            apart = sum(one != other for one, other in zip(*losses, strict=True))
+            yield Check(f"{precision}, losses of {STEPS} steps that differ after a kill", float(apart))
+
+
+def _train(run: RunDirectory, environment: Mapping[str, str], *, is_killed: bool) -> None:
+    """Train to the end, or kill all processes when a step between two checkpoints is in the log."""
+    deadline = time.monotonic() + PATIENCE_S
+    with (run.path / "output").open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.pretrain", str(run.path)],
+            env=os.environ | {"DS_ACCELERATOR": "cuda"} | environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    is_due = False
+    while is_killed and not is_due and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+        is_due = any(line["step"] >= KILLED_AFTER for line in read_metrics(run))
+    if is_killed and process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.wait(PATIENCE_S) != (-signal.SIGKILL if is_killed else 0) or is_due != is_killed:
+        raise RuntimeError((run.path / "output").read_text()[-4000:])
+
+
+OVERFLOW = 1e12
+"""A factor on the loss that no gradient in fp16 survives."""
+NUM_SCALED = 30
+
+
+def losses_are_scaled() -> Iterator[Check]:
+    """Checks for each ZeRO stage, on the one GPU."""
+    import torch.distributed as dist
+
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        for stage in range(4):
+            yield from _stage(stage)
+    finally:
+        dist.destroy_process_group()
+
+
+def _stage(stage: int) -> Iterator[Check]:
+    from cluster.group import Rank
+    from pipeline.engine.deepspeed.engine import Engine
+    from pipeline.engine.interface import EngineSettings
+
+    case = Case("fp16", ("precision=fp16", f"zero.stage={stage}", "batch.samples=4"))
+    model, batch = network_and_batch(case)
+    engine = Engine(model, EngineSettings.of(case.config()), Rank(0, 1, 0, 1))
+    batch = {name: tensor.to(engine.device) for name, tensor in batch.items()}
+    num_predicted = len(batch["targets"])
+
+    def update(factor: float):
+        loss = torch.stack(list(engine(**batch)[0].values())).sum() / num_predicted
+        engine.backward(loss * factor, last=True)
+        return float(loss), engine.update(1e-3)
+
+    first, good = update(1.0)
+    for _ in range(8):
+        # DeepSpeed forgives single overflows (hysteresis) before it halves the scale.
+        _, overflowed = update(OVERFLOW)
+    for _ in range(NUM_SCALED):
+        last, recovered = update(1.0)
+    engine.close()
+    before, after = good.loss_scale or 0.0, overflowed.loss_scale or 0.0
+    yield Check(f"fp16, stage {stage}, updates made in spite of an overflow", float(overflowed.applied))
+    yield Check(f"fp16, stage {stage}, scale after overflows, of the one before", after / before, 0.5)
+    yield Check(f"fp16, stage {stage}, updates skipped afterwards", float(not recovered.applied))
+    yield Check(f"fp16, stage {stage}, loss after {NUM_SCALED} updates, of the first one", last / first, 0.9)

@@ -29,7 +29,7 @@ from pipeline.tune.scores import read_scores
 from pipeline.tune.trainer import UpdatePlan, plan_updates
 from pipeline.tune.trials import example_order, sample_examples
 from tests.pipeline.command import cloze, invoke
-from tests.pipeline.test_wandb import IS_INSTALLED, calls, stand_in
+from tests.pipeline.test_publishing import IS_INSTALLED, calls, stand_in
 from tests.pipeline.tune.conftest import (
     DECODER,
     ENCODER_DECODER,
