@@ -235,6 +235,19 @@ def test_every_micro_batch_is_made_again_bit_for_bit_with_the_settings_in_force(
     assert max(one["epoch"] for one in found[STEPS]) > 0
 
 
+def test_the_samples_of_a_step_are_fed_by_the_length_of_their_texts_with_ul2(tmp_path: Path):
+    store = write_store(tmp_path / "tokens")
+    settings = ("model.network=encoder_decoder", "model.max_positions=64", "batch.samples=16", "steps=4")
+    run = make_run(tmp_path, store, "ul2", *settings, objective="{kind: ul2_mixture_of_denoisers}")
+    train_recorded(run, 1, directory := tmp_path / "fed")
+    steps = [rebuild_step(run, step) for step in range(1, 5)]
+    fed = []
+    for step, micro_batch, path in passes(directory, 1, steps):
+        assert_same(step.batch(micro_batch).inputs, dict(np.load(path)))
+        fed += step.samples(micro_batch).tolist()
+    assert sorted(fed) == list(range(len(fed))) != fed
+
+
 def test_what_was_left_out_moves_the_data_of_later_updates_and_can_still_be_looked_at(
     tmp_path: Path, store: Path
 ):
