@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cluster.group import Rank
 from models.config import TransformerConfig
+from models.functional import FusedLinear
 from pipeline.checkpoint.checkpoint import DEEPSPEED_DIRECTORY, EMA_FILE, MODEL_FILE
 from pipeline.checkpoint.saver import CheckpointSaver
 from pipeline.checkpoint.store import CheckpointStore, apply_retention, open_store
@@ -69,9 +70,9 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(11, 5)
-        # In a layer as networks name it, so that it is a hidden matrix for Muon.
+        # In a layer as networks name it, so that it is a hidden matrix for Muon; two matrices for Adafactor.
         self.encoder = nn.ModuleDict(
-            {"transformer": nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(5, 7)])})}
+            {"transformer": nn.ModuleDict({"layers": nn.ModuleList([FusedLinear(5, (3, 4), bias=True)])})}
         )
         self.norm = nn.LayerNorm(7)
         self.output = nn.Linear(7, 3)
