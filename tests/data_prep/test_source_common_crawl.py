@@ -33,8 +33,8 @@ def read_records(tmp_path, *records: bytes, **settings) -> reading.Results:
     return read(write(tmp_path / "a.warc.gz", [warcinfo(), *records]), **settings)
 
 
-def chunked(body: bytes, size: int = 100) -> bytes:
-    pieces = [body[start : start + size] for start in range(0, len(body), size)]
+def chunked(body: bytes) -> bytes:
+    pieces = [body[start : start + 100] for start in range(0, len(body), 100)]
     return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in [*pieces, b""])
 
 

@@ -7,13 +7,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.pipeline.process_group import PATIENCE_S
+from tests.pipeline.process_group import wait_until
 from tests.pipeline.ranks import free_port
 
 
@@ -36,7 +34,7 @@ class Server:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=environment, cwd=self.directory, start_new_session=True
             )
-        wait_until(self._answers)
+        wait_until(self._answers, self.process)
 
     def signal(self, number: signal.Signals) -> None:
         """To every process of the server."""
@@ -60,11 +58,3 @@ class Server:
         with suppress(OSError), urllib.request.urlopen(f"{self.uri}/health", timeout=1) as answer:
             return answer.status == 200
         return False
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Poll until it holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, condition
-        time.sleep(0.1)

@@ -169,6 +169,17 @@ class Group:
             process.kill()
 
 
+def wait_until(condition: Callable[[], object], process: Group | subprocess.Popen[Any] | None = None) -> None:
+    """Wait for what must happen before a process ends."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        ended = process is not None and process.poll() is not None
+        # It may happen right before the end.
+        assert not ended or condition(), getattr(process, "output", "")[-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def start_on_ranks(
     function: Callable[..., Any],
     *arguments: Any,

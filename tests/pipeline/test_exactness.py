@@ -39,7 +39,7 @@ from pipeline.run.tracking import connect
 from tests.object_store import behind_proxy, running_store
 from tests.pipeline.command import invoke
 from tests.pipeline.fork_client import Forked
-from tests.pipeline.process_group import ONE_THREAD, PATIENCE_S, Group, forked
+from tests.pipeline.process_group import ONE_THREAD, PATIENCE_S, Group, forked, wait_until
 from tests.pipeline.ranks import final_state, make_config, make_run, start_ranks, train
 from tests.surroundings import plain_environment
 
@@ -70,11 +70,7 @@ def losses(run: RunDirectory) -> list[float]:
 
 def wait_for_step(run: RunDirectory, step: int, group: Group | None = None) -> None:
     """Wait until `step` is in the log."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not any(metrics["step"] >= step for metrics in read_metrics(run)):
-        assert group is None or group.poll() is None, group.output[-3000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: any(metrics["step"] >= step for metrics in read_metrics(run)), group)
 
 
 def kill_after_step(group: Group, run: RunDirectory, step: int, after_s: float = 0.0) -> None:
@@ -239,8 +235,7 @@ def test_run_on_tokens_of_a_store_resumes_with_an_empty_cache_under_either_name_
         assert proxy.count("GET", "tokens/data-00000-of-00002.arrow") == 1
     shutil.rmtree(cache)
     group = start_ranks(run, 2)
-    while not list_checkpoints(run.checkpoints):
-        assert group.poll() is None, group.output[-3000:]
+    wait_until(lambda: list_checkpoints(run.checkpoints), group)
     assert [entry["uri"] for entry in inputs_of(run)] == [URI]
     kill_after_step(group, run, 5)
     run.reconfigure(run.config((f"data.stores.0.path={store}",)))

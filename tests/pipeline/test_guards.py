@@ -43,7 +43,7 @@ from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
 from pipeline.run.state import ENDED, Heartbeat, process_of, read_heartbeats
 from tests.pipeline.command import cloze, invoke
-from tests.pipeline.process_group import Group, start_on_ranks
+from tests.pipeline.process_group import Group, start_on_ranks, wait_until
 from tests.pipeline.ranks import make_run, start_ranks
 from tests.pipeline.small_checkpoints import state_at, write_files
 
@@ -65,9 +65,7 @@ def beat_first(run: RunDirectory, body: Body, rank: int, timeout_s: float) -> No
 def start_beating(run: RunDirectory, body: Body | None = None) -> Group:
     """A process that gave signs of life as rank 0 of a run, and is there until it is killed."""
     group = start(run, body or stuck_here)
-    while "ready" not in group.output:
-        assert group.poll() is None, group.output
-        time.sleep(0.01)
+    wait_until(lambda: "ready" in group.output, group)
     return group
 
 
@@ -249,9 +247,7 @@ def test_a_group_that_was_cut_off_publishes_and_logs_nothing_when_it_comes_back(
 
 def test_ranks_that_lose_the_run_end_and_its_checkpoints_stay_the_other_groups(run: RunDirectory):
     group = start_ranks(run, 2)
-    while not list_checkpoints(run.checkpoints):
-        assert group.poll() is None, group.output[-3000:]
-        time.sleep(0.05)
+    wait_until(lambda: list_checkpoints(run.checkpoints), group)
     other = Fence(run)
     there = set(list_checkpoints(run.checkpoints))
     assert group.wait() == 39, group.output[-3000:]

@@ -36,6 +36,7 @@ from pipeline.run.tracking import tracking_uri
 from tests.conftest import write_store
 from tests.pipeline.command import cloze, invoke
 from tests.pipeline.ranks import make_config, make_run, train_alone
+from tests.surroundings import flip_bit
 
 
 @pytest.fixture(scope="module")
@@ -149,12 +150,6 @@ def test_tokens_are_what_was_read_and_will_be_read_after_the_batch_was_changed(r
     assert planned()["tokens"] == tokens
 
 
-def flip(path: Path, place: int = -20) -> None:
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(data)
-
-
 def test_a_stage_without_its_manifest_is_damage_and_not_left_out(tmp_path: Path) -> None:
     write_store(tmp_path / "out" / "tokens")
     shutil.copytree(tmp_path / "out" / "tokens", tmp_path / "out" / "documents")
@@ -171,7 +166,7 @@ def test_an_export_is_verified_before_it_is_taken_for_a_model(run: RunDirectory,
     assert invoke("export", run.path, directory).exit_code == 0
     assert resolve_model(str(directory), tmp_path).step is None
     sound = (directory / "model.safetensors").read_bytes()
-    flip(directory / "model.safetensors")
+    flip_bit(directory / "model.safetensors")
     with pytest.raises(CorruptArtefactError, match=r"model\.safetensors"):
         resolve_model(str(directory), tmp_path)
     (directory / "model.safetensors").write_bytes(sound)
@@ -186,14 +181,14 @@ def test_an_export_is_verified_before_it_is_taken_for_a_model(run: RunDirectory,
 def test_lineage_inspect_and_stats_mark_what_is_damaged(
     run: RunDirectory, tmp_path: Path, store: Path
 ) -> None:
-    flip(newest_of(run) / "model.safetensors")
+    flip_bit(newest_of(run) / "model.safetensors")
     node = trace(str(run.path), run.path.parent).inputs[0]
     assert node.problem.startswith("damaged: model.safetensors")
     copy = tmp_path / "tokens"
     shutil.copytree(store, copy)
     assert trace(str(copy), tmp_path).problem == ""
     assert "damaged" not in invoke("data", "inspect", copy).stderr
-    flip(copy / "state.json")
+    flip_bit(copy / "state.json")
     assert trace(str(copy), tmp_path).problem.startswith("damaged: state.json")
     for verb in (["lineage", copy, "--json"], ["data", "inspect", copy], ["data", "stats", copy]):
         done = invoke(*verb)

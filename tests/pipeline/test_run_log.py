@@ -34,7 +34,7 @@ from pipeline.run.log.log import RunLog, damage_of_log
 from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
 from pipeline.run.state import Heartbeat
 from pipeline.run.tracking import SETTING_TAG, SETTINGS_FILE, TrackedRun, connect, start_run
-from tests.pipeline.process_group import PATIENCE_S, start_on_ranks
+from tests.pipeline.process_group import PATIENCE_S, start_on_ranks, wait_until
 from tests.pipeline.ranks import make_config, make_run, tied
 from tests.pipeline.small_checkpoints import state_at, write_files
 from tests.surroundings import largest_file
@@ -253,9 +253,7 @@ def test_a_sender_that_was_killed_does_not_stop_the_run_and_leaves_the_rest(run:
 def test_a_sender_that_was_replaced_does_not_say_that_the_run_was_killed(run: RunDirectory, tmp_path: Path):
     tracked = start_run("test", "replaced", config={}, tags={}, runs_dir=tmp_path / "runs")
     killed = start_on_ranks(send_and_stay, tied(run, tracked.uri, tracked.run_id, "replaced"), workers=1)
-    while not killed.output.endswith("\n"):
-        assert killed.poll() is None, killed.output
-        time.sleep(0.01)
+    wait_until(lambda: killed.output.endswith("\n"), killed)
     replaced = psutil.Process(int(killed.output.split()[-1]))
     newest = send_to_mlflow(run)
     killed.kill()

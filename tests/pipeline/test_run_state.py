@@ -28,7 +28,7 @@ from pipeline.run.log.log import RunLog
 from pipeline.run.state import Heartbeat, read_heartbeats, state_of
 from pipeline.run.tracking import connect
 from tests.pipeline.command import cloze
-from tests.pipeline.process_group import PATIENCE_S, on_ranks, start_on_ranks
+from tests.pipeline.process_group import PATIENCE_S, on_ranks, start_on_ranks, wait_until
 from tests.pipeline.ranks import make_config, make_run, train
 
 
@@ -206,9 +206,7 @@ def test_run_whose_driver_was_killed_before_training_is_lost_everywhere(
 ):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     driver = start_on_ranks(create_and_wait, make_config(tmp_path, store), workers=1)
-    while not driver.output.endswith("created\n"):
-        assert driver.poll() is None, driver.output
-        time.sleep(0.01)
+    wait_until(lambda: driver.output.endswith("created\n"), driver)
     (run,) = list_runs(tmp_path / "runs")
     client = connect(run.info.tracking_uri)
     assert reconcile(run)

@@ -29,8 +29,8 @@ from pipeline.run.log.mlflow_sink import send_log, send_to_mlflow, want_status
 from pipeline.run.log.sender import Sender
 from pipeline.run.model_versions import find_version, logged_models, register_checkpoint
 from pipeline.run.tracking import TrackedRun, connect, start_run
-from tests.pipeline.mlflow_server import Server, wait_until
-from tests.pipeline.process_group import on_ranks, start_on_ranks
+from tests.pipeline.mlflow_server import Server
+from tests.pipeline.process_group import on_ranks, start_on_ranks, wait_until
 from tests.pipeline.ranks import Ending, make_run, tied, train_here
 
 STEP_S = 0.005

@@ -18,7 +18,7 @@ from pipeline.pretrain.launch import create_run
 from pipeline.run.config import PretrainConfig
 from pipeline.run.directory import RunDirectory
 from tests.object_store import running_store
-from tests.pipeline.process_group import PATIENCE_S, forked_environment
+from tests.pipeline.process_group import PATIENCE_S, forked_environment, wait_until
 from tests.pipeline.ranks import start_ranks
 from tests.runbooks.materials import (
     ROOT,
@@ -27,7 +27,6 @@ from tests.runbooks.materials import (
     Situation,
     copy_run,
     kill_workers,
-    wait_until,
     with_path,
     write_run,
 )

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.state import Beat, process_of, read_heartbeats
-from tests.pipeline.process_group import PATIENCE_S, Group, forked_environment
+from tests.pipeline.process_group import PATIENCE_S, Group, forked_environment, wait_until
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -79,17 +78,6 @@ def follow(page: Path, situation: Situation) -> None:
     assert [text for text in situation.expected if text not in printed] == [], printed
 
 
-def wait_until(
-    condition: Callable[[], object], process: Group | subprocess.Popen[bytes] | None = None
-) -> None:
-    """Wait for what must happen before a process ends."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert process is None or process.poll() is None, getattr(process, "output", "")[-3000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def wait_for_beat(
     run: RunDirectory, process: Group | subprocess.Popen[bytes], *, rank: int, num_steps: int = 0
 ) -> Beat:
@@ -122,9 +110,9 @@ def write_run(path: Path, tokens: Path, runs_dir: str, more: str = "") -> None:
     path.write_text(f"base: {base}\nruns_dir: {runs_dir}\ndata: {{stores: [{{path: {tokens}}}]}}\n{more}\n")
 
 
-def copy_run(run: RunDirectory, runs_dir: Path, name: str = "") -> RunDirectory:
+def copy_run(run: RunDirectory, runs_dir: Path) -> RunDirectory:
     """A copy that a page may change, under another runs directory."""
-    copy = runs_dir / (name or run.path.name)
+    copy = runs_dir / run.path.name
     # The process that sends the log lives on for a moment after a kill, and replaces files.
     shutil.copytree(run.path, copy, ignore=shutil.ignore_patterns(".*.tmp"))
     return RunDirectory(copy)

@@ -24,7 +24,7 @@ from pipeline.pretrain.stall_watch import watching
 from pipeline.run.directory import RunDirectory
 from pipeline.run.events import Event
 from pipeline.run.skipped_data import SkipLedger, SkippedStep
-from tests.pipeline.process_group import PATIENCE_S
+from tests.pipeline.process_group import PATIENCE_S, wait_until
 from tests.pipeline.ranks import start_ranks
 from tests.runbooks import map
 from tests.runbooks.materials import (
@@ -37,7 +37,6 @@ from tests.runbooks.materials import (
     kill_workers,
     named,
     wait_for_beat,
-    wait_until,
     write_rows,
 )
 from tests.surroundings import flip_bit
