@@ -12,13 +12,15 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
+
+from tests.surroundings import serving
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _RESET = struct.pack("ii", 1, 0)
@@ -141,14 +143,9 @@ def behind_proxy(store: str) -> Iterator[Proxy]:
             with suppress(OSError):
                 super().finish()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    proxy = Proxy(f"http://127.0.0.1:{server.server_port}")
-    with reached_at(proxy.address):
+    with serving(Handler) as host, reached_at(f"http://{host}"):
+        proxy = Proxy(f"http://{host}")
         yield proxy
-    server.shutdown()
-    server.server_close()
 
 
 @contextmanager

@@ -1,13 +1,16 @@
-"""Surroundings of tests in every folder: an environment without settings, flipped bits, and a full disk."""
+"""Surroundings of tests in every folder: a plain environment, flipped bits, a full disk, and a web server."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 
 def plain_environment() -> dict[str, str]:
@@ -39,3 +42,14 @@ def largest_file(size_bytes: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
+
+
+@contextmanager
+def serving(handler: Any) -> Iterator[str]:
+    """Host and port of a web server on this machine, which answers until the block ends."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()

@@ -5,10 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +38,7 @@ from cluster.copies import (
 from cluster.publication import pull, push
 from tests.cluster.materials import FILES, SIZE_BYTES, claim_a_huge_file, forged, make
 from tests.object_store import Proxy, flip_byte, killed_at_the_second_file
+from tests.surroundings import serving
 
 
 def in_process(program: str, *arguments: object, wait: bool = True) -> subprocess.Popen[str]:
@@ -261,19 +260,10 @@ class Endless(Served):
                 self.wfile.write(b" " * (1 << 16))
 
 
-@contextlib.contextmanager
-def web_server(handler: Any) -> Iterator[str]:
-    """Host and port of a server."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 def test_web_server_is_read_without_listings_or_ranges_and_its_password_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
     make(tmp_path / "served" / "tokens", {"big.bin": os.urandom(3 << 20), "inner/small": b"s"})
-    with web_server(partial(Served, directory=str(tmp_path / "served"))) as host:
+    with serving(partial(Served, directory=str(tmp_path / "served"))) as host:
         copy = local_copy(f"http://user:planted@{host}/tokens")
         assert place_of(copy) == f"http://{host}/tokens"
     assert open_artefact(copy) == open_artefact(tmp_path / "served" / "tokens")
@@ -284,5 +274,5 @@ def test_web_server_is_read_without_listings_or_ranges_and_its_password_is_not_k
 def test_manifest_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CLOZE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(remote, "SMALL_BYTES", 1 << 24)
-    with web_server(Endless) as host, pytest.raises(StorageError, match="16 MiB"):
+    with serving(Endless) as host, pytest.raises(StorageError, match="16 MiB"):
         local_copy(f"http://{host}/tokens")

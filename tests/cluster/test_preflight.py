@@ -3,8 +3,7 @@
 import json
 import sqlite3
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import SimpleHTTPRequestHandler
 from unittest.mock import Mock
 
 import psutil
@@ -16,6 +15,7 @@ from cluster.checks import machine, nodes
 from cluster.checks.machine import Check, Places, run_checks
 from cluster.local_cluster import STATE_VARIABLE
 from tests.pipeline.command import invoke
+from tests.surroundings import serving
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +27,8 @@ def _no_cluster(tmp_path, monkeypatch):
 def http_server(tmp_path):
     (tmp_path / "health").touch()
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving(handler) as host:
+        yield f"http://{host}"
 
 
 def test_all_checks_come_to_an_end_and_leave_nothing_behind(tmp_path):

@@ -8,10 +8,9 @@ import json
 import re
 import shutil
 import socket
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -29,6 +28,7 @@ from pipeline.checkpoint.references import resolve_model
 from pipeline.inspect.lineage import trace
 from tests.pipeline.command import cloze
 from tests.pipeline.test_lineage import make
+from tests.surroundings import serving
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "on", "mat", "."]
 FOR_OTHER_PROGRAMS = {"README.md", "tf_model.h5", "flax_model.msgpack", "pytorch_model.bin"}
@@ -103,11 +103,9 @@ def serve(hub: Hub) -> Iterator[None]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(Handler) as host:
+        hub.url = f"http://{host}"
         yield
-        server.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 
 from data_prep.download.fetch import Http
+from tests.surroundings import serving
 
 
 @dataclass
@@ -93,23 +93,12 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing on stderr."""
 
 
-@contextmanager
-def serve() -> Iterator[Publisher]:
-    """A publisher that answers as long as the block runs."""
-    own = Publisher()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"publisher": own}))
-    own.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield own
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 @pytest.fixture
 def publisher() -> Iterator[Publisher]:
-    with serve() as own:
+    """A publisher that answers as long as the test runs."""
+    own = Publisher()
+    with serving(type("Handler", (_Handler,), {"publisher": own})) as host:
+        own.url = f"http://{host}"
         yield own
 
 
