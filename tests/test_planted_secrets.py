@@ -14,7 +14,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from pipeline.run.log.log import RunLog
 from pipeline.run.submission import environment_of, prepare
 from tests.pipeline.mlflow_server import Server
 from tests.pipeline.process_group import PATIENCE_S
-from tests.surroundings import plain_environment
+from tests.surroundings import plain_environment, serving
 from tests.test_command_line import CONFIG, write_config
 
 USER, PASSWORD, TOKEN = "planteduser", "pl@ntedpassword", "plantedsignature"
@@ -95,12 +96,6 @@ class Gate(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None: ...
 
 
-def serving(handler: Any) -> ThreadingHTTPServer:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
 class Watched:
     """A command, and the arguments of all processes while it ran."""
 
@@ -160,13 +155,10 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def test_sources_behind_a_password_are_prepared_and_no_file_names_it(short: Path) -> None:
-    texts = short.parent / f"{short.name}-texts"
-    texts.mkdir()
-    (texts / "book.txt").write_text("A first sentence. And a second one, of a few words.\n\n" * 400)
-    server = serving(lambda *arguments: Guarded(*arguments, directory=str(texts)))
-    try:
-        uri = f"http://{IN_URI}127.0.0.1:{server.server_port}/book.txt?X-Amz-Signature={TOKEN}&part=1"
+def test_sources_behind_a_password_are_prepared_and_no_file_names_it(short: Path, tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("A first sentence. And a second one, of a few words.\n\n" * 400)
+    with serving(partial(Guarded, directory=str(tmp_path))) as host:
+        uri = f"http://{IN_URI}{host}/book.txt?X-Amz-Signature={TOKEN}&part=1"
         (short / "data.yaml").write_text(
             "name: secret\nout: out\nsources:\n"
             '- {kind: books_text, name: books, paths: ["${oc.env:PLANTED}"]}\n'
@@ -175,7 +167,7 @@ def test_sources_behind_a_password_are_prepared_and_no_file_names_it(short: Path
         done = Watched(short, "data", "prepare", "data.yaml", PLANTED=uri)
         assert done.returncode == 0, done.output[-3000:]
         lineage = Watched(short, "lineage", "out/tokens", "--json")
-        assert f"http://127.0.0.1:{server.server_port}/book.txt" in lineage.output
+        assert f"http://{host}/book.txt" in lineage.output
         wrong = Watched(
             short, "data", "prepare", "data.yaml", "out=other", PLANTED=uri.replace("book.txt", "none.txt")
         )
@@ -183,18 +175,18 @@ def test_sources_behind_a_password_are_prepared_and_no_file_names_it(short: Path
         everything = (done, lineage, wrong)
         assert leaks(short, *(one.output for one in everything)) == []
         assert leaks(*(argument for one in everything for argument in one.arguments)) == []
-    finally:
-        server.shutdown()
-        shutil.rmtree(texts)
 
 
 def test_a_run_reaches_a_server_by_a_password_that_stands_nowhere(
-    short: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short: Path,
+    store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     server = Server(tmp_path)
-    gate = serving(type("GateOfServer", (Gate,), {"behind": server.uri}))
-    try:
-        place = f"127.0.0.1:{gate.server_port}"
+    request.addfinalizer(server.kill)
+    with serving(type("GateOfServer", (Gate,), {"behind": server.uri})) as place:
         write_config(short, store)
         small = ["steps=4", "checkpoint.every_steps=2"]
         done = Watched(short, "pretrain", "tiny.yaml", *small, MLFLOW_TRACKING_URI=f"http://{IN_URI}{place}")
@@ -215,9 +207,6 @@ def test_a_run_reaches_a_server_by_a_password_that_stands_nowhere(
         assert replay(RunDirectory(run))
         assert len(server.metric_rows(info["run_id"])["loss"]) == 5
         assert leaks(short, tmp_path, done.output, *done.arguments) == []
-    finally:
-        gate.shutdown()
-        server.kill()
 
 
 def test_settings_and_jobs_that_would_show_a_secret_are_refused_without_naming_it(

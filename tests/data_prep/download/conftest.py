@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -93,12 +94,18 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing on stderr."""
 
 
-@pytest.fixture
-def publisher() -> Iterator[Publisher]:
-    """A publisher that answers as long as the test runs."""
+@contextmanager
+def serve() -> Iterator[Publisher]:
+    """A publisher that answers as long as the block runs."""
     own = Publisher()
     with serving(type("Handler", (_Handler,), {"publisher": own})) as host:
         own.url = f"http://{host}"
+        yield own
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    with serve() as own:
         yield own
 
 
