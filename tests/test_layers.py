@@ -190,6 +190,13 @@ def test_verbs_that_only_look_import_neither_torch_nor_ray_nor_mlflow(tmp_path: 
     assert SLOWEST.isdisjoint(imported), SLOWEST & imported
 
 
+def test_architecture_names_only_what_exists():
+    named = re.findall(
+        r"`((?:cluster|data_prep|models|pipeline)/[\w./]*)`", (ROOT / "ARCHITECTURE.md").read_text()
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_text_of_the_project_names_no_place_on_somebodys_machine():
     own = [f"{path}/" for path in {ROOT, Path.home()} if len(path.parts) > 1]
     found = [

@@ -107,7 +107,9 @@ def test_stop_lets_the_command_save_and_gives_its_exit_code():
 
 
 def test_stop_during_the_pause_ends_the_job(attempts: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(job_process, "FIRST_PAUSE_S", 600.0)
+    # Who does not wake up for the stop does not come back.
+    for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):
+        monkeypatch.setattr(job_process, pause, 1e6)
     stop = threading.Event()
     threading.Timer(1.0, stop.set).start()
     assert run_with_retries(command(attempts, "sys.exit(30)"), 3, stop) == 30

@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError, MissingInputError
 from cluster.artefacts.manifest import read_manifest, write_manifest
 from cluster.artefacts.shard_records import LOG_NAME, summarize_log
 from data_prep import plan
 from data_prep.plan import forecast
-from pipeline.commands.verbs import app
 from tests.data_prep.conftest import small_config, write_corpus
+from tests.pipeline.command import cloze
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +81,9 @@ def test_command_names_what_is_missing_and_prints_json(finished, corpus, tmp_pat
     path.write_text(yaml.safe_dump(small_config(corpus, finished.out).model_dump(mode="json")))
     measured = ["plan", str(path), "--nodes", "8", "--cpus-per-node", "16", "--measured", str(finished.out)]
 
-    def run(arguments):
-        return CliRunner().invoke(app, arguments, catch_exceptions=False)
-
     for size in ("85 TBB", "1,000GB", "10%", "-5GB", "0", ""):
         with pytest.raises(ConfigError):
-            run([*measured, "--size", size])
+            cloze(*measured, "--size", size)
     for wrong, told in (
         (["plan", str(path)], None),
         (["plan", "gpt-tiny", "--measured", str(finished.out)], "--measured"),
@@ -95,11 +91,11 @@ def test_command_names_what_is_missing_and_prints_json(finished, corpus, tmp_pat
         ([*measured, "--gpu", "h100", "--mfu", "0.3"], "--mfu"),
     ):
         with pytest.raises(ConfigError, match=told):
-            run(wrong)
-    found = json.loads(run([*measured, "--size", "85TB", "--json"]).stdout)
+            cloze(*wrong)
+    found = json.loads(cloze(*measured, "--size", "85TB", "--json"))
     assert found["source_bytes"] == 85 * 10**12
     assert found["node_hours"] == pytest.approx(8 * found["hours"])
-    assert "hours of a machine" in run(measured).output
+    assert "hours of a machine" in cloze(*measured)
 
 
 def test_sizes_of_sources_that_are_gone_are_not_guessed(finished, tmp_path):

@@ -11,7 +11,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from tokenizers import Tokenizer
-from typer.testing import CliRunner
 
 from cluster.artefacts.errors import ConfigError, MissingInputError, ReferenceNotFoundError, StorageError
 from cluster.artefacts.seals import write_sealed
@@ -23,7 +22,7 @@ from pipeline.commands.verbs import app
 from pipeline.run import submission
 from pipeline.run.lifecycle import record_failure
 from pipeline.run.tracking import connect, start_run
-from tests.pipeline.command import cloze
+from tests.pipeline.command import cloze, invoke
 from tests.pipeline.ranks import make_config, make_run
 
 LINES = ["the city and the river", "the naïve city", "", "water"]
@@ -131,11 +130,6 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory):
     """Invokes the verbs; the local cluster that the first submission starts is stopped at the end."""
-    runner = CliRunner()
-
-    def invoke(*arguments: str):
-        return runner.invoke(app, list(arguments))
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLOZE_LOCAL_CLUSTER", str(tmp_path_factory.mktemp("state") / "cluster.json"))
         patch.delenv("RAY_ADDRESS", raising=False)
@@ -246,7 +240,7 @@ def test_mistakes_are_reported_before_anything_is_submitted(config):
     ):
         with pytest.raises(error, match=said):
             submission.prepare(app, words)
-    assert "No such option" in CliRunner().invoke(app, ["submit", "--", "doctor", "--no-such"]).output
+    assert "No such option" in invoke("submit", "--", "doctor", "--no-such").output
 
 
 def test_what_is_passed_on_is_named_or_refused(monkeypatch):
