@@ -1,11 +1,13 @@
-"""Counting, checking and grouping the parameters of networks."""
+"""Counting, checking, grouping and writing the parameters of networks."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from models.functional import FusedLinear
@@ -17,6 +19,15 @@ SHOWN_NAMES = 8
 def count_parameters(model: nn.Module) -> int:
     """Number of parameters; one that is used in several places counts once. Works on the meta device."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file with the permissions of any new file; from safetensors 0.8 on, only its owner may read
+    what `save_file` makes."""
+    path.touch()
+    permissions = path.stat().st_mode
+    save_file(tensors, path, metadata)
+    path.chmod(permissions)
 
 
 def check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> None:

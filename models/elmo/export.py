@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from models.elmo.config import ElmoConfig
 from models.elmo.encoder import pad_sentences, read_sentences
 from models.elmo.language_model import ElmoLanguageModel
 from models.hf.directory import read_json, write_json
-from models.weights import check_tensors, check_values
+from models.weights import check_tensors, check_values, write_safetensors
 
 CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "model.safetensors", "tokenizer.json"
 
@@ -71,7 +71,7 @@ def save_elmo(directory: str | Path, model: ElmoLanguageModel, tokenizer_json: s
     check_values(tensors, "the weights to export")
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_safetensors(directory / WEIGHTS_FILE, tensors, {"format": "pt"})
     values = {"model_type": "elmo", "architectures": ["ElmoLanguageModel"], **asdict(model.config)}
     write_json(directory / CONFIG_FILE, values)
     (directory / TOKENIZER_FILE).write_text(tokenizer_json, encoding="utf-8")

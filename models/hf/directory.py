@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from models.config import TransformerConfig
@@ -16,6 +16,7 @@ from models.generation.config import GenerationConfig
 from models.hf.families import Exported, export_model, import_model
 from models.hf.family import Imported, TokenIds
 from models.hf.heads import Head
+from models.weights import write_safetensors
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
@@ -57,7 +58,7 @@ def save_hf_directory(
         tensor = tensor.detach().contiguous()
         apart[name] = tensor.clone() if tensor.data_ptr() in places else tensor
         places.add(tensor.data_ptr())
-    save_file(apart, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_safetensors(directory / WEIGHTS_FILE, apart, {"format": "pt"})
     if exported.generation_config is not None:
         write_json(directory / GENERATION_FILE, exported.generation_config)
     write_json(directory / CONFIG_FILE, exported.config)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from models.config import TransformerConfig
@@ -22,6 +21,7 @@ from models.hf.names import Names, to_their_names
 from models.peft.lora import LoraLinear, Update
 from models.peft.prefix import Prefix
 from models.peft.settings import LoraSettings, PrefixSettings
+from models.weights import write_safetensors
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -89,7 +89,7 @@ def save_peft_directory(path: str | Path, files: PeftFiles) -> None:
     directory = Path(path)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / CONFIG_FILE).unlink(missing_ok=True)
-    save_file(files.tensors, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_safetensors(directory / WEIGHTS_FILE, files.tensors, {"format": "pt"})
     write_json(directory / CONFIG_FILE, files.config)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from cluster.artefacts.errors import CorruptArtefactError, PreemptedError, StorageError
@@ -26,7 +26,7 @@ from cluster.artefacts.manifest import FileEntry, replaced
 from cluster.artefacts.seals import read_sealed, write_sealed
 from cluster.artefacts.storage import difference, storage_errors
 from cluster.stopping import StopFile
-from models.weights import with_prefix
+from models.weights import with_prefix, write_safetensors
 from pipeline.tune.learner import Learner, on_first
 from pipeline.tune.scores import EpochScore
 
@@ -190,7 +190,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
     """Write a safetensors file in one step: a killed run must not leave half a file."""
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replaced(path) as temporary:
-        save_file(stored, temporary, metadata)
+        write_safetensors(temporary, stored, metadata)
 
 
 def read_facts(path: Path, identity: str) -> dict[str, Any]:

@@ -47,6 +47,10 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "export"
 
 
+def test_who_may_read_the_configuration_may_read_the_weights(saved):
+    assert len({file.stat().st_mode for file in saved.iterdir()}) == 1
+
+
 def test_shards_are_read_like_one_file_and_a_lost_one_is_named(saved, tmp_path):
     model = transformers.AutoModelForMaskedLM.from_pretrained(saved)
     model.save_pretrained(tmp_path / "shards", max_shard_size="8KB")
