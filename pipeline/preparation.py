@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from cluster.artefacts.errors import ClozeError, ConfigError, MissingInputError
 from cluster.artefacts.places import Place, absolute, as_place
-from cluster.copies import is_there
+from cluster.copies import committed_at, is_there
 from data_prep.config import PreparationConfig
 from data_prep.decontaminate.config import DecontaminationConfig, EvaluationText
 from data_prep.filters import AnyFilter
@@ -102,7 +102,9 @@ def missing_stores(config: PretrainConfig, beside: Path | None = None) -> dict[P
             for. They are also looked for in the working directory and among those that come with cloze.
     """
     return {
-        store.path: maker_of(store.path, beside) for store in config.data.stores if not is_there(store.path)
+        store.path: maker_of(store.path, beside)
+        for store in config.data.stores
+        if not is_there(committed_at(store.path, TOKENS))
     }
 
 

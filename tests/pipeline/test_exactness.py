@@ -254,11 +254,12 @@ def inputs_of(run: RunDirectory) -> list[dict[str, Any]]:
     return orjson.loads((list_checkpoints(run.checkpoints)[-1] / "manifest.json").read_bytes())["inputs"]
 
 
-def test_dry_run_fetches_no_tokens(tmp_path: Path, cache: Path):
-    make_config(tmp_path, URI)
+@pytest.mark.parametrize("uri", [URI, URI.removesuffix("/tokens")], ids=["tokens", "out"])
+def test_dry_run_fetches_no_tokens(tmp_path: Path, cache: Path, uri: str):
+    make_config(tmp_path, uri)
     config = str(tmp_path / "tiny.yaml")
     done = invoke("pretrain", config, "--dry-run", "--json")
-    assert orjson.loads(done.stdout)["stores to fetch"] == URI
+    assert orjson.loads(done.stdout)["stores to fetch"] == uri
     assert not list(cache.rglob("*.arrow"))
 
 
