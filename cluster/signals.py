@@ -72,6 +72,7 @@ def run(command: str, program: Callable[[], int | None]) -> NoReturn:
     """Run a program from its first instruction to its last, and exit with the code that it returns."""
     code: object = 1
     try:
+        _open_closed_streams()
         answer_signals(command)
         code = program()
     except BaseException as ended:
@@ -84,6 +85,19 @@ def run(command: str, program: Callable[[], int | None]) -> NoReturn:
         # A signal from now on only ends it sooner, with this exit code.
         _state.finished = code if isinstance(code, int) else int(code is not None)
     sys.exit(_state.finished)
+
+
+def _open_closed_streams() -> None:
+    """Open standard streams that the caller closed (`2>&-`) on nowhere. The next files that are opened would get their
+    numbers, and messages would be written into them."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one.
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(nowhere, True)
+            setattr(sys, name, os.fdopen(nowhere, "w" if number else "r", encoding="utf-8"))
 
 
 def answer_signals(command: str) -> None:

@@ -176,6 +176,26 @@ def test_a_verb_that_ends_by_itself_keeps_its_exit_code_and_its_words(code: int)
     assert end_of(*start_verb(f"raise typer.Exit({code})")) == (code, "")
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_words_for_a_closed_stream_are_not_written_into_a_file(number: int, tmp_path: Path):
+    code = (
+        "import os, sys\n"
+        "from cluster.signals import run\n"
+        "def program():\n"
+        "    with open('file', 'w') as file:\n"
+        "        file.write('its own')\n"
+        "        file.flush()\n"
+        f"        print('words', file=[sys.stdout, sys.stderr][{number} - 1], flush=True)\n"
+        f"        os.system('echo words >&{number}')\n"
+        "        return 3\n"
+        "run('cloze', program)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(signals.__file__).parents[1])}
+    command = ["bash", "-c", f'exec "$@" {number}>&-', "bash", sys.executable, "-c", code]
+    assert subprocess.run(command, cwd=tmp_path, env=environment).returncode == 3
+    assert (tmp_path / "file").read_text() == "its own"
+
+
 def test_a_forked_child_neither_ends_nor_wakes_its_parent():
     body = (
         "pid = os.fork()\n"

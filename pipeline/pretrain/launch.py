@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -276,7 +276,9 @@ def driven(
             yield
         except recorded as error:
             record_failure(run, error)
-            replay(run)
+            # Files of the run that are damaged or gone must not hide why it ended.
+            with suppress(ClozeError):
+                replay(run)
             raise
         record_end(run)
         replay(run)

@@ -50,7 +50,7 @@ class Fence:
             write_durably(self._run.owner, self._contents)
 
     def require(self) -> None:
-        """Raise TakenOverError when another group has taken the run over."""
+        """Raise TakenOverError when another group has taken the run over, StorageError when its directory is gone."""
         try:
             found = self._run.owner.read_bytes()
         except FileNotFoundError:
@@ -68,19 +68,25 @@ class Fence:
         raise taken_over(self._run, other)
 
     def is_lost(self, *, now: bool = False) -> bool:
-        """Whether another group has taken the run over; looks once a second, or `now`."""
+        """Whether another group has taken the run over, or it is gone; looks once a second, or `now`."""
         if self._found_lost or (not now and time.monotonic() < self._next_look_s):
             return self._found_lost
         self._next_look_s = time.monotonic() + _FENCE_POLL_S
         try:
             self.require()
-        except TakenOverError:
+        except (StorageError, TakenOverError):
             self._found_lost = True
         return self._found_lost
 
 
-def taken_over(run: RunDirectory, by: str = "another group") -> TakenOverError:
-    """The error of a group whose run another group has taken over."""
+def taken_over(run: RunDirectory, by: str = "another group") -> TakenOverError | StorageError:
+    """The error of a group whose run another group has taken over, or whose directory is gone."""
+    if not run.exists:
+        return StorageError(
+            f"{run.path} is not there any more: it was moved, or its file system was unmounted.",
+            kept="its log and its committed checkpoints, where they are now",
+            next_step=f"put it back, then: cloze resume {run.typed}; or where it is now: cloze resume DIRECTORY",
+        )
     return TakenOverError(
         f"{run.path} is trained by {by} now; this group has lost it.",
         kept="what this group saved before, and all that the other one saves",

@@ -178,7 +178,7 @@ class RunCheckpoints:
             try:
                 if self.fence is not None:
                     self.fence.require()
-            except TakenOverError as lost:
+            except (StorageError, TakenOverError) as lost:
                 error = lost
         if (error := from_rank_zero(error)) is not None:
             raise error

@@ -245,6 +245,14 @@ def test_a_group_that_was_cut_off_publishes_and_logs_nothing_when_it_comes_back(
     assert not new.is_lost()
 
 
+def test_a_run_that_was_moved_is_lost_and_said_to_be_gone(run: RunDirectory):
+    fence = Fence(run)
+    run.path.rename(run.path.with_name("elsewhere"))
+    assert fence.is_lost(now=True)
+    with pytest.raises(StorageError, match="is not there any more"):
+        fence.require()
+
+
 def test_ranks_that_lose_the_run_end_and_its_checkpoints_stay_the_other_groups(run: RunDirectory):
     group = start_ranks(run, 2)
     wait_until(lambda: list_checkpoints(run.checkpoints), group)
