@@ -183,7 +183,10 @@ def _parse(line: bytes) -> Any:
         return orjson.loads(line.removeprefix(codecs.BOM_UTF8))
     except orjson.JSONDecodeError as error:
         try:
-            return json.loads(line.removeprefix(codecs.BOM_UTF8))
+            # Bytes would be decoded with lone surrogates, which no document may hold.
+            return json.loads(line.removeprefix(codecs.BOM_UTF8).decode())
+        except UnicodeDecodeError as broken:
+            raise ValueError(f"invalid UTF-8 at its byte {broken.start}") from None
         except RecursionError:
             raise ValueError("nested too deeply") from None
         except ValueError:
